@@ -1,0 +1,44 @@
+# Everything here works on a machine with Python 3.11+, make and a package index.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types unit bench lock clean
+
+help: ## what can be done
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 10
+
+$(READY): requirements/dev.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Everthread needs Python 3.11 or newer; this is %s. Set PYTHON=..." % sys.version.split()[0])'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(READY) ## what Everthread does, on a session that ships with it; offline, no key
+	$(BIN)/python examples/demo.py
+
+test: lint types unit ## everything that must pass
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: $(READY)
+	$(BIN)/mypy
+
+unit: $(READY)
+	$(BIN)/pytest -n 2 --cov --cov-report=
+	$(BIN)/coverage report --include='src/everthread/core/*,src/everthread/wire/*' --fail-under=100
+
+bench: $(READY) ## side-by-side measurements
+	$(BIN)/python -m benchmarks
+
+lock: ## pin every dependency, with hashes (needs uv on the PATH)
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --group dev pyproject.toml -o requirements/dev.lock
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*

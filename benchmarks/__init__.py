@@ -1,0 +1,1 @@
+"""Side-by-side measurements; each prints ratios taken in one run."""

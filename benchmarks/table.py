@@ -1,0 +1,27 @@
+"""What a benchmark answers with: rows of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure. `goal` is what it should reach, in words; `met` whether it does (None: nothing to reach)."""
+
+    what: str
+    figure: str
+    goal: str = ""
+    met: bool | None = None
+
+
+def absent(what: str) -> Row:
+    return Row(what, "real material is absent (set EVERTHREAD_DATA)")
+
+
+def markdown(title: str, rows: Iterable[Row]) -> str:
+    lines = [f"### {title}", "", "| what | figure | goal | met |", "| --- | --- | --- | --- |"]
+    marks = {True: "yes", False: "no", None: ""}
+    lines += [f"| {row.what} | {row.figure} | {row.goal} | {marks[row.met]} |" for row in rows]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,211 @@
+"""The message shape, and small helpers on it.
+
+A message is a plain OpenAI chat dict: that is what users already have. Content blocks in Anthropic's form
+(`tool_use`, `tool_result`, `thinking`, `image` …) are understood wherever a content list may stand, so a history
+in that form needs no conversion to be inspected, counted, cut or repaired. Messages are treated as immutable.
+
+Every helper takes whatever real transcripts contain (missing content, numbers for strings, parts without a type)
+and answers with the nearest sensible value; `transcript.validate_messages` is where wrong shapes are reported.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Required, TypedDict, cast
+
+Part = dict[str, Any]
+"""One block of a content list, in OpenAI's or Anthropic's form."""
+
+Content = str | list[Part] | None
+
+
+class FunctionCall(TypedDict, total=False):
+    name: str
+    arguments: str
+
+
+class ToolCall(TypedDict, total=False):
+    id: str
+    type: str
+    function: FunctionCall
+
+
+class Native(TypedDict, total=False):
+    """What a decoded message was on the wire, so that encoding it back returns it verbatim (see `wire`)."""
+
+    api: Required[str]
+    """`openai_chat`, `openai_responses` or `anthropic`."""
+    model: str
+    """The model that wrote it; its reasoning is worth nothing to another one."""
+    value: Required[Any]
+    joined: bool
+    """It shares one wire message with the message before it (tool results and text of one Anthropic turn)."""
+
+
+class Message(TypedDict, total=False):
+    role: Required[str]
+    content: Content
+    name: str
+    tool_calls: list[ToolCall]
+    tool_call_id: str
+    refusal: str | None
+    reasoning_content: str
+    cache_control: dict[str, Any]
+    _native: Native
+
+
+Messages = Sequence[Message]
+
+CALL_BLOCKS = frozenset({"tool_use"})
+RESULT_BLOCKS = frozenset({"tool_result"})
+REASONING_BLOCKS = frozenset({"thinking", "redacted_thinking", "reasoning"})
+IMAGE_BLOCKS = frozenset({"image_url", "image", "input_image"})
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One tool call, whichever form it was written in."""
+
+    id: str
+    name: str
+    arguments: str
+    """JSON text as the model wrote it; may be invalid."""
+
+    @property
+    def parsed(self) -> dict[str, Any]:
+        """The arguments as an object; empty when they are none."""
+        try:
+            value = json.loads(self.arguments)
+        except (ValueError, RecursionError):
+            return {}
+        return value if isinstance(value, dict) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One tool result, whichever form it was written in."""
+
+    call_id: str
+    name: str
+    content: Any
+
+    @property
+    def text(self) -> str:
+        return content_text(self.content)
+
+
+def parts_of(message: Mapping[str, Any]) -> list[Part]:
+    """The content as a list of parts; a string is one text part, nothing is no part."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}] if content else []
+    if isinstance(content, list):
+        return [part if isinstance(part, dict) else {"type": "text", "text": str(part)} for part in content]
+    return []
+
+
+def kind_of(part: Any) -> str:
+    """The type of a part; empty where it has none."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    return kind if isinstance(kind, str) else ""
+
+
+def part_text(part: Any) -> str:
+    """The words in one part; reasoning, calls, results and media have none of their own."""
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, dict):
+        return ""
+    if kind_of(part) in REASONING_BLOCKS | RESULT_BLOCKS | CALL_BLOCKS:
+        return ""
+    for key in ("text", "refusal"):
+        value = part.get(key)
+        if isinstance(value, str):
+            return value
+    return ""
+
+
+def content_text(content: Any) -> str:
+    """The text of any content shape: string, parts, null."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "\n".join(text for text in map(part_text, content) if text)
+    return "" if content is None else str(content)
+
+
+def text_of(message: Mapping[str, Any]) -> str:
+    """What the message says, without calls, results and reasoning."""
+    return content_text(message.get("content"))
+
+
+def calls_of(message: Mapping[str, Any]) -> list[Call]:
+    """The tool calls of an assistant message, in order."""
+    if message.get("role") != "assistant":
+        return []
+    calls = [_call_from_block(part) for part in parts_of(message) if kind_of(part) in CALL_BLOCKS]
+    raw = message.get("tool_calls")
+    for item in raw if isinstance(raw, list) else []:
+        if not isinstance(item, dict):
+            continue
+        function = item.get("function")
+        custom = item.get("custom")
+        if isinstance(function, dict):
+            calls.append(
+                Call(
+                    _string(item.get("id")),
+                    _string(function.get("name")),
+                    _json_text(function.get("arguments")),
+                )
+            )
+        elif isinstance(custom, dict):
+            calls.append(Call(_string(item.get("id")), _string(custom.get("name")), _json_text(custom.get("input"))))
+        else:
+            calls.append(Call(_string(item.get("id")), "", ""))
+    return calls
+
+
+def results_of(message: Mapping[str, Any]) -> list[Result]:
+    """The tool results a message carries: itself (role `tool`), or its `tool_result` blocks."""
+    if message.get("role") == "tool":
+        name = _string(message.get("name"))
+        return [Result(_string(message.get("tool_call_id")), name, message.get("content"))]
+    return [
+        Result(_string(part.get("tool_use_id")), "", part.get("content"))
+        for part in parts_of(message)
+        if kind_of(part) in RESULT_BLOCKS
+    ]
+
+
+def with_content(message: Message, content: Content) -> Message:
+    """A copy that says something else. It is no longer what was on the wire, so the native value goes."""
+    copy = cast("Message", {key: value for key, value in message.items() if key != "_native"})
+    copy["content"] = content
+    return copy
+
+
+def images_in(content: Any) -> Iterator[Part]:
+    """Every image part of a content value, tool results' included."""
+    for part in content if isinstance(content, list) else []:
+        if not isinstance(part, dict):
+            continue
+        if kind_of(part) in IMAGE_BLOCKS:
+            yield part
+        elif kind_of(part) in RESULT_BLOCKS:
+            yield from images_in(part.get("content"))
+
+
+def _call_from_block(part: Part) -> Call:
+    return Call(_string(part.get("id")), _string(part.get("name")), _json_text(part.get("input")))
+
+
+def _string(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _json_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return "" if value is None else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,191 @@
+"""What a list of messages is made of: groups, turns, user messages."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from everthread.core.messages import Message, Messages, calls_of, content_text, kind_of, parts_of, results_of
+from everthread.core.summary import without_summary
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """An assistant message with tool calls and the results that answer it.
+
+    `results` are the indices of the messages that hold a first answer to one of its calls, in list order;
+    `missing` the ids of calls that nothing answers.
+    """
+
+    assistant: int
+    call_ids: tuple[str, ...]
+    results: tuple[int, ...]
+    missing: tuple[str, ...]
+
+    @property
+    def end(self) -> int:
+        """One past the last message of the group."""
+        return max((self.assistant, *self.results)) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Messages `[start, end)` that stand or fall together."""
+
+    start: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A user message and everything up to the next one. `user` is None for what stands before the first."""
+
+    start: int
+    end: int
+    user: int | None
+
+
+def groups(messages: Messages) -> list[Group]:
+    """Every group, in order. A result belongs to the latest call of its id before it; a second one to none."""
+    waiting: dict[str, list[int]] = {}
+    answered: dict[int, list[int]] = {}
+    pending: dict[int, list[str]] = {}
+    called: dict[int, tuple[str, ...]] = {}
+    for index, message in enumerate(messages):
+        calls = calls_of(message)
+        if calls:
+            called[index] = tuple(call.id for call in calls)
+            pending[index] = list(called[index])
+            answered[index] = []
+            waiting |= {call.id: [] for call in calls}
+            for call in calls:
+                waiting[call.id].append(index)
+        for result in results_of(message):
+            owners = waiting.get(result.call_id)
+            if owners:
+                owner = owners.pop()
+                pending[owner].remove(result.call_id)
+                if index not in answered[owner]:
+                    answered[owner].append(index)
+    return [Group(i, ids, tuple(answered[i]), tuple(pending[i])) for i, ids in called.items()]
+
+
+def spans(messages: Messages) -> list[Span]:
+    """The list cut into pieces that must not be split: a group is one piece, any other message its own.
+
+    What stands between a call and its late result belongs to the piece too.
+    """
+    ends = {group.assistant: group.end for group in groups(messages)}
+    pieces: list[Span] = []
+    index = 0
+    while index < len(messages):
+        start, end = index, index + 1
+        while index < end:
+            end = max(end, ends.get(index, 0))
+            index += 1
+        pieces.append(Span(start, end))
+    return pieces
+
+
+def open_calls(messages: Messages) -> frozenset[str]:
+    """Ids of the calls nothing has answered."""
+    return frozenset(call_id for group in groups(messages) for call_id in group.missing)
+
+
+def user_text(message: Mapping[str, Any]) -> str:
+    """What the user said in this message; empty when the user said nothing in it."""
+    if message.get("role") != "user":
+        return ""
+    texts = [content_text([part]) for part in parts_of(message)]
+    return "\n".join(kept for text in texts if (kept := strip_injected(without_summary(text))))
+
+
+def is_user_message(message: Mapping[str, Any]) -> bool:
+    """Whether a person speaks here: words of their own, or an image, a file or a recording without words."""
+    if message.get("role") != "user":
+        return False
+    return bool(user_text(message)) or any(kind_of(part) in _MEDIA for part in parts_of(message))
+
+
+def latest_user_index(messages: Messages) -> int | None:
+    """Where the latest user message stands."""
+    for index in range(len(messages) - 1, -1, -1):
+        if is_user_message(messages[index]):
+            return index
+    return None
+
+
+def turns(messages: Messages) -> list[Turn]:
+    """The list as turns. Messages before the first user message form a turn without a user."""
+    starts = [index for index, message in enumerate(messages) if is_user_message(message)]
+    bounds = [*starts, len(messages)]
+    found = [Turn(start, end, start) for start, end in itertools.pairwise(bounds)]
+    if messages and (not starts or starts[0] > 0):
+        found.insert(0, Turn(0, bounds[0], None))
+    return found
+
+
+def strip_injected(text: str) -> str:
+    """The text without what clients inject around the user's words, trimmed. A tag never closed is text."""
+    opening, prefixes = _injected()
+    kept: list[str] = []
+    unclosed: set[str] = set()
+    position = 0
+    found = opening.search(text) if "<" in text else None
+    while found:
+        tag, after = found[1], found.end()
+        close = -1 if tag in unclosed else text.find(f"</{tag}>", after)
+        if close < 0:
+            unclosed.add(tag)
+        else:
+            kept.append(text[position : found.start()])
+            position = after = close + len(tag) + 3
+        found = opening.search(text, after)
+    text = "".join((*kept, text[position:])).strip()
+    return "" if text.startswith(prefixes) else text
+
+
+def has_injected(text: str) -> bool:
+    """Whether a client put something of its own into this text."""
+    return strip_injected(text) != text.strip()
+
+
+def head_length(messages: Messages) -> int:
+    """How many messages are protected at the start (`protect_first_n`, fixed at 3).
+
+    The system prompt and the first exchange. Where the system prompt is kept apart: everything through the first
+    user message, plus the assistant message after it if that made no calls.
+    """
+    first = next((index for index, message in enumerate(messages) if is_user_message(message)), None)
+    if first is None:
+        return sum(1 for _ in _leading_system(messages))
+    end = first + 1
+    if end < len(messages) and messages[end].get("role") == "assistant" and not calls_of(messages[end]):
+        end += 1
+    return end
+
+
+_MEDIA = frozenset({"image_url", "image", "input_image", "input_audio", "file", "document", "input_file"})
+
+
+def _leading_system(messages: Messages) -> Sequence[Message]:
+    count = 0
+    while count < len(messages) and messages[count].get("role") in ("system", "developer"):
+        count += 1
+    return messages[:count]
+
+
+@functools.cache
+def _injected() -> tuple[re.Pattern[str], tuple[str, ...]]:
+    data = json.loads(resources.files("everthread.core").joinpath("data/injected.json").read_text("utf-8"))
+    names = "|".join(re.escape(tag) for tag in data["tags"])
+    return re.compile(rf"<({names})(?:\s[^<>]*)?>"), tuple(data["prefixes"])

@@ -1,0 +1,1 @@
+"""Codecs between providers' JSON and core messages, both directions. Pure."""

@@ -1,0 +1,177 @@
+"""Groups, turns, user messages: what a list of messages is made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from everthread.core.messages import Message
+from everthread.core.summary import SUMMARY_END, SUMMARY_START, is_summary, without_summary
+from everthread.core.transcript import (
+    Group,
+    Span,
+    Turn,
+    groups,
+    has_injected,
+    head_length,
+    is_user_message,
+    latest_user_index,
+    open_calls,
+    spans,
+    strip_injected,
+    turns,
+    user_text,
+)
+
+
+def user(text: Any) -> Message:
+    return {"role": "user", "content": text}
+
+
+def says(text: str) -> Message:
+    return {"role": "assistant", "content": text}
+
+
+def calls(*ids: str) -> Message:
+    made = [{"id": i, "type": "function", "function": {"name": "f", "arguments": "{}"}} for i in ids]
+    return {"role": "assistant", "content": None, "tool_calls": made}  # type: ignore[typeddict-item] # literal dicts
+
+
+def result(call_id: str, text: str = "ok") -> Message:
+    return {"role": "tool", "tool_call_id": call_id, "content": text}
+
+
+SUMMARY = f"{SUMMARY_START}: earlier turns]\nThe user asked for X.\n{SUMMARY_END}"
+
+
+class TestGroups:
+    def test_results_out_of_order_belong_to_their_call(self) -> None:
+        assert groups([calls("a", "b"), result("b"), result("a")]) == [Group(0, ("a", "b"), (1, 2), ())]
+
+    def test_a_second_result_belongs_to_nothing(self) -> None:
+        assert groups([calls("a"), result("a"), result("a")]) == [Group(0, ("a",), (1,), ())]
+
+    def test_a_missing_result_is_named(self) -> None:
+        messages = [calls("a", "b"), result("a"), user("go on")]
+        assert groups(messages) == [Group(0, ("a", "b"), (1,), ("b",))]
+        assert open_calls(messages) == {"b"}
+
+    def test_a_result_goes_to_the_latest_call_of_its_id(self) -> None:
+        assert [g.results for g in groups([calls("a"), user("x"), calls("a"), result("a")])] == [(), (3,)]
+
+    def test_two_calls_of_one_id_take_one_result_each(self) -> None:
+        assert groups([calls("a", "a"), result("a"), result("a")]) == [Group(0, ("a", "a"), (1, 2), ())]
+
+    def test_anthropic_blocks_form_groups_too(self) -> None:
+        messages: list[Message] = [
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "ok"}]},
+        ]
+        assert groups(messages) == [Group(0, ("t",), (1,), ())]
+
+    def test_one_message_with_two_results_counts_once(self) -> None:
+        blocks = [{"type": "tool_result", "tool_use_id": i, "content": "ok"} for i in ("a", "b")]
+        assert groups([calls("a", "b"), user(blocks)]) == [Group(0, ("a", "b"), (1,), ())]
+
+
+class TestSpans:
+    def test_a_group_is_one_piece(self) -> None:
+        assert spans([user("x"), calls("a"), result("a"), says("y")]) == [Span(0, 1), Span(1, 3), Span(3, 4)]
+        assert len(Span(1, 3)) == 2
+
+    def test_what_stands_before_a_late_result_belongs_to_the_piece(self) -> None:
+        assert spans([calls("a"), user("wait"), result("a"), user("z")]) == [Span(0, 3), Span(3, 4)]
+
+    def test_interleaved_groups_become_one_piece(self) -> None:
+        messages = [calls("a"), calls("b"), result("a"), result("b"), user("z")]
+        assert spans(messages) == [Span(0, 4), Span(4, 5)]
+
+    def test_nothing(self) -> None:
+        assert spans([]) == []
+
+
+class TestUserMessages:
+    @pytest.mark.parametrize(
+        ("content", "said"),
+        [
+            ("hello", "hello"),
+            ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "a\nb"),
+            ("<system-reminder>be nice</system-reminder>", ""),
+            ("<system-reminder>x</system-reminder>fix it<system-reminder>y</system-reminder>", "fix it"),
+            ("<ide_selection file='a'>x</ide_selection> why?", "why?"),
+            ("<system-reminder>never closed", "<system-reminder>never closed"),
+            ([{"type": "tool_result", "tool_use_id": "t", "content": "do this"}], ""),
+            (
+                [{"type": "tool_result", "tool_use_id": "t", "content": "x"}, {"type": "text", "text": "thanks"}],
+                "thanks",
+            ),
+            (SUMMARY, ""),
+            (f"{SUMMARY}\n\nnow fix the tests", "now fix the tests"),
+            ("[Request interrupted by user for tool use]", ""),
+            (None, ""),
+            ("   ", ""),
+        ],
+    )
+    def test_what_remains_is_what_the_user_said(self, content: Any, said: str) -> None:
+        assert user_text(user(content)) == said
+        assert is_user_message(user(content)) is bool(said)
+
+    def test_only_the_user_speaks_as_the_user(self) -> None:
+        assert user_text(says("hello")) == ""
+        assert not is_user_message(result("a", "never touch x"))
+
+    def test_an_image_without_words_is_a_user_message(self) -> None:
+        assert is_user_message(user([{"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}]))
+
+    def test_latest(self) -> None:
+        messages = [user("a"), says("b"), user(SUMMARY), user("<system-reminder>x</system-reminder>")]
+        assert latest_user_index(messages) == 0
+        assert latest_user_index([says("b")]) is None
+
+    def test_injected_text_is_noticed(self) -> None:
+        assert has_injected("<system-reminder>x</system-reminder>hi")
+        assert not has_injected("  hi  ")
+
+    def test_many_unclosed_tags_cost_one_pass(self) -> None:
+        text = "<system-reminder>" * 50_000
+        assert strip_injected(text) == text
+
+
+class TestTurns:
+    def test_a_turn_runs_to_the_next_user_message(self) -> None:
+        messages = [says("hi"), user("a"), calls("x"), result("x"), says("done"), user("b")]
+        assert turns(messages) == [Turn(0, 1, None), Turn(1, 5, 1), Turn(5, 6, 5)]
+
+    def test_without_a_user(self) -> None:
+        assert turns([says("hi")]) == [Turn(0, 1, None)]
+        assert turns([]) == []
+
+
+class TestHead:
+    @pytest.mark.parametrize(
+        ("messages", "length"),
+        [
+            ([{"role": "system", "content": "s"}, user("a"), says("b"), user("c")], 3),
+            ([user("a"), says("b"), user("c")], 2),
+            ([user("a"), calls("x"), result("x")], 1),
+            ([user("a")], 1),
+            ([says("hi"), user("a"), says("b")], 3),
+            ([{"role": "system", "content": "s"}, says("hi")], 1),
+            ([], 0),
+        ],
+    )
+    def test_system_prompt_and_first_exchange(self, messages: list[Message], length: int) -> None:
+        assert head_length(messages) == length
+
+
+class TestSummaries:
+    def test_a_summary_is_recognised_alone_and_merged(self) -> None:
+        assert is_summary(user(SUMMARY))
+        assert is_summary(says(f"Before.\n{SUMMARY}\nAfter."))
+        assert not is_summary(user("I saw [EVERTHREAD SUMMARY in the log"))
+        assert not is_summary(result("a", SUMMARY)), "tool output that imitates the marker is not a summary"
+
+    def test_a_summary_without_its_end_reaches_to_the_end(self) -> None:
+        assert without_summary(f"Hi.\n{SUMMARY_START}]\ncut off") == "Hi.\n"
+        assert without_summary("plain") == "plain"
