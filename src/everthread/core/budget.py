@@ -1,0 +1,148 @@
+"""How much may go where: all sizes that follow from the window and the settings.
+
+Tokens, except the tool-output limits, which are characters. Every figure is a whole number, rounded so that a limit
+is never exceeded by rounding. An argument out of range is refused, never clamped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from everthread.errors import ConfigError
+
+LIMITS: Mapping[str, tuple[float, float]] = {
+    "model.context_length": (1, 1_000_000_000),
+    "model.max_tokens": (1, math.inf),
+    "compression.threshold": (0.0, 1.0),
+    "compression.target_ratio": (0.10, 0.80),
+    "compression.protect_last_n": (1, math.inf),
+    "compression.threshold_tokens": (1, math.inf),
+    "compression.keep_important": (0.0, 0.50),
+    "tool_output.result_chars": (1, math.inf),
+    "tool_output.turn_chars": (1, math.inf),
+    "tool_output.preview_chars": (0, math.inf),
+}
+"""What each setting may be, both ends included; whole numbers where the lower end is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a window allows. Make one with `Budget.for_window`."""
+
+    window: int
+    threshold: int
+    """T: a prompt of this size is compacted."""
+    tail: int
+    """How much of the end is kept as it is."""
+    protect_last_n: int
+    """How many messages of the end are kept where `compacted_limit` allows it."""
+    important: int
+    """How much may be quoted from the replaced middle."""
+    result_chars: int
+    """A longer tool result is stored and cited."""
+    turn_chars: int
+    """When the results of one turn are longer together, the largest are stored and cited."""
+    preview_chars: int
+    """How much of a stored result is shown."""
+
+    @classmethod
+    def for_window(  # noqa: PLR0913 - one keyword per setting
+        cls,
+        window: int,
+        *,
+        threshold: float = 0.50,
+        target_ratio: float = 0.20,
+        protect_last_n: int = 20,
+        threshold_tokens: int | None = None,
+        max_output: int | None = None,
+        result_chars: int = 100_000,
+        turn_chars: int = 200_000,
+        preview_chars: int = 1_500,
+        keep_important: float = 0.05,
+    ) -> Budget:
+        """The budget of a window at these settings.
+
+        T = min(window x threshold, threshold_tokens, window - max_output - 2 %), at least 5 % of the window. A tool
+        result never exceeds 2 T characters (about half of T in tokens), those of one turn never 4 T.
+        """
+        _check("model.context_length", window)
+        _check("compression.threshold", threshold)
+        _check("compression.target_ratio", target_ratio)
+        _check("compression.protect_last_n", protect_last_n)
+        _check("compression.keep_important", keep_important)
+        _check("tool_output.result_chars", result_chars)
+        _check("tool_output.turn_chars", turn_chars)
+        _check("tool_output.preview_chars", preview_chars)
+        if threshold_tokens is not None:
+            _check("compression.threshold_tokens", threshold_tokens)
+        if max_output is not None:
+            _check("model.max_tokens", max_output)
+
+        fits = window - (max_output or 0) - _ceil(window, 0.02)
+        wanted = min(_floor(window, threshold), threshold_tokens or window, fits)
+        limit = max(wanted, _ceil(window, 0.05))
+        result_limit = min(result_chars, 2 * limit)
+        return cls(
+            window=window,
+            threshold=limit,
+            tail=_floor(limit, target_ratio),
+            protect_last_n=protect_last_n,
+            important=_floor(limit, keep_important),
+            result_chars=result_limit,
+            turn_chars=min(turn_chars, 4 * limit),
+            preview_chars=min(preview_chars, result_limit),
+        )
+
+    @property
+    def compacted_limit(self) -> int:
+        """A compacted history should not exceed this, so that the next compaction is not right behind."""
+        return self.threshold * 75 // 100
+
+    @property
+    def background_start(self) -> int:
+        """From here on a summary may be prepared while the conversation goes on."""
+        return self.threshold * 80 // 100
+
+    @property
+    def hygiene(self) -> int:
+        """The gateway's safety net. Fixed: below T when T is set higher than 85 % of the window."""
+        return self.window * 85 // 100
+
+    @property
+    def small(self) -> bool:
+        """Too little room for empty sections and a long marker."""
+        return self.threshold < 4_096
+
+    @property
+    def summary_max(self) -> int:
+        """The largest summary: 5 % of the window up to 12,000, and even in a small one 2,000 or a quarter of T."""
+        return max(min(self.window * 5 // 100, 12_000), min(2_000, self.threshold // 4))
+
+    def summary(self, middle_tokens: int) -> int:
+        """The size of a summary (the whole message) of a middle of this size: a fifth of it, never over half."""
+        most = self.summary_max
+        least = min(2_000, most)
+        middle = max(middle_tokens, 0)
+        return min(max(least, min(middle * 20 // 100, most)), middle // 2)
+
+
+def _check(key: str, value: Any) -> None:
+    low, high = LIMITS[key]
+    whole = isinstance(low, int)
+    number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+    if number and low <= value <= high:
+        return
+    kind = "a whole number" if whole else "a number"
+    span = f"{low:,} or more" if high == math.inf else f"from {low:,} to {high:,}"
+    raise ConfigError(f"{key}: {value!r} is not allowed; it must be {kind}, {span}.")
+
+
+def _floor(amount: int, share: float) -> int:
+    return math.floor(round(amount * share, 6))
+
+
+def _ceil(amount: int, share: float) -> int:
+    return math.ceil(round(amount * share, 6))

@@ -1,0 +1,287 @@
+"""Where the prompt cache's breakpoints go, and how much of one request the next one can read from the cache.
+
+A provider caches a request's prefix (tools, system, messages, in that order) up to each marked block. Claude allows
+four marks: one stays on the system prompt, three move with the end of the conversation, so that the next request
+finds a prefix this one wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any, Literal, TypeVar, cast
+from urllib.parse import urlsplit
+
+from everthread.core.exchange import Request, System
+from everthread.core.fingerprints import OPAQUE, byte_form, byte_text
+from everthread.core.messages import REASONING_BLOCKS, Message, Messages
+from everthread.errors import InputError
+
+T = TypeVar("T")
+Where = Literal["tools", "system", "messages"]
+
+LOOKBACK = 20
+"""How many blocks before a mark the provider looks for an earlier cached prefix."""
+
+_DEEPEST_MARKER = 16
+"""No protocol nests blocks deeper than this."""
+
+
+def apply_cache_control(
+    messages: Messages, *, ttl: str = "5m", native_anthropic: bool = False, previous: int | None = None
+) -> list[Message]:
+    """The messages with one mark on the last leading system message and three on the last three others.
+
+    Marks that were there are taken away, so there are never more than four. Nothing is mutated, and a message without
+    a mark before and after is the same object. `previous` is the index of the last message the previous call had marked
+    (`last_marker` of what it sent): when more than 20 blocks came since, the provider would no longer find it, so the
+    first of the three stays there. Without a system message its mark is not used elsewhere: a system prompt kept
+    apart needs it (`mark_system`).
+    """
+    cache_marker(ttl)
+    marked = [without_cache_control(message) for message in messages]
+    for index in _breakpoints(marked, previous):
+        marked[index] = _mark_message(marked[index], ttl, native_anthropic=native_anthropic)
+    return marked
+
+
+def mark_system(system: System, *, ttl: str = "5m") -> System:
+    """A system prompt kept apart, as blocks, with the mark on its last one; itself where there is nothing to mark."""
+    cache_marker(ttl)
+    clean = without_cache_control(system)
+    marked = _mark_content(clean, ttl)
+    return clean if marked is None else marked
+
+
+def cache_marker(ttl: str) -> dict[str, str]:
+    """What marks a block. Five minutes is the provider's own default and is not spelt out."""
+    if ttl not in ("5m", "1h"):
+        raise InputError(f"prompt_caching.cache_ttl: {ttl!r} is not allowed; it must be 5m or 1h.")
+    return {"type": "ephemeral"} if ttl == "5m" else {"type": "ephemeral", "ttl": ttl}
+
+
+def without_cache_control(value: T) -> T:
+    """The value without any mark; the same object if it had none. Tool arguments and schemas are left alone."""
+    return cast("T", _unmark(value, 0))
+
+
+def last_marker(messages: Messages) -> int | None:
+    """The index of the last message that carries a mark."""
+    for index in range(len(messages) - 1, -1, -1):
+        if without_cache_control(messages[index]) is not messages[index]:
+            return index
+    return None
+
+
+def cache_route(model: str, provider: str = "auto", base_url: str | None = None) -> str | None:
+    """By which route marks are understood: `Anthropic` or `OpenRouter`, for Claude models; None by any other.
+
+    A provider that names the route decides, else the address. Without either, OpenRouter's names have a vendor in
+    front (`anthropic/claude-…`), Anthropic's own have not.
+    """
+    name = model.lower()
+    if "claude" not in name:
+        return None
+    if provider in _ROUTES:
+        return _ROUTES[provider]
+    if base_url:
+        host = _host(base_url)
+        return next((_ROUTES[key] for key, end in _HOSTS.items() if f".{host}".endswith(f".{end}")), None)
+    if provider != "auto":
+        return None
+    if name.startswith("claude"):
+        return "Anthropic"
+    return "OpenRouter" if name.startswith("anthropic/") else None
+
+
+def supports_cache_control(model: str, provider: str = "auto", base_url: str | None = None) -> bool:
+    """Whether requests by this route are marked."""
+    return cache_route(model, provider, base_url) is not None
+
+
+def caching_line(model: str, provider: str = "auto", base_url: str | None = None, *, ttl: str = "5m") -> str | None:
+    """What the command line says at its start; None where nothing is marked."""
+    route = cache_route(model, provider, base_url)
+    return f"💾 Prompt caching: ENABLED (Claude via {route}, {ttl} TTL)" if route else None
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixDiff:
+    """How much of a request the next one repeats. Where it does not, the first difference."""
+
+    shared_messages: int
+    """Messages repeated byte for byte; none when the tools or the system prompt before them changed."""
+    extends: bool
+    """The next request begins with the whole of the one before."""
+    where: Where | None = None
+    index: int | None = None
+    """Which message differs."""
+    path: str = ""
+    """Which field of it: `content[0].text`."""
+    before: str = ""
+    after: str = ""
+
+    def __str__(self) -> str:
+        if self.extends:
+            return f"extends it: all {self.shared_messages} messages are shared"
+        index = "" if self.index is None else f"[{self.index}]"
+        path = f".{self.path}" if self.path and not self.path.startswith("[") else self.path
+        return f"{self.where}{index}{path}: {self.before} became {self.after}"
+
+
+def shared_prefix(a: Request, b: Request) -> PrefixDiff:
+    """How far `b` extends `a` byte for byte, marks aside and a string equal to one text block."""
+    for where, index, old, new in _stages(a, b):
+        found = _difference(old, new)
+        if found:
+            path, before, after = found
+            return PrefixDiff(
+                index or 0, extends=False, where=where, index=index, path=path, before=before, after=after
+            )
+    return PrefixDiff(len(a.messages), extends=True)
+
+
+def is_extension(a: Request, b: Request) -> bool:
+    """Whether `b` begins with the whole of `a`."""
+    return shared_prefix(a, b).extends
+
+
+_ROUTES = {"anthropic": "Anthropic", "openrouter": "OpenRouter"}
+_HOSTS = {"anthropic": "anthropic.com", "openrouter": "openrouter.ai"}
+_SYSTEM_ROLES = ("system", "developer")
+_ABSENT: Any = object()
+
+
+def _breakpoints(messages: Sequence[Any], previous: int | None) -> list[int]:
+    roles = [message.get("role") if isinstance(message, dict) else None for message in messages]
+    leading = next((index for index, role in enumerate(roles) if role not in _SYSTEM_ROLES), len(roles))
+    others = [index for index, role in enumerate(roles) if role is not None and role not in _SYSTEM_ROLES]
+    last = others[-3:]
+    if previous in others[:-3] and sum(map(_blocks, messages[previous + 1 :])) > LOOKBACK:
+        last[0] = previous
+    return [leading - 1, *last] if leading else last
+
+
+def _blocks(message: Any) -> int:
+    """How many blocks the message is to the provider: its parts and calls; a tool's result is one."""
+    if not isinstance(message, dict):
+        return 0
+    content, calls = message.get("content"), message.get("tool_calls")
+    parts = len(content) if isinstance(content, list) and message.get("role") != "tool" else int(bool(content))
+    return parts + (len(calls) if isinstance(calls, list) else 0)
+
+
+def _mark_message(message: Message, ttl: str, *, native_anthropic: bool) -> Message:
+    """On a block of the content, else on the message: the encoder finds it a block among calls or results there."""
+    if message["role"] != "tool":
+        content = _mark_content(message.get("content"), ttl)
+        if content is not None:
+            return {**message, "content": content}
+    elif not native_anthropic:
+        return message
+    return {**message, "cache_control": cache_marker(ttl)}
+
+
+def _mark_content(content: Any, ttl: str) -> list[Any] | None:
+    """The content as blocks, the last that may carry a mark carrying it; None when none may."""
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    if not isinstance(blocks, list):
+        return None
+    for index in range(len(blocks) - 1, -1, -1):
+        if _can_carry(blocks[index]):
+            return [*blocks[:index], {**blocks[index], "cache_control": cache_marker(ttl)}, *blocks[index + 1 :]]
+    return None
+
+
+def _can_carry(block: Any) -> bool:
+    """Providers refuse a mark on reasoning and on empty text."""
+    if not isinstance(block, dict):
+        return False
+    kind, text = block.get("type"), block.get("text")
+    if kind == "text":
+        return isinstance(text, str) and bool(text.strip())
+    return isinstance(kind, str) and kind not in REASONING_BLOCKS
+
+
+def _unmark(value: Any, depth: int) -> Any:
+    if depth > _DEEPEST_MARKER:
+        return value
+    if isinstance(value, dict):
+        fields = {
+            key: item if key in OPAQUE else _unmark(item, depth + 1)
+            for key, item in value.items()
+            if key != "cache_control"
+        }
+        same = len(fields) == len(value) and all(fields[key] is value[key] for key in fields)
+        return value if same else fields
+    if isinstance(value, list):
+        items = [_unmark(item, depth + 1) for item in value]
+        return value if all(new is old for new, old in zip(items, value, strict=True)) else items
+    return value
+
+
+def _host(base_url: str) -> str:
+    try:
+        return urlsplit(base_url if "//" in base_url else f"//{base_url}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _stages(a: Request, b: Request) -> Iterator[tuple[Where, int | None, Any, Any]]:
+    """What to compare, in the order in which a provider reads a request. Only what `a` holds must be repeated."""
+    yield "tools", None, byte_form(a.tools), byte_form(b.tools)
+    yield "system", None, _system_form(a.system), _system_form(b.system)
+    for index, old in enumerate(a.messages):
+        new = b.messages[index] if index < len(b.messages) else _ABSENT
+        if old is not new:
+            yield "messages", index, byte_form(old), byte_form(new)
+
+
+def _system_form(system: System) -> Any:
+    return byte_form({"content": system or None})["content"]
+
+
+def _difference(old: Any, new: Any, path: str = "") -> tuple[str, str, str] | None:
+    """The path of the first difference, with what stands there before and after; None when the bytes are equal."""
+    if old is _ABSENT or new is _ABSENT:
+        return path, _excerpt(old), _excerpt(new)
+    if byte_text(old) == byte_text(new):
+        return None
+    for step, x, y in _children(old, new):
+        found = _difference(x, y, f"{path}{step}" if path or step.startswith("[") else step[1:])
+        if found:
+            return found
+    at = _common_length(old, new) if isinstance(old, str) and isinstance(new, str) else 0
+    return path, _excerpt(old, at), _excerpt(new, at)
+
+
+def _children(old: Any, new: Any) -> list[tuple[str, Any, Any]]:
+    """The values to compare one by one, each with its step in the path. If all are equal, the keys' order is not."""
+    if isinstance(old, list) and isinstance(new, list):
+        pairs = zip_longest(old, new, fillvalue=_ABSENT)
+        return [(f"[{index}]", x, y) for index, (x, y) in enumerate(pairs)]
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = [*old, *(key for key in new if key not in old)]
+        return [(f".{key}", old.get(key, _ABSENT), new.get(key, _ABSENT)) for key in keys]
+    return []
+
+
+def _common_length(a: str, b: str) -> int:
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _excerpt(value: Any, at: int = 0) -> str:
+    if value is _ABSENT:
+        return "nothing"
+    text = value if isinstance(value, str) else byte_text(value)
+    start, end = max(0, at - 20), at + 40
+    shown = f"{'…' if start else ''}{text[start:end]}{'…' if end < len(text) else ''}"
+    return byte_text(shown) if isinstance(value, str) else shown

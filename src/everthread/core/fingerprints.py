@@ -1,0 +1,173 @@
+"""Two hash chains over messages.
+
+*Canonical* is identity: is this the same conversation, whatever the client did to its looks? Cache markers, key
+order, surrounding whitespace, text that clients inject, our own `_` keys and empty optional fields do not count, and
+a string is one text block. A message with nothing left still counts, by its role and ids.
+
+*Byte order* is what a provider's prefix cache sees: key order and every character count. Only cache markers do not
+(they say where the cached prefix ends, not what is in it), nor our own `_` keys (they are never sent), and a string
+is one text block. To compare what is really sent, give it messages as the wire carries them.
+
+A digest is stored, so it must stay the same across processes and Python versions. Each chain link hashes two digests
+of fixed length, each message digest hashes JSON text: no two different histories can run together into one input.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import accumulate
+from typing import Any, Literal
+
+from everthread.core.transcript import strip_injected
+
+Kind = Literal["canonical", "bytes"]
+
+OPAQUE = frozenset({"input", "arguments", "parameters", "input_schema"})
+"""Fields that hold a tool's data or schema, not protocol: a `cache_control` or `_id` in there is content."""
+
+_DEEPEST = 64
+"""Nesting beyond this is no message; it counts by its size only, so that no input exhausts the stack."""
+
+_GONE: Any = object()
+_Field = Callable[[str, Any, int], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The digest of everything up to here. Extending it by one message costs one message, however long it is."""
+
+    kind: Kind
+    length: int = 0
+    digest: str = ""
+
+    def extend(self, message: Any) -> Chain:
+        link = f"{self.digest}{_fingerprint(message, self.kind)}"
+        return Chain(self.kind, self.length + 1, _hash(link, b"chain"))
+
+
+CANONICAL = Chain("canonical")
+BYTE_ORDER = Chain("bytes")
+
+
+def canonical_chain(messages: Iterable[Any]) -> list[str]:
+    """The identity of every prefix: the digest after each message."""
+    return [chain.digest for chain in accumulate(messages, Chain.extend, initial=CANONICAL)][1:]
+
+
+def byte_chain(messages: Iterable[Any]) -> list[str]:
+    """What a prefix cache sees of every prefix: the digest after each message."""
+    return [chain.digest for chain in accumulate(messages, Chain.extend, initial=BYTE_ORDER)][1:]
+
+
+def message_fingerprint(message: Any) -> str:
+    """The identity of one message."""
+    return _fingerprint(message, "canonical")
+
+
+def byte_fingerprint(message: Any) -> str:
+    """What a prefix cache sees of one message."""
+    return _fingerprint(message, "bytes")
+
+
+def canonical_form(message: Any) -> Any:
+    """What of a message makes its identity. Nobody injects into the assistant's own words: those are only trimmed."""
+    role = message.get("role") if isinstance(message, dict) else None
+    clean = str.strip if role == "assistant" else strip_injected
+    return _rebuild(message, functools.partial(_canonical_field, clean), 0)
+
+
+def byte_form(value: Any) -> Any:
+    """A message, block or tool as a prefix cache sees it."""
+    return _rebuild(value, _byte_field, 0)
+
+
+def byte_text(form: Any) -> str:
+    """JSON text of a byte form, its keys in their own order."""
+    return _json(form, sort_keys=False)
+
+
+def _fingerprint(message: Any, kind: Kind) -> str:
+    if kind == "canonical":
+        return _hash(_json(canonical_form(message), sort_keys=True), b"canonical")
+    return _hash(byte_text(byte_form(message)), b"bytes")
+
+
+def _hash(text: str, person: bytes) -> str:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=20, person=person).hexdigest()
+
+
+def _json(form: Any, *, sort_keys: bool) -> str:
+    return json.dumps(form, ensure_ascii=False, separators=(",", ":"), sort_keys=sort_keys, default=repr)
+
+
+def _rebuild(value: Any, field: _Field, depth: int) -> Any:
+    """A copy in which `field(key, value, depth)` says what each field of a dict becomes, or that it is gone."""
+    if not isinstance(value, (dict, list, tuple)):
+        return value
+    if depth > _DEEPEST:
+        return f"{len(value)} items"
+    if not isinstance(value, dict):
+        return [_rebuild(item, field, depth + 1) for item in value]
+    fields = ((str(key), field(str(key), old, depth + 1)) for key, old in value.items())
+    return {key: new for key, new in fields if new is not _GONE}
+
+
+def _data_field(_key: str, value: Any, depth: int) -> Any:
+    return _rebuild(value, _data_field, depth)
+
+
+def _byte_field(key: str, value: Any, depth: int) -> Any:
+    if _is_ours(key):
+        return _GONE
+    if key in OPAQUE:
+        return _rebuild(value, _data_field, depth)
+    if key == "content" and isinstance(value, str):
+        return [{"type": "text", "text": value}]
+    return _rebuild(value, _byte_field, depth)
+
+
+def _canonical_field(clean: Callable[[str], str], key: str, value: Any, depth: int) -> Any:
+    if _is_ours(key):
+        return _GONE
+    if key in OPAQUE:
+        return _rebuild(_arguments(value) if key == "arguments" else value, _data_field, depth)
+    if key == "content":
+        value = _canonical_parts(clean, value)
+    form = _rebuild(value, functools.partial(_canonical_field, clean), depth)
+    return _GONE if form in (None, "", [], {}) else form
+
+
+def _canonical_parts(clean: Callable[[str], str], content: Any) -> Any:
+    """Content with every text cleaned; text of which nothing is left is no part."""
+    parts = [content] if isinstance(content, str) else content
+    if not isinstance(parts, list):
+        return content
+    return [kept for part in parts if (kept := _canonical_part(clean, part)) is not _GONE]
+
+
+def _canonical_part(clean: Callable[[str], str], part: Any) -> Any:
+    if isinstance(part, str):
+        part = {"type": "text", "text": part}
+    if not (isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)):
+        return part
+    text = clean(part["text"])
+    return {**part, "text": text} if text else _GONE
+
+
+def _arguments(value: Any) -> Any:
+    """Arguments as the object they spell: clients write the JSON of one call with other spaces and key order."""
+    if not isinstance(value, str):
+        return value
+    try:
+        parsed = json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+    return parsed if isinstance(parsed, dict) else value
+
+
+def _is_ours(key: str) -> bool:
+    return key == "cache_control" or key.startswith("_")
