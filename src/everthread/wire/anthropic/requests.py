@@ -1,0 +1,139 @@
+"""Whole requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from everthread.core.exchange import Request, System
+from everthread.wire.anthropic.reading import decode_messages, objects
+from everthread.wire.anthropic.tools import decode_tools, encode_tools
+from everthread.wire.anthropic.writing import encode_messages, encode_system, leading_instructions
+from everthread.wire.shape import a_text, an_object, own
+
+DEFAULT_MAX_TOKENS = 8192
+"""Anthropic requires `max_tokens`; every model in service can write this much."""
+
+
+def decode_request(body: Mapping[str, Any]) -> Request:
+    """A request in core form. What its assistant wrote is taken to be the work of the model it is sent to."""
+    params = dict(own(an_object(body, "the request")))
+    model = a_text(params.pop("model", None), "model")
+    messages = decode_messages(params.pop("messages", None), model=model)
+    system = _system(params.pop("system", None))
+    tools = decode_tools(params.pop("tools") if params.get("tools") else [])
+    return Request(model, messages, system, tools, params)
+
+
+def encode_request(request: Request) -> dict[str, Any]:
+    """The body to send. Instructions the messages begin with join the system prompt."""
+    leading = leading_instructions(request.messages)
+    system = encode_system(request.system, request.messages[:leading])
+    params = _params(request.params)
+    max_tokens = params.pop("max_tokens", None)
+    body = {"model": request.model, "max_tokens": DEFAULT_MAX_TOKENS if max_tokens is None else max_tokens}
+    if system is not None:
+        body["system"] = system
+    body["messages"] = encode_messages(request.messages[leading:], model=request.model)
+    if request.tools:
+        body["tools"] = encode_tools(request.tools)
+    return params | body
+
+
+def _system(value: Any) -> System:
+    if value is None or isinstance(value, str):
+        return value
+    return [dict(block) for block in objects(value, "system")]
+
+
+def _params(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Every field by its own name, but OpenAI's by the name they have here, or not at all."""
+    kept = {name: value for name, value in own(params).items() if name not in _OPENAI_ONLY}
+    for name, (translate, new_name) in _TRANSLATED.items():
+        value = translate(kept.pop(name, None))
+        if value is not None and kept.get(new_name) is None:
+            kept[new_name] = value
+    choice = kept.get("tool_choice", {"type": "auto"})
+    if params.get("parallel_tool_calls") is False and isinstance(choice, dict) and choice.get("type") != "none":
+        kept["tool_choice"] = {**choice, "disable_parallel_tool_use": True}
+    return kept
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _stops(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _tool_choice(value: Any) -> Any:
+    if isinstance(value, str):
+        return {"type": "any" if value == "required" else value}
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind in ("function", "custom"):
+        inner = value.get(kind)
+        return {"type": "tool", "name": (inner if isinstance(inner, dict) else value).get("name")}
+    return value
+
+
+def _output_config(value: Any) -> Any:
+    """A JSON schema for the answer; OpenAI's other formats have no name here."""
+    inner = value.get("json_schema") if isinstance(value, dict) else None
+    schema = inner.get("schema") if isinstance(inner, dict) else None
+    return {"format": {"type": "json_schema", "schema": schema}} if schema else None
+
+
+def _metadata(value: Any) -> Any:
+    """Here it names the user; OpenAI's holds whatever a client wants to find again."""
+    return None if isinstance(value, dict) and value and "user_id" not in value else value
+
+
+def _service_tier(value: Any) -> Any:
+    return None if value in ("default", "flex", "scale", "priority") else value
+
+
+_TRANSLATED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "max_completion_tokens": (_same, "max_tokens"),
+    "max_output_tokens": (_same, "max_tokens"),
+    "stop": (_stops, "stop_sequences"),
+    "tool_choice": (_tool_choice, "tool_choice"),
+    "response_format": (_output_config, "output_config"),
+    "metadata": (_metadata, "metadata"),
+    "service_tier": (_service_tier, "service_tier"),
+}
+_OPENAI_ONLY = frozenset(
+    {
+        "audio",
+        "frequency_penalty",
+        "function_call",
+        "functions",
+        "include",
+        "logit_bias",
+        "logprobs",
+        "max_tool_calls",
+        "modalities",
+        "moderation",
+        "n",
+        "parallel_tool_calls",
+        "prediction",
+        "presence_penalty",
+        "previous_response_id",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "reasoning",
+        "reasoning_effort",
+        "safety_identifier",
+        "seed",
+        "store",
+        "stream_options",
+        "text",
+        "top_logprobs",
+        "truncation",
+        "user",
+        "verbosity",
+        "web_search_options",
+    }
+)
+"""Fields Anthropic has no word for, and would refuse the request for."""

@@ -1,0 +1,240 @@
+"""Core messages -> Anthropic messages.
+
+What came from Anthropic goes back as it was. Everything else is put in Anthropic's terms: tool results become blocks
+of a user message, before its words; neighbours of one role become one message; nothing is left blank.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from everthread.core.exchange import System
+from everthread.core.messages import Message, Messages, Part, content_text, kind_of, parts_of
+from everthread.core.repair import OPENING
+from everthread.wire.anthropic.blocks import API, arguments_object, block_from, text_block
+from everthread.wire.anthropic.reading import REASONING, ROLES
+from everthread.wire.native import keep_reasoning, native_of
+
+SYSTEM_ROLES = ("system", "developer")
+
+
+def encode_messages(messages: Messages, *, model: str | None = None) -> list[dict[str, Any]]:
+    """Wire messages for `model`; without one, reasoning is kept whoever wrote it."""
+    calls = _CallIds()
+    pieces = [piece for message in messages if (piece := _piece(message, model, calls)) is not None]
+    wire = [_assembled(run) for run in _runs(pieces)]
+    if messages and (not pieces or (pieces[0].role == "assistant" and pieces[0].native is None)):
+        wire.insert(0, {"role": "user", "content": OPENING})
+    return wire
+
+
+def assistant_blocks(message: Message) -> list[Part]:
+    """The content of a reply: the blocks of one assistant message, whoever wrote it."""
+    piece = _piece(message, None, _CallIds())
+    return [] if piece is None else piece.blocks
+
+
+def encode_system(system: System, leading: Messages) -> System:
+    """The system prompt, with the instructions a list of messages begins with."""
+    if not leading:
+        return system
+    blocks = parts_of({"content": system})
+    for message in leading:
+        blocks_here = [_no_media(block) for part in parts_of(message) if (block := block_from(part)) is not None]
+        piece = _Piece("system", blocks_here)
+        marker = _marker(message, native=False)
+        blocks += (_marked(piece, marker) if marker else piece).blocks
+    return blocks or None
+
+
+def leading_instructions(messages: Messages) -> int:
+    """How many messages at the start belong into the system prompt; Anthropic's own system messages stay in place."""
+    count = 0
+    while count < len(messages) and messages[count].get("role") in SYSTEM_ROLES and not native_of(messages[count], API):
+        count += 1
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """What one core message adds to the wire."""
+
+    role: str
+    blocks: list[Part]
+    native: Mapping[str, Any] | None = None
+    """The wire message it was, if it came from Anthropic."""
+    joined: bool = False
+
+
+@dataclass(slots=True)
+class _CallIds:
+    """Anthropic wants call ids of a certain alphabet, each used once. A result names the latest call of its id.
+
+    A new id depends on earlier messages only, so a longer history never changes the ids of a shorter one.
+    """
+
+    used: dict[str, int] = field(default_factory=dict)
+    latest: dict[str, str] = field(default_factory=dict)
+
+    def verbatim(self, call_id: str) -> None:
+        self.used.setdefault(call_id, 1)
+        self.latest[call_id] = call_id
+
+    def call(self, call_id: str) -> str:
+        base = candidate = _clean(call_id)
+        while candidate in self.used:
+            self.used[base] += 1
+            candidate = f"{base}_{self.used[base]}"
+        self.used[candidate] = 1
+        self.latest[call_id] = candidate
+        return candidate
+
+    def result(self, call_id: str) -> str:
+        return self.latest.get(call_id) or _clean(call_id)
+
+
+def _clean(call_id: str) -> str:
+    return re.sub(r"[^a-zA-Z0-9_-]", "_", call_id) or "call"
+
+
+def _runs(pieces: list[_Piece]) -> Iterator[list[_Piece]]:
+    """Neighbours of one role together, except two that stood apart on the wire already."""
+    run: list[_Piece] = []
+    for piece in pieces:
+        apart = bool(run) and run[-1].native is not None and piece.native is not None and not piece.joined
+        if run and (run[-1].role != piece.role or apart):
+            yield run
+            run = []
+        run.append(piece)
+    if run:
+        yield run
+
+
+def _assembled(run: list[_Piece]) -> dict[str, Any]:
+    first = run[0]
+    if len(run) == 1 and first.native is not None:
+        return dict(first.native)
+    blocks = [block for piece in run for block in piece.blocks]
+    if first.native is not None and all(piece.native is not None for piece in run):
+        return {**first.native, "content": blocks}
+    return {"role": first.role, "content": sorted(blocks, key=_after_results)}
+
+
+def _after_results(block: Part) -> bool:
+    return kind_of(block) != "tool_result"
+
+
+def _piece(message: Message, model: str | None, calls: _CallIds) -> _Piece | None:
+    """What a message adds; None when that is nothing."""
+    piece = _native_piece(message, model, calls) or _foreign_piece(message, calls)
+    marker = _marker(message, native=piece.native is not None)
+    if marker and piece.blocks:
+        piece = _marked(piece, marker)
+    return piece if piece.blocks or piece.native is not None else None
+
+
+def _native_piece(message: Message, model: str | None, calls: _CallIds) -> _Piece | None:
+    record = native_of(message, API)
+    value = record["value"] if record else None
+    if record is None or not isinstance(value, dict) or value.get("role") not in ROLES:
+        return None
+    blocks = parts_of(value)
+    for block in blocks:
+        if kind_of(block) == "tool_use":
+            calls.verbatim(_string(block.get("id")))
+    joined = bool(record.get("joined"))
+    if keep_reasoning(message, API, model):
+        return _Piece(value["role"], blocks, value, joined)
+    kept = [block for block in blocks if kind_of(block) not in REASONING]
+    if len(kept) == len(blocks):
+        return _Piece(value["role"], blocks, value, joined)
+    return _Piece(value["role"], kept, {**value, "content": kept} if kept else None, joined)
+
+
+def _foreign_piece(message: Message, calls: _CallIds) -> _Piece:
+    role = message.get("role")
+    if role == "tool":
+        answer = {"tool_use_id": message.get("tool_call_id"), "content": message.get("content")}
+        return _Piece("user", [_result_block({"type": "tool_result", **answer}, calls)])
+    if role in SYSTEM_ROLES:
+        block = text_block(content_text(message.get("content")))
+        return _Piece("user", [{"type": "text", "text": _INSTRUCTION.format(block["text"])}] if block else [])
+    elsewhere = "_native" in message
+    parts = [part for part in parts_of(message) if not (elsewhere and kind_of(part) in REASONING)]
+    blocks = [block for part in parts if (block := _block(part, calls)) is not None]
+    if role != "assistant":
+        return _Piece("user", blocks)
+    refusal = text_block(message.get("refusal"))
+    blocks = [_no_media(block) for block in blocks] + ([refusal] if refusal else [])
+    return _Piece("assistant", blocks + list(_call_blocks(message, calls)))
+
+
+def _block(part: Part, calls: _CallIds) -> Part | None:
+    kind = kind_of(part)
+    if kind == "tool_use":
+        return _call_block(part, part.get("id"), part.get("name"), arguments_object(part.get("input")), calls)
+    return _result_block(part, calls) if kind == "tool_result" else block_from(part)
+
+
+def _call_blocks(message: Mapping[str, Any], calls: _CallIds) -> Iterator[Part]:
+    raw = message.get("tool_calls")
+    for item in raw if isinstance(raw, list) else []:
+        call: Mapping[str, Any] = item if isinstance(item, dict) else {}
+        function, custom = call.get("function"), call.get("custom")
+        if isinstance(custom, dict):
+            yield _call_block({}, call.get("id"), custom.get("name"), {"input": custom.get("input")}, calls)
+        elif isinstance(function, dict):
+            arguments = arguments_object(function.get("arguments"))
+            yield _call_block({}, call.get("id"), function.get("name"), arguments, calls)
+
+
+def _call_block(rest: Part, call_id: Any, name: Any, arguments: dict[str, Any], calls: _CallIds) -> Part:
+    own = {"type": "tool_use", "id": calls.call(_string(call_id)), "name": _string(name) or "unknown"}
+    return {**rest, **own, "input": arguments}
+
+
+def _result_block(part: Part, calls: _CallIds) -> Part:
+    """A result may be empty, but holds no blank text."""
+    block = {**part, "tool_use_id": calls.result(_string(part.get("tool_use_id")))}
+    content = block.pop("content", None)
+    if isinstance(content, list):
+        inner = [kept for each in parts_of({"content": content}) if (kept := block_from(each)) is not None]
+        return {**block, "content": inner} if inner else block
+    text = content_text(content)
+    return {**block, "content": text} if text.strip() else block
+
+
+def _no_media(block: Part) -> Part:
+    """Only users have images and files on this API; that there was one still shows."""
+    kind = kind_of(block)
+    return {"type": "text", "text": f"[{kind} omitted]"} if kind in ("image", "document") else block
+
+
+def _marker(message: Message, *, native: bool) -> Mapping[str, Any] | None:
+    """The cache marker to move. In a native message also one in its core content, which is not what is sent."""
+    parts = parts_of(message) if native else []
+    markers = (each.get("cache_control") for each in (message, *reversed(parts)))
+    return next((marker for marker in markers if isinstance(marker, dict)), None)
+
+
+def _marked(piece: _Piece, marker: Mapping[str, Any]) -> _Piece:
+    """A message's cache marker goes to its last block that can carry one."""
+    blocks = list(piece.blocks)
+    for at in range(len(blocks) - 1, -1, -1):
+        block = blocks[at]
+        if kind_of(block) not in REASONING and (kind_of(block) != "text" or text_block(block.get("text"))):
+            blocks[at] = {**block, "cache_control": dict(marker)}
+            break
+    native = None if piece.native is None else {**piece.native, "content": blocks}
+    return _Piece(piece.role, blocks, native, piece.joined)
+
+
+def _string(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+_INSTRUCTION = "<system-reminder>\n{}\n</system-reminder>"
+"""An instruction that came in mid-conversation, told apart from what the user says."""

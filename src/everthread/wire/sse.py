@@ -1,0 +1,108 @@
+"""Server-sent events: bytes <-> events, and what a stream says piece by piece.
+
+The parser is incremental: however the bytes are cut, also inside a character or between CR and LF, the same
+events come out. `id` and `retry` mean nothing to a model's stream and are ignored, as comments are.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+DeltaKind = Literal["text", "reasoning", "refusal", "call", "usage", "stop", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class SseEvent:
+    event: str | None
+    """Its name; None where the stream gave none."""
+    data: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDelta:
+    """One thing a stream said, the same for every API.
+
+    `text` holds the words of text, reasoning and refusal, the message of an error, and our name of the reason for
+    a stop; `raw` the provider's own object for usage, stop and error.
+    """
+
+    kind: DeltaKind
+    text: str = ""
+    index: int = 0
+    """Which call this is a piece of, counted from 0 within the message."""
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+    """A fragment of the call's JSON arguments."""
+    raw: Mapping[str, Any] = field(default_factory=dict)
+
+
+class SseParser:
+    """Turns bytes into events as soon as they are complete."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._rest: list[str] = []
+        self._event = ""
+        self._data: list[str] = []
+        self._started = False
+        self._skip_newline = False
+
+    def feed(self, chunk: bytes) -> list[SseEvent]:
+        """The events this chunk completes."""
+        return self._take(self._decoder.decode(chunk))
+
+    def close(self) -> list[SseEvent]:
+        """The last event, where the stream ended without the blank line that completes it."""
+        events = self._take(self._decoder.decode(b"", final=True))
+        self._line("".join(self._rest))
+        self._rest = []
+        return events + self._dispatch()
+
+    def _take(self, text: str) -> list[SseEvent]:
+        if text and not self._started:
+            self._started = True
+            text = text.removeprefix("\ufeff")
+        if text and self._skip_newline:
+            self._skip_newline = False
+            text = text.removeprefix("\n")
+        self._skip_newline = self._skip_newline or text.endswith("\r")
+        *lines, rest = _LINE_END.split(text)
+        events: list[SseEvent] = []
+        for line in lines:
+            whole = "".join((*self._rest, line))
+            self._rest = []
+            if whole:
+                self._line(whole)
+            else:
+                events += self._dispatch()
+        if rest:
+            self._rest.append(rest)
+        return events
+
+    def _line(self, line: str) -> None:
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if name == "data":
+            self._data.append(value)
+        elif name == "event":
+            self._event = value
+
+    def _dispatch(self) -> list[SseEvent]:
+        """An event without data is none: that is how a stream of comments keeps a connection alive."""
+        event, data = self._event, self._data
+        self._event, self._data = "", []
+        return [SseEvent(event or None, "\n".join(data))] if data else []
+
+
+def encode(event: SseEvent) -> bytes:
+    """The bytes of one event, ready to be sent."""
+    head = f"event: {event.event}\n" if event.event else ""
+    return (head + "".join(f"data: {line}\n" for line in _LINE_END.split(event.data)) + "\n").encode("utf-8", "replace")
+
+
+_LINE_END = re.compile(r"\r\n|\r|\n")

@@ -1,0 +1,68 @@
+"""What a message was on the wire travels with it."""
+
+from __future__ import annotations
+
+import pytest
+
+from everthread.core.messages import Message
+from everthread.wire.native import keep_reasoning, native_value, plain, same_model, with_native
+
+SAID: Message = {"role": "assistant", "content": "hi"}
+
+
+def test_a_native_value_is_given_back_to_its_own_api_only() -> None:
+    message = with_native(SAID, "anthropic", {"role": "assistant", "content": []})
+    assert native_value(message, "anthropic") == {"role": "assistant", "content": []}
+    assert native_value(message, "openai_chat") is None
+    assert native_value(SAID, "anthropic") is None
+    assert "_native" not in SAID
+
+
+@pytest.mark.parametrize("garbage", [None, "anthropic", [], {}, {"api": "anthropic"}, {"value": 1}])
+def test_a_record_that_is_none_is_no_native_value(garbage: object) -> None:
+    assert native_value({"role": "user", "content": "x", "_native": garbage}, "anthropic") is None
+
+
+def test_author_and_boundary_are_written_down_only_where_they_say_something() -> None:
+    assert with_native(SAID, "a", 1)["_native"] == {"api": "a", "value": 1}
+    assert with_native(SAID, "a", 1, model="m", joined=True)["_native"] == {
+        "api": "a",
+        "value": 1,
+        "model": "m",
+        "joined": True,
+    }
+
+
+def test_plain_takes_away_what_is_ours() -> None:
+    message = with_native(SAID, "anthropic", 1)
+    assert plain(message) == SAID
+    assert plain(SAID) is SAID
+
+
+def test_reasoning_is_for_the_model_that_wrote_it() -> None:
+    message = with_native(SAID, "anthropic", 1, model="claude-a")
+    assert keep_reasoning(message, "anthropic", "claude-a")
+    assert keep_reasoning(message, "anthropic", None)
+    assert not keep_reasoning(message, "anthropic", "claude-b")
+    assert not keep_reasoning(message, "openai_chat", "claude-a")
+    assert not keep_reasoning(SAID, "anthropic", "claude-a")
+    assert keep_reasoning(with_native(SAID, "anthropic", 1), "anthropic", "claude-b")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("claude-sonnet-4-5", "claude-sonnet-4-5-20250929", True),
+        ("anthropic/claude-sonnet-4.5", "claude-sonnet-4-5@20250929", True),
+        ("gpt-5-2025-08-07", "openai/gpt-5", True),
+        ("claude-3-7-sonnet-latest", "claude-3-7-sonnet-20250219", True),
+        ("anthropic/claude-opus-4:thinking", "Claude-Opus-4", True),
+        ("claude-sonnet-4-5", "claude-sonnet-4", False),
+        ("claude-opus-4-1", "claude-sonnet-4-1", False),
+        ("gpt-5", "gpt-5-mini", False),
+        ("gpt-4o-2024-08-06", "gpt-4o-mini-2024-07-18", False),
+    ],
+)
+def test_one_model_under_two_names(one: str, other: str, same: bool) -> None:
+    assert same_model(one, other) is same
+    assert same_model(other, one) is same

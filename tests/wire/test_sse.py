@@ -1,0 +1,125 @@
+"""Server-sent events: any cut of the bytes gives the same events."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everthread.wire.sse import SseEvent, SseParser, encode
+
+
+def parse(*chunks: bytes) -> list[SseEvent]:
+    parser = SseParser()
+    return [event for chunk in chunks for event in parser.feed(chunk)] + parser.close()
+
+
+@pytest.mark.parametrize(
+    ("raw", "events"),
+    [
+        (b"data: hi\n\n", [SseEvent(None, "hi")]),
+        (b"event: ping\ndata: {}\n\n", [SseEvent("ping", "{}")]),
+        (b"data:no space\n\n", [SseEvent(None, "no space")]),
+        (b"data:  two spaces\n\n", [SseEvent(None, " two spaces")]),
+        (b"data: one\ndata: two\n\n", [SseEvent(None, "one\ntwo")]),
+        (b"data\n\n", [SseEvent(None, "")]),
+        (b"data: a\r\n\r\ndata: b\r\rdata: c\n\n", [SseEvent(None, "a"), SseEvent(None, "b"), SseEvent(None, "c")]),
+        (b": keep-alive\n\n: again\n\ndata: x\n\n", [SseEvent(None, "x")]),
+        (b"id: 7\nretry: 100\nunknown: y\ndata: x\n\n", [SseEvent(None, "x")]),
+        (b"event: only a name\n\ndata: x\n\n", [SseEvent(None, "x")]),
+        (b"\xef\xbb\xbfdata: after a byte order mark\n\n", [SseEvent(None, "after a byte order mark")]),
+        (b"data: \xef\xbb\xbfkept inside\n\n", [SseEvent(None, "\ufeffkept inside")]),
+        (b"data: cut off", [SseEvent(None, "cut off")]),
+        (b"data: one\n\ndata: cut off\n", [SseEvent(None, "one"), SseEvent(None, "cut off")]),
+        ("data: 你好 🦉\n\n".encode(), [SseEvent(None, "你好 🦉")]),
+        (b"data: \xff broken\n\n", [SseEvent(None, "\ufffd broken")]),
+        (b"data: \xe4\xbd", [SseEvent(None, "\ufffd")]),
+        (b"data: a\x0bb\xe2\x80\xa8c\n\n", [SseEvent(None, "a\x0bb\u2028c")]),
+        (b"", []),
+        (b"\n\n\n", []),
+    ],
+)
+def test_events_come_out_as_the_standard_says(raw: bytes, events: list[SseEvent]) -> None:
+    assert parse(raw) == events
+    assert parse(*(raw[at : at + 1] for at in range(len(raw)))) == events
+
+
+def test_an_event_is_there_as_soon_as_it_is_complete() -> None:
+    parser = SseParser()
+    assert parser.feed(b"data: a\n") == []
+    assert parser.feed(b"\ndata: b") == [SseEvent(None, "a")]
+    assert parser.close() == [SseEvent(None, "b")]
+    assert parser.close() == []
+
+
+def test_a_newline_after_a_lone_return_is_not_a_second_line_end() -> None:
+    parser = SseParser()
+    assert parser.feed(b"data: a\r") == []
+    assert parser.feed(b"") == []
+    assert parser.feed(b"\ndata: b\r") == []
+    assert parser.feed(b"\n\r\n") == [SseEvent(None, "a\nb")]
+
+
+lines = st.lists(
+    st.sampled_from(
+        [
+            "data: text",
+            "data: 你好",
+            "data:",
+            "data: 🦉 owl",
+            ": comment",
+            "event: delta",
+            "id: 3",
+            "retry: 5",
+            "",
+            "",
+            "junk",
+            "data: \ufeff",
+        ]
+    ),
+    max_size=12,
+)
+
+
+@given(st.data(), lines, st.sampled_from(["\n", "\r\n", "\r"]), st.booleans())
+def test_any_cut_of_the_bytes_gives_the_same_events(data: st.DataObject, said: list[str], end: str, bom: bool) -> None:
+    raw = (("\ufeff" if bom else "") + "".join(line + end for line in said)).encode()
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=8)))
+    chunks = [raw[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
+    assert parse(*chunks) == parse(raw)
+    assert [(e.event, e.data) for e in parse(*chunks)] == _by_lines(said)
+
+
+def _by_lines(said: list[str]) -> list[tuple[str | None, str]]:
+    """The standard's algorithm on whole lines, as a second opinion."""
+    found, name, data = [], "", list[str]()
+    for line in [*said, ""]:
+        field, _, value = line.partition(":")
+        if line == "":
+            if data:
+                found.append((name or None, "\n".join(data)))
+            name, data = "", []
+        elif field == "event":
+            name = value.removeprefix(" ")
+        elif field == "data":
+            data.append(value.removeprefix(" "))
+    return found
+
+
+@given(st.lists(st.tuples(st.none() | st.sampled_from(["ping", "message_start"]), st.text())))
+def test_what_is_encoded_is_parsed_again(said: list[tuple[str | None, str]]) -> None:
+    events = [SseEvent(name, text.replace("\r\n", "\n").replace("\r", "\n")) for name, text in said]
+    assert parse(b"".join(map(encode, events))) == events
+
+
+def test_half_a_surrogate_pair_does_not_break_a_stream() -> None:
+    assert encode(SseEvent(None, "\ud800!")) == b"data: ?!\n\n"
+
+
+def test_a_long_event_in_small_chunks_is_read_in_linear_steps() -> None:
+    """Unfinished lines are collected, not joined again for each chunk."""
+    parser = SseParser()
+    for _ in range(50_000):
+        parser.feed(b"data: x" if _ == 0 else b"y" * 100)
+    [event] = parser.close()
+    assert len(event.data) == 1 + 49_999 * 100
