@@ -1,0 +1,190 @@
+"""How a tool call went, read from its output: exit code, test figures, the line that names the error.
+
+Outcomes stand at the start or the end of an output, so only those are searched for them; an output may be a JSON
+object around the real one. Everything here is a guess from text: silence where there is nothing clear to say.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+_JSON_CHARS = 1_000_000
+"""A longer text is not parsed just to describe it."""
+_BODIES = ("output", "stdout", "content", "result", "text", "body")
+_EXITS = ("exit_code", "exitCode", "returncode", "return_code", "exit_status")
+_ERRORS = ("error", "stderr", "errors", "error_message")
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A tool's output without the JSON it may be wrapped in. `data` is that JSON."""
+
+    body: str
+    exit_code: int | None = None
+    error: str = ""
+    data: Any = None
+
+
+def unwrap(text: str) -> Output:
+    """What a tool put out, and what the JSON object around it says of the outcome."""
+    data = _json(text)
+    if not isinstance(data, dict):
+        return Output(text, data=data)
+    inner = data.get("metadata")
+    meta = inner if isinstance(inner, dict) else {}
+    codes = [value for source in (data, meta) for key in _EXITS if type(value := source.get(key)) is int]
+    errors = [value for key in _ERRORS if isinstance(value := data.get(key), str) and value.strip()]
+    bodies = [value for key in _BODIES if isinstance(value := data.get(key), str) and value]
+    return Output(bodies[0] if bodies else text, codes[0] if codes else None, errors[0] if errors else "", data)
+
+
+_EXIT = re.compile(
+    r"\b(?:exit(?:ed)?|return(?:ed)?|terminated)[\s_-]{0,3}(?:with[\s_-]{1,3})?(?:(?:non-?zero|exit|an?)[\s_-]{1,3}){0,2}"
+    r"(?:code|status)\b[\"']?\s{0,3}(?:is|of|was|[:=>(])?\s{0,3}(-?\d{1,10})\b"
+    r"|\b(?:process|command)\s{1,3}exited\s{1,3}with\s{1,3}(-?\d{1,10})\b"
+    r"|[\[(]exit(?:ed)?[ :=]{1,2}(-?\d{1,10})[\])]"
+    r"|^exit[:=] ?(-?\d{1,10})$",
+    re.IGNORECASE | re.MULTILINE,
+)
+_STOPPED = re.compile(
+    r"\b(?P<timeout>timed[ -]?out|timeout (?:reached|exceeded|expired))\b|\b(?:command|operation|process|request|tool"
+    r"(?: use| call)?) (?:was )?(?P<abort>aborted|interrupted|cancell?ed|killed)\b",
+    re.IGNORECASE,
+)
+
+
+def exit_code(text: str) -> int | None:
+    """The exit code a text states, in any of the usual spellings; the last one at its end counts."""
+    at_end = list(_EXIT.finditer(text[-1_000:]))
+    found = at_end[-1] if at_end else _EXIT.search(text[:300])
+    return int(next(group for group in found.groups() if group)) if found else None
+
+
+def stopped(text: str) -> str:
+    """Whether the text says at its start or end that the call did not finish."""
+    found = _STOPPED.search(text[:300]) or _STOPPED.search(text[-300:])
+    if found is None:
+        return ""
+    return "timed out" if found["timeout"] else found["abort"].lower()
+
+
+_WORDS = {
+    "tests": "test", "ran": "test", "tests run": "test", "examples": "test", "example": "test",
+    "passed": "passed", "passing": "passed", "pass": "passed",
+    "failed": "failed", "failing": "failed", "fail": "failed", "failure": "failed", "failures": "failed",
+    "error": "error", "errors": "error",
+    "skipped": "skipped", "ignored": "skipped", "pending": "skipped", "todo": "skipped",
+}  # fmt: skip
+_COUNTS = re.compile(
+    r"\b(?P<n>\d{1,7})\s{1,2}(?P<after>passed|failed|passing|failing|failures?|errors?|skipped|ignored|pending|examples?)\b"
+    r"|\b(?P<before>tests run|passed|failed|failures?|errors?|skipped)\s{0,3}[:=]\s{0,8}(?P<m>\d{1,7})\b"
+    r"|^(?P<ran>ran) (?P<k>\d{1,7}) tests?\b"
+    r"|^[#ℹ] (?P<tap>tests|pass|fail|skipped|todo) (?P<j>\d{1,7})$",
+    re.IGNORECASE | re.MULTILINE,
+)
+_CARGO = re.compile(r"^test result: \w{1,10}\. (\d{1,7}) passed; (\d{1,7}) failed; (\d{1,7}) ignored", re.MULTILINE)
+_GO = re.compile(r"^(?:(ok) {1,4}|(FAIL))\t[\w./-]{1,200}", re.MULTILINE)
+_SUITES = re.compile(r"\s*(?:test )?(?:suites|files)\b", re.IGNORECASE)
+
+
+def counted_tests(text: str) -> str:
+    """What a test run reports: `3 failed, 12 passed`; empty when there was none."""
+    counts = _several_runs(text) or _last_report(text[-4_000:])
+    shown = []
+    for name in ("failed", "error", "passed", "skipped", "test"):
+        number = counts.get(name)
+        if number and not (name == "test" and "passed" in counts):
+            plural = "s" if name in ("test", "error") and number != 1 else ""
+            shown.append(f"{number} {name}{plural}")
+    return ", ".join(shown)
+
+
+def _several_runs(text: str) -> dict[str, int]:
+    """Runners that report once a package: the sum."""
+    cargo = _CARGO.findall(text)
+    if cargo:
+        passed, failed, ignored = (sum(map(int, column)) for column in zip(*cargo, strict=True))
+        return {"passed": passed, "failed": failed, "skipped": ignored}
+    go = _GO.findall(text)
+    return {"passed": sum(bool(ok) for ok, _ in go), "failed": sum(bool(fail) for _, fail in go)} if go else {}
+
+
+def _last_report(text: str) -> dict[str, int]:
+    """The last few lines that state figures, where one of them is about tests, not just errors."""
+    lines = [line for line in text.splitlines() if not _SUITES.match(line)]
+    stated = [(place, found) for place, line in enumerate(lines) if (found := _counts(line))]
+    about_tests = [place for place, found in stated if found.keys() - {"error", "skipped"}]
+    if not about_tests:
+        return {}
+    last = about_tests[-1]
+    counts: dict[str, int] = {}
+    for place, found in stated:
+        if last - 6 <= place <= last + 3:
+            counts |= found
+    return counts
+
+
+def _counts(line: str) -> dict[str, int]:
+    counts = {}
+    for found in _COUNTS.finditer(line[:500]):
+        word = found["after"] or found["before"] or found["ran"] or found["tap"]
+        counts[_WORDS[word.lower()]] = int(found["n"] or found["m"] or found["k"] or found["j"])
+    return counts
+
+
+_CLEAR = re.compile(
+    r"^(?:fatal|error|panic|npm err!|npm error|uncaught)\b|(?::|\]) (?:fatal )?error\b|^E {3,}\S|command not found"
+    r"|no such file or directory|permission denied|segmentation fault|\b[a-z]\w{0,60}(?:error|exception): |\*\*\* \[",
+    re.IGNORECASE | re.MULTILINE,
+)
+_VAGUE = re.compile(
+    r"\b(?:error|failed|failure|cannot|denied|invalid|not found|unexpected|undefined|refused)\b", re.IGNORECASE
+)
+_LEADS = re.compile(
+    r"\W{0,3}(?:<\w{1,40}>\s?)?(?:\w{0,40}error|\w{0,40}exception|failed|failure|traceback|fatal|ran into|invalid|"
+    r"cannot|could not|unable to|no such|permission denied)\b",
+    re.IGNORECASE,
+)
+_SEARCHED = 100_000
+"""How much of the start and of the end of an output is searched for an error."""
+_TRACEBACK = "Traceback (most recent call last)"
+
+
+def error_line(text: str, *, failed: bool = False) -> str:
+    """The line that names the error. Where it is not known that the call failed, only a clear one counts."""
+    start = text.rfind(_TRACEBACK)
+    if start >= 0:
+        lines = text[start : start + 20_000].split("\n")[1:]
+        named = next((line for line in lines if line[:1].strip()), "")
+        if named:
+            return named.strip()
+    for pattern in (_CLEAR, _VAGUE) if failed else (_CLEAR,):
+        for part in (text[:_SEARCHED], text[_SEARCHED:][-_SEARCHED:]):
+            found = pattern.search(part)
+            if found:
+                return _line_at(part, found.start())
+    return ""
+
+
+def _line_at(text: str, place: int) -> str:
+    """The line around a place; of a very long one what is near it."""
+    start = max(text.rfind("\n", 0, place) + 1, place - 100)
+    return text[start : start + 300].split("\n", 1)[0].removeprefix("E  ").strip()
+
+
+def leading_error(text: str) -> str:
+    """The first line, when it says that the call failed. What follows may be any text that speaks of errors."""
+    first = text.lstrip()[:300].split("\n", 1)[0]
+    return first.strip() if _LEADS.match(first) else ""
+
+
+def _json(text: str) -> Any:
+    if len(text) > _JSON_CHARS or text.lstrip()[:1] not in ("{", "["):
+        return None
+    try:
+        return json.loads(text, strict=False)
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,252 @@
+"""Tool output too large for the context: which results are stored, and what stands in their place.
+
+The id of a stored output is made from its text, so that it can be cited by a pure function and stored by its caller
+first. `output:<id>` is the one form in which it is cited, read and searched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from everthread.core.messages import (
+    RESULT_BLOCKS,
+    Call,
+    Content,
+    Message,
+    Result,
+    kind_of,
+    part_text,
+    results_of,
+    with_content,
+)
+
+OPEN, CLOSE = "<persisted-output>", "</persisted-output>"
+UNLIMITED = frozenset({"read_file"})
+"""Tools whose single results are not limited: what they read may be a stored output, which must not be stored again."""
+
+_ID = re.compile(r"(?<![\w:])output:[0-9a-f]{16}(?!\w)")
+_NUMBER = r"\d[\d,]{0,20}"
+_BLOCK = re.compile(
+    rf"{OPEN}\n[^\n]{{0,200}}?: (?P<chars>{_NUMBER}) characters \([^\n]{{0,40}}\), (?P<lines>{_NUMBER}) lines?\.\n"
+    rf"Stored as (?P<id>output:[0-9a-f]{{16}})\.[^\n]{{0,200}}\n(?P<preview>(?:.*\n)?){CLOSE}",
+    re.DOTALL,
+)
+_LABEL = re.compile(r"^Its (?:first|last) [\d,]+ characters:\n", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputLimits:
+    """How many characters of tool output may stand in the context."""
+
+    result_chars: int
+    turn_chars: int
+    preview_chars: int
+    ceiling: int
+    """No limit of a single tool goes beyond this."""
+    per_tool: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, tool: str) -> float:
+        """The longest single result of a tool that is not stored."""
+        if tool in UNLIMITED and tool not in self.per_tool:
+            return math.inf
+        return min(self.per_tool.get(tool, self.result_chars), self.ceiling)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutput:
+    """One result of an assistant turn. `exempt`: it must not be stored (see `reads_stored`)."""
+
+    call_id: str
+    tool: str
+    text: str
+    exempt: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToStore:
+    """What must be stored, under which id, and what stands in its place once it is.
+
+    `index` is the place of the message, or of the result within its turn.
+    """
+
+    index: int
+    call_id: str
+    id: str
+    text: str
+    replacement: str
+
+
+@dataclass(frozen=True, slots=True)
+class Persisted:
+    """What a `<persisted-output>` block says about the output it stands for."""
+
+    id: str
+    chars: int
+    lines: int
+    preview: str
+
+
+def output_id(text: str) -> str:
+    """The id under which a text is stored and cited."""
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"output:{digest[:16]}"
+
+
+def file_name(cited: str) -> str:
+    """A name for the file of a stored output. Whatever is given, it has no separators, dots or spaces of its own."""
+    proper = cited if _ID.fullmatch(cited) else output_id(cited)
+    return proper.removeprefix("output:") + ".txt"
+
+
+def persisted_block(text: str, *, preview_chars: int) -> str:
+    """What stands in place of a stored tool result: size, where it is, how to read a part, a preview."""
+    return "\n".join(
+        (
+            OPEN,
+            f"This tool output is kept outside the conversation: {_size(text)}.",
+            _how_to_read(output_id(text)),
+            *_preview(text, min(preview_chars, len(text) // 4)),
+            CLOSE,
+        )
+    )
+
+
+def cut_middle(text: str, *, keep: int) -> tuple[str, str]:
+    """What stands in place of a text too large to be kept whole, and its middle, which must be stored.
+
+    The first and last `keep` characters stay word for word.
+    """
+    middle = text[keep : len(text) - keep]
+    note = f"The middle of this message is kept outside the conversation: {_size(middle)}."
+    block = "\n".join((OPEN, note, _how_to_read(output_id(middle)), CLOSE))
+    return f"{text[:keep]}\n{block}\n{text[len(text) - keep :]}", middle
+
+
+def persisted(text: str) -> Persisted | None:
+    """What a tool result says when it is nothing but a `<persisted-output>` block."""
+    found = _BLOCK.fullmatch(text.strip()) if OPEN in text[:100] else None
+    if found is None:
+        return None
+    chars, lines = (int(found[name].replace(",", "")) for name in ("chars", "lines"))
+    return Persisted(found["id"], chars, lines, _LABEL.sub("", found["preview"]).strip("\n"))
+
+
+def is_persisted(text: str) -> bool:
+    return persisted(text) is not None
+
+
+def cited_outputs(text: str) -> list[str]:
+    """The ids of all stored outputs a text cites, each once, in order."""
+    return list(dict.fromkeys(_ID.findall(text)))
+
+
+def reads_stored(call: Call) -> bool:
+    """Whether a call reads a stored output: one of its arguments is the id of one.
+
+    Such a result limits itself and is never stored, or the model would store, read and store for ever.
+    """
+    return any(isinstance(value, str) and _ID.fullmatch(value.strip()) for value in call.parsed.values())
+
+
+def plan_storage(results: Sequence[ToolOutput], limits: OutputLimits) -> list[ToStore]:
+    """Which results of one assistant turn are stored, in their order.
+
+    First each one over its own limit; then, while all together are over the turn's, the largest that is left. A block
+    that would not be shorter is not made.
+    """
+    chosen: dict[int, ToStore] = {}
+    total = sum(len(result.text) for result in results)
+    largest_first = sorted(enumerate(results), key=lambda item: -len(item[1].text))
+    for all_together in (False, True):
+        for index, result in largest_first:
+            too_long = total > limits.turn_chars if all_together else len(result.text) > limits.of(result.tool)
+            if not too_long or index in chosen or result.exempt:
+                continue
+            stored = to_store(index, result.call_id, result.text, preview_chars=limits.preview_chars)
+            if stored is not None:
+                chosen[index] = stored
+                total -= len(result.text) - len(stored.replacement)
+    return [chosen[index] for index in sorted(chosen)]
+
+
+def to_store(index: int, call_id: str, text: str, *, preview_chars: int) -> ToStore | None:
+    """The text with the block that replaces it; None where that is not shorter, or a block stands there already."""
+    block = persisted_block(text, preview_chars=preview_chars)
+    if len(block) >= len(text) or (is_persisted(text) and len(text) <= preview_chars + 1_000):
+        return None
+    return ToStore(index, call_id, output_id(text), text, block)
+
+
+def edit_results(message: Message, edit: Callable[[Result, Mapping[str, Any]], Any]) -> Message:
+    """The message with the content of its tool results edited; the same object where nothing changes.
+
+    `edit` gets each result and the message or block that holds it, and answers with the content it shall have.
+    """
+    if message.get("role") == "tool":
+        result = results_of(message)[0]
+        content = edit(result, message)
+        return message if content is result.content else with_content(message, content)
+    parts = message.get("content")
+    if not isinstance(parts, list):
+        return message
+    edited = [_edit_block(part, edit) for part in parts]
+    same = all(new is old for new, old in zip(edited, parts, strict=True))
+    return message if same else with_content(message, edited)
+
+
+def with_text(content: Any, text: str) -> Content:
+    """The content saying `text` instead: its first part with words carries it, parts without words stay."""
+    if not isinstance(content, list):
+        return text
+    parts: list[Any] = []
+    placed = False
+    for part in content:
+        if not part_text(part):
+            parts.append(part)
+        elif not placed:
+            other = part.items() if isinstance(part, dict) else ()
+            kept = {key: value for key, value in other if key not in ("text", "refusal")}
+            parts.append({**kept, "type": "text", "text": text})
+            placed = True
+    return parts
+
+
+def _edit_block(part: Any, edit: Callable[[Result, Mapping[str, Any]], Any]) -> Any:
+    if kind_of(part) not in RESULT_BLOCKS:
+        return part
+    result = results_of({"role": "user", "content": [part]})[0]
+    content = edit(result, part)
+    return part if content is result.content else {**part, "content": content}
+
+
+def _size(text: str) -> str:
+    count = len(text.encode("utf-8", "surrogatepass"))
+    megabyte = 1 << 20
+    size = f"{count} bytes" if count < 1024 else f"{count / 1024:.1f} KB"
+    size = size if count < megabyte else f"{count / megabyte:.1f} MB"
+    lines = line_count(text)
+    return f"{len(text):,} characters ({size}), {lines:,} line{'' if lines == 1 else 's'}"
+
+
+def line_count(text: str) -> int:
+    """How many lines a text has; a newline at the end begins no further one."""
+    return text.count("\n") + (not text.endswith("\n")) if text else 0
+
+
+def _how_to_read(cited: str) -> str:
+    return f'Stored as {cited}. To see a part of it, call read_file with path "{cited}", an offset and a limit.'
+
+
+def _preview(text: str, room: int) -> list[str]:
+    """The start of the text, and its end, where outcomes stand."""
+    if room < 3:
+        return []
+    last = room // 3
+    first = room - last
+    start, end = text[:first], text[len(text) - last :]
+    return [f"Its first {first:,} characters:", start, f"Its last {last:,} characters:", end]

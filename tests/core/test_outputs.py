@@ -1,0 +1,209 @@
+"""What is too large for the context is stored under an id made from its text, and a short block cites it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from everthread.core.messages import Call, Message, Result
+from everthread.core.outputs import (
+    OutputLimits,
+    ToolOutput,
+    cited_outputs,
+    cut_middle,
+    edit_results,
+    file_name,
+    is_persisted,
+    line_count,
+    output_id,
+    persisted,
+    persisted_block,
+    plan_storage,
+    reads_stored,
+    to_store,
+    with_text,
+)
+
+LIMITS = OutputLimits(result_chars=1_000, turn_chars=3_000, preview_chars=100, ceiling=5_000)
+BIG = "start " + "x" * 5_000 + "\nthe end"
+
+
+def outputs(*sizes: int, tool: str = "bash") -> list[ToolOutput]:
+    return [ToolOutput(f"c{n}", tool, chr(ord("a") + n) * size) for n, size in enumerate(sizes)]
+
+
+def stored(results: list[ToolOutput], limits: OutputLimits = LIMITS) -> list[int]:
+    return [item.index for item in plan_storage(results, limits)]
+
+
+def test_an_id_is_made_from_the_text_alone() -> None:
+    assert output_id(BIG) == output_id(BIG) != output_id(BIG + "!")
+    assert output_id("\ud800").startswith("output:")
+
+
+def test_a_block_says_size_place_how_to_read_and_shows_both_ends() -> None:
+    block = persisted_block(BIG, preview_chars=90)
+    assert "5,014 characters (4.9 KB), 2 lines" in block
+    assert block.count(output_id(BIG)) == 2
+    assert "read_file" in block
+    assert "offset" in block
+    assert "start xxx" in block
+    assert "the end" in block
+    assert len(block) < len(BIG)
+    info = persisted(block)
+    assert info is not None
+    assert (info.id, info.chars, info.lines) == (output_id(BIG), 5_014, 2)
+    assert info.preview.endswith("the end")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("é" * 10, "10 characters (20 bytes), 1 line."),
+        ("a\n" * (1 << 20), "2,097,152 characters (2.0 MB), 1,048,576 lines."),
+    ],
+)
+def test_sizes_are_for_people(text: str, size: str) -> None:
+    assert size in persisted_block(text, preview_chars=0)
+
+
+def test_a_block_without_preview_is_one_too() -> None:
+    block = persisted_block(BIG, preview_chars=0)
+    assert is_persisted(block)
+    assert "start" not in block
+
+
+def test_what_only_looks_like_a_block_is_none() -> None:
+    block = persisted_block(BIG, preview_chars=90)
+    assert not is_persisted(block + "\nand more")
+    assert not is_persisted(block.replace("5,014", ",,"))
+    assert not is_persisted("see <persisted-output> there")
+    assert not is_persisted("")
+
+
+def test_citations_are_found_once_each_in_order() -> None:
+    one, two = output_id("1"), output_id("2")
+    assert cited_outputs(f"{two} then {one}, `{two}`; not output:123 nor x{one} nor {one}0") == [two, one]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.text())
+def test_a_file_name_never_leaves_its_directory(cited: str) -> None:
+    name = file_name(cited)
+    assert name.removesuffix(".txt").isalnum()
+    assert len(name) == 20
+    assert file_name(output_id(cited)) == output_id(cited)[7:] + ".txt"
+
+
+def test_only_a_read_of_a_stored_output_is_one() -> None:
+    cited = output_id("x")
+    assert reads_stored(Call("a", "read_file", f'{{"path": "{cited}", "offset": 5}}'))
+    assert not reads_stored(Call("a", "bash", f'{{"command": "echo {cited}"}}'))
+    assert not reads_stored(Call("a", "read_file", '{"path": 5}'))
+    assert not reads_stored(Call("a", "read_file", "not json"))
+
+
+def test_a_result_over_its_limit_is_stored_and_the_others_are_not() -> None:
+    assert stored(outputs(1_000, 1_001, 10)) == [1]
+
+
+def test_a_tool_has_its_own_limit_but_never_beyond_the_ceiling() -> None:
+    limits = OutputLimits(1_000, 10**9, 100, 5_000, {"bash": 90_000, "grep": 500})
+    assert stored(outputs(4_000, 5_001), limits) == [1]
+    assert stored(outputs(501, 499, tool="grep"), limits) == [0]
+
+
+def test_read_file_has_no_limit_of_its_own_unless_one_is_set() -> None:
+    assert LIMITS.of("read_file") == math.inf
+    assert stored(outputs(2_900, tool="read_file")) == []
+    assert stored(outputs(2_900, tool="read_file"), OutputLimits(1_000, 3_000, 100, 5_000, {"read_file": 2_000})) == [0]
+
+
+def test_together_over_the_limit_the_largest_go_first_until_under() -> None:
+    assert stored(outputs(1_000, 1_000, 1_000)) == []
+    assert stored(outputs(300, 990, 950, 980)) == [1]
+    assert stored(outputs(900, 990, 950, 980)) == [1, 3]
+    assert stored([*outputs(2_000), *outputs(2_500, tool="read_file")]) == [0]
+    assert stored([*outputs(900), *outputs(2_500, tool="read_file")]) == [1]
+
+
+def test_reads_of_stored_output_are_never_stored() -> None:
+    assert stored([ToolOutput("a", "read_file", "r" * 9_000, exempt=True), *outputs(900)]) == [1]
+
+
+def test_a_stored_result_is_not_stored_again() -> None:
+    block = persisted_block(BIG, preview_chars=100)
+    assert stored([ToolOutput("a", "bash", block)], OutputLimits(10, 10, 100, 10)) == []
+    forged = persisted_block("q" * 90_000, preview_chars=20_000)
+    assert stored([ToolOutput("a", "bash", forged)]) == [0]
+
+
+def test_a_block_that_would_not_be_shorter_is_not_made() -> None:
+    assert to_store(0, "a", "short", preview_chars=100) is None
+    assert stored(outputs(90), OutputLimits(10, 10, 100, 10)) == []
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(0, 6_000), max_size=6))
+def test_after_storing_the_turn_is_under_its_limit_or_nothing_more_can_be_done(sizes: list[int]) -> None:
+    results = outputs(*sizes)
+    plan = {item.index: item for item in plan_storage(results, LIMITS)}
+    for index, item in plan.items():
+        assert item.text == results[index].text
+        assert item.id == output_id(item.text)
+        assert item.id in item.replacement
+        assert len(item.replacement) < len(item.text)
+        assert is_persisted(item.replacement)
+    left = [len(plan[n].replacement) if n in plan else len(result.text) for n, result in enumerate(results)]
+    assert sum(left) <= LIMITS.turn_chars
+    assert max(left, default=0) <= LIMITS.result_chars
+
+
+def test_the_middle_of_a_message_is_stored_and_its_ends_stay_word_for_word() -> None:
+    text = "first " + "m" * 1_000 + " last"
+    replacement, middle = cut_middle(text, keep=6)
+    assert replacement.startswith("first \n<persisted-output>")
+    assert replacement.endswith("</persisted-output>\nm last")
+    assert cited_outputs(replacement) == [output_id(middle)]
+    assert text == "first " + middle + "m last"
+
+
+def test_lines_are_counted_as_people_do() -> None:
+    assert [line_count(text) for text in ("", "a", "a\n", "a\nb", "\n")] == [0, 1, 1, 2, 1]
+
+
+def test_results_are_edited_in_their_own_form() -> None:
+    def shout(result: Result, holder: object) -> object:
+        return result.content.upper() if result.call_id == "a" else result.content
+
+    tool: Message = {
+        "role": "tool",
+        "tool_call_id": "a",
+        "content": "x",
+        "name": "n",
+        "_native": {"api": "x", "value": 1},
+    }
+    assert edit_results(tool, shout) == {"role": "tool", "tool_call_id": "a", "content": "X", "name": "n"}
+    other: Message = {"role": "tool", "tool_call_id": "b", "content": "x"}
+    assert edit_results(other, shout) is other
+    block = {"type": "tool_result", "tool_use_id": "a", "content": "x", "is_error": True, "cache_control": {}}
+    said = {"type": "text", "text": "x"}
+    user: Message = {"role": "user", "content": [block, said]}
+    assert edit_results(user, shout)["content"] == [{**block, "content": "X"}, said]
+    assert block["content"] == "x"
+    for untouched in ({"role": "user", "content": "x"}, {"role": "user", "content": [said]}):
+        message: Message = untouched  # type: ignore[assignment]  # mypy joins the two literals to dict[str, object]
+        assert edit_results(message, shout) is message
+
+
+def test_a_text_takes_the_place_of_all_words_and_of_nothing_else() -> None:
+    image = {"type": "image", "source": {}}
+    assert with_text("long", "new") == "new"
+    assert with_text(None, "new") == "new"
+    marked = {"type": "text", "text": "one", "cache_control": {"type": "ephemeral"}}
+    assert with_text([image, marked, {"type": "text", "text": "two"}], "new") == [image, {**marked, "text": "new"}]
+    assert with_text(["bare", "more"], "new") == [{"type": "text", "text": "new"}]
+    assert with_text([{"type": "refusal", "refusal": "no"}], "new") == [{"type": "text", "text": "new"}]
