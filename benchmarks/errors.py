@@ -1,0 +1,48 @@
+"""What errors mean: by label, by stated limit, and whether anything is taken for overflow that is none."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.shared import shared
+from benchmarks.table import Row, absent, markdown
+from everthread.core.overflow import classify_error
+
+OWN_TABLE = Path(__file__).parents[1] / "tests" / "core" / "error_cases.jsonl"
+HARMLESS = ("rate_limit", "other")
+
+
+def run() -> list[Row]:
+    given = shared("provider_errors.jsonl")
+    rows = [absent("real errors")] if given is None else _rows("real errors", given)
+    return rows + _rows("the project's own table", OWN_TABLE)
+
+
+def _rows(name: str, path: Path) -> list[Row]:
+    cases: list[dict[str, Any]] = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    verdicts = [
+        classify_error(status=case.get("status"), body=case.get("body"), message=case.get("message")) for case in cases
+    ]
+    pairs = list(zip(cases, verdicts, strict=True))
+    right = sum(case["label"] == verdict.kind for case, verdict in pairs)
+    limits = [verdict.context_limit == case["context_limit"] for case, verdict in pairs if "context_limit" in case]
+    invented = sum("context_limit" not in case and verdict.context_limit is not None for case, verdict in pairs)
+    alarms = sum(case["label"] in HARMLESS and verdict.kind not in HARMLESS for case, verdict in pairs)
+    return [
+        _share(f"{name}: label", right, len(cases), 97),
+        _share(f"{name}: stated limit", sum(limits), len(limits), 95),
+        Row(f"{name}: limit where none is stated", str(invented), "0", invented == 0),
+        Row(f"{name}: rate limit or other taken for overflow", str(alarms), "0", alarms == 0),
+    ]
+
+
+def _share(what: str, hits: int, total: int, goal: int) -> Row:
+    percent = 100 * hits / total
+    return Row(what, f"{hits} of {total} ({percent:.1f} %)", f"≥ {goal} %", percent >= goal)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown("errors", run()))
