@@ -87,7 +87,8 @@ def test_results_in_every_form() -> None:
 
 def test_changed_words_are_no_longer_what_was_on_the_wire() -> None:
     message: Message = {"role": "user", "content": "a", "_native": {"api": "anthropic", "value": 1}}
-    assert with_content(message, "b") == {"role": "user", "content": "b"}
+    assert with_content(message, "b") == {"role": "user", "content": "b", "_native": {"api": "anthropic"}}
+    assert with_content({"role": "user", "content": "a"}, "b") == {"role": "user", "content": "b"}
     assert message["content"] == "a"
 
 

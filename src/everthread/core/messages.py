@@ -39,7 +39,8 @@ class Native(TypedDict, total=False):
     """`openai_chat`, `openai_responses` or `anthropic`."""
     model: str
     """The model that wrote it; its reasoning is worth nothing to another one."""
-    value: Required[Any]
+    value: Any
+    """Absent once the message was changed."""
     joined: bool
     """It shares one wire message with the message before it (tool results and text of one Anthropic turn)."""
 
@@ -180,10 +181,19 @@ def results_of(message: Mapping[str, Any]) -> list[Result]:
 
 
 def with_content(message: Message, content: Content) -> Message:
-    """A copy that says something else. It is no longer what was on the wire, so the native value goes."""
-    copy = cast("Message", {key: value for key, value in message.items() if key != "_native"})
+    """A copy that says something else."""
+    copy = off_the_wire(message)
     copy["content"] = content
     return copy
+
+
+def off_the_wire(message: Mapping[str, Any]) -> Message:
+    """A copy that is about to be changed: no longer what was on the wire, but still by the same author."""
+    copy = {key: value for key, value in message.items() if key != "_native"}
+    native = message.get("_native")
+    if isinstance(native, dict):
+        copy["_native"] = {key: native[key] for key in ("api", "model") if key in native}
+    return cast("Message", copy)
 
 
 def images_in(content: Any) -> Iterator[Part]:

@@ -26,6 +26,7 @@ from everthread.core.messages import (
     calls_of,
     content_text,
     kind_of,
+    off_the_wire,
     part_text,
     results_of,
     with_content,
@@ -129,7 +130,7 @@ class _Work:
                         self.note(index, "arguments", items, cut)
         if not fields:
             return message
-        return cast("Message", {**{key: value for key, value in message.items() if key != "_native"}, **fields})
+        return cast("Message", {**off_the_wire(message), **fields})
 
     def images(self, index: int, message: Message) -> Message:
         """Images outside tool results become a placeholder, also those written into the text."""

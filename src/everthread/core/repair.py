@@ -18,6 +18,7 @@ from everthread.core.messages import (
     Message,
     Part,
     calls_of,
+    off_the_wire,
     parts_of,
     results_of,
     with_content,
@@ -178,7 +179,7 @@ def _well_formed(message: Mapping[str, Any], role: str) -> Message:
         changes["tool_calls"], drop_calls = named, not named
     if not changes and not drop_calls:
         return cast("Message", message)
-    copy = {key: value for key, value in message.items() if key != "_native"} | changes
+    copy = dict(off_the_wire(message)) | changes
     if drop_calls:
         del copy["tool_calls"]
     if role == "assistant" and copy.get("content") is None and "tool_calls" not in copy:
@@ -233,7 +234,7 @@ def _tool_message(block: Part) -> Message:
         return {"role": "tool", "tool_call_id": block["tool_use_id"], "content": block.get("content") or ""}
     if source.get("tool_call_id") == block["tool_use_id"]:
         return source
-    copy = cast("Message", {key: value for key, value in source.items() if key != "_native"})
+    copy = off_the_wire(source)
     copy["tool_call_id"] = block["tool_use_id"]
     return copy
 
@@ -241,8 +242,7 @@ def _tool_message(block: Part) -> Message:
 def _with_call_ids(message: Message, ids: Sequence[str]) -> Message:
     """A copy whose calls carry these ids: blocks first, then `tool_calls`, the order of `calls_of`."""
     remaining = iter(ids)
-    copy = dict(message)
-    copy.pop("_native", None)
+    copy = dict(off_the_wire(message))
     if isinstance(message.get("content"), list):
         copy["content"] = [
             {**part, "id": next(remaining)} if part.get("type") in CALL_BLOCKS else part for part in parts_of(message)

@@ -46,8 +46,8 @@ def plain(message: Message) -> Message:
 
 def keep_reasoning(message: Mapping[str, Any], api: str, model: str | None) -> bool:
     """Whether the message's reasoning means anything to `model`: same API, and the same model where both are known."""
-    record = native_of(message, api)
-    if record is None:
+    record = message.get("_native")
+    if not isinstance(record, dict) or record.get("api") != api:
         return False
     author = record.get("model")
     return not author or not model or same_model(author, model)

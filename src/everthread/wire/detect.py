@@ -1,0 +1,57 @@
+"""Any recorded conversation -> a request in core form, whichever protocol it was written in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from everthread.core.exchange import Request
+from everthread.core.messages import kind_of
+from everthread.errors import TranscriptError
+from everthread.wire import anthropic, openai_chat, openai_responses
+
+_ANTHROPIC_BLOCKS = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking", "image", "document"})
+
+
+def decode_any(value: Any) -> tuple[str, Request]:
+    """The API it was written for, and the request. Takes a list of messages, or an object that holds one."""
+    body: Mapping[str, Any]
+    if isinstance(value, list):
+        body = {"messages": value}
+    elif isinstance(value, Mapping):
+        body = {key: entry for key, entry in value.items() if entry is not None}
+    else:
+        raise TranscriptError(f"a conversation is a list of messages or an object with `messages`, not {_named(value)}")
+    messages = body.get("messages")
+    if isinstance(messages, list):
+        _check(messages)
+        codec = anthropic if _is_anthropic(body, messages) else openai_chat
+        return codec.API, codec.decode_request({"model": "", **body})
+    if "input" in body:
+        return openai_responses.API, openai_responses.decode_request({"model": "", **body})
+    raise TranscriptError(f"there is no list `messages` in it; its keys are: {', '.join(map(str, body)) or 'none'}")
+
+
+def _check(messages: Sequence[Any]) -> None:
+    for index, message in enumerate(messages):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise TranscriptError(f"message {index} is not an object with a role, but {_named(message)}")
+
+
+def _is_anthropic(body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether something in it exists in Anthropic's protocol only. Tool messages exist in OpenAI's only."""
+    if any(message.get("role") == "tool" or message.get("tool_calls") for message in messages):
+        return False
+    if "system" in body or any("input_schema" in tool for tool in body.get("tools", ()) if isinstance(tool, Mapping)):
+        return True
+    return any(
+        kind_of(part) in _ANTHROPIC_BLOCKS
+        for message in messages
+        if isinstance(message.get("content"), list)
+        for part in message["content"]
+    )
+
+
+def _named(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,250 @@
+"""Valid payloads of OpenAI's protocols, and of histories in Anthropic's form, for hypothesis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+
+modest = settings(deadline=None, max_examples=60)
+
+words = st.text(max_size=12)
+names = st.text("abcdef_", min_size=1, max_size=8)
+ids = st.uuids().map(str)
+scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | words
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(names, inner, max_size=2), max_leaves=4
+)
+extras = st.dictionaries(st.text("xyz", min_size=1, max_size=3), values, max_size=1)
+"""Fields no protocol knows."""
+
+Strategy = st.SearchStrategy[Any]
+
+
+def an(**fields: Any) -> Strategy:
+    """An object with these fields (constants or strategies), and maybe one nobody knows."""
+    known = {key: value if isinstance(value, st.SearchStrategy) else st.just(value) for key, value in fields.items()}
+    return st.tuples(st.fixed_dictionaries(known), extras).map(lambda pair: {**pair[1], **pair[0]})
+
+
+def maybe(strategy: Strategy, **fields: Any) -> Strategy:
+    """The object, with or without each of these fields."""
+    optional = st.fixed_dictionaries({}, optional={key: _strategy(value) for key, value in fields.items()})
+    return st.tuples(strategy, optional).map(lambda pair: {**pair[0], **pair[1]})
+
+
+def _strategy(value: Any) -> Strategy:
+    return value if isinstance(value, st.SearchStrategy) else st.just(value)
+
+
+@st.composite
+def broken(draw: st.DrawFn, payloads: Strategy) -> Any:
+    """A payload in which one value, at any depth, is something else."""
+    payload = draw(payloads)
+
+    def spoil(value: Any) -> Any:
+        keys = list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
+        if not keys or draw(st.integers(0, 3)) == 0:
+            return draw(values)
+        key = draw(st.sampled_from(keys))
+        changed = value.copy()
+        changed[key] = spoil(value[key])
+        return changed
+
+    return spoil(payload)
+
+
+cache_control = st.just({"type": "ephemeral"})
+
+# Chat
+
+text_part = maybe(an(type="text", text=words), cache_control=cache_control)
+user_part = (
+    text_part
+    | an(type="image_url", image_url=an(url="data:image/png;base64,AA=="))
+    | an(type="file", file=an(file_id=ids))
+    | an(type="input_audio", input_audio=an(data="AA==", format="wav"))
+    | an(type=names)
+)
+function_call = an(name=names, arguments=words)
+tool_call = an(id=ids, type="function", function=function_call) | an(
+    id=ids, type="custom", custom=an(name=names, input=words)
+)
+reasoning_detail = an(type="reasoning.text", text=words, signature=words, index=st.integers(0, 3)) | an(
+    type="reasoning.encrypted", data=words
+)
+assistant = maybe(
+    an(
+        role="assistant",
+        content=st.none() | words | st.lists(text_part | an(type="refusal", refusal=words), max_size=2),
+    ),
+    tool_calls=st.lists(tool_call, min_size=1, max_size=3),
+    refusal=st.none() | words,
+    reasoning_content=words,
+    reasoning=words,
+    reasoning_details=st.lists(reasoning_detail, max_size=3),
+    cache_control=cache_control,
+    function_call=function_call,
+)
+chat_message = st.one_of(
+    maybe(
+        an(role=st.sampled_from(["system", "developer"]), content=words | st.lists(text_part, max_size=2)), name=names
+    ),
+    maybe(an(role="user", content=words | st.lists(user_part, max_size=3)), name=names),
+    assistant,
+    an(role="tool", tool_call_id=ids, content=words | st.lists(user_part, max_size=2)),
+)
+chat_tool = an(type="function", function=an(name=names, parameters=values)) | an(type="custom", custom=an(name=names))
+chat_request = maybe(
+    an(model=names, messages=st.lists(chat_message, max_size=6)),
+    tools=st.none() | st.lists(chat_tool, max_size=2),
+    temperature=st.floats(0, 2),
+    stream=st.booleans(),
+)
+usage = an(prompt_tokens=st.integers(0, 99), completion_tokens=st.integers(0, 99))
+chat_reply = maybe(
+    an(
+        id=words,
+        object="chat.completion",
+        created=1,
+        model=words,
+        choices=st.lists(
+            maybe(
+                an(
+                    index=0,
+                    message=assistant,
+                    finish_reason=st.none() | st.sampled_from(["stop", "length", "tool_calls", "eos"]),
+                )
+            ),
+            min_size=1,
+            max_size=2,
+        ),
+    ),
+    usage=st.none() | usage,
+    system_fingerprint=st.none() | words,
+)
+
+# Responses
+
+input_part = (
+    an(type="input_text", text=words)
+    | an(type="input_image", image_url="data:image/png;base64,AA==", detail="auto")
+    | an(type="input_image", file_id=ids)
+    | an(type="input_file", file_id=ids)
+    | an(type="input_file", file_url="https://example.org/a.pdf")
+    | an(type=names)
+)
+output_part = st.one_of(
+    maybe(an(type="output_text", text=words), annotations=st.just([])),
+    an(type="refusal", refusal=words),
+    an(type=names),
+)
+status = st.sampled_from(["completed", "incomplete"])
+output_item = st.one_of(
+    maybe(
+        an(type="message", role="assistant", content=st.lists(output_part, max_size=2)),
+        id=ids,
+        status=status,
+        phase=st.sampled_from(["commentary", "final_answer"]),
+    ),
+    maybe(
+        an(type="reasoning", id=ids, summary=st.lists(an(type="summary_text", text=words), max_size=2)),
+        encrypted_content=words,
+    ),
+    maybe(an(type="function_call", call_id=ids, name=names, arguments=words), id=ids, status=status),
+    maybe(an(type="custom_tool_call", call_id=ids, name=names, input=words), id=ids),
+    an(
+        type="local_shell_call",
+        id=ids,
+        call_id=ids,
+        status="completed",
+        action=an(type="exec", command=st.lists(words, max_size=2)),
+    ),
+    an(type="computer_call", id=ids, call_id=ids, action=an(type="click"), pending_safety_checks=st.just([])),
+    an(type="mcp_approval_request", id=ids, name=names, arguments=words, server_label=names),
+    an(type="mcp_call", id=ids, name=names, arguments=words, output=words),
+    an(type="tool_search_call", call_id=st.none() | ids, arguments=values, execution="server"),
+    an(type="web_search_call", id=ids, status="completed"),
+    an(type="compaction", id=ids, encrypted_content=words),
+    an(type=names),
+)
+input_item = st.one_of(
+    maybe(
+        an(role=st.sampled_from(["user", "system", "developer"]), content=words | st.lists(input_part, max_size=2)),
+        type="message",
+    ),
+    an(role="assistant", content=words),
+    an(type="function_call_output", call_id=ids, output=words | st.lists(input_part, max_size=2)),
+    an(type="custom_tool_call_output", call_id=ids, output=words),
+    an(type="local_shell_call_output", id=ids, output=words),
+    an(type="shell_call_output", call_id=ids, output=st.lists(an(stdout=words, stderr=words), max_size=2)),
+    an(
+        type="computer_call_output",
+        call_id=ids,
+        output=an(type="computer_screenshot", image_url="data:image/png;base64,AA=="),
+    ),
+    an(type="mcp_approval_response", approval_request_id=ids, approve=st.booleans()),
+    an(type="tool_search_output", call_id=st.none() | ids, tools=st.lists(values, max_size=1)),
+    an(id=ids),
+    output_item,
+)
+responses_tool = (
+    maybe(an(type="function", name=names, parameters=values), strict=st.booleans())
+    | maybe(an(type="custom", name=names), format=an(type="grammar", syntax="lark", definition=words) | an(type="text"))
+    | an(type=names)
+)
+responses_request = maybe(
+    an(model=names),
+    input=st.none() | words | st.lists(input_item, max_size=6),
+    instructions=st.none() | words,
+    tools=st.none() | st.lists(responses_tool, max_size=3),
+    store=st.booleans(),
+)
+responses_reply = maybe(
+    an(id=words, object="response", created_at=1, model=words, output=st.lists(output_item, max_size=5)),
+    status=st.sampled_from(["completed", "incomplete", "failed", "in_progress", "cancelled"]),
+    usage=st.none() | an(input_tokens=st.integers(0, 99), output_tokens=st.integers(0, 99)),
+    error=st.none(),
+    incomplete_details=st.none() | st.just({"reason": "max_output_tokens"}) | st.just({"reason": "content_filter"}),
+)
+
+
+# Histories in Anthropic's form
+
+media = st.sampled_from(
+    [
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}},
+        {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}},
+        {"type": "image", "source": {"type": "file", "file_id": "f"}},
+        {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "AA=="}},
+        {"type": "document", "source": {"type": "text", "data": "words"}},
+    ]
+)
+said = st.builds(lambda text: {"type": "text", "text": text}, st.text("ab", min_size=1))
+thinking = st.just({"type": "thinking", "thinking": "hm", "signature": "s"})
+
+
+@st.composite
+def anthropic_history(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Turns of a person, an assistant that thinks and calls, and results, in blocks."""
+    history: list[dict[str, Any]] = [
+        {"role": "user", "content": draw(st.just("hi") | st.lists(said | media, min_size=1, max_size=3))}
+    ]
+    for _ in range(draw(st.integers(0, 4))):
+        calls = draw(st.lists(ids, max_size=3, unique=True))
+        blocks = [*draw(st.lists(thinking | said, max_size=3))]
+        blocks += [
+            {"type": "tool_use", "id": call, "name": "look", "input": draw(st.just({}) | st.just({"a": 1}))}
+            for call in calls
+        ]
+        history.append({"role": "assistant", "content": blocks})
+        content = draw(st.none() | words | st.lists(said | media, max_size=2)) if calls else None
+        answers = [{"type": "tool_result", "tool_use_id": call, "content": content} for call in calls]
+        history.append(
+            {
+                "role": "user",
+                "content": [*answers, *draw(st.lists(said | media, min_size=0 if calls else 1, max_size=2))],
+            }
+        )
+    return history
