@@ -1,0 +1,163 @@
+"""Tokens: how near the counts are to what providers report, and what counting costs.
+
+Not held out: the providers' overheads were measured on these conversations and requests, and the texts and the
+standard library took part in choosing the estimator's weights. Expect somewhat more on other material.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from benchmarks.shared import shared
+from benchmarks.table import Row, absent, markdown
+from everthread.core.calibration import Calibration
+from everthread.core.estimate import estimate_tokens
+from everthread.core.tokenizers import tokenizer_for
+from everthread.core.tokens import RunningTotal, TokenCounter, estimate_request_tokens
+
+TEXTS: dict[str, list[str]] = json.loads((Path(__file__).parents[1] / "tests/core/texts.json").read_text("utf-8"))
+LONG, CLAUDE, GPT = "coding-long-claude.json", "claude-sonnet-4-5", "gpt-4.1"
+Counter = Callable[[dict[str, Any]], float]
+
+
+def run() -> list[Row]:
+    return [*_projections(), *_requests(), *_estimates(), *_speed()]
+
+
+def _projections() -> Iterator[Row]:
+    path = shared("transcripts", LONG)
+    if path is None:
+        yield absent("projections against reported prompt tokens")
+        return
+    calls, delta = _replay(path, CLAUDE, TokenCounter(CLAUDE).message)
+    rough_calls, rough_delta = _replay(path, CLAUDE, _chars_by_four)
+    yield _at_most("long session, calibrated, mean error per call", calls, 2, f"characters / 4: {rough_calls:.2%}")
+    yield _at_most("long session, uncalibrated, sum of deltas", abs(delta), 5, f"characters / 4: {rough_delta:+.1%}")
+    for name, model, goal in (("support-gpt41-*", GPT, 3), ("support-claude45-*", CLAUDE, None)):
+        paths = sorted(path.parent.glob(name))
+        counter = TokenCounter(model)
+        means, deltas = zip(*(_replay(each, model, counter.message) for each in paths), strict=True)
+        rough = fmean(_replay(each, model, _chars_by_four)[0] for each in paths)
+        yield _at_most(f"{name}, mean error per call", fmean(means), goal, f"characters / 4: {rough:.2%}")
+        yield _at_most(f"{name}, uncalibrated, sum of deltas, worst", max(map(abs, deltas)), goal)
+
+
+def _replay(path: Path, model: str, count: Counter) -> tuple[float, float]:
+    """Mean error of the projections, call by call, and of the summed deltas without calibration."""
+    data = json.loads(path.read_text("utf-8"))
+    calibration = Calibration()
+    errors: list[float] = []
+    points: list[tuple[int, float]] = []
+    estimate, done = 0.0, 0
+    for call in data["usage"]:
+        reported = call.get("prompt") or call["input"] + call["cache_read"] + call["cache_write"]
+        estimate += sum(map(count, data["messages"][done : call["before_message"]]))
+        done = call["before_message"]
+        if points:
+            errors.append(abs(calibration.project(model, estimate) - reported) / reported)
+        calibration.observe(model, reported, estimate)
+        points.append((reported, estimate))
+    (first, then), (last, now) = points[0], points[-1]
+    return fmean(errors), (now - then) / (last - first) - 1
+
+
+def _chars_by_four(message: dict[str, Any]) -> float:
+    calls = message.get("tool_calls") or []
+    written = sum(len(call["function"]["name"]) + len(call["function"]["arguments"]) for call in calls)
+    return (len(message.get("content") or "") + written) / 4
+
+
+def _requests() -> Iterator[Row]:
+    folder, truth = shared("requests"), shared("token-truth")
+    if folder is None or truth is None:
+        yield absent("whole requests against reported prompt tokens")
+        return
+    for family in ("claude", "deepseek"):
+        errors = []
+        for path in sorted(folder.glob(f"*{family}*")):
+            data = json.loads(path.read_text("utf-8"))
+            model = path.name.rsplit("-", 1)[0].replace("__", "/")
+            estimate = estimate_request_tokens(data["messages"], tools=data["tools"], model=model)
+            errors.append(abs(estimate / data["response"]["usage"]["prompt_tokens"] - 1))
+        yield _at_most(f"whole requests, {family}, mean error", fmean(errors), None, f"worst {max(errors):.2%}")
+    counter = TokenCounter("claude-3-7-sonnet")
+    errors = []
+    for path in sorted(truth.glob("*.json")):
+        data = json.loads(path.read_text("utf-8"))
+        if data["messages"][0].get("role") == "system":  # the others lack their beginning
+            for call in data["usage"]:
+                errors.append(abs(counter.request(data["messages"][: call["before_message"]]) / call["prompt"] - 1))
+    yield _at_most("whole prompts, Claude 3.7, mean error", fmean(errors), None, f"worst {max(errors):.2%}")
+
+
+def _estimates() -> Iterator[Row]:
+    exact = tokenizer_for(GPT).count
+    orders = [
+        {"id": f"A-{n}", "at": f"2025-03-0{n % 9}T09:26:{n % 60:02}Z", "total": n * 1.5, "paid": True}
+        for n in range(200)
+    ]
+    source = [path.read_text("utf-8") for path in sorted(Path(json.__file__).parents[1].glob("*.py"))[:40]]
+    samples = {**TEXTS, "JSON": [json.dumps(orders), json.dumps(orders, indent=2)], "standard library": source}
+    for name, texts in samples.items():
+        worst = max(abs(estimate_tokens(text) / exact(text) - 1) for text in texts if len(text) > 80)
+        whole = sum(map(estimate_tokens, texts)) / sum(map(exact, texts)) - 1
+        yield _at_most(f"fast estimate, {name}, worst of {len(texts)}", worst, 10, f"together {whole:+.1%}")
+
+
+def _speed() -> Iterator[Row]:
+    history = [
+        {"role": ("user", "assistant")[n % 2], "content": f"{n}: " + "\n".join(TEXTS["code" if n % 3 else "Chinese"])}
+        for n in range(500)
+    ]
+    history = [{**message, "content": (message["content"] * 3)[:2_000]} for message in history]
+    size = sum(len(message["content"]) for message in history) / 1e6
+    first = min(_time(partial(TokenCounter(GPT).messages, history)) for _ in range(5))
+    counter = TokenCounter(GPT)
+    counter.messages(history)
+    again = min(_time(partial(counter.messages, history)) for _ in range(20))
+    ratio = first / again
+    yield Row(f"500 messages, {size:.1f} MB, counted again", f"{ratio:,.0f} × faster", "≥ 50 ×", ratio >= 50)
+    few, many = _running(50), _running(5_000)
+    pairs = [(_time(partial(few.append, _extra(n))), _time(partial(many.append, _extra(n + 500)))) for n in range(500)]
+    ratio = min(late for _, late in pairs) / min(early for early, _ in pairs)
+    yield Row("one more message, at 5,000 against at 50", f"{ratio:.2f} × the time", "≤ 1.5 ×", ratio <= 1.5)
+    for name, megabytes in (("code", 1), ("Chinese", 1), ("code", 10)):
+        texts = TEXTS[name]
+        text = "".join(f"{n} {texts[n % len(texts)]}\n" for n in range(megabytes * 1_000_000 // len(texts[0]) + 1))
+        exact = min(_time(partial(tokenizer_for(GPT).count, text)) for _ in range(3))
+        fast = min(_time(partial(estimate_tokens, text)) for _ in range(5))
+        figure = f"{exact / fast:,.0f} × faster ({fast * 1e3:.1f} ms against {exact * 1e3:.0f} ms)"
+        yield Row(f"fast estimate of {megabytes} M characters of {name}, against the tokenizer", figure)
+
+
+def _running(length: int) -> RunningTotal:
+    running = TokenCounter(GPT).running()
+    for n in range(length):
+        running.append({"role": "user", "content": f"message {n}"})
+    return running
+
+
+def _extra(number: int) -> dict[str, Any]:
+    return {"role": "user", "content": f"{number} {TEXTS['English'][0]}"}
+
+
+def _time(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def _at_most(what: str, share: float, goal: int | None, beside: str = "") -> Row:
+    figure = f"{share:.2%}" + (f" ({beside})" if beside else "")
+    return Row(what, figure) if goal is None else Row(what, figure, f"≤ {goal} %", share <= goal / 100)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown("tokens", run()))
