@@ -13,6 +13,14 @@ from typing import Any
 
 from everthread.errors import ConfigError
 
+THRESHOLD = 0.50
+TARGET_RATIO = 0.20
+PROTECT_LAST_N = 20
+KEEP_IMPORTANT = 0.05
+RESULT_CHARS = 100_000
+TURN_CHARS = 200_000
+PREVIEW_CHARS = 1_500
+
 LIMITS: Mapping[str, tuple[float, float]] = {
     "model.context_length": (1, 1_000_000_000),
     "model.max_tokens": (1, math.inf),
@@ -53,15 +61,15 @@ class Budget:
         cls,
         window: int,
         *,
-        threshold: float = 0.50,
-        target_ratio: float = 0.20,
-        protect_last_n: int = 20,
+        threshold: float = THRESHOLD,
+        target_ratio: float = TARGET_RATIO,
+        protect_last_n: int = PROTECT_LAST_N,
         threshold_tokens: int | None = None,
         max_output: int | None = None,
-        result_chars: int = 100_000,
-        turn_chars: int = 200_000,
-        preview_chars: int = 1_500,
-        keep_important: float = 0.05,
+        result_chars: int = RESULT_CHARS,
+        turn_chars: int = TURN_CHARS,
+        preview_chars: int = PREVIEW_CHARS,
+        keep_important: float = KEEP_IMPORTANT,
     ) -> Budget:
         """The budget of a window at these settings.
 

@@ -1,0 +1,536 @@
+"""Secrets go, what surrounds them stays. Every credential here is put together from pieces; none is real."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from hashlib import sha512
+from string import ascii_letters, ascii_lowercase, ascii_uppercase, digits
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from everthread.core.credentials import Says, is_published, rules, says
+from everthread.core.entropy import is_random, is_sequence, shannon
+from everthread.core.redaction import MARK, Secret, find_secrets, redact, redact_value
+from tests.shared_data import shared
+
+BASE62 = ascii_letters + digits
+BASE36 = ascii_lowercase + digits
+HEX = digits + "abcdef"
+
+
+def chance(size: int, alphabet: str = BASE62, seed: str = "") -> str:
+    """A string that looks drawn at random, always the same."""
+    drawn = b"".join(sha512(f"{seed}{size}{alphabet}{i}".encode()).digest() for i in range(size // 64 + 1))
+    return "".join(alphabet[byte % len(alphabet)] for byte in drawn[:size])
+
+
+KEY = chance(24)
+HEX40 = chance(40, HEX)
+UUID = "-".join(chance(n, HEX, "u") for n in (8, 4, 4, 4, 12))
+UPPER = ascii_uppercase + "234567"
+
+TOKENS = {
+    "aws": "AK" + "IA" + chance(16, UPPER),
+    "aws, temporary": "AS" + "IA" + "Z" * 16,
+    "google": "AI" + "zaSy" + chance(33),
+    "azure": chance(3) + "8Q" + "~" + chance(33),
+    "digitalocean": "dop" + "_v1_" + chance(64, HEX),
+    "github": "gh" + "p_" + "a1B2" * 9,
+    "github, fine-grained": "github" + "_pat_" + chance(82),
+    "gitlab": "gl" + "pat-" + chance(20),
+    "gitlab, routable": "gl" + "pat-" + chance(40) + ".01." + "1" + chance(7, BASE36),
+    "npm": "np" + "m_" + chance(36),
+    "pypi": "py" + "pi-AgEIcHlwaS5vcmc" + chance(60),
+    "anthropic": "sk" + "-ant-api03-" + chance(93) + "AA",
+    "openai": "sk" + "-proj-" + chance(60),
+    "openrouter": "sk" + "-or-v1-" + chance(64, HEX),
+    "huggingface": "h" + "f_" + chance(34, ascii_letters),
+    "slack": "xo" + "xb-" + chance(12, digits) + "-" + chance(12, digits) + "-" + chance(24),
+    "slack hook": "https://hooks.slack" + ".com/services/T" + chance(8) + "/B" + chance(10) + "/" + chance(24),
+    "discord": "MT" + chance(22) + "." + chance(6) + "." + chance(38),
+    "telegram": chance(9, "123456789") + ":" + "AA" + chance(33),
+    "twilio": "S" + "K" + chance(32, HEX),
+    "sendgrid": "S" + "G." + chance(22) + "." + chance(43),
+    "stripe": "sk" + "_live_" + chance(24),
+    "shopify": "shp" + "at_" + chance(32, HEX),
+    "vault": "hv" + "s." + chance(95),
+    "terraform": chance(14) + ".atlas" + "v1." + chance(64),
+    "mailchimp": chance(32, HEX) + "-us" + "12",
+    "jwt": "ey" + "J" + chance(20) + ".ey" + "J" + chance(40) + "." + chance(43),
+    "jwt, unsigned": "ey" + "J" + chance(20) + ".ey" + "J" + chance(40),
+    "1password": "A3" + "-" + "-".join(chance(n, UPPER, "p") for n in (6, 6, 5, 5, 5, 5)),
+    "artifactory": "AK" + "C" + chance(70),
+    "facebook": chance(15, "123456789") + "|" + chance(27),
+}
+
+KEPT_AROUND = [
+    ("export DB_PASSWORD=hunter2x", f"export DB_PASSWORD={MARK}"),
+    ("db_pass: S3cr3t!", f"db_pass: {MARK}"),
+    ('{"password": "hunter2!", "user": "bob"}', f'{{"password": "{MARK}", "user": "bob"}}'),
+    (r"{\"password\": \"hunter2!\"}", rf"{{\"password\": \"{MARK}\"}}"),
+    ("password: '12904876'", f"password: '{MARK}'"),
+    ("my password is hunter2", f"my password is {MARK}"),
+    (f"the api key is {KEY}", f"the api key is {MARK}"),
+    (f"API_KEY={KEY}", f"API_KEY={MARK}"),
+    (f"X-Api-Key: {KEY}", f"X-Api-Key: {MARK}"),
+    (f'os.environ["API_TOKEN"] = "{KEY}"', f'os.environ["API_TOKEN"] = "{MARK}"'),
+    (f'headers.set("X-Auth-Token", "{KEY}")', f'headers.set("X-Auth-Token", "{MARK}")'),
+    (f"client_secret = {HEX40}", f"client_secret = {MARK}"),
+    (f"access_token: {UUID}", f"access_token: {MARK}"),
+    (f'key: "{KEY}"', f'key: "{MARK}"'),
+    (f"a:AccountKey={chance(86)}==;Suffix=x", f"a:AccountKey={MARK};Suffix=x"),
+    ("Server=x;User Id=sa;Password=P@ss-w0rd!;", f"Server=x;User Id=sa;Password={MARK};"),
+    ("<password>hunter2!</password>", f"<password>{MARK}</password>"),
+    ('<add key="Password" value="hunter2!" />', f'<add key="Password" value="{MARK}" />'),
+    (f"- name: API_TOKEN\n  value: {KEY}\n", f"- name: API_TOKEN\n  value: {MARK}\n"),
+    ("| password | hunter2x |", f"| password | {MARK} |"),
+    ("密码是hunter2，请记住", f"密码是{MARK}，请记住"),
+    ("パスワードは hunter2x です", f"パスワードは {MARK} です"),
+    ("Passwort: hunter2x", f"Passwort: {MARK}"),
+    ("--password hunter2x --verbose", f"--password {MARK} --verbose"),
+    (f"--api-key={KEY} run", f"--api-key={MARK} run"),
+    ("postgresql://bob:s3cr3t@db.test:5432/app", f"postgresql://bob:{MARK}@db.test:5432/app"),
+    ("redis://:s3cr3tpw@localhost:6379/0", f"redis://:{MARK}@localhost:6379/0"),
+    (f"https://{KEY}@github.com/a/b.git", f"https://{MARK}@github.com/a/b.git"),
+    (f"https://x.test/a?v=1&sig={KEY}&z=2", f"https://x.test/a?v=1&sig={MARK}&z=2"),
+    (f"https://x.test/a?token={KEY}&z=2", f"https://x.test/a?token={MARK}&z=2"),
+    (f'curl -H "Authorization: Bearer {KEY}" x', f'curl -H "Authorization: Bearer {MARK}" x'),
+    ("Authorization: Basic dXNlcjpvcGVu", f"Authorization: Basic {MARK}"),
+    (f"send Bearer {KEY} with it", f"send Bearer {MARK} with it"),
+    (f"Set-Cookie: sid={KEY}; theme=dark", f"Set-Cookie: sid={MARK}; theme=dark"),
+    ("curl -u elastic:P@ssw0rd$1 https://x", f"curl -u elastic:{MARK} https://x"),
+    ("curl -u 'bob:s3 cr3t' https://x", f"curl -u 'bob:{MARK}' https://x"),
+    (f'curl --user "{KEY}:" https://x', f'curl --user "{MARK}:" https://x'),
+    (f"datadog = '{chance(40, BASE36)}'", f"datadog = '{MARK}'"),
+    (f"HEROKU: {UUID}", f"HEROKU: {MARK}"),
+    ("asana => 4829105736418205", f"asana => {MARK}"),
+    (r"log\n" + TOKENS["github"] + r"\n", rf"log\n{MARK}\n"),
+    ("/bot" + TOKENS["telegram"] + "/getMe", f"/bot{MARK}/getMe"),
+]
+
+STAYS = [
+    "password = get_password()",
+    "password = user.password2",
+    'password = os.environ["DB_PASSWORD"]',
+    "password: str",
+    "token: Optional[str] = None",
+    "password=$DB_PASSWORD",
+    "password: ${DB_PASSWORD}",
+    'password: "{{ vault_pw1 }}"',
+    "password: !vault |",
+    "password: changeme",
+    "password: password1",
+    "password: bob@mail.test",
+    "('user', 'password', 'localhost:22')",
+    '"password": "Must2 contain digits"',
+    'password: "пароль12"',
+    "def login(user, password, host1234):",
+    '"api_key": "your-api-key-a1b2c3d4"',
+    "api_key=<token>",
+    "api_key=" + "x" * 32,
+    "token=abcdef0123456789",
+    "the token is expired",
+    "max_tokens: 4096",
+    f"cache_key = '{HEX40}'",
+    f"key = '{HEX40}'",
+    f"key: {UUID}",
+    f"commit {HEX40}",
+    f"datadog_commit_sha: {HEX40}",
+    f"datadog: {UUID}",
+    f"sentry_event_id: {HEX40}",
+    f"sumOfValues = {chance(64, BASE36)}",
+    f"linear: call_{KEY}",
+    f"request_id: {UUID}",
+    f'"tool_call_id": "toolu_{KEY}"',
+    f"key=toolu_{KEY}",
+    f"chatcmpl-{KEY}",
+    f"next_page_token: {KEY}",
+    f'"integrity": "sha512-{chance(86)}=="',
+    f"token: sha256:{chance(64, HEX)}",
+    f"public_key = {chance(64)}",
+    "PWD=/home/user/project2",
+    "monkeys-audio:mx64-uwp-build",
+    "key_name: prod5zyxlmy-cmk",
+    "secretName: db-credentials-v2",
+    f'"auth": "token={KEY[:3]}"',
+    "https://user:password@host/",
+    "https://user:${PW}@host/",
+    "https://some-quite-ordinary-name@host/",
+    "https://x.test/a?sig=none",
+    "https://x.test/a?sig=of-an-ordinary-kind",
+    "my_session=" + "a" * 30,
+    "Authorization: Bearer <token>",
+    "Authorization: Basic realm-of-things",
+    "bearer of bad news",
+    "Cookie: consent=accepted-by-visitor",
+    "cookie jar",
+    "curl -u $USER:$PASS https://x",
+    "curl -u bob:pw https://x",
+    "tar -u bob:s3cr3t",
+    "curl --user 'bob:' https://x",
+    "--key-file a.pem --verbose",
+    "A3-XXXXXX-XXXXXX-XXXXX-XXXXX-XXXXX-XXXXX",
+    "ghu_" + "x" * 36,
+    "AK" + "IAIOSFODNN7EXAMPLE",
+    "bot" + TOKENS["telegram"],
+    "glpat-" + "x" * 20,
+    "hf_generatedByHomeAppForDebuggingPurposes",
+    f"data:image/png;base64,{chance(400)}",
+    f"ssh-rsa AAAAB3NzaC1yc2E{chance(300)} bob@host",
+    f"password: {MARK}",
+    f"postgresql://bob:{MARK}@db.test/app",
+    "",
+    "short",
+]
+
+
+@pytest.mark.parametrize("token", TOKENS.values(), ids=TOKENS.keys())
+def test_a_token_goes_wherever_it_stands(token: str) -> None:
+    for before, after in (("", ""), ("see ", " there"), ('x("', '")'), ("a=", "\n")):
+        text = redact(before + token + after)
+        assert MARK in text
+        assert text.startswith(before)
+        assert text.endswith(after)
+        assert token[-12:] not in text
+
+
+@pytest.mark.parametrize(("text", "redacted"), KEPT_AROUND)
+def test_what_a_reader_needs_stays(text: str, redacted: str) -> None:
+    assert redact(text) == redacted
+
+
+@pytest.mark.parametrize("text", STAYS)
+def test_what_is_no_secret_stays_and_is_the_same_object(text: str) -> None:
+    assert find_secrets(text) == []
+    assert redact(text) is text
+
+
+class TestPrivateKeys:
+    BODY = "\n".join(chance(64, BASE62 + "+/", str(i)) for i in range(5))
+    BEGIN, END = "-----BEGIN RSA PRIVATE KEY-----", "-----END RSA PRIVATE KEY-----"
+
+    def test_the_lines_around_stay(self) -> None:
+        text = f"a\n{self.BEGIN}\n{self.BODY}\n{self.END}\nb"
+        assert redact(text) == f"a\n{self.BEGIN}\n{MARK}\n{self.END}\nb"
+
+    def test_in_a_json_string(self) -> None:
+        text = json.dumps({"k": f"{self.BEGIN}\n{self.BODY}\n{self.END}\n"})
+        assert redact(text) == f'{{"k": "{self.BEGIN}\\n{MARK}\\n{self.END}\\n"}}'
+
+    def test_cut_off(self) -> None:
+        assert redact(f"{self.BEGIN}\n{self.BODY}\nand so on") == f"{self.BEGIN}\n{MARK}\nand so on"
+
+    def test_two_in_a_row_the_first_cut_off(self) -> None:
+        text = f"{self.BEGIN}\n{self.BODY}\n{self.BEGIN}\n{self.BODY}\n{self.END}"
+        assert redact(text) == f"{self.BEGIN}\n{MARK}\n{self.BEGIN}\n{MARK}\n{self.END}"
+
+    @pytest.mark.parametrize("body", ["see the docs of your provider for what belongs here", "...", "A" * 64])
+    def test_what_holds_no_key_stays(self, body: str) -> None:
+        text = f"{self.BEGIN}\n{body}\n{self.END}"
+        assert redact(text) is text
+
+    def test_public_keys_stay(self) -> None:
+        text = f"-----BEGIN PUBLIC KEY-----\n{self.BODY}\n-----END PUBLIC KEY-----"
+        assert redact(text) is text
+
+
+def test_a_secret_longer_than_any_bound_goes_whole() -> None:
+    for text in (f"api_key={chance(5000)}", f"datadog={chance(5000)}", f'token: "{chance(5000)}"'):
+        assert redact(text)[-20:].count(MARK) == 1
+        assert len(redact(text)) < 30
+
+
+def test_overlapping_finds_are_one() -> None:
+    text = "GITHUB_TOKEN=" + TOKENS["github"] + f" password={chance(20)}!x"
+    secrets = find_secrets(text)
+    assert [text[s.start : s.end] for s in secrets] == [TOKENS["github"], chance(20) + "!x"]
+    assert redact("password=!a." + TOKENS["facebook"] + " x") == f"password={MARK} x"
+
+
+def test_a_name_inside_a_url_does_not_reach_for_the_host() -> None:
+    assert redact(f"https://x-access-token:{KEY}@a.test/b.git") == f"https://x-access-token:{MARK}@a.test/b.git"
+
+
+def test_kinds_and_places_are_told() -> None:
+    token = TOKENS["github"]
+    assert find_secrets(f"x {token}") == [Secret(2, 2 + len(token), "github")]
+
+
+def test_letters_whose_lower_case_is_longer_do_not_shift_places() -> None:
+    assert redact("İİİ password=hunter2x İ") == f"İİİ password={MARK} İ"
+
+
+def test_only_one_character_changes_length_in_lower_case() -> None:
+    assert [c for c in map(chr, range(0x110000)) if len(c.lower()) != 1] == ["İ"]
+
+
+@pytest.mark.parametrize("value", [None, 3, b"password=hunter2x", ["x"]])
+def test_what_is_no_text_is_left_alone(value: object) -> None:
+    assert find_secrets(value) == []  # type: ignore[arg-type]  # what a careless caller may pass
+    assert redact(value) is value  # type: ignore[arg-type]  # the same
+
+
+# --- values ---------------------------------------------------------------------------------------------------------
+
+
+def test_values_are_redacted_inside_and_by_their_names() -> None:
+    value = {
+        "env": [{"DB_PASSWORD": "hunter2x", "note": "my password is hunter2"}, ("a", f"token={KEY}")],
+        "api_key": KEY,
+        "count": 3,
+        "plain": ["kept"],
+        7: "hunter2x",
+    }
+    copy = json.dumps(value["env"])
+    result = redact_value(value)
+    assert result == {
+        "env": [{"DB_PASSWORD": MARK, "note": f"my password is {MARK}"}, ("a", f"token={MARK}")],
+        "api_key": MARK,
+        "count": 3,
+        "plain": ["kept"],
+        7: "hunter2x",
+    }
+    assert result["plain"] is value["plain"]
+    assert json.dumps(value["env"]) == copy
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        3,
+        "text",
+        {"a": [1, {"b": "c"}]},
+        ["x", ("y", {})],
+        {"password": "two words, so a label 1"},
+        {"secret": True},
+    ],
+)
+def test_a_value_without_secrets_is_the_same_object(value: object) -> None:
+    assert redact_value(value) is value
+
+
+def test_a_text_is_a_value() -> None:
+    assert redact_value("password=hunter2x") == f"password={MARK}"
+
+
+def test_shared_and_circular_values() -> None:
+    inner = {"password": "hunter2x"}
+    assert redact_value([inner, {"again": inner}]) == [{"password": MARK}, {"again": {"password": MARK}}]
+    loop: list[object] = ["password=hunter2x"]
+    loop.append(loop)
+    assert redact_value(loop)[0] == f"password={MARK}"
+
+
+def test_deep_values() -> None:
+    value: object = "password=hunter2x"
+    for _ in range(5000):
+        value = [value]
+    result = redact_value(value)
+    for _ in range(5000):
+        result = result[0]
+    assert result == f"password={MARK}"
+
+
+# --- judgements -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "level"),
+    [
+        ("dbPassword", Says.PASSWORD),
+        ("MYSQL_PWD", Says.PASSWORD),
+        ("password_confirmation", Says.PASSWORD),
+        ("bypass", Says.NOTHING),
+        ("aws_secret_access_key", Says.SECRET),
+        ("X-Api-Key", Says.SECRET),
+        ("githubtoken", Says.SECRET),
+        ("TOKEN_2", Says.SECRET),
+        ("tokens", Says.NOTHING),
+        ("token_count", Says.NOTHING),
+        ("credentialsId", Says.NOTHING),
+        ("publicKey", Says.NOTHING),
+        ("key", Says.KEY),
+        ("my_key", Says.KEY),
+        ("monkey", Says.NOTHING),
+        ("", Says.NOTHING),
+    ],
+)
+def test_the_last_words_of_a_name_decide(name: str, level: Says) -> None:
+    assert says(name) is level
+
+
+@pytest.mark.parametrize("text", [KEY, chance(16, BASE36), chance(32, HEX), chance(34, ascii_letters), chance(20)])
+def test_what_is_drawn_by_chance_looks_random(text: str) -> None:
+    assert is_random(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "!!!!!!!!!!",
+        "a1B2c3",
+        "1208358310",
+        "a" * 40,
+        "0123456789abcdefghij",
+        "PdfEncryptionKeySize.Key128Bit",
+        "input_audio_output_tokens",
+        "getAccessTokenFromStorage",
+        "python3.11-slim-bookworm",
+        "cmp2-qat-1208358310",
+    ],
+)
+def test_what_a_person_wrote_does_not(text: str) -> None:
+    assert not is_random(text)
+
+
+def test_entropy_is_bits_per_character() -> None:
+    assert shannon("") == 0
+    assert shannon("aaaa") == 0
+    assert shannon("abab") == 1
+    assert shannon(HEX) == 4
+
+
+def test_sequences_count_up() -> None:
+    assert is_sequence("abc123xyz-456def789")
+    assert not is_sequence(KEY)
+
+
+def test_published_keys_are_known_by_their_digest() -> None:
+    assert not is_published(TOKENS["google"])
+    assert all(re.fullmatch("[0-9a-f]{16}", digest) for digest in rules().published)
+
+
+# --- properties -----------------------------------------------------------------------------------------------------
+
+PIECES = st.sampled_from(
+    [
+        *TOKENS.values(),
+        *(text for text, _ in KEPT_AROUND),
+        *STAYS,
+        *"=:\"'`\\/@-_.,;<>{}[]()|&? \n",
+        "password",
+        "token",
+        "key",
+        "adobe",
+        "://",
+        "curl -u ",
+        "Bearer ",
+        "-----BEGIN PRIVATE KEY-----",
+        "-----END PRIVATE KEY-----",
+        MARK,
+        KEY,
+        HEX40,
+        "hunter2x",
+    ]
+)
+TEXTS = st.lists(PIECES | st.text(max_size=12), max_size=12).map("".join)
+
+
+@given(TEXTS)
+@settings(max_examples=300, deadline=None)
+@example("")
+def test_redacting_twice_changes_nothing(text: str) -> None:
+    once = redact(text)
+    assert redact(once) is once
+
+
+@given(TEXTS)
+@settings(max_examples=200, deadline=None)
+def test_finds_are_ordered_apart_and_inside(text: str) -> None:
+    secrets = find_secrets(text)
+    edges = [edge for secret in secrets for edge in (secret.start, secret.end)]
+    assert edges == sorted(edges)
+    assert all(0 <= secret.start < secret.end <= len(text) for secret in secrets)
+    assert all(MARK not in text[secret.start : secret.end] for secret in secrets)
+
+
+@given(TEXTS)
+@settings(max_examples=100, deadline=None)
+def test_what_is_outside_a_find_is_kept(text: str) -> None:
+    at, kept = 0, []
+    for secret in find_secrets(text):
+        kept.append(text[at : secret.start])
+        at = secret.end
+    assert redact(text) == redact(MARK.join([*kept, text[at:]]))
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        *(
+            "a",
+            "A",
+            "0",
+            "=",
+            "-",
+            '"',
+            "\\",
+            "/",
+            ".",
+            " ",
+            "a=",
+            "key=",
+            "key:",
+            'token="',
+            "password=aB1!",
+            "?token=",
+        ),
+        *(
+            "-----BEGIN",
+            "-----BEGIN PRIVATE KEY-----",
+            "KEY-----",
+            "://a:",
+            "https://a:b@",
+            "bearer ",
+            "authorization:",
+        ),
+        *(
+            "cookie: a=",
+            "curl -u a:",
+            "--password ",
+            "adobe=",
+            "adobe=a1b2c3",
+            "sk-a-",
+            "eyJa.",
+            "xoxb-1-",
+            "MTA",
+            "AKC",
+        ),
+        *("hooks.slack.com/services/", "_session=", "glpat-", "密码：", "key is ", "\\n", "İ", "s.a1", "a0bQ~", "1:A"),
+    ],
+)
+def test_hostile_repetition_takes_linear_time(unit: str) -> None:
+    """A quadratic scan of a text this long would outlast the test's time limit many times over."""
+    redact(unit * (200_000 // len(unit)))
+
+
+def test_ten_megabytes_of_base64_are_fine() -> None:
+    data = base64.b64encode(chance(100_000).encode()).decode()
+    text = "data:image/png;base64," + data * 75
+    assert redact(text) is text
+
+
+# --- the real material ----------------------------------------------------------------------------------------------
+
+
+def test_recall_and_false_positives_on_the_shared_half() -> None:
+    rows = [json.loads(line) for line in shared("secrets.b64.jsonl").read_text("utf-8").splitlines()]
+    gone, changed = [], []
+    for row in rows:
+        text = _plain(row["text_b64"])
+        if row["is_secret"]:
+            gone.append(_plain(row.get("secret_b64") or row["text_b64"]) not in redact(text))
+        else:
+            changed.append(redact(text) != text)
+    assert sum(gone) / len(gone) >= 0.98
+    assert sum(changed) / len(changed) <= 0.04
+
+
+def _plain(encoded: str) -> str:
+    return base64.b64decode(encoded).decode("utf-8", "replace")
