@@ -1,10 +1,22 @@
 """Every exception Everthread raises.
 
     EverthreadError
-    └── InputError            what was given cannot be used; the command line exits with 2
-        ├── ConfigError       a key of config.yaml: unknown, of the wrong type, out of range
-        ├── TranscriptError   a file or value that is no conversation
-        └── WireError         a payload that is not of the protocol it was read as
+    ├── InputError                  what was given cannot be used; the command line exits with 2
+    │   ├── ConfigError             a key of config.yaml: unknown, of the wrong type, out of range
+    │   ├── TranscriptError         a file or value that is no conversation
+    │   ├── WireError               a payload that is not of the protocol it was read as
+    │   ├── UnknownIdError          no session, message or output has this id
+    │   └── AmbiguousIdError        several ids begin like this
+    └── StoreError                  the store cannot do it; what was confirmed is safe
+        ├── StoreBusyError          others hold it; trying again may help
+        ├── StoreClosedError        it was closed
+        ├── StoreDamagedError       its file is broken; it was not touched
+        ├── StoreFullError          no room is left
+        ├── StoreReadOnlyError      it may not be written
+        ├── StoreUnreachableError   the server does not answer
+        ├── SchemaTooNewError       a newer version of Everthread wrote it
+        ├── LeaseLostError          somebody else took the thread over; nothing was written
+        └── NothingToUndoError      the thread has no compaction
 
 Messages are sentences for the person who meets them: what went wrong, with which value, what to do.
 """
@@ -30,3 +42,51 @@ class TranscriptError(InputError):
 
 class WireError(InputError):
     """A payload that is not of the protocol it was read as."""
+
+
+class UnknownIdError(InputError):
+    """No session, message or output has this id."""
+
+
+class AmbiguousIdError(InputError):
+    """Several ids begin like this."""
+
+
+class StoreError(EverthreadError):
+    """The store cannot do it; what was confirmed is safe."""
+
+
+class StoreBusyError(StoreError):
+    """Others hold it; trying again may help."""
+
+
+class StoreClosedError(StoreError):
+    """It was closed."""
+
+
+class StoreDamagedError(StoreError):
+    """Its file is broken; it was not touched."""
+
+
+class StoreFullError(StoreError):
+    """No room is left."""
+
+
+class StoreReadOnlyError(StoreError):
+    """It may not be written."""
+
+
+class StoreUnreachableError(StoreError):
+    """The server does not answer."""
+
+
+class SchemaTooNewError(StoreError):
+    """A newer version of Everthread wrote it."""
+
+
+class LeaseLostError(StoreError):
+    """Somebody else took the thread over; nothing was written."""
+
+
+class NothingToUndoError(StoreError):
+    """The thread has no compaction."""

@@ -1,0 +1,144 @@
+"""How commands print: tables for people, JSON for programs, figures that can be read."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from decimal import Decimal
+from typing import Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+console = Console(highlight=False, emoji=False)
+
+# What a terminal obeys or hides instead of showing: C1 controls, marks that turn the direction of writing, odd line
+# ends; and halves of characters, which no encoding holds.
+_UNSEEN = (0x7F, *range(0x80, 0xA0), 0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+_ESCAPED = {code: f"\\u{code:04x}" for code in (*_UNSEEN, *range(0xD800, 0xE000))}
+_VISIBLE = _ESCAPED | {code: chr(0x2400 + code) for code in range(0x20) if code not in (0x09, 0x0A)}
+
+
+def print_json(value: Any) -> None:
+    """Machine-readable output, UTF-8 as it is."""
+    typer.echo(json_text(value, indent=2))
+
+
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """JSON that any terminal and file takes: what cannot be shown or encoded is escaped, as JSON allows."""
+    return json.dumps(value, ensure_ascii=False, indent=indent).translate(_ESCAPED)
+
+
+def visible(text: str) -> str:
+    """Text from outside as a terminal may have it: what would move the cursor or change colours is shown instead."""
+    return text.replace("\r\n", "\n").translate(_VISIBLE)
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table. A column whose name ends with `>` is right-aligned, with `…` cut to fit, with `~` folded to fit."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    names, marks = [column.rstrip(">…~") for column in columns], [column[-1:] for column in columns]
+    texts = [[cell(value) for value in row] for row in rows]
+    widths = [max(cell_len(row[at]) for row in [names, *texts]) for at in range(len(columns))]
+    fixed = sum(width for width, mark in zip(widths, marks, strict=True) if mark not in "…~")
+    # Columns stand three apart; what the fixed ones leave is shared by those that give way.
+    room = (console.width - fixed - 3 * len(columns)) // max(sum(mark in "…~" for mark in marks), 1)
+    for name, mark, width in zip(names, marks, widths, strict=True):
+        table.add_column(
+            name,
+            justify="right" if mark == ">" else "left",
+            no_wrap=mark not in "…~",
+            overflow="fold",
+            width=min(width, max(room, 10)) if mark in "…~" else width,
+        )
+    for row in texts:
+        table.add_row(
+            *(escape(_cut(text, room) if mark == "…" else text) for text, mark in zip(row, marks, strict=True))
+        )
+    console.print(f"[bold]{escape(title)}[/bold]", soft_wrap=True)
+    console.print(table)
+
+
+def _cut(text: str, width: int) -> str:
+    """The text in at most so many columns of the terminal (a Chinese character takes two)."""
+    width = max(width, 10)
+    return text if cell_len(text) <= width else f"{set_cell_size(text, width - 1).rstrip()}…"
+
+
+def cell(value: object) -> str:
+    """A value as a person reads it."""
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else visible(str(value))
+
+
+def short(session_id: str) -> str:
+    """An id as it is shown: of the usual ones so much that it is unique, others whole."""
+    usual = len(session_id) == 32 and set(session_id) <= set("0123456789abcdef")
+    return session_id[:8] if usual else visible(session_id)
+
+
+def size(count: int) -> str:
+    """Bytes: `512 B`, `1.5 MB`."""
+    if count < 1_000:
+        return f"{count} B"
+    amount, units = count / 1_000, ["kB", "MB", "GB", "TB"]
+    while amount >= 1_000 and len(units) > 1:
+        amount, units = amount / 1_000, units[1:]
+    return f"{amount:.1f} {units[0]}"
+
+
+def money(dollars: Decimal | None) -> str:
+    """Dollars, small ones with four digits. What has no price is unknown, never nothing."""
+    if dollars is None:
+        return "unknown"
+    if 0 < dollars < Decimal("0.0001"):
+        return "< $0.0001"
+    return f"${dollars:,.4f}" if 0 < dollars < 1 else f"${dollars:,.2f}"
+
+
+def share(part: int, whole: int) -> str:
+    """A percentage with one digit; of nothing it is a dash."""
+    return f"{part / whole:.1%}" if whole else "-"
+
+
+def excerpt(text: str, width: int = 60) -> str:
+    """The first words on one line, control characters made visible."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * width]).split())
+    return line if len(line) <= width else f"{line[: width - 1]}…"
+
+
+def print_bars(title: str, rows: Sequence[tuple[str, int, str]]) -> None:
+    """A chart: a label, a bar as long as the number is large, and a note for each row."""
+    most = max((value for _, value, _ in rows), default=0)
+    labels = max((len(label) for label, _, _ in rows), default=0)
+    notes = max((len(note) for _, _, note in rows), default=0)
+    room = max(console.width - labels - notes - 4, 10)
+    console.print(f"[bold]{escape(title)}[/bold]", soft_wrap=True)
+    for label, value, note in rows:
+        console.print(Text(f"{label:<{labels}}  {bar(value, most, room):<{room}}  {note}"), soft_wrap=True)
+    console.print()
+
+
+def bar(value: int, most: int, width: int) -> str:
+    """A bar in eighths of a column; what is more than nothing is seen."""
+    if value <= 0 or most <= 0:
+        return ""
+    eighths = max(value * width * 8 // most, 1)
+    return "█" * (eighths // 8) + "▏▎▍▌▋▊▉"[eighths % 8 - 1] * (eighths % 8 > 0)
+
+
+@contextmanager
+def paged() -> Iterator[None]:
+    """What is printed within goes through the pager on a terminal, with colours, and only if it is long."""
+    if not console.is_terminal:
+        yield
+        return
+    os.environ.setdefault("LESS", "FRX")
+    with console.pager(styles=True):
+        yield

@@ -1,0 +1,279 @@
+"""The configuration: one `config.yaml` in the Everthread home, every key optional.
+
+Unknown keys and values out of range are refused at load, with the key's full path, the value and what is allowed;
+nothing is clamped. Secrets come from the environment: the file names the variable (`api_key_env`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+import platformdirs
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from everthread.core import budget
+from everthread.core.redaction import redact
+from everthread.errors import ConfigError
+
+
+def _environment_name(value: str) -> str:
+    if not value.isidentifier() or not value.isascii():
+        raise ValueError(
+            "the name of an environment variable, such as OPENAI_API_KEY; the key itself stays out of the file"
+        )
+    return value
+
+
+def _http_url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.password:
+        raise ValueError("an http:// or https:// URL without a password in it")
+    return value
+
+
+def _store_url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("sqlite", "postgres", "postgresql"):
+        raise ValueError("null (SQLite in the home), sqlite:///path or postgresql://user@host/database")
+    if parts.password:
+        raise ValueError("a URL without a password: put that into PGPASSWORD or ~/.pgpass")
+    return value
+
+
+def _within(key: str) -> Any:
+    """The range a setting may have; it is written once, where the setting is used."""
+    low, high = budget.LIMITS[key]
+    return Field(ge=low, le=None if math.isinf(high) else high)
+
+
+EnvironmentName = Annotated[str, AfterValidator(_environment_name)]
+HttpUrl = Annotated[str, AfterValidator(_http_url)]
+Window = Annotated[int, Field(ge=1_000)]
+"""Tokens. A smaller number is a slip: 128 for 128,000."""
+
+
+class Options(BaseModel):
+    """A section of the configuration: strict, complete, immutable."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class Endpoint(Options):
+    """How a model is reached."""
+
+    base_url: HttpUrl | None = Field(
+        None, description="Where the API is, for `custom` or to override the provider's own."
+    )
+    api_key_env: EnvironmentName | None = Field(None, description="The environment variable that holds the API key.")
+    context_length: Window | None = Field(
+        None, description="The window in tokens, when you know better than the catalogue."
+    )
+
+    @model_validator(mode="after")
+    def _custom_needs_a_url(self) -> Endpoint:
+        if getattr(self, "provider", None) == "custom" and self.base_url is None:
+            raise ValueError("provider `custom` needs a base_url")
+        return self
+
+
+class ModelOptions(Endpoint):
+    """The model that answers."""
+
+    default: str | None = Field(None, min_length=1, description="The model's name at its provider.")
+    provider: Literal["auto", "openai", "anthropic", "openrouter", "local", "custom"] = Field(
+        "auto", description="Who serves it. `auto` decides by the model's name and the keys that are present."
+    )
+    max_tokens: Annotated[int, _within("model.max_tokens")] | None = Field(
+        None, description="Cap on one answer, in tokens. Null: the model's own."
+    )
+
+
+class SummaryModelOptions(Endpoint):
+    """The model that writes summaries. `context_length` also bounds what one summary call is given."""
+
+    model: str | None = Field(None, min_length=1, description="Its name. Null: chosen by what is configured.")
+    provider: Literal["auto", "main", "openai", "anthropic", "openrouter", "local", "custom"] = Field(
+        "auto", description="Who serves it. `main` is the main model's route."
+    )
+
+
+class AuxiliaryOptions(Options):
+    """Models for work beside the conversation."""
+
+    compression: SummaryModelOptions = SummaryModelOptions()
+
+
+class ContextOptions(Options):
+    """Which engine decides what stays in the context."""
+
+    engine: str = Field("compressor", min_length=1, description="The engine's name; `everthread plugins` lists them.")
+
+
+class CompressionOptions(Options):
+    """When the history counts as too large, and what is kept."""
+
+    enabled: bool = Field(default=True, description="False: nothing is rewritten; overflow is reported, not repaired.")
+    threshold: Annotated[float, _within("compression.threshold")] = Field(
+        budget.THRESHOLD, description="Share of the window at which compaction starts."
+    )
+    target_ratio: Annotated[float, _within("compression.target_ratio")] = Field(
+        budget.TARGET_RATIO, description="Share of the threshold kept as the recent tail."
+    )
+    protect_last_n: Annotated[int, _within("compression.protect_last_n")] = Field(
+        budget.PROTECT_LAST_N, description="At least so many recent messages are kept, where they fit."
+    )
+    threshold_tokens: Annotated[int, _within("compression.threshold_tokens")] | None = Field(
+        None, description="Upper bound of the threshold, in tokens."
+    )
+    template: Literal["handoff", "classic"] = Field("handoff", description="The layout of a summary.")
+    keep_important: Annotated[float, _within("compression.keep_important")] = Field(
+        budget.KEEP_IMPORTANT, description="Share of the threshold for verbatim quotes of what matters most."
+    )
+    background: bool = Field(default=True, description="Prepare summaries while the conversation goes on.")
+
+
+class PromptCachingOptions(Options):
+    """The provider's prompt cache."""
+
+    cache_ttl: Literal["5m", "1h"] = Field("5m", description="How long Anthropic keeps a cached prefix.")
+
+
+class ToolOutputOptions(Options):
+    """How much tool output may enter the context; the rest is stored and cited."""
+
+    result_chars: Annotated[int, _within("tool_output.result_chars")] = Field(
+        budget.RESULT_CHARS, description="Largest single result, in characters."
+    )
+    turn_chars: Annotated[int, _within("tool_output.turn_chars")] = Field(
+        budget.TURN_CHARS, description="Largest sum of the results of one assistant turn."
+    )
+    preview_chars: Annotated[int, _within("tool_output.preview_chars")] = Field(
+        budget.PREVIEW_CHARS, description="How much of a stored result is shown."
+    )
+    per_tool: dict[str, Annotated[int, _within("tool_output.result_chars")] | None] = Field(
+        default_factory=dict, description="`result_chars` for single tools; null means no limit."
+    )
+
+    @model_validator(mode="after")
+    def _preview_fits(self) -> ToolOutputOptions:
+        if self.preview_chars > self.result_chars:
+            raise ValueError(f"preview_chars ({self.preview_chars}) must not exceed result_chars ({self.result_chars})")
+        return self
+
+
+class StoreOptions(Options):
+    """Where conversations live."""
+
+    url: Annotated[str, AfterValidator(_store_url)] | None = Field(
+        None, description="Null: SQLite in the home. `postgresql://user@host/database` for several gateways."
+    )
+
+
+class Config(Options):
+    """Everything that can be configured."""
+
+    model: ModelOptions = ModelOptions()
+    context: ContextOptions = ContextOptions()
+    compression: CompressionOptions = CompressionOptions()
+    auxiliary: AuxiliaryOptions = AuxiliaryOptions()
+    prompt_caching: PromptCachingOptions = PromptCachingOptions()
+    tool_output: ToolOutputOptions = ToolOutputOptions()
+    store: StoreOptions = StoreOptions()
+    engines: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="Options of single engines, by the engine's name; the engine checks them."
+    )
+
+
+def home_directory() -> Path:
+    """The Everthread home: `EVERTHREAD_HOME`, else where the platform keeps a user's data."""
+    chosen = os.environ.get("EVERTHREAD_HOME")
+    return Path(chosen).expanduser() if chosen else platformdirs.user_data_path("everthread", appauthor=False)
+
+
+def config_path() -> Path:
+    return home_directory() / "config.yaml"
+
+
+def load_config(path: str | Path | None = None) -> Config:
+    """The configuration from `path`, or from the home. No file means every default."""
+    source = Path(path) if path is not None else config_path()
+    try:
+        text = source.read_text("utf-8")
+    except FileNotFoundError:
+        if path is not None:
+            raise ConfigError(f"{source}: there is no such file") from None
+        return Config()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{source}: cannot be read: {error}") from error
+    return parse_config(text, source=str(source))
+
+
+def parse_config(text: str, *, source: str = "config.yaml") -> Config:
+    """The configuration in a YAML text; `ConfigError` names every key that is wrong."""
+    try:
+        # A subclass of SafeLoader: it builds plain values only.
+        data = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ConfigError(f"{source}: is not valid YAML: {_one_line(error)}") from error
+    if data is None:
+        return Config()
+    if not isinstance(data, dict):
+        raise ConfigError(f"{source}: must hold keys and values, not a {type(data).__name__}")
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        problems = "\n".join(f"  {line}" for line in _problems(error))
+        raise ConfigError(f"{source}: {error.error_count()} setting(s) cannot be used:\n{problems}") from error
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """Refuses a key that stands twice; plain YAML would silently keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen and isinstance(key, yaml.ScalarNode):
+                raise yaml.YAMLError(f"line {key.start_mark.line + 1}: the key {key.value!r} stands there twice")
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep=deep)
+
+
+def _problems(error: ValidationError) -> Iterator[str]:
+    for detail in error.errors():
+        path = [str(step) for step in detail["loc"]]
+        key = ".".join(path)
+        if detail["type"] == "extra_forbidden":
+            yield f"{key}: unknown key{_hint(path)}"
+        else:
+            allowed = detail["msg"].removeprefix("Value error, ")
+            value = "" if isinstance(detail["input"], dict) else f" = {_shown(detail['input'])}"
+            yield f"{key}{value}: {allowed[:1].lower()}{allowed[1:]}"
+
+
+def _hint(path: list[str]) -> str:
+    """What the writer may have meant, from the keys that are known there."""
+    if path[-1] in ("api_key", "key", "token", "password"):
+        return "; secrets stay out of the file: name an environment variable with api_key_env"
+    section: Any = Config
+    for step in path[:-1]:
+        field = section.model_fields.get(step) if hasattr(section, "model_fields") else None
+        section = field.annotation if field else None
+    known = sorted(section.model_fields) if hasattr(section, "model_fields") else []
+    close = difflib.get_close_matches(path[-1], known, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; known here: {', '.join(known)}"
+
+
+def _shown(value: Any) -> str:
+    text = redact(repr(value))
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

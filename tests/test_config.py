@@ -1,0 +1,143 @@
+"""Every key is optional, every wrong one is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from docs.generate import TARGET, reference
+from everthread.config import Config, config_path, load_config, parse_config
+from everthread.errors import ConfigError
+
+
+def test_defaults_are_those_of_the_contract() -> None:
+    config = Config()
+    assert config.model_dump() == {
+        "model": {
+            "base_url": None, "api_key_env": None, "context_length": None,
+            "default": None, "provider": "auto", "max_tokens": None,
+        },
+        "context": {"engine": "compressor"},
+        "compression": {
+            "enabled": True, "threshold": 0.5, "target_ratio": 0.2, "protect_last_n": 20, "threshold_tokens": None,
+            "template": "handoff", "keep_important": 0.05, "background": True,
+        },
+        "auxiliary": {
+            "compression": {
+                "base_url": None, "api_key_env": None, "context_length": None, "model": None, "provider": "auto",
+            }
+        },
+        "prompt_caching": {"cache_ttl": "5m"},
+        "tool_output": {"result_chars": 100_000, "turn_chars": 200_000, "preview_chars": 1500, "per_tool": {}},
+        "store": {"url": None},
+        "engines": {},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "# nothing\n",
+        "compression: {threshold: 0.0}",
+        "compression: {threshold: 1}",
+        "compression: {target_ratio: 0.10}",
+        "compression: {target_ratio: 0.80, template: classic}",
+        "prompt_caching: {cache_ttl: 1h}",
+        "model: {default: claude-sonnet-4-5, provider: custom, base_url: 'http://127.0.0.1:8080/v1'}",
+        "auxiliary: {compression: {provider: main, context_length: 4096}}",
+        "store: {url: 'postgresql://me@db.internal/everthread'}",
+        "tool_output: {per_tool: {read_file: null, terminal: 50000}}",
+        "engines: {mine: {depth: 3, anything: [goes]}}",
+    ],
+)
+def test_what_is_allowed(text: str) -> None:
+    parse_config(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "words"),
+    [
+        ("compression: {threshold: 1.01}", "compression.threshold = 1.01", "less than or equal to 1"),
+        ("compression: {threshold: .nan}", "compression.threshold = nan", "finite"),
+        ("compression: {target_ratio: 0.05}", "compression.target_ratio = 0.05", "greater than or equal to 0.1"),
+        ("compression: {protect_last_n: 0}", "compression.protect_last_n = 0", "greater than or equal to 1"),
+        ("compression: {protect_last_n: '20'}", "compression.protect_last_n = '20'", "valid integer"),
+        ("compression: {enabled: 1}", "compression.enabled = 1", "boolean"),
+        ("compression: {treshold: 0.4}", "compression.treshold", "did you mean threshold?"),
+        ("compresion: {}", "compresion", "did you mean compression?"),
+        ("zzz: 1", "zzz", "known here: auxiliary"),
+        ("prompt_caching: {cache_ttl: 10m}", "prompt_caching.cache_ttl = '10m'", "'5m' or '1h'"),
+        ("model: {provider: main}", "model.provider = 'main'", "'openrouter'"),
+        ("model: {provider: custom}", "model", "needs a base_url"),
+        ("model: {base_url: 'localhost:8080'}", "model.base_url", "http://"),
+        ("model: {api_key: abc}", "model.api_key", "api_key_env"),
+        ("model: {context_length: 10}", "model.context_length = 10", "1000"),
+        ("auxiliary: {compression: {zz: 1}}", "auxiliary.compression.zz", "known here: api_key_env"),
+        ("tool_output: {preview_chars: 5000, result_chars: 2000}", "tool_output", "must not exceed"),
+        ("tool_output: {per_tool: {terminal: 0}}", "tool_output.per_tool.terminal = 0", "greater than or equal to 1"),
+        ("store: {url: 'mysql://x'}", "store.url = 'mysql://x'", "postgresql://"),
+        ("store: {url: 'postgresql://me:secret@h/db'}", "store.url", "PGPASSWORD"),
+        ("context: {engine: {}}", "context.engine", "string"),
+        ("model: {default: " + "x" * 300 + ", max_tokens: 0}", "model.max_tokens = 0", "greater than or equal to 1"),
+        ("engines: {mine: 3}", "engines.mine = 3", "dictionary"),
+    ],
+)
+def test_what_is_refused_is_named_with_its_path_and_value(text: str, path: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text)
+    assert path in str(caught.value)
+    assert words in str(caught.value)
+
+
+def test_every_wrong_key_is_told_at_once() -> None:
+    with pytest.raises(ConfigError, match="2 setting") as caught:
+        parse_config("compression: {threshold: 2, nope: 1}")
+    assert "compression.threshold" in str(caught.value)
+    assert "compression.nope" in str(caught.value)
+
+
+def test_a_key_pasted_for_its_variables_name_is_not_shown() -> None:
+    key = "sk-ant-api03-" + "Zq8" * 31 + "AA"
+    with pytest.raises(ConfigError) as caught:
+        parse_config(f"model: {{api_key_env: {key}}}")
+    assert "environment variable" in str(caught.value)
+    assert key not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["a: [", "- 1\n- 2\n", "just text", "a: 1\na: 2\n", "x: !!python/object:os.system {}"])
+def test_no_configuration_at_all(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"config\.yaml"):
+        parse_config(text)
+
+
+def test_a_key_that_stands_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'threshold' stands there twice"):
+        parse_config("compression:\n  threshold: 0.4\n  threshold: 0.5\n")
+
+
+def test_the_home_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVERTHREAD_HOME", str(tmp_path))
+    assert config_path() == tmp_path / "config.yaml"
+    assert load_config() == Config()
+    (tmp_path / "config.yaml").write_text("compression: {threshold: 0.7}", "utf-8")
+    assert load_config().compression.threshold == 0.7
+    assert load_config(tmp_path / "config.yaml").compression.threshold == 0.7
+    monkeypatch.delenv("EVERTHREAD_HOME")
+    assert config_path().name == "config.yaml"
+    assert "everthread" in str(config_path())
+
+
+def test_a_file_that_was_asked_for_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        load_config(tmp_path / "absent.yaml")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(tmp_path)
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(tmp_path / "binary.yaml")
+
+
+def test_the_reference_is_the_schema() -> None:
+    assert TARGET.read_text("utf-8") == reference(), "run `python docs/generate.py`"

@@ -1,0 +1,52 @@
+"""The public names are there, and cost nothing until they are used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import everthread
+
+HEAVY = (
+    "openai",
+    "anthropic",
+    "httpx",
+    "httpx2",
+    "requests",
+    "genai_prices",
+    "splintr",
+    "pydantic",
+    "yaml",
+    "rich",
+    "typer",
+)
+
+
+def test_every_public_name_can_be_used() -> None:
+    for name in everthread.__all__:
+        assert getattr(everthread, name) is not None
+    assert set(everthread.__all__) <= set(dir(everthread))
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = everthread.nonsense
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    code = f"import everthread, sys; print([m for m in {HEAVY!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_pure_core_loads_no_sdk_and_no_price_table() -> None:
+    code = (
+        "import everthread, sys; [getattr(everthread, n) for n in everthread.__all__];"
+        "everthread.normalize_usage({}); everthread.classify_error('boom'); everthread.redact('x');"
+        "heavy = ('openai', 'anthropic', 'httpx', 'httpx2', 'genai_prices', 'splintr');"
+        "print([m for m in heavy if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
