@@ -186,7 +186,13 @@ def test_results_are_edited_in_their_own_form() -> None:
         "name": "n",
         "_native": {"api": "x", "value": 1},
     }
-    assert edit_results(tool, shout) == {"role": "tool", "tool_call_id": "a", "content": "X", "name": "n", "_native": {"api": "x"}}
+    assert edit_results(tool, shout) == {
+        "role": "tool",
+        "tool_call_id": "a",
+        "content": "X",
+        "name": "n",
+        "_native": {"api": "x"},
+    }
     other: Message = {"role": "tool", "tool_call_id": "b", "content": "x"}
     assert edit_results(other, shout) is other
     block = {"type": "tool_result", "tool_use_id": "a", "content": "x", "is_error": True, "cache_control": {}}

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.shared_data import shared
 
 from everthread.core.repair import OPENING, STUB_RESULT, repair, repair_messages
 from everthread.core.transcript import is_user_message
 from everthread.core.validity import validate_messages
 from everthread.errors import InputError
+from tests.shared_data import shared
 
 Dirt = dict[str, Any]
 
