@@ -68,6 +68,33 @@ def test_real_errors_by_label_and_by_limit() -> None:
     assert alarms == []
 
 
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        "400 {}",
+        "BadRequestError: 400 {}",
+        "2025-03-07 14:10:24.601 | ERROR | app.llm:ask_tool:250 - API error: {}",
+        "Error code: 400 - {{'error': {{'message': \"{}\", 'type': 'invalid_request_error', 'code': None}}}}",
+        "error, status code: 400, status: 400 Bad Request, message: {}",
+        "{}. Received Model Group=main\nAvailable Model Group Fallbacks=None LiteLLM Retried: 1 times",
+        "{} (request id: 20250908153012345678)",
+        "{}\n    at APIError.generate (C:\\app\\main.js:73180:14)\n    at OpenAI.makeStatusError (main.js:73965:21)",
+    ],
+)
+def test_what_prints_an_error_does_not_change_it(wrapped: str) -> None:
+    """A status, a logger's line, a printed object, a stack trace: the verdict stays, and so does the limit."""
+    changed = []
+    for case in CASES:
+        text = str(case.get("message") or "")
+        if not text or text.startswith(("{", "<", "400 ")) or case.get("status") == 200:
+            continue
+        verdict = classify_error(status=case.get("status"), message=text)
+        again = classify_error(status=case.get("status"), message=wrapped.format(text))
+        if (again.kind, again.context_limit) != (verdict.kind, verdict.context_limit):
+            changed.append(text)
+    assert changed == []
+
+
 # --- shapes ----------------------------------------------------------------------------------------------------
 
 
@@ -324,6 +351,12 @@ def test_only_the_cap_is_at_fault(limit: int, name: str) -> None:
         ("context length 20 tokens", Counts()),
         ("the prompt took 30 s and 12 images", Counts()),
         ("error: 9000 tokens > 8192 context", Counts(limit=8192, total=9000)),
+        ("400 prompt token count of 9000 exceeds max token count of 8192", Counts(limit=8192, input=9000)),
+        ("context window exceeds limit (2013) | status=400", Counts()),
+        ("[server.py:198] 21:27:27 the prompt is over 8192 tokens", Counts(limit=8192)),
+        ("you passed 74655 input characters, context length is 32000 tokens", Counts(limit=32000)),
+        ("max context size 32768 exceeded (try less)", Counts(limit=32768)),
+        ("su entrada tiene 9000 tokens, el máximo es 8192 tokens", Counts(limit=8192, input=9000)),
     ],
 )
 def test_which_number_is_which(text: str, counts: Counts) -> None:

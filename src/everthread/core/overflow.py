@@ -78,11 +78,14 @@ def _overflow(evidence: Evidence, codes: list[str], texts: list[str]) -> ErrorVe
 
 
 def _by_counts(counts: Counts) -> words.Overflow | None:
-    """The input alone over the limit: the prompt. The input within it, or only a cap stated: the cap."""
+    """The input alone over the limit: the prompt. The input within it, or only a cap stated: the cap.
+
+    An input of exactly the limit fits; it is at fault only where no output was asked for besides it.
+    """
     if counts.limit is None:
         return None if counts.cap is None else "max_tokens_too_large"
     if counts.input is not None:
-        if counts.input >= counts.limit:
+        if counts.input > counts.limit or (counts.input == counts.limit and not counts.output):
             return "prompt_too_long"
         return "max_tokens_too_large" if counts.output or counts.total else None
     if counts.output is not None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-_MAX_DEPTH = 8
+_MAX_DEPTH = 16
 _MAX_CHARS = 20_000
 """How much of one text is read: an error says what it has to say within this, an echoed prompt does not."""
 _MAX_ITEMS = 50
@@ -33,7 +33,9 @@ _COUNT_KEYS = {"nctx": "limit", "nprompttokens": "input"}
 _ATTRIBUTES = ("status_code", "status", "http_status", "code", "type", "message", "text")
 _NESTED_ATTRIBUTES = ("body", "error", "response", "details", "exceptions")
 _CODE_IN_TEXT = re.compile(
-    r"""["'](?:error_?)?(?:code|type|status|name|reason)\\?["']\s*:\s*\\?["']([\w.\- ]{2,80})""", re.IGNORECASE
+    r"""(?:["'](?:error_?)?(?:code|type|status|name|reason)\\?["']\s*:\s*\\?["']|(?:stop|finish)[ _]reason: )"""
+    r"""([\w.\- ]{2,80})""",
+    re.IGNORECASE,
 )
 _STATUS_IN_TEXT = re.compile(
     r"(?:error code|status code|http)[: ]+([1-5]\d\d)\b|^([45]\d\d) status code", re.IGNORECASE

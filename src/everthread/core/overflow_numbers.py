@@ -36,7 +36,19 @@ class Counts:
 # --- words -----------------------------------------------------------------------------------------------------
 
 _UNICODE = re.compile(r"\\u([0-9a-fA-F]{4})")
-_NOISE = re.compile(r"</?[a-zA-Z!][^<>]{0,300}>|https?://\S+|\\[nrt]")
+_NOISE = re.compile(
+    r"</?[a-zA-Z!][^<>]{0,300}>|https?://\S+"
+    r"|(?:\n|\\n)\s{1,40}at [^\n\\]{1,300}|File \"[^\"\n]{1,300}\", line \d{1,7}"
+    r"|(?<![\w./-])(?=\w{1,60}[./])[\w./-]{1,200}(?::[a-z_]{1,60})?(?::\d{1,7})+"
+    r"|(?:request|trace|log)[ _-]?id\W{1,4}[\w-]{6,80}|\b\d{1,2}:\d\d:\d\d(?:[.,]\d{1,9})?|\\[nrt]",
+    re.IGNORECASE,
+)
+"""Markup, addresses, and when and where in a program an error was raised, with the ids it goes by."""
+_FIELD = re.compile(
+    r"""\\?["']?\b(?:error|message|msg|detail|object|type|param|code|status)\\?["']\s*:|\b(?:message|msg|detail):\s""",
+    re.IGNORECASE,
+)
+"""The name of an error's field, as a printed object has it: what follows is a thought of its own."""
 _CAP_NAME = re.compile(
     r"max(?:imum)?_(?:(?:output|completion|new|gen|generated|response)_)?tokens(?:_to_sample)?(?![a-z_])"
     r"|max_gen_len\b|n(?:um)?_predict\b|max(?:output|completion|new)?token(?:s|count)(?![a-z_])"
@@ -55,13 +67,13 @@ _BOILERPLATE = re.compile(
     r"input validation error|malformed input request|extra inputs are not permitted|input should(?= be| have)"
     r"|reformat your input"
 )
-_SENTENCE = re.compile(r"(?<![.;!?…])[.;!?…]+(?=\s|$)|[。；！？]")
+_SENTENCE = re.compile(r"(?<![.;!?…])[.;!?…]+(?=\s|$)|[。；！？]|\s\|\s")
 
 
 def plain(text: str) -> str:
     """The text in plain lower-case words: identifiers split, quotes, markup and digits inside names gone."""
     text = _UNICODE.sub(lambda match: chr(int(match[1], 16)), text)
-    text = _NOISE.sub(" ", unicodedata.normalize("NFKC", text))
+    text = _FIELD.sub(" ; ", _NOISE.sub(" ", unicodedata.normalize("NFKC", text)))
     text = _CAP_NAME.sub(f" {CAP} ", text)
     text = _WORD.sub(_without_digits, text)
     text = _CAMEL.sub(" ", _HYPHEN.sub(" ", text)).lower().translate(_QUOTES)
@@ -97,32 +109,41 @@ _SUM = re.compile(
     r"(?<!\d)(?P<input>\d{1,9}) ?\+ ?(?P<output>\d{1,9}) ?(?:= ?\d{1,9} ?)?(?:>=?|≥|exceeds) ?(?P<limit>\d{1,9})"
 )
 
-_INPUT = r"(?:inputs?|prompts?|messages?|conversation|history|functions?|n keep)(?![a-z])|输入|提示词|入力|입력"
-_OUTPUT = rf"(?:{CAP}|outputs?|completions?|predictions?|generation|generate[sd]?|responses?)(?![a-z])|输出|出力|출력"
+_INPUT = (
+    r"(?:inputs?|prompts?|messages?|conversation|history|functions?|n keep|eingaben?|entradas?|entrées?)(?![a-z])"
+    r"|输入|提示词|入力|입력"
+)
+_OUTPUT = (
+    rf"(?:{CAP}|outputs?|completions?|predictions?|generation|generate[sd]?|responses?|ausgaben?|salidas?|sorties?)"
+    r"(?![a-z])|输出|出力|출력"
+)
 _CONTEXT = r"(?:[ck]ontexte?o?|window|n ctx|sequence)(?![a-z])|model len|上下文|コンテキスト|컨텍스트"
 _NOUN = re.compile(
     rf"(?P<input>(?<![a-z])(?:{_INPUT}))|(?P<output>(?<![a-z])(?:{_OUTPUT}))"
     rf"|(?P<context>(?<![a-z])(?:{_CONTEXT}))|(?P<total>(?<![a-z])(?:requested|total)(?![a-z]))"
 )
 _BOUND = re.compile(
-    r"(?P<limit>max(?:imum)?\b|limit\w*|at most|up to|exceed\w*|than\b|equal to|over\b|[<>≤≥]=?|\bonly\b|supports?\b"
+    r"(?P<limit>max(?:imum)?\b(?: \w+){0,3} (?:count|value|total|number)(?: (?:of|is))?"
+    r"|max(?:imum)?\b|limit\w*|at most|up to|exceed\w*|than\b|equal to|over\b|[<>≤≥]=?|\bonly\b|supports?\b"
     r"|allow\w*|context (?:length|window|size)|context(?= ?[:=] ?$)|n ctx|configured|expected"
     r"|supera|excede|máxim|höchst|maximal|überschreit|dépass|上限|最大|最多|限制|超过|超出|以内|초과|최대)"
-    r"|(?P<value>requested|asked for|resulted in|contain\w*|\bha(?:s|ve|d)\b|provided|given|received|\bgot\b|passed"
-    r"|sent\b|used\b|current\w*|actual\w*|count (?:is|of)|total of|keep the first|n keep|value (?:of|=|is)"
-    r"|too (?:long|large|big|high|many)(?: tokens?)?(?= ?[:(]* ?$)|当前|实际|现有)"
+    r"|(?P<value>requested|asked for|resulted in(?: over)?|supplied|contain\w*|\bha(?:s|ve|d)\b|provided|given|received"
+    r"|\bgot\b|passed|sent\b|used\b|current\w*|actual\w*|count (?:is|of)|total of|keep the first|n keep"
+    r"|value (?:of|=|is)|too (?:long|large|big|high|many)(?: tokens?)?(?= ?[:(]* ?$)|当前|实际|现有)"
     r"|(?P<available>available(?: output)? tokens?|remaining|tokens left)"
 )
 _BY = re.compile(r"\bby(?: about| at least)? ?$")
-_CODE_BEFORE = re.compile(r"(?:code|status|http|errno|\bid|port|line|version|#|error)[ :=(\[<]*$")
+_CODE_BEFORE = re.compile(r"(?:code|status|http|errno|\bid|port|line|version|#|error|text, value)[ :=(\[<]*$|\w\[$")
+_STATUS_BEFORE = re.compile(r"(?:code|status|http|errno|error|exception)[ :=(\[<-]*$")
 _UNIT_AFTER = re.compile(
-    r" ?(?:%|ms\b|s\b|sec|min|hours?|days?|h\b|b\b|[kmg]i?b\b|bytes?|char|字|px|pixel|images?|pages?|messages?\b"
-    r"|requests?|items?|elements?|blocks?|turns?|documents?)"
+    r" ?(?:input |prompt )?(?:%|ms\b|s\b|sec|min|hours?|days?|h\b|b\b|[kmg]i?b\b|bytes?|char|字|px|pixel|images?"
+    r"|pages?|messages?\b|requests?|items?|elements?|blocks?|turns?|documents?|times)"
 )
 _TOKENS_AFTER = re.compile(r" ?(?:input |prompt |output |completion )?tokens?\b")
 _VALUE_AFTER = re.compile(
     r"[ )\],]*(?:(?:input |prompt )?tokens?)?[ )\],]*(?:(?:which|that|is|are|has|have) )*"
-    r"(?:exceed\w*(?= \S)|>|≥|(?:longer|greater|larger|more|higher|bigger) than|over\b|超|大于"
+    r"(?:exceed(?:s|ing)?(?= \S)|exceeded(?= (?:the|this|its|max|limit|context|model|allowed|available|\(?\d))"
+    r"|>|≥|(?:longer|greater|larger|more|higher|bigger) than|over\b|超|大于"
     r"|too (?:long|large|many|big)|w(?:ere|as) (?:sent|given|provided|requested|received)"
     r"|(?:must|should) (?:not |be )|cannot (?:be|exceed))"
 )
@@ -186,16 +207,21 @@ def _numbers(sentence: str, default: list[str]) -> Iterator[_Number]:
     matches = list(_NUMBER.finditer(sentence))
     nouns: list[str] = []
     taken = 0
+    first = True
     for index, match in enumerate(matches):
         before = sentence[taken : match.start()][-160:]
         after = sentence[match.end() : matches[index + 1].start() if index + 1 < len(matches) else None][:80]
+        value = _number(match)
+        alone = first and index + 1 == len(matches)
+        if value > _LARGEST or _is_foreign(before, after, first=first, alone=alone, value=value):
+            taken = match.end()
+            continue
+        first = False
         own = _NOUN_AFTER.match(after)
         taken = match.end() + (own.end() if own else 0)
-        value = _number(match)
         if _OPERATOR_ONLY.fullmatch(before) is None:
             nouns = _nouns(before) or default
-        if value <= _LARGEST and not _is_foreign(before, after, first=index == 0, value=value):
-            yield from _role(value, before, after, nouns)
+        yield from _role(value, before, after, nouns)
 
 
 def _number(match: re.Match[str]) -> int:
@@ -203,16 +229,19 @@ def _number(match: re.Match[str]) -> int:
     return round(float(whole[:12] + (match["fraction"] or "")) * _SCALE[match["scale"]])
 
 
-def _is_foreign(before: str, after: str, *, first: bool, value: int) -> bool:
+def _is_foreign(before: str, after: str, *, first: bool, alone: bool, value: int) -> bool:
     """Whether the number is no token count: a code, a status, a unit of something else, the size of an excess."""
+    leads = first and not before.strip(" <[()]:-")
+    if 100 <= value <= 599 and (leads or _STATUS_BEFORE.search(before)) and not after.startswith(" tokens"):
+        return True
     if _TOKENS_AFTER.match(after):
         return bool(_BY.search(before))
     if _UNIT_AFTER.match(after) or _BY.search(before) or _CODE_BEFORE.search(before):
         return True
-    if first and not before.strip(" <[("):
-        return 100 <= value <= 599 or after.startswith(":")
-    lone = after.lstrip() in {")", "]"} and first and before.rstrip().endswith(("(", "["))
-    return lone and value < 10_000 and value % 256 != 0 and value % 1000 != 0
+    if leads and after.startswith(":"):
+        return True
+    bracketed = before.rstrip().endswith(("(", "[")) and after.lstrip().startswith((")", "]"))
+    return alone and bracketed and value < 10_000 and value % 256 != 0 and value % 1000 != 0
 
 
 def _role(value: int, before: str, after: str, nouns: list[str]) -> Iterator[_Number]:

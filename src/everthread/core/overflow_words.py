@@ -15,8 +15,8 @@ Overflow = Literal["prompt_too_long", "max_tokens_too_large"]
 
 RATE = re.compile(
     r"rate limit|ratelimit|too many (?:\w+ )?requests|throttl|\bquotas?\b|please wait|slow down|request rate|concurren"
-    r"|\bper \d* ?(?:sec|min|hour|day)|\b[tr]p[mdh]\b|/ ?min\b|usage limits?|retry after \d|capacity exceeded"
-    r"|(?:daily|weekly|monthly|hourly) (?:\w+ ){0,3}limit"
+    r"|cool(?:ing )?down|enqueued|\bper \d* ?(?:sec|min|hour|day)|\b[tr]p[mdh]\b|/ ?min\b|usage limits?|retry after \d"
+    r"|capacity exceeded|(?:daily|weekly|monthly|hourly) (?:\w+ ){0,3}limit"
     r"|限流|限速|速率|频率|频繁|并发|配额|额度|访问量过大|请求过多|请求数过多"
 )
 RATE_IF_NOTHING_ELSE = re.compile(r"resource (?:has been )?exhausted|request limit reached")
@@ -24,7 +24,9 @@ MONEY = re.compile(
     r"insufficient (?:\w+ )?(?:credits?|balance|funds)|credit balance|more credits|only afford|billing"
     r"|payment required|paid account|plan limits|spend\w* limit|余额|欠费|充值"
 )
-ONE_FIELD = re.compile(r"(?:string|array) (?:above|below) (?:max|min)|text units?|guardrail")
+ONE_FIELD = re.compile(
+    r"(?:string|array) (?:above|below) (?:max|min)|expected m(?:ax|in) (?:length|items)|text units?|guardrail"
+)
 
 # What a sentence must speak of, and what it must not, to be about the context.
 _TOKENS = re.compile(rf"tokens?(?![a-z])|[ck]ontext|{CAP}|n ctx|model len|上下文|コンテキスト|컨텍스트")
@@ -42,8 +44,9 @@ _COUNTED = re.compile(
     r"(?![a-z])|字符|字数"
 )
 _ASIDE = re.compile(
-    r"possible causes?|possibly|perhaps|\bmight\b|\bmay (?:be|have)|\bcould be|probably"
-    r"|kv cache|gpu memory|api key|(?:access|auth|bearer|refresh|session) token|jwt|oauth"
+    r"possible causes?|possibly|time(?:d )?out|perhaps|\bmight\b|\bmay (?:be|have)|\bcould be|probably"
+    r"|(?:vision|image|audio|video) tokens? (?:\w+ ){0,2}exceed|kv cache|gpu memory|api key"
+    r"|(?:access|auth|bearer|refresh|session) token|jwt|oauth"
 )
 
 # The output cap at fault: how a sentence that names it says so, and how it says something else.
@@ -70,9 +73,10 @@ _WINDOW = (
 )
 _PLAINLY = re.compile(r"(?:prompts?|inputs?|conversation) (?:is |was )?too (?:long|large|big)(?![a-z])")
 _PROMPT = re.compile(
-    rf"(?:prompts?|inputs?|conversation|history|(?<!number of )messages)(?: \w+){{0,4}}? (?:{_LONG})"
+    rf"(?:prompts?|inputs?|conversation|history|(?<!number of )messages)(?: [\w()]+){{0,4}}? (?:{_LONG})"
     rf"|(?:exceed\w*|than|over|beyond|overflow\w*|fit)\b.{{0,60}}?(?:{_WINDOW}|tokens?(?![a-z]))"
     rf"|(?:{_WINDOW}).{{0,40}}?(?:exceed|overflow|too (?:long|large)|is full|reached)"
+    rf"|reached (?:\w+ ){{0,2}}(?:{_WINDOW})"
     r"|tokens? (?:limit |count |number |length |budget )?(?:(?:is|are|has|have|been|was) )*(?:exceed|too (?:lo|la|ma))"
     r"|too many (?:\w+ )?tokens|tokens? limit reached|range of (?:\w+ )?(?:input|prompt)"
     r"|max(?:imum)? (?:context|input|prompt|sequence) (?:length|size|window) (?:is|of) \d"
@@ -89,7 +93,7 @@ _PAYLOAD = re.compile(
     rf"(?:payload|entity|body|content length|request size)\b.{{0,60}}?(?:{_LONG})"
     r"|(?:request|message|content|upload) (?:is )?too (?:large|big)|message (?:larger|bigger) than"
     r"|max(?:imum)? (?:payload|request (?:size|length))"
-    r"|request(?: \w+){0,4}? exceed\w*(?: \w+){0,5}? (?:size|bytes|upload)"
+    r"|request(?: \w+){0,4}? exceed\w*(?: \w+){0,5}? (?:size|upload)|exceed\w*(?: \w+){0,5}? bytes"
     r"|string value length|stream read constraints|too many total text bytes|length limit exceeded"
     r"|value at body\b.{0,120}?length less|请求体?(?:内容)?(?:过大|太大)|报文过大"
 )
