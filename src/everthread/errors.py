@@ -7,6 +7,8 @@
     │   ├── WireError               a payload that is not of the protocol it was read as
     │   ├── UnknownIdError          no session, message or output has this id
     │   └── AmbiguousIdError        several ids begin like this
+    ├── SummaryError                no summary could be written this way; the next way is tried
+    ├── EngineError                 a context engine cannot be found, loaded or used
     └── StoreError                  the store cannot do it; what was confirmed is safe
         ├── StoreBusyError          others hold it; trying again may help
         ├── StoreClosedError        it was closed
@@ -22,6 +24,9 @@ Messages are sentences for the person who meets them: what went wrong, with whic
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 
 class EverthreadError(Exception):
@@ -50,6 +55,23 @@ class UnknownIdError(InputError):
 
 class AmbiguousIdError(InputError):
     """Several ids begin like this."""
+
+
+class SummaryError(EverthreadError):
+    """No summary could be written this way. `passing`: the same may work later; `missing`: no provider is there.
+
+    `usage` is what the calls made for it reported: it was spent all the same.
+    """
+
+    def __init__(self, message: str, *, passing: bool = False, missing: bool = False) -> None:
+        super().__init__(message)
+        self.passing = passing
+        self.missing = missing
+        self.usage: tuple[Mapping[str, Any], ...] = ()
+
+
+class EngineError(EverthreadError):
+    """A context engine cannot be found, loaded or used."""
 
 
 class StoreError(EverthreadError):

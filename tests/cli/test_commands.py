@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +11,6 @@ from typing import Any
 import pytest
 
 from examples.long_session import conversation
-
-Answer = subprocess.CompletedProcess[str]
 
 OPENAI = [
     {"role": "user", "content": "List the files."},
@@ -42,22 +39,6 @@ ANTHROPIC = {
     ],
 }
 RESPONSES = {"model": "gpt-5", "instructions": "Be brief.", "input": [{"role": "user", "content": "List the files."}]}
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    return tmp_path / "home"
-
-
-@pytest.fixture
-def everthread(home: Path) -> Any:
-    def run(*arguments: str, given: bytes | None = None) -> Answer:
-        environment = {**os.environ, "EVERTHREAD_HOME": str(home), "COLUMNS": "160", "PYTHONIOENCODING": "utf-8"}
-        command = [sys.executable, "-m", "everthread", *arguments]
-        done = subprocess.run(command, input=given, capture_output=True, env=environment, timeout=60, check=False)
-        return Answer(command, done.returncode, done.stdout.decode(), done.stderr.decode())
-
-    return run
 
 
 def write(path: Path, value: Any) -> str:

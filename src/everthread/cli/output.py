@@ -14,6 +14,7 @@ from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.markup import escape
+from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
 
@@ -49,7 +50,8 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     widths = [max(cell_len(row[at]) for row in [names, *texts]) for at in range(len(columns))]
     fixed = sum(width for width, mark in zip(widths, marks, strict=True) if mark not in "…~")
     # Columns stand three apart; what the fixed ones leave is shared by those that give way.
-    room = (console.width - fixed - 3 * len(columns)) // max(sum(mark in "…~" for mark in marks), 1)
+    given_way = sum(mark in "…~" for mark in marks)
+    room = (console.width - fixed - 3 * len(columns)) // max(given_way, 1)
     for name, mark, width in zip(names, marks, widths, strict=True):
         table.add_column(
             name,
@@ -63,7 +65,9 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
             *(escape(_cut(text, room) if mark == "…" else text) for text, mark in zip(row, marks, strict=True))
         )
     console.print(f"[bold]{escape(title)}[/bold]", soft_wrap=True)
-    console.print(table)
+    # Rather wider than the terminal than a figure that lacks its last digits.
+    wanted = console.options.update(width=max(console.width, fixed + 3 * len(columns) + 10 * given_way))
+    console.print(Segments(console.render(table, wanted)), soft_wrap=True)
 
 
 def _cut(text: str, width: int) -> str:
@@ -81,6 +85,11 @@ def short(session_id: str) -> str:
     """An id as it is shown: of the usual ones so much that it is unique, others whole."""
     usual = len(session_id) == 32 and set(session_id) <= set("0123456789abcdef")
     return session_id[:8] if usual else visible(session_id)
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 message`, `2,000 messages`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def size(count: int) -> str:
@@ -114,14 +123,14 @@ def excerpt(text: str, width: int = 60) -> str:
 
 
 def print_bars(title: str, rows: Sequence[tuple[str, int, str]]) -> None:
-    """A chart: a label, a bar as long as the number is large, and a note for each row."""
+    """A chart: a label, a bar as long as the number is large, the number and a note for each row."""
+    labels, figures, notes = (max((len(cell(row[at])) for row in rows), default=0) for at in range(3))
     most = max((value for _, value, _ in rows), default=0)
-    labels = max((len(label) for label, _, _ in rows), default=0)
-    notes = max((len(note) for _, _, note in rows), default=0)
-    room = max(console.width - labels - notes - 4, 10)
+    room = max(console.width - labels - figures - notes - 6, 10)
     console.print(f"[bold]{escape(title)}[/bold]", soft_wrap=True)
     for label, value, note in rows:
-        console.print(Text(f"{label:<{labels}}  {bar(value, most, room):<{room}}  {note}"), soft_wrap=True)
+        drawn = f"{label:<{labels}}  {bar(value, most, room):<{room}}  {value:>{figures},}  {note}"
+        console.print(Text(drawn), soft_wrap=True)
     console.print()
 
 

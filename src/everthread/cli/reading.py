@@ -20,6 +20,8 @@ class Recording:
     source: str
     api: str
     request: Request
+    bare: bool = False
+    """It was a mere list of messages."""
 
 
 def read_conversation(file: str) -> Recording:
@@ -32,10 +34,11 @@ def read_conversation(file: str) -> Recording:
     except UnicodeDecodeError as error:
         raise TranscriptError(f"{source}: is not UTF-8 text (byte {error.start})") from error
     try:
-        api, request = decode_any(_parse(text))
+        value = _parse(text)
+        api, request = decode_any(value)
     except (TranscriptError, WireError) as error:
         raise TranscriptError(f"{source}: {error}") from error
-    return Recording(source, api, request)
+    return Recording(source, api, request, bare=isinstance(value, list))
 
 
 def _parse(text: str) -> Any:

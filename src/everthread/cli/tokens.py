@@ -10,11 +10,9 @@ import typer
 
 from everthread.cli.output import console, excerpt, print_json, print_table, share
 from everthread.cli.reading import Recording, read_conversation
-from everthread.config import load_config
+from everthread.cli.window import window_or_default
 from everthread.core.messages import Message, calls_of, results_of, text_of
 from everthread.core.tokens import TokenCounter
-
-DEFAULT_WINDOW = 128_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,7 @@ def tokens(
     """Count the tokens of a conversation: by role, by tool, by message."""
     recording = read_conversation(file)
     model = model or recording.request.model or None
-    size, source = _window(window)
+    size, source = window_or_default(window)
     report = count(recording, TokenCounter(model, fast=fast)) | {
         "model": model,
         "window": size,
@@ -103,13 +101,6 @@ def _row(index: int, message: Message, names: dict[str, str], counter: TokenCoun
 
 def _plain(row: MessageTokens) -> dict[str, Any]:
     return {"index": row.index, "role": row.role, "tools": row.tools, "tokens": row.tokens, "text": row.text}
-
-
-def _window(asked: int | None) -> tuple[int, str]:
-    if asked is not None:
-        return asked, "option"
-    configured = load_config().model.context_length
-    return (configured, "configuration") if configured else (DEFAULT_WINDOW, "default")
 
 
 def _print(source: str, report: dict[str, Any], *, top: int, every: bool) -> None:

@@ -1,0 +1,127 @@
+"""`everthread db check|migrate|backup|vacuum`: care for the store."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import unquote
+
+import typer
+from rich.text import Text
+
+from everthread.cli.output import console, counted, print_json, size, visible
+from everthread.cli.running import AsJson, StoreUrl, store_address, with_store
+from everthread.errors import InputError, StoreError
+
+if TYPE_CHECKING:
+    from everthread.stores.base import Health, Store
+
+app = typer.Typer(help="The store: whether it is sound, its schema, copies, its size.", no_args_is_help=True)
+
+SCHEMA = "SELECT COALESCE(MAX(number), 0) FROM schema_version"
+
+
+@app.command()
+def check(store: StoreUrl = None, as_json: AsJson = False) -> None:
+    """Examine the store; exit code 1 and what is wrong when it is not sound."""
+    health = with_store(store, _health)
+    if as_json:
+        print_json(dataclasses.asdict(health))
+    else:
+        facts = [
+            health.backend,
+            f"schema {health.schema}",
+            size(health.size),
+            counted(health.sessions, "session"),
+            counted(health.messages, "message"),
+        ]
+        _say(f"{health.location}: {', '.join(facts)}")
+        for problem in health.problems:
+            _say(f"problem: {problem}")
+        _say("not sound: restore a backup, or export what can be read" if health.problems else "sound")
+    if health.problems:
+        raise typer.Exit(1)
+
+
+async def _health(store: Store) -> Health:
+    return await store.check()
+
+
+def _say(text: str) -> None:
+    console.print(Text(visible(text)), soft_wrap=True)
+
+
+@app.command()
+def migrate(store: StoreUrl = None, as_json: AsJson = False) -> None:
+    """Bring the store's schema up to date. Every command does so when it opens the store."""
+    before = _schema(store_address(store))
+    health = with_store(store, _health)
+    if as_json:
+        print_json({"location": health.location, "before": before, "after": health.schema})
+    elif before == health.schema:
+        _say(f"{health.location}: schema {health.schema}, nothing to do")
+    else:
+        _say(f"{health.location}: schema {before} -> {health.schema}")
+
+
+def _schema(address: str) -> int:
+    """The schema's number as it stands, before opening brings it up to date; 0 where there is none yet.
+
+    What else may be wrong with the store is told when it is opened.
+    """
+    if address.startswith(("postgresql:", "postgres:")):
+        import psycopg
+
+        with contextlib.suppress(psycopg.Error), psycopg.connect(address, connect_timeout=10) as server:
+            row = server.execute(SCHEMA).fetchone()
+            return int(row[0]) if row else 0
+        return 0
+    import apsw
+
+    path = unquote(address.removeprefix("sqlite://").removeprefix("/")) if address.startswith("sqlite:") else address
+    with (
+        contextlib.suppress(apsw.Error),
+        contextlib.closing(apsw.Connection(str(Path(path).expanduser()), flags=apsw.SQLITE_OPEN_READONLY)) as file,
+    ):
+        return int(next(iter(file.execute(SCHEMA)))[0])
+    return 0
+
+
+@app.command()
+def backup(
+    file: Annotated[str, typer.Argument(help="A new file.")], store: StoreUrl = None, as_json: AsJson = False
+) -> None:
+    """Copy the whole store to a file, while others may go on using it."""
+
+    async def work(opened: Store) -> None:
+        await opened.backup(file)
+
+    try:
+        with_store(store, work)
+        written = Path(file).stat().st_size
+    except OSError as error:
+        raise InputError(f"{file}: cannot be written: {error.strerror or error}") from error
+    if as_json:
+        print_json({"file": file, "size": written})
+    else:
+        _say(f"{file}: {size(written)}")
+
+
+@app.command()
+def vacuum(store: StoreUrl = None, as_json: AsJson = False) -> None:
+    """Give back the space of what was deleted, and put the search index in order. A store that is not sound is left."""
+
+    async def work(opened: Store) -> tuple[Health, Health]:
+        before = await opened.check()
+        if before.problems:
+            raise StoreError(f"{before.location}: is not sound, `everthread db check` says why; it was not touched")
+        await opened.vacuum()
+        return before, await opened.check()
+
+    before, after = with_store(store, work)
+    if as_json:
+        print_json({"location": after.location, "before": before.size, "after": after.size})
+    else:
+        _say(f"{after.location}: {size(before.size)} -> {size(after.size)}")

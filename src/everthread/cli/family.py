@@ -1,0 +1,59 @@
+"""Which sessions belong together, and what they are called: threads, subagents, titles."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from everthread.cli.output import excerpt
+from everthread.core.redaction import redact
+from everthread.core.transcript import user_text
+
+if TYPE_CHECKING:
+    from everthread.stores.base import Session, Store
+
+PAGE = 200
+FIRST = 20
+"""So many messages are looked through for the first words of the user."""
+
+
+async def threads(store: Store, tenant: str | None, *, most: int | None = None) -> list[str]:
+    """The threads' ids, that with the newest session first."""
+    found: dict[str, None] = {}
+    read = 0
+    while most is None or len(found) < most:
+        page = await store.list_sessions(tenant=tenant, limit=PAGE, offset=read)
+        found |= dict.fromkeys(session.thread for session in page)
+        read += len(page)
+        if len(page) < PAGE:
+            break
+    return list(found)[:most]
+
+
+async def started_by(store: Store, thread: str) -> list[Session]:
+    """The first sessions of the threads that began in this one: subagents and branches."""
+    children = [child for session in await store.thread_sessions(thread) for child in await store.children(session.id)]
+    return [child for child in children if child.thread != thread]
+
+
+async def subagents(store: Store, thread: str) -> list[str]:
+    """The threads of a thread's subagents, and of theirs."""
+    found, waiting = [thread], [thread]
+    while waiting:
+        started = await started_by(store, waiting.pop())
+        fresh = [child.id for child in started if child.kind == "subagent" and child.id not in found]
+        found += fresh
+        waiting += fresh
+    return found[1:]
+
+
+async def title_of(store: Store, session: Session) -> str:
+    """Its title, or the first words of the user."""
+    if session.title:
+        return excerpt(redact(session.title), 100)
+    first = await store.history(session.id, limit=FIRST)
+    # A secret is known by what stands around it: more is read than shown.
+    return next((excerpt(redact(words[:4_000]), 100) for m in first if (words := user_text(m.body))), "")
+
+
+def state_of(session: Session) -> str:
+    return "live" if session.live else f"ended ({excerpt(session.end_reason or 'unknown', 20)})"

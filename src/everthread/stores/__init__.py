@@ -1,0 +1,1 @@
+"""Where conversations live: one protocol, SQLite and PostgreSQL behind it."""

@@ -1,0 +1,119 @@
+"""What the operations need of a database, and no more: a transaction that runs SQL written once for both.
+
+SQL uses `?` for values. What differs between the databases is in `Dialect`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from everthread.errors import StoreError
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    name: str
+    now: str
+    """The database's clock, in seconds since 1970."""
+    lock: str
+    """Ends a SELECT whose rows are about to be changed."""
+    share: str
+    """Ends a SELECT whose rows must stay as they are until the transaction ends."""
+    skip_locked: str
+    """Ends a SELECT of work to take: rows another process has taken are passed over."""
+    day: str
+    """`{0}`, seconds since 1970, as a UTC date."""
+
+
+class Tx(Protocol):
+    """An open transaction."""
+
+    dialect: Dialect
+
+    def all(self, sql: str, values: Sequence[Any] = ()) -> list[Row]: ...
+    def one(self, sql: str, values: Sequence[Any] = ()) -> Row | None: ...
+    def run(self, sql: str, values: Sequence[Any] = ()) -> None: ...
+    def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None: ...
+
+
+class Connection(Tx, Protocol):
+    """One connection to the database, used by one thread at a time."""
+
+    in_doubt: str | None
+    """The transaction whose commit was asked for and never answered: nobody knows how it ended."""
+
+    def committed(self, transaction: str) -> bool:
+        """How a transaction in doubt has ended."""
+        ...
+
+    def begin(self) -> None: ...
+    def commit(self) -> None: ...
+    def rollback(self) -> None: ...
+    def savepoint(self) -> None: ...
+    def release(self) -> None: ...
+    def rollback_to_savepoint(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Database(Protocol):
+    """A kind of database: how to connect, and what its errors mean."""
+
+    dialect: Dialect
+    location: str
+    """Where it is, for people; without a password."""
+
+    def close(self) -> None: ...
+    def connect_writer(self) -> Connection: ...
+    def connect_reader(self) -> Connection: ...
+    def is_passing(self, error: BaseException) -> bool:
+        """Whether the same transaction may succeed when it is tried again (busy, deadlock, connection lost)."""
+        ...
+
+    def ends_transaction(self, error: BaseException) -> bool:
+        """Whether the error leaves no transaction in which a savepoint could be returned to."""
+        ...
+
+    def explain(self, error: BaseException) -> BaseException:
+        """The error as one of ours, or the error itself where it is none of the database's."""
+        ...
+
+    def match(self, tx: Tx, question: Any, limit: int) -> list[Any]:
+        """The newest indexed pieces that match (a `Match`), as `Candidate`s; the newest first."""
+        ...
+
+    def index(self, tx: Tx, pieces: Any) -> None:
+        """Add pieces to the search index."""
+        ...
+
+    def unindex(self, tx: Tx, piece_ids: Sequence[int]) -> None:
+        """Take pieces out of the search index."""
+        ...
+
+    def problems(self, tx: Tx) -> list[str]:
+        """What the database itself finds wrong."""
+        ...
+
+    def size(self, tx: Tx) -> int: ...
+    def backup(self, connection: Connection, target: str) -> None: ...
+    def vacuum(self, connection: Connection) -> None: ...
+
+
+@contextlib.contextmanager
+def new_private_file(target: str) -> Iterator[None]:
+    """A file only its owner can read, to be filled; gone again if that fails. An existing one is left alone."""
+    try:
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except OSError as error:
+        raise StoreError(f"{target}: cannot be made: {error.strerror}; name a new file") from error
+    try:
+        yield
+    except BaseException:
+        Path(target).unlink()
+        raise

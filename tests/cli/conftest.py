@@ -1,0 +1,112 @@
+"""The command as a person meets it: a real process, on a pipe or on a terminal, and a real store in its home."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from everthread.compose import open_store
+from everthread.stores.base import Store
+from tests.cli.zygote import Zygote
+
+T = TypeVar("T")
+Answer = subprocess.CompletedProcess[str]
+STORE = "everthread.db"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+def environment(home: Path, columns: int = 160) -> dict[str, str]:
+    return {
+        **os.environ,
+        "EVERTHREAD_HOME": str(home),
+        "COLUMNS": str(columns),
+        "PYTHONIOENCODING": "utf-8",
+        "TERM": "xterm",
+        "PAGER": "cat",
+        "TZ": "UTC",
+    }
+
+
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Zygote]:
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-m", "tests.cli.zygote", str(theirs.fileno())]
+    process = subprocess.Popen(
+        command,
+        pass_fds=[theirs.fileno()],
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+        cwd=Path(__file__).parents[2],
+    )
+    theirs.close()
+    yield Zygote(ours)
+    ours.close()
+    process.wait(timeout=20)
+
+
+@pytest.fixture
+def everthread(home: Path, zygote: Zygote) -> Any:
+    """Run the command with nobody at a terminal."""
+
+    def run(*arguments: str, given: bytes = b"", columns: int = 160) -> Answer:
+        with tempfile.TemporaryFile() as typed, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            typed.write(given)
+            typed.seek(0)
+            code = zygote.run(arguments, environment(home, columns), [typed.fileno(), out.fileno(), err.fileno()])
+            for stream in (out, err):
+                stream.seek(0)
+            return Answer(["everthread", *arguments], code, out.read().decode(), err.read().decode())
+
+    return run
+
+
+@pytest.fixture
+def at_terminal(home: Path) -> Any:
+    """Run the command at a terminal where somebody types; exit code and all that appears there."""
+
+    def run(*arguments: str, typed: bytes = b"") -> tuple[int, str]:
+        ours, theirs = pty.openpty()
+        command = [sys.executable, "-m", "everthread", *arguments]
+        process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment(home))
+        os.close(theirs)
+        os.write(ours, typed)
+        shown = b""
+        try:
+            while some := os.read(ours, 65536):
+                shown += some
+        except OSError:
+            pass  # the terminal is gone with the process that used it
+        os.close(ours)
+        return process.wait(timeout=100), shown.decode()
+
+    return run
+
+
+@pytest.fixture
+def fill(home: Path) -> Any:
+    """Do something with the store in the home, or with another one; what it returned."""
+
+    def run(work: Callable[[Store], Awaitable[T]], url: str | Path | None = None) -> T:
+        async def inside() -> T:
+            store = open_store(url or home / STORE)
+            try:
+                return await work(store)
+            finally:
+                await store.close()
+
+        return asyncio.run(inside())
+
+    return run

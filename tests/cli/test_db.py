@@ -1,0 +1,137 @@
+"""`everthread db …` against real stores, sound and damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from everthread.stores.base import NewMessage, NewSession, Store
+
+FILE = "everthread.db"
+
+
+async def some(store: Store) -> None:
+    await store.create_session(NewSession(id="s"))
+    await store.append("s", [NewMessage({"role": "user", "content": f"words {n} " * 200}) for n in range(300)])
+
+
+@pytest.fixture
+def file(fill: Any, home: Path) -> Path:
+    fill(some)
+    return home / FILE
+
+
+def changed(file: Path, sql: str) -> None:
+    connection = apsw.Connection(str(file))
+    connection.execute(sql)
+    connection.close()
+
+
+class TestCheck:
+    def test_a_sound_store(self, everthread: Any, file: Path) -> None:
+        done = everthread("db", "check")
+        assert done.returncode == 0
+        assert done.stdout.startswith(f"{file}: sqlite, schema ")
+        assert "1 session, 300 messages" in done.stdout
+        assert done.stdout.endswith("\nsound\n")
+        health = json.loads(everthread("db", "check", "--json").stdout)
+        assert (health["sessions"], health["messages"], health["problems"]) == (1, 300, [])
+        assert health["size"] >= file.stat().st_size
+
+    def test_a_store_that_is_not(self, everthread: Any, file: Path) -> None:
+        changed(file, "DELETE FROM messages WHERE id = 7")
+        done = everthread("db", "check")
+        assert done.returncode == 1
+        assert "problem: 1 " in done.stdout
+        assert "not sound" in done.stdout
+        done = everthread("db", "check", "--json")
+        assert done.returncode == 1
+        assert len(json.loads(done.stdout)["problems"]) >= 1
+
+    def test_a_damaged_file(self, everthread: Any, file: Path) -> None:
+        content = bytearray(file.read_bytes())
+        content[4_096 * 3 : 4_096 * 30] = os.urandom(4_096 * 27)
+        file.write_bytes(content)
+        done = everthread("db", "check")
+        assert done.returncode == 1
+        assert "Traceback" not in done.stderr
+        assert done.stdout or done.stderr.count("\n") == 1
+
+    def test_the_configured_store(self, everthread: Any, fill: Any, home: Path, tmp_path: Path) -> None:
+        fill(some, tmp_path / "elsewhere.db")
+        home.mkdir()
+        (home / "config.yaml").write_text(f"store: {{url: 'sqlite:///{tmp_path / 'elsewhere.db'}'}}", "utf-8")
+        assert "300 messages" in everthread("db", "check").stdout
+        assert not (home / FILE).exists()
+
+
+class TestMigrate:
+    def test_from_nothing_then_nothing_to_do(self, everthread: Any, tmp_path: Path) -> None:
+        new = str(tmp_path / "new.db")
+        assert f"{new}: schema 0 -> " in everthread("db", "migrate", "--store", new).stdout
+        assert everthread("db", "migrate", "--store", f"sqlite:///{new}").stdout.endswith("nothing to do\n")
+        report = json.loads(everthread("db", "migrate", "--store", new, "--json").stdout)
+        assert report["before"] == report["after"] > 0
+
+    def test_a_newer_schema_is_refused(self, everthread: Any, file: Path) -> None:
+        changed(file, "INSERT INTO schema_version VALUES (9999, 'future')")
+        done = everthread("db", "migrate")
+        assert done.returncode == 1
+        assert "9999" in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+class TestBackup:
+    def test_a_copy_that_works(self, everthread: Any, file: Path, tmp_path: Path) -> None:
+        copy = tmp_path / "copy.db"
+        done = everthread("db", "backup", str(copy))
+        assert done.returncode == 0, done.stderr
+        assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+        exported = everthread("sessions", "export", "--all").stdout
+        assert everthread("sessions", "export", "--all", "--store", str(copy)).stdout == exported != ""
+        assert file.exists()
+
+    def test_for_programs(self, everthread: Any, file: Path, tmp_path: Path) -> None:
+        copy = tmp_path / "copy.db"
+        report = json.loads(everthread("db", "backup", str(copy), "--json").stdout)
+        assert report == {"file": str(copy), "size": copy.stat().st_size}
+        assert file.exists()
+
+    def test_nothing_is_overwritten(self, everthread: Any, file: Path, tmp_path: Path) -> None:
+        before = file.read_bytes()
+        done = everthread("db", "backup", str(file))
+        assert done.returncode in (1, 2)
+        assert "exists" in done.stderr
+        assert file.read_bytes() == before
+        done = everthread("db", "backup", str(tmp_path / "no" / "copy.db"))
+        assert done.returncode in (1, 2)
+        assert done.stderr.count("\n") == 1
+
+
+class TestVacuum:
+    def test_what_was_deleted_is_given_back(self, everthread: Any, file: Path) -> None:
+        everthread("sessions", "delete", "s", "--yes")
+        report = json.loads(everthread("db", "vacuum", "--json").stdout)
+        assert report["after"] < report["before"]
+        assert " -> " in everthread("db", "vacuum").stdout
+        assert everthread("db", "check").returncode == 0
+        assert file.exists()
+
+    def test_a_store_that_is_not_sound_is_left(self, everthread: Any, file: Path) -> None:
+        changed(file, "DELETE FROM messages WHERE id = 7")
+        done = everthread("db", "vacuum")
+        assert done.returncode == 1
+        assert "not sound" in done.stderr
+
+
+def test_help_loads_no_store() -> None:
+    code = "import sys, everthread.cli; sys.exit(any(m in sys.modules for m in ('apsw', 'psycopg', 'asyncpg')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

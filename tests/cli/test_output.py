@@ -1,0 +1,176 @@
+"""How figures, times and foreign text are written for people."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from datetime import date
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everthread.cli.insights import chart
+from everthread.cli.output import bar, json_text, money, short, size, visible
+from everthread.cli.times import DAY, HOUR, ago, duration, iso, read_time
+from everthread.errors import InputError
+from everthread.stores.base import UsageRow
+
+NOW = 1_800_000_000.0
+
+
+@pytest.fixture
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+ANY_TEXT = st.text(st.characters(exclude_categories=[]))
+
+
+@pytest.mark.parametrize(
+    ("passed", "words"),
+    [
+        (0, "just now"),
+        (-30, "just now"),
+        (59, "just now"),
+        (60, "1 min ago"),
+        (7_199, "1 h ago"),
+        (7_200, "2 h ago"),
+        (3 * DAY, "3 d ago"),
+        (30 * DAY, "2026-12-16"),
+        (-2 * DAY, "2027-01-17"),
+        (1e30, "unknown"),
+        (float("nan"), "unknown"),
+    ],
+)
+def test_how_long_ago(passed: float, words: str, utc: None) -> None:
+    assert ago(NOW - passed, NOW) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0, "0.0 s"), (1.44, "1.4 s"), (125, "2 min 5 s"), (3 * HOUR + 1_200, "3 h 20 min")]
+)
+def test_durations(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("7d", NOW - 7 * DAY),
+        ("12h", NOW - 12 * HOUR),
+        ("30m", NOW - 1_800),
+        (" 2W ", NOW - 14 * DAY),
+        ("90 s", NOW - 90),
+        ("2026-01-31T00:00:00Z", 1_769_817_600.0),
+        ("2026-01-31T01:00+01:00", 1_769_817_600.0),
+    ],
+)
+def test_a_time_is_read(text: str, moment: float) -> None:
+    assert read_time(text, NOW) == moment
+
+
+@pytest.mark.parametrize("text", ["", "soon", "7x", "-7d", "2026-13-01", "99999999d", "0001-01-01T00:00+14:00", "d"])
+def test_no_time_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="is no time"):
+        read_time(text, NOW)
+
+
+def test_a_date_is_the_local_one() -> None:
+    moment = read_time("2026-01-31", NOW)
+    assert moment is not None
+    assert (iso(moment) or "").startswith("2026-01-31T00:00:00.000")
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1_000, "1.0 kB"),
+        (1_500_000, "1.5 MB"),
+        (2_000_000_000, "2.0 GB"),
+        (10**16, "10000.0 TB"),
+    ],
+)
+def test_sizes(count: int, words: str) -> None:
+    assert size(count) == words
+
+
+@pytest.mark.parametrize(
+    ("dollars", "words"),
+    [(None, "unknown"), ("0", "$0.00"), ("0.00001", "< $0.0001"), ("0.0012", "$0.0012"), ("1234.567", "$1,234.57")],
+)
+def test_money(dollars: str | None, words: str) -> None:
+    assert money(None if dollars is None else Decimal(dollars)) == words
+
+
+def test_ids_are_short_only_where_that_is_enough() -> None:
+    assert short("0123456789abcdef0123456789abcdef") == "01234567"
+    assert short("telegram:42") == "telegram:42"
+    assert short("a\x1b[2Jb") == "a␛[2Jb"
+
+
+def test_bars() -> None:
+    assert bar(0, 100, 10) == ""
+    assert bar(100, 100, 10) == "█" * 10
+    assert bar(1, 10_000, 10) == "▏"
+    assert bar(45, 100, 10) == "████▌"
+    assert bar(5, 0, 10) == ""
+
+
+@given(ANY_TEXT)
+def test_nothing_foreign_reaches_a_terminal_as_a_command(text: str) -> None:
+    shown = visible(text)
+    shown.encode()
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u202a-\u202e\u2066-\u2069]", shown)
+
+
+def test_ordinary_text_stays() -> None:
+    text = "tab\tline\n你好 👩‍👩‍👧 é [bold]x[/bold] :fire:"
+    assert visible(text) == text
+    assert visible("a\r\nb\rc") == "a\nb␍c"
+
+
+@given(st.dictionaries(ANY_TEXT, ANY_TEXT))
+def test_json_says_the_same_and_can_be_printed(value: dict[str, str]) -> None:
+    text = json_text(value)
+    text.encode()
+    assert json.loads(text) == value
+    assert not any(0x7F <= ord(c) < 0xA0 or c == "\u202e" for c in text)
+
+
+def row(day: str, tokens: int) -> UsageRow:
+    return UsageRow(day, calls=1, input=tokens, cost=Decimal(tokens))
+
+
+def test_the_chart_has_no_gaps_and_begins_with_the_first_use() -> None:
+    unit, rows = chart([row("2026-01-03", 5), row("2026-01-06", 7)], date(2026, 1, 1), 7)
+    assert unit == "day"
+    assert [(r.key[-5:], r.input) for r in rows] == [
+        ("01-03", 5),
+        ("01-04", 0),
+        ("01-05", 0),
+        ("01-06", 7),
+        ("01-07", 0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("days", "unit", "sums"),
+    [(90, "week", {"2026-01-26": 5, "2026-02-02": 7 + 9}), (1_000, "month", {"2026-01": 5, "2026-02": 16})],
+)
+def test_many_days_are_summed_by_week_or_month(days: int, unit: str, sums: dict[str, int]) -> None:
+    given_rows = [row("2026-01-31", 5), row("2026-02-03", 7), row("2026-02-05", 9)]
+    found, rows = chart(given_rows, date(2026, 1, 31), days)
+    assert found == unit
+    assert {r.key: r.input for r in rows if r.input} == sums
+    assert sum(r.cost for r in rows) == 21
+    assert sum(r.calls for r in rows) == 3

@@ -1,0 +1,537 @@
+"""`everthread sessions …` against a real store."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everthread.stores.base import NewCompaction, NewMessage, NewSession, Store
+
+SECRET = "ghp_" + "a1B2c3D4e5F6" * 3
+HOSTILE = "see [bold]this[/bold] :fire: \x1b[2J\x1b]0;owned\x07 \x9b31m \u202eevil 你好世界 lone \ud800 end\\"
+COMMANDS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""What a terminal would obey. On a pipe nothing of ours is among it."""
+MEGABYTES = 10_000_000
+
+
+def said(role: str, content: Any, **more: Any) -> NewMessage:
+    return NewMessage({"role": role, "content": content, **more}, tokens=7)  # type: ignore[typeddict-item]  # any shape
+
+
+def calling(call_id: str, tool: str, arguments: str) -> NewMessage:
+    calls = [{"id": call_id, "type": "function", "function": {"name": tool, "arguments": arguments}}]
+    return said("assistant", None, tool_calls=calls)
+
+
+@dataclass(frozen=True)
+class Thread:
+    """A thread that was compacted, branched and helped by a subagent; a compaction of it was taken back."""
+
+    id: str
+    tip: str
+    reverted: str
+    branch: str
+    subagent: str
+    ids: list[int]
+
+
+async def story(store: Store) -> Thread:
+    root = await store.create_session(NewSession(model="claude-sonnet-4-5", platform="cli", system="Be brief."))
+    first = await store.append(
+        root.id,
+        [
+            said("user", "Repair the parser in src/app/main.py, please."),
+            calling("c1", "terminal", '{"command": "pytest -q"}'),
+            said("tool", "\n".join(f"FAILED line {n}" for n in range(500)), tool_call_id="c1"),
+            said("assistant", "The parser is repaired."),
+        ],
+    )
+    ids = [message.id for message in first]
+    helper = await store.create_session(NewSession(kind="subagent", parent=root.id, model="gpt-5"))
+    await store.append(helper.id, [said("user", "Look for dead code.")])
+    summary = NewMessage({"role": "user", "content": "A summary of the beginning."}, kind="summary")
+    record = NewCompaction(
+        covered=ids[1:3], tokens_before=100_000, tokens_after=25_000, author="extractive", duration=2
+    )
+    tip = (await store.continue_session(root.id, [ids[0], summary, ids[3]], seen=4, compaction=record)).session
+    later = await store.append(root.id, [said("user", "And the lexer?"), said("assistant", "Also repaired.")])
+    undone = await store.continue_session(tip.id, [ids[0]], seen=5)
+    await store.undo(root.id)
+    branch = await store.branch(root.id, ids[0])
+    await store.append(branch.id, [said("user", "Use another way.")])
+    return Thread(root.id, tip.id, undone.session.id, branch.id, helper.id, [*ids, *(m.id for m in later)])
+
+
+@pytest.fixture
+def thread(fill: Any) -> Thread:
+    found: Thread = fill(story)
+    return found
+
+
+def started(*sessions: NewSession) -> Any:
+    async def work(store: Store) -> None:
+        for session in sessions:
+            await store.create_session(session)
+
+    return work
+
+
+def held(session: NewSession, *messages: NewMessage) -> Any:
+    async def work(store: Store) -> list[int]:
+        await store.create_session(session)
+        return [message.id for message in await store.append(session.id, messages)]
+
+    return work
+
+
+class TestList:
+    def test_threads_one_line_each(self, everthread: Any, thread: Thread) -> None:
+        shown = everthread("sessions", "list").stdout
+        lines = {line.split()[0]: line for line in shown.splitlines() if line.strip()}
+        assert {thread.id[:8], thread.branch[:8], thread.subagent[:8]} < set(lines)
+        assert thread.tip[:8] not in lines
+        for words in ("just now", "main", "6", "live", "claude-sonnet-4-5", "Repair the parser in src/app/main.py"):
+            assert words in lines[thread.id[:8]]
+        assert "branch" in lines[thread.branch[:8]]
+        assert "Look for dead code." in lines[thread.subagent[:8]]
+
+    def test_all_shows_continuations_and_reverted_sessions(self, everthread: Any, thread: Thread) -> None:
+        found = json.loads(everthread("sessions", "list", "--all", "--json").stdout)["sessions"]
+        kinds = {session["id"]: (session["kind"], session["state"]) for session in found}
+        assert kinds == {
+            thread.id: ("main", "ended (compression)"),
+            thread.tip: ("continuation", "live"),
+            thread.reverted: ("reverted", "ended (reverted)"),
+            thread.branch: ("branch", "live"),
+            thread.subagent: ("subagent", "live"),
+        }
+
+    def test_the_newest_first_in_pages(self, everthread: Any, fill: Any) -> None:
+        fill(started(*(NewSession(id=f"s{n:02}", title=f"number {n}", started=1_000.0 + n) for n in range(25))))
+        page = json.loads(everthread("sessions", "list", "--limit", "3", "--offset", "2", "--json").stdout)
+        assert [session["id"] for session in page["sessions"]] == ["s22", "s21", "s20"]
+        assert page["more"] is True
+        assert datetime.fromisoformat(page["sessions"][0]["started"]).timestamp() == 1_022.0
+        shown = everthread("sessions", "list").stdout
+        assert "number 24" in shown
+        assert "number 4 " not in shown
+        assert "--offset 20" in shown
+        assert "--offset" not in everthread("sessions", "list", "--offset", "20").stdout
+
+    def test_a_thread_that_goes_on_is_new_again(self, everthread: Any, fill: Any) -> None:
+        async def work(store: Store) -> None:
+            await store.create_session(NewSession(id="old", started=1_000.0))
+            await store.create_session(NewSession(id="young", started=2_000.0))
+            await store.continue_session("old", [], seen=0)
+
+        fill(work)
+        found = json.loads(everthread("sessions", "list", "--json").stdout)["sessions"]
+        assert [session["id"] for session in found] == ["old", "young"]
+
+    def test_by_tenant(self, everthread: Any, fill: Any) -> None:
+        fill(started(NewSession(id="a", tenant="one"), NewSession(id="b", tenant="two")))
+        assert [
+            s["id"] for s in json.loads(everthread("sessions", "list", "--json", "--tenant", "two").stdout)["sessions"]
+        ] == ["b"]
+
+    def test_an_empty_store(self, everthread: Any) -> None:
+        done = everthread("sessions", "list")
+        assert (done.returncode, done.stdout) == (0, "no sessions yet\n")
+        assert json.loads(everthread("sessions", "list", "--json").stdout) == {
+            "sessions": [],
+            "offset": 0,
+            "more": False,
+        }
+
+    def test_another_store(self, everthread: Any, fill: Any, tmp_path: Path) -> None:
+        fill(started(NewSession(id="elsewhere")), tmp_path / "other.db")
+        for url in (str(tmp_path / "other.db"), f"sqlite:///{tmp_path / 'other.db'}"):
+            assert "elsewhere" in everthread("sessions", "list", "--store", url).stdout
+        assert "elsewhere" not in everthread("sessions", "list").stdout
+
+
+class TestShow:
+    def test_everything_that_was_said_once_and_in_order(self, everthread: Any, thread: Thread) -> None:
+        for session in (thread.id, thread.tip, thread.reverted):
+            report = json.loads(everthread("sessions", "show", session, "--json").stdout)
+            assert report["thread"] == thread.id
+            assert [message["id"] for message in report["messages"]] == thread.ids
+        shown = everthread("sessions", "show", thread.id[:10]).stdout
+        places = [
+            shown.index(words) for words in ("Repair the parser", "→ terminal", "← terminal", "is repaired", "lexer?")
+        ]
+        assert places == sorted(places)
+        assert "A summary" not in shown
+
+    def test_what_the_model_sees(self, everthread: Any, thread: Thread) -> None:
+        shown = everthread("sessions", "show", thread.id, "--context").stdout
+        for words in ("Be brief.", "Repair the parser", "summary", "A summary of the beginning.", "And the lexer?"):
+            assert words in shown
+        assert "FAILED line" not in shown
+        report = json.loads(everthread("sessions", "show", thread.id, "--context", "--json").stdout)
+        assert report["system"] == "Be brief."
+        assert [message["kind"] for message in report["messages"]] == ["message", "summary", *["message"] * 3]
+
+    def test_long_results_are_cut_unless_asked_for(self, everthread: Any, thread: Thread) -> None:
+        shown = everthread("sessions", "show", thread.id).stdout
+        assert "FAILED line 0" in shown
+        assert "FAILED line 499" not in shown
+        assert "more characters (--full shows them)" in shown
+        assert "FAILED line 499" in everthread("sessions", "show", thread.id, "--full").stdout
+        one = everthread("sessions", "show", thread.id, "--message", str(thread.ids[2])).stdout
+        assert "FAILED line 499" in one
+        assert "← terminal" in one
+        assert "Repair" not in one
+
+    def test_a_part(self, everthread: Any, thread: Thread) -> None:
+        report = json.loads(everthread("sessions", "show", thread.id, "--offset", "3", "--limit", "2", "--json").stdout)
+        assert [message["id"] for message in report["messages"]] == thread.ids[3:5]
+
+    def test_a_branch_begins_with_what_it_shares(self, everthread: Any, thread: Thread) -> None:
+        shown = everthread("sessions", "show", thread.branch).stdout
+        assert shown.index("Repair the parser") < shown.index("Use another way.")
+        assert everthread("sessions", "show", thread.branch, "--message", str(thread.ids[0])).returncode == 0
+        done = everthread("sessions", "show", thread.branch, "--message", str(thread.ids[3]))
+        assert done.returncode == 2
+        assert f"has no message {thread.ids[3]}" in done.stderr
+
+    def test_a_stored_output(self, everthread: Any, fill: Any, thread: Thread) -> None:
+        async def work(store: Store) -> str:
+            return (await store.put_output(thread.id, f"the log\ntoken {SECRET}\nits end", tool="terminal")).id
+
+        output = fill(work)
+        shown = everthread("sessions", "show", thread.id, "--output", output).stdout
+        assert shown == "the log\ntoken [REDACTED]\nits end\n"
+        assert SECRET in everthread("sessions", "show", thread.id, "--output", output, "--raw").stdout
+        done = everthread("sessions", "show", thread.branch, "--output", output)
+        assert (done.returncode, done.stdout) == (2, "")
+
+    def test_secrets_stay_unless_asked_for(self, everthread: Any, fill: Any) -> None:
+        blocks = [{"type": "tool_use", "id": "t", "name": "login", "input": {"password": "hunter2-9XkQ"}}]
+        secrets = (said("user", f"My token is {SECRET}"), said("assistant", blocks))
+        fill(held(NewSession(id="s", title=f"token {SECRET}"), *secrets))
+        for arguments in (
+            ["show", "s"],
+            ["show", "s", "--json"],
+            ["list"],
+            ["list", "--json"],
+            ["tree", "s", "--json"],
+        ):
+            shown = everthread("sessions", *arguments).stdout
+            assert "[REDACTED]" in shown
+            assert SECRET not in shown
+            assert "hunter2" not in shown
+        for arguments in (["show", "s", "--raw"], ["show", "s", "--raw", "--json"]):
+            shown = everthread("sessions", *arguments).stdout
+            assert SECRET in shown
+            assert "hunter2-9XkQ" in shown
+
+    def test_thoughts_and_images(self, everthread: Any, fill: Any) -> None:
+        image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 5_000}}
+        thinking = {"type": "thinking", "thinking": "Let me see.", "signature": "x"}
+        asked = said("user", [{"type": "text", "text": "What is this?"}, image])
+        answered = said("assistant", [thinking, {"type": "text", "text": "A cat."}])
+        fill(held(NewSession(id="s"), asked, answered, said("assistant", "Sure.", reasoning_content="Hm.")))
+        shown = everthread("sessions", "show", "s", "--full").stdout
+        for words in ("What is this?", "[1 image]", "(thinking) Let me see.", "A cat.", "(thinking) Hm.", "Sure."):
+            assert words in shown
+        assert "AAAA" not in shown
+
+    def test_hostile_text_is_shown_not_obeyed(self, everthread: Any, fill: Any) -> None:
+        messages = (said("user", HOSTILE), calling("c", HOSTILE, HOSTILE), said("tool", HOSTILE, tool_call_id="c"))
+        odd = NewSession(id="odd", title=HOSTILE, model=HOSTILE.replace("\ud800", ""), platform="x\x1by")
+        fill(held(odd, *messages, said("odd\x1b[1mrole", "x")))
+        for arguments in (["list"], ["show", "odd"], ["show", "odd", "--full"], ["tree", "odd"], ["search", "evil"]):
+            done = everthread("sessions", *arguments)
+            assert done.returncode == 0, done.stderr
+            assert "[bold]this[/bold] :fire:" in done.stdout
+            assert "你好世界" in done.stdout
+            assert not COMMANDS.search(done.stdout)
+        for arguments in (["list"], ["show", "odd"], ["tree", "odd"], ["search", "evil"]):
+            done = everthread("sessions", *arguments, "--json")
+            json.loads(done.stdout)
+            assert not COMMANDS.search(done.stdout)
+        assert (
+            json.loads(everthread("sessions", "show", "odd", "--json").stdout)["messages"][0]["body"]["content"]
+            == HOSTILE
+        )
+
+    def test_a_huge_message(self, everthread: Any, fill: Any) -> None:
+        fill(held(NewSession(id="s"), said("user", "start " + "x" * MEGABYTES + " end"), said("assistant", "Read.")))
+        shown = everthread("sessions", "show", "s").stdout
+        assert len(shown) < 10_000
+        assert "start x" in shown
+        assert "Read." in shown
+        assert len(everthread("sessions", "show", "s", "--full").stdout) > MEGABYTES
+        assert len(everthread("sessions", "list").stdout) < 10_000
+
+    def test_one_view_at_a_time(self, everthread: Any, thread: Thread) -> None:
+        done = everthread("sessions", "show", thread.id, "--context", "--message", "1")
+        assert done.returncode == 2
+        assert "exclude each other" in done.stderr
+
+    def test_at_a_terminal_through_the_pager(self, at_terminal: Any, thread: Thread) -> None:
+        code, shown = at_terminal("sessions", "show", thread.id)
+        assert code == 0
+        assert "Repair the parser" in shown
+        assert "\x1b[" in shown
+
+    def test_a_session_without_messages(self, everthread: Any, fill: Any) -> None:
+        fill(started(NewSession(id="s")))
+        assert "no messages" in everthread("sessions", "show", "s").stdout
+
+
+class TestTree:
+    def test_how_sessions_hang_together(self, everthread: Any, thread: Thread) -> None:
+        for session in (thread.id, thread.tip):
+            shown = everthread("sessions", "tree", session).stdout
+            lines = {
+                found[1]: line for line in shown.splitlines() if (found := re.search(r"\b([0-9a-f]{8}) \w+  \d", line))
+            }
+            assert set(lines) == {
+                i[:8] for i in (thread.id, thread.tip, thread.reverted, thread.branch, thread.subagent)
+            }
+            assert "100,000 → 25,000 tokens (75.0% saved, by extractive, 2.0 s)" in lines[thread.tip[:8]]
+            depth = {name: re.search(r"[0-9a-f]{8}", line).start() for name, line in lines.items() if line}  # type: ignore[union-attr]
+            assert depth[thread.tip[:8]] == depth[thread.id[:8]] < depth[thread.reverted[:8]]
+            assert depth[thread.id[:8]] < depth[thread.subagent[:8]] == depth[thread.branch[:8]]
+
+    def test_for_programs(self, everthread: Any, thread: Thread) -> None:
+        report = json.loads(everthread("sessions", "tree", thread.id, "--json").stdout)
+        found = {session["id"]: session for session in report["sessions"]}
+        assert found[thread.tip]["compaction"]["tokens_before"] == 100_000
+        assert found[thread.reverted]["kind"] == "reverted"
+        assert found[thread.branch]["branched_at"] == thread.ids[0]
+        assert found[thread.subagent]["parent"] == thread.id
+
+
+class TestSearch:
+    def test_ranked_places_with_their_words(self, everthread: Any, thread: Thread) -> None:
+        hits = json.loads(everthread("sessions", "search", "lexer", "--json").stdout)["hits"]
+        assert [(hit["message"], hit["thread"], hit["role"]) for hit in hits] == [(thread.ids[4], thread.id, "user")]
+        assert "lexer" in hits[0]["snippet"]
+        datetime.fromisoformat(hits[0]["created"])
+        shown = everthread("sessions", "search", "lexer").stdout
+        assert f"#{thread.ids[4]}" in shown
+        assert "And the lexer?" in shown
+
+    @pytest.mark.usefixtures("thread")
+    def test_the_words_stand_out_at_a_terminal(self, at_terminal: Any) -> None:
+        assert re.search(r"\x1b\[[\d;]*7[\d;]*mlexer\x1b\[0m", at_terminal("sessions", "search", "LEXER")[1])
+
+    @pytest.mark.parametrize(
+        ("options", "found"),
+        [
+            (["--role", "user"], 1),
+            (["--role", "assistant"], 1),
+            (["--tool", "terminal"], 0),
+            (["--since", "1h"], 2),
+            (["--until", "1h"], 0),
+            (["--since", "2020-01-01", "--until", "2020-02-01"], 0),
+            (["--tenant", "other"], 0),
+            (["--limit", "1"], 1),
+            (["--offset", "1"], 1),
+        ],
+    )
+    @pytest.mark.usefixtures("thread")
+    def test_narrowed(self, everthread: Any, options: list[str], found: int) -> None:
+        assert len(json.loads(everthread("sessions", "search", "parser", "--json", *options).stdout)["hits"]) == found
+
+    def test_in_a_thread_or_a_session_by_prefix(self, everthread: Any, thread: Thread) -> None:
+        for options, words, found in (
+            (["--thread", thread.tip[:12]], "dead", 0),
+            (["--thread", thread.subagent[:12]], "dead", 1),
+            (["--session", thread.id[:12]], "lexer", 0),
+            (["--session", thread.tip[:12]], "lexer", 1),
+        ):
+            hits = json.loads(everthread("sessions", "search", words, "--json", *options).stdout)["hits"]
+            assert len(hits) == found, options
+
+    def test_a_thread_is_searched_in_its_own_tenant(self, everthread: Any, fill: Any) -> None:
+        fill(held(NewSession(id="s", tenant="two"), said("user", "needle")))
+        assert everthread("sessions", "search", "needle").stdout == "nothing found\n"
+        assert "needle" in everthread("sessions", "search", "needle", "--thread", "s").stdout
+
+    @pytest.mark.parametrize("text", ['"open', "a AND (", "", "'; DROP TABLE *"])
+    @pytest.mark.usefixtures("thread")
+    def test_any_text_may_be_asked_for(self, everthread: Any, text: str) -> None:
+        done = everthread("sessions", "search", "--json", "--", text)
+        assert done.returncode == 0, done.stderr
+        json.loads(done.stdout)
+
+    def test_a_time_that_is_none(self, everthread: Any) -> None:
+        done = everthread("sessions", "search", "x", "--since", "someday")
+        assert done.returncode == 2
+        assert "'someday' is no time" in done.stderr
+
+
+class TestExportAndImport:
+    def test_round_trip(self, everthread: Any, thread: Thread, tmp_path: Path) -> None:
+        first, other = str(tmp_path / "all.jsonl"), str(tmp_path / "other.db")
+        done = everthread("sessions", "export", "--all", "-o", first)
+        assert done.stdout.startswith("3 threads, ")
+        assert stat.S_IMODE(Path(first).stat().st_mode) == 0o600
+        assert "3 threads imported" in everthread("sessions", "import", first, "--store", other).stdout
+        again = everthread("sessions", "export", "--all", "--store", other).stdout
+        assert sorted(again.splitlines()) == sorted(Path(first).read_text("utf-8").splitlines())
+        here, there = (
+            json.loads(everthread("sessions", "show", thread.id, "--context", "--json", *where).stdout)["messages"]
+            for where in ([], ["--store", other])
+        )
+        assert [(m["kind"], m["body"], m["created"]) for m in here] == [
+            (m["kind"], m["body"], m["created"]) for m in there
+        ]
+
+    def test_a_thread_brings_its_subagents(self, everthread: Any, thread: Thread) -> None:
+        lines = [json.loads(line) for line in everthread("sessions", "export", thread.tip[:12]).stdout.splitlines()]
+        assert [line["thread"] for line in lines if line["type"] == "everthread"] == [thread.id, thread.subagent]
+
+    def test_through_a_pipe_whatever_the_text(self, everthread: Any, fill: Any, tmp_path: Path) -> None:
+        fill(held(NewSession(id="s"), said("user", HOSTILE), said("assistant", [{"type": "text", "text": HOSTILE}])))
+        exported = everthread("sessions", "export", "s").stdout
+        other = str(tmp_path / "other.db")
+        done = everthread("sessions", "import", "-", "--store", other, "--json", given=exported.encode())
+        assert json.loads(done.stdout) == {"threads": ["s"]}
+        assert everthread("sessions", "export", "s", "--store", other).stdout == exported
+
+    @pytest.mark.parametrize(
+        "garbage",
+        [
+            b"not json",
+            b"[1, 2]",
+            b"",
+            b'{"type": "message"}',
+            b"[" * 50_000,
+            b'{"type": "nonsense"}',
+            b'{"no": "type"}',
+            b'{"type": []}',
+        ],
+        ids=lambda value: repr(value)[:24],
+    )
+    def test_garbage_imports_nothing(self, everthread: Any, thread: Thread, tmp_path: Path, garbage: bytes) -> None:
+        lines = everthread("sessions", "export", thread.subagent).stdout.encode().splitlines()
+        file, other = tmp_path / "x.jsonl", str(tmp_path / "other.db")
+        file.write_bytes(b"\n".join([*lines[:2], garbage, *lines[2:]]))
+        done = everthread("sessions", "import", str(file), "--store", other)
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"everthread: {file}: ")
+        assert done.stderr.count("\n") == 1
+        assert re.search(r"\bline 3\b", done.stderr)
+        assert everthread("sessions", "list", "--store", other).stdout == "no sessions yet\n"
+
+    @pytest.mark.parametrize("given", [b"", b"\xff\xfe\n", b"hello", b'{"type": "session"}'])
+    def test_what_is_no_export(self, everthread: Any, given: bytes) -> None:
+        done = everthread("sessions", "import", "-", given=given)
+        assert done.returncode == 2
+        assert done.stderr.startswith("everthread: standard input: ")
+        assert done.stderr.count("\n") == 1
+
+    def test_what_is_there_stays(self, everthread: Any, thread: Thread, tmp_path: Path) -> None:
+        exported = everthread("sessions", "export", thread.id).stdout
+        done = everthread("sessions", "import", "-", given=exported.encode())
+        assert done.returncode == 1
+        assert "already" in done.stderr
+        file = tmp_path / "x.jsonl"
+        file.write_text("precious", "utf-8")
+        assert everthread("sessions", "export", thread.id, "-o", str(file)).returncode == 2
+        assert file.read_text("utf-8") == "precious"
+
+    def test_bad_requests(self, everthread: Any, thread: Thread, tmp_path: Path) -> None:
+        new = tmp_path / "new.jsonl"
+        for arguments in (
+            ["export"],
+            ["export", thread.id, "--all"],
+            ["export", thread.id, "-o", str(tmp_path / "no" / "x")],
+            ["export", thread.id, "nonsense", "-o", str(new)],
+            ["import", str(tmp_path / "absent")],
+            ["import", str(tmp_path)],
+        ):
+            done = everthread("sessions", *arguments)
+            assert (done.returncode, done.stdout) == (2, ""), arguments
+            assert done.stderr.count("\n") == 1
+        assert not new.exists()
+
+
+class TestUndo:
+    def test_back_to_every_message(self, everthread: Any, thread: Thread) -> None:
+        done = everthread("sessions", "undo", thread.tip[:12])
+        assert f"thread {thread.id[:8]} goes on in session {thread.id[:8]}, with 6 messages" in done.stdout
+        report = json.loads(everthread("sessions", "show", thread.id, "--context", "--json").stdout)
+        assert [message["id"] for message in report["messages"]] == thread.ids
+
+    def test_nothing_to_undo(self, everthread: Any, thread: Thread) -> None:
+        assert json.loads(everthread("sessions", "undo", thread.id, "--json").stdout)["messages"] == 6
+        done = everthread("sessions", "undo", thread.id)
+        assert done.returncode == 1
+        assert "no compaction" in done.stderr
+
+
+class TestDelete:
+    def gone(self, everthread: Any, session: str) -> bool:
+        return bool(everthread("sessions", "show", session).returncode == 2)
+
+    def test_needs_yes_where_nobody_can_be_asked(self, everthread: Any, thread: Thread) -> None:
+        done = everthread("sessions", "delete", thread.id, given=b"y\n")
+        assert done.returncode == 2
+        assert "--yes" in done.stderr
+        assert not self.gone(everthread, thread.id)
+        assert "1 subagent thread (" in everthread("sessions", "delete", thread.tip, "--yes").stdout
+        assert self.gone(everthread, thread.id)
+        assert self.gone(everthread, thread.subagent)
+        assert "Repair the parser" in everthread("sessions", "show", thread.branch).stdout
+
+    def test_asks_at_a_terminal(self, everthread: Any, at_terminal: Any, thread: Thread) -> None:
+        code, shown = at_terminal("sessions", "delete", thread.id[:12], typed=b"n\n")
+        assert code == 1
+        assert f"Delete thread {thread.id[:8]}" in shown
+        assert "nothing was deleted" in shown
+        assert not self.gone(everthread, thread.id)
+        assert at_terminal("sessions", "delete", thread.id, typed=b"y\n")[0] == 0
+        assert self.gone(everthread, thread.id)
+
+    def test_for_programs(self, everthread: Any, thread: Thread) -> None:
+        done = everthread("sessions", "delete", thread.id, "--yes", "--json")
+        assert json.loads(done.stdout) == {"thread": thread.id, "sessions": 4}
+
+
+BY_ID = ["show", "tree", "export", "undo", "delete"]
+
+
+@pytest.mark.parametrize("command", BY_ID)
+def test_ids_that_name_none_or_several(everthread: Any, fill: Any, command: str) -> None:
+    fill(started(NewSession(id="abc1"), NewSession(id="abc2"), NewSession(id="other", tenant="two")))
+    for prefix, words in (("zzz", "begins with 'zzz'"), ("abc", "give more of the id"), ("", "begins with ''")):
+        done = everthread("sessions", command, "--", prefix)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert words in done.stderr
+        assert done.stderr.count("\n") == 1
+    assert everthread("sessions", command, "--tenant", "one", "other").returncode == 2
+
+
+def test_an_id_that_is_no_text(everthread: Any) -> None:
+    done = everthread("sessions", "show", b"\xff\xfe")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "mysql://user@host/db"])
+def test_a_store_of_an_unknown_kind(everthread: Any, url: str) -> None:
+    done = everthread("sessions", "list", "--store", url)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_store_that_is_no_store(everthread: Any, tmp_path: Path) -> None:
+    file = tmp_path / "x.db"
+    file.write_bytes(b"this is not a database at all" * 100)
+    done = everthread("sessions", "list", "--store", str(file))
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert file.read_bytes() == b"this is not a database at all" * 100

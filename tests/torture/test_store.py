@@ -1,0 +1,42 @@
+"""What the store's tests do, many times over."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from everthread.stores.sql_store import SqlStore
+from tests.stores.model import OPERATIONS, Model
+from tests.stores.postgres_server import Server
+from tests.stores.test_crashes import crash_server, kill_talkers, share_threads
+
+pytestmark = pytest.mark.timeout(3 * 3600)
+
+
+def test_a_thousand_kills(url: str, tmp_path: Path) -> None:
+    kill_talkers(url, tmp_path, 1_000)
+
+
+def test_a_hundred_crashes_of_the_server(own_server: Server, tmp_path: Path) -> None:
+    crash_server(own_server, tmp_path, 100)
+
+
+def test_eight_processes_share_threads_for_long(url: str, tmp_path: Path) -> None:
+    share_threads(url, tmp_path, processes=8, amount=400)
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_long_sequences_of_operations(store: SqlStore, elsewhere: SqlStore, seed: int) -> None:
+    chance = random.Random(seed)  # noqa: S311 - chance, not secrecy
+    model = Model(store)
+    await model.start(3, 0)
+    for _ in range(200):
+        await getattr(model, chance.choice(OPERATIONS))(chance.randrange(40), chance.randrange(40))
+    await model.compare(store)
+    for thread in model.threads:
+        lines = await store.export(thread.id)
+        await elsewhere.import_lines(lines)
+        assert await elsewhere.export(thread.id) == lines
+    await model.compare(elsewhere)
