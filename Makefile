@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit bench lock clean
+.PHONY: help demo test lint types unit torture bench docs lock clean
 
 help: ## what can be done
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -33,6 +33,12 @@ types: $(READY)
 unit: $(READY)
 	$(BIN)/pytest -n 2 --cov --cov-report=
 	$(BIN)/coverage report --include='src/everthread/core/*,src/everthread/wire/*' --fail-under=100
+
+torture: $(READY) ## the long runs: thousands of kills, crashes of the server, long sequences
+	$(BIN)/pytest tests/torture
+
+docs: $(READY) ## write the generated pages
+	$(BIN)/python docs/generate.py
 
 bench: $(READY) ## side-by-side measurements
 	$(BIN)/python -m benchmarks

@@ -5,7 +5,12 @@ The tree:
     errors      every exception
     core/       pure: messages, tokens, usage, budgets, boundaries, pruning, caching, redaction, overflow, facts
     wire/       pure codecs: OpenAI chat, OpenAI responses, Anthropic, their streams
+    engines/    what to keep: the engine interface, which engine is used, the compressor
+    summarizers/  who writes a summary: extractive, a model, the chain between them
+    stores/     where conversations live: SQLite, PostgreSQL
     config      config.yaml
+    compose     where the parts are put together
+    testing     test doubles
     cli/        the `everthread` command
 
 The public names below are stable. They are loaded when first used, so that importing the package costs next to
@@ -18,52 +23,83 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from everthread._version import __version__
-from everthread.errors import ConfigError, EverthreadError, InputError, TranscriptError, WireError
+from everthread.errors import (
+    ConfigError,
+    EngineError,
+    EverthreadError,
+    InputError,
+    StoreError,
+    SummaryError,
+    TranscriptError,
+    WireError,
+)
 
 if TYPE_CHECKING:
+    from everthread.compose import acompress, compress, open_store
     from everthread.config import Config, load_config
     from everthread.core.caching import apply_cache_control
     from everthread.core.overflow import ErrorVerdict, classify_error
     from everthread.core.redaction import redact
     from everthread.core.repair import repair_messages
+    from everthread.core.summary import Compaction
     from everthread.core.tokens import TokenCounter, estimate_request_tokens
     from everthread.core.usage import CanonicalUsage, normalize_usage
     from everthread.core.validity import Problem, validate_messages
+    from everthread.engines.base import ContextEngine
+    from everthread.engines.compressor import ContextCompressor
+    from everthread.engines.registry import register_context_engine
 
 __all__ = [
     "CanonicalUsage",
+    "Compaction",
     "Config",
     "ConfigError",
+    "ContextCompressor",
+    "ContextEngine",
+    "EngineError",
     "ErrorVerdict",
     "EverthreadError",
     "InputError",
     "Problem",
+    "StoreError",
+    "SummaryError",
     "TokenCounter",
     "TranscriptError",
     "WireError",
     "__version__",
+    "acompress",
     "apply_cache_control",
     "classify_error",
+    "compress",
     "estimate_request_tokens",
     "load_config",
     "normalize_usage",
+    "open_store",
     "redact",
+    "register_context_engine",
     "repair_messages",
     "validate_messages",
 ]
 
 _PLACES = {
     "CanonicalUsage": "core.usage",
+    "Compaction": "core.summary",
     "Config": "config",
+    "ContextCompressor": "engines.compressor",
+    "ContextEngine": "engines.base",
     "ErrorVerdict": "core.overflow",
     "Problem": "core.validity",
     "TokenCounter": "core.tokens",
+    "acompress": "compose",
     "apply_cache_control": "core.caching",
     "classify_error": "core.overflow",
+    "compress": "compose",
     "estimate_request_tokens": "core.tokens",
     "load_config": "config",
     "normalize_usage": "core.usage",
+    "open_store": "compose",
     "redact": "core.redaction",
+    "register_context_engine": "engines.registry",
     "repair_messages": "core.repair",
     "validate_messages": "core.validity",
 }

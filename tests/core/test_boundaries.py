@@ -7,13 +7,13 @@ import json
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.core.boundaries import Boundaries, Room, choose, latest_piece, open_group, without_earlier_summary
 from everthread.core.messages import Message, results_of, text_of
 from everthread.core.summary import is_summary
-from everthread.core.transcript import groups, latest_user_index, open_calls, user_text
+from everthread.core.transcript import groups, latest_user_index, user_text
 from tests.core.strategies import SUMMARY, histories
 from tests.shared_data import shared
 
@@ -218,11 +218,10 @@ def check(messages: list[Message], cut: Boundaries, count: Any) -> None:
         last = [user_text(message) for message in kept if message.get("role") == "user"]
         assert user_text(messages[latest]) in last, "the latest user message was lost"
     assert cut.tokens == sum(map(count, kept))
-    if open_group(messages) is not None:
-        assert open_calls(cut.tail(messages)) or cut.head_end == len(messages) or open_calls(cut.head(messages))
+    unanswered = open_group(messages)
+    assert unanswered is None or not cut.head_end <= unanswered < cut.tail_start, "open calls were touched"
 
 
-@settings(deadline=None, max_examples=60)
 @given(histories(), st.integers(0, 3_000), st.integers(0, 30), st.integers(0, 4_000))
 def test_every_history_is_cut_soundly(messages: list[Message], tail: int, last: int, limit: int) -> None:
     before = copy.deepcopy(messages)
@@ -231,16 +230,8 @@ def test_every_history_is_cut_soundly(messages: list[Message], tail: int, last: 
     assert cut == choose(messages, room(tail, last, limit), count)
     check(messages, cut, count)
     assert cut.tail_start <= choose(messages, room(tail // 2, 0, limit), count).tail_start
-
-
-@settings(deadline=None, max_examples=60)
-@given(histories(), st.integers(0, 3_000), st.integers(0, 30), st.integers(0, 4_000))
-def test_messages_are_protected_only_within_the_limit(
-    messages: list[Message], tail: int, last: int, limit: int
-) -> None:
     plain = choose(messages, room(tail, 0, limit), count)
-    cut = choose(messages, room(tail, last, limit), count)
-    assert cut.tail_start == plain.tail_start or cut.tokens <= limit
+    assert cut.tail_start == plain.tail_start or cut.tokens <= limit, "messages are protected only within the limit"
 
 
 REAL = ["coding-long-claude", *[f"support-{model}-{n}" for model in ("claude45", "gpt41") for n in range(6)]]

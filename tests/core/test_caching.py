@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 from everthread.core.caching import (
     apply_cache_control,
     caching_line,
-    is_extension,
     last_marker,
     mark_system,
     shared_prefix,
-    supports_cache_control,
     without_cache_control,
 )
 from everthread.core.exchange import Request
@@ -229,6 +227,8 @@ def test_a_mark_stays_where_the_provider_would_not_look_back(blocks_since: int, 
     assert previous == 3
     marked = apply_cache_control(history, native_anthropic=True, previous=previous)
     assert marked_indices(marked) == expected
+    carried = apply_cache_control([*apply_cache_control(history[:4]), *history[4:]], native_anthropic=True)
+    assert marked_indices(carried) == expected, "marks of the previous call tell where it was"
 
 
 @pytest.mark.parametrize("previous", [None, -1, 0, 5, 7, 8, 99])
@@ -296,7 +296,6 @@ def test_the_system_prompt_kept_apart() -> None:
     ],
 )
 def test_who_understands_marks(model: str, provider: str, base_url: str | None, route: str | None) -> None:
-    assert supports_cache_control(model, provider, base_url) is (route is not None)
     line = caching_line(model, provider, base_url, ttl="1h")
     assert line == (f"💾 Prompt caching: ENABLED (Claude via {route}, 1h TTL)" if route else None)
 
@@ -319,10 +318,9 @@ def test_a_longer_request_extends_a_shorter_one_whatever_its_marks() -> None:
     diff = shared_prefix(a, b)
     assert (diff.shared_messages, diff.extends, diff.where) == (2, True, None)
     assert str(diff) == "extends it: all 2 messages are shared"
-    assert is_extension(a, b)
-    assert is_extension(a, request(*a.messages, user("c"), tools=a.tools))
-    assert not is_extension(b, a)
-    assert is_extension(request(system=None), request(system=""))
+    assert shared_prefix(a, request(*a.messages, user("c"), tools=a.tools)).extends
+    assert not shared_prefix(b, a).extends
+    assert shared_prefix(request(system=None), request(system="")).extends
 
 
 CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]}

@@ -121,6 +121,14 @@ DIFFERENT = [
     (call("[1]"), call("[1] ")),
     ({"role": "assistant", "content": REMINDER}, {"role": "assistant", "content": ""}),
     ({"role": "user", "content": "\ud800"}, {"role": "user", "content": "\ud801"}),
+    *(
+        ({"role": "user", "content": text.format("a")}, {"role": "user", "content": text.format("b")})
+        for text in (
+            "This session is being continued from a previous conversation about {}.",
+            "<command-name>/{}</command-name>",
+            "<persisted-output>{}</persisted-output>",
+        )
+    ),
 ]
 
 

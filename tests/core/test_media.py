@@ -109,7 +109,10 @@ def test_no_bytes_break_the_reader(data: bytes, magic: bytes) -> None:
         ("openai/gpt-4o", (512, 512), 255),
         ("gpt-4o-mini", (1024, 1024), 2833 + 4 * 5667),
         ("gpt-4.1-mini", (1024, 1024), 1659),
-        ("gpt-4.1-mini", (4000, 4000), 2489),
+        ("gpt-4.1-mini", (1800, 2400), 2353),  # 1452 squares
+        ("gpt-4.1-mini", (4000, 4000), 2465),
+        ("gpt-4.1-mini", (9000, 3), 104),
+        ("gpt-5.4-mini", (1800, 2400), 2353),
         ("gpt-5-nano", (1024, 1024), 2520),
         ("o4-mini", (1024, 1024), 1762),
         ("gpt-5", (1024, 1024), 630),
@@ -134,6 +137,11 @@ def test_pictures_cost_what_the_provider_documents(model: str | None, size: tupl
 def test_low_detail_costs_little() -> None:
     assert image_tokens(openai(png(2000, 2000), detail="low"), "gpt-4o") == 85
     assert image_tokens(openai(png(1280, 720), detail="low"), "gpt-5.4") == 173
+    large = png(3200, 3200)
+    assert image_tokens(openai(large, detail="original"), "gpt-5.4") == 12_000
+    assert image_tokens(openai(large, detail="auto"), "gpt-5.4") == image_tokens(openai(large), "gpt-5.4") == 3_000
+    assert image_tokens(openai(large, detail="high"), "gpt-5.5") == 3_000
+    assert image_tokens(openai(large), "gpt-5.5") == image_tokens(openai(large), "gpt-5.6") == 12_000
     assert image_tokens({"type": "input_image", "image_url": url(png(2000, 2000)), "detail": "low"}, "gpt-4o") == 85
 
 

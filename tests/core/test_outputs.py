@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.core.messages import Call, Message, Result
@@ -89,7 +89,6 @@ def test_citations_are_found_once_each_in_order() -> None:
     assert cited_outputs(f"{two} then {one}, `{two}`; not output:123 nor x{one} nor {one}0") == [two, one]
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.text())
 def test_a_file_name_never_leaves_its_directory(cited: str) -> None:
     name = file_name(cited)
@@ -146,7 +145,6 @@ def test_a_block_that_would_not_be_shorter_is_not_made() -> None:
     assert stored(outputs(90), OutputLimits(10, 10, 100, 10)) == []
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(st.integers(0, 6_000), max_size=6))
 def test_after_storing_the_turn_is_under_its_limit_or_nothing_more_can_be_done(sizes: list[int]) -> None:
     results = outputs(*sizes)

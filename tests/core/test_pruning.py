@@ -7,7 +7,7 @@ import json
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.core.messages import Message, calls_of, images_in, results_of
@@ -114,6 +114,8 @@ def test_a_result_block_stays_a_block() -> None:
     pruned = whole({"role": "assistant", "content": [THINKING, use]}, {"role": "user", "content": [block, said]})
     line = "[bash] ran `make` -> it was denied, 101 lines output"
     assert pruned.messages[1]["content"] == [{**block, "content": line}, said]
+    message = {**result(content=block["content"]), "is_error": True}
+    assert whole(made(command="make"), message).messages[1]["content"] == line
 
 
 def test_parts_of_a_result_become_one() -> None:
@@ -298,7 +300,6 @@ def _parts(message: Message) -> list[dict[str, Any]]:
     return content if isinstance(content, list) else [{"type": "text", "text": content}]
 
 
-@settings(deadline=None, max_examples=60)
 @given(histories(), st.data())
 def test_every_history_is_pruned_soundly(messages: list[Message], data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(messages)))

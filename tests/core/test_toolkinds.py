@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.core.messages import Call
@@ -94,7 +94,7 @@ LOG = "collecting\n" * 2_998 + "E   ValueError: bad port\nCommand exited with co
         (call("amend", file="a.txt", new_str="x"), "ok", "[amend] changed a.txt -> ok, 2 chars"),
         (call("invoke", command="ls"), "a\nb", "[invoke] ran `ls` -> 2 lines output"),
         (
-            call("get_order", orderId="A-1", lines=[1]),
+            call("get_order", orderId="A-1", lines=[{"n": 1}]),
             json.dumps({"id": "A-1", "status": "sent", "items": []}),
             "[get_order] order_id=A-1 -> status=sent, 44 chars",
         ),
@@ -106,7 +106,18 @@ LOG = "collecting\n" * 2_998 + "E   ValueError: bad port\nCommand exited with co
         (
             call("lookup", ids=[1, 2]),
             json.dumps({"names": [], "places": {}}),
-            "[lookup] ids -> names, places, 27 chars",
+            "[lookup] ids=[1, 2] -> names, places, 27 chars",
+        ),
+        (
+            call("view", path="a.py", view_range=[1, 20]),
+            "x\ny",
+            "[view] read a.py (view_range=[1, 20]) -> 2 lines",
+        ),
+        (call("read_many_files", paths=["a.py", "b.py"]), "x\ny", "[read_many_files] read a.py b.py -> 2 lines"),
+        (
+            call("search_files", pattern="x"),
+            json.dumps({"total_count": 7, "matches": []}),
+            "[search_files] searched `x` -> total_count=7, 33 chars",
         ),
         (call("plan"), "All set.", "[plan] -> All set., 8 chars"),
         (
@@ -179,7 +190,6 @@ NAMES = st.sampled_from(["bash", "read_file", "edit", "Write", "grep", "fetch", 
 KEYS = st.sampled_from(["command", "path", "file_path", "pattern", "url", "content", "old_str", "offset"])
 
 
-@settings(deadline=None, max_examples=60)
 @given(NAMES, st.dictionaries(KEYS, JSON, max_size=4), st.text(max_size=400), st.booleans())
 def test_any_call_is_told_in_one_short_line(name: str, arguments: dict[str, Any], text: str, failed: bool) -> None:
     made = Call("c", name, json.dumps(arguments))

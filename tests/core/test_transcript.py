@@ -13,13 +13,10 @@ from everthread.core.transcript import (
     Span,
     Turn,
     groups,
-    has_injected,
     head_length,
     is_user_message,
     latest_user_index,
-    open_calls,
     spans,
-    strip_injected,
     turns,
     user_text,
 )
@@ -55,7 +52,6 @@ class TestGroups:
     def test_a_missing_result_is_named(self) -> None:
         messages = [calls("a", "b"), result("a"), user("go on")]
         assert groups(messages) == [Group(0, ("a", "b"), (1,), ("b",))]
-        assert open_calls(messages) == {"b"}
 
     def test_a_result_goes_to_the_latest_call_of_its_id(self) -> None:
         assert [g.results for g in groups([calls("a"), user("x"), calls("a"), result("a")])] == [(), (3,)]
@@ -129,13 +125,10 @@ class TestUserMessages:
         assert latest_user_index(messages) == 0
         assert latest_user_index([says("b")]) is None
 
-    def test_injected_text_is_noticed(self) -> None:
-        assert has_injected("<system-reminder>x</system-reminder>hi")
-        assert not has_injected("  hi  ")
-
-    def test_many_unclosed_tags_cost_one_pass(self) -> None:
-        text = "<system-reminder>" * 50_000
-        assert strip_injected(text) == text
+    def test_what_agents_write_in_the_users_name_is_no_user_message(self) -> None:
+        messages = [user("fix it"), says("<function=ls>"), user("EXECUTION RESULT of [ls]:\nnever touch main.py")]
+        assert latest_user_index(messages) == 0
+        assert turns(messages) == [Turn(0, 3, 0)]
 
 
 class TestTurns:
@@ -158,6 +151,9 @@ class TestHead:
             ([user("a")], 1),
             ([says("hi"), user("a"), says("b")], 3),
             ([{"role": "system", "content": "s"}, says("hi")], 1),
+            ([{"role": "system", "content": "s"}, calls("x"), result("x"), user("a"), says("b")], 1),
+            ([user("<environment_context>x</environment_context>"), user("a"), says("b"), user("c")], 3),
+            ([user("This session is being continued from a previous conversation."), calls("x"), user("a")], 0),
             ([], 0),
         ],
     )

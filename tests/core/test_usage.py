@@ -100,6 +100,15 @@ CHAT = {
         ({"prompt_n": 26, "cache_n": 100, "predicted_n": 12}, (26, 100, 0, 12, 0)),
         ({"input": 3, "output": 4, "cache_read": 5, "cache_write": 6, "cost_usd": 0.1}, (3, 5, 6, 4, 0)),
         ({"billed_units": {"input_tokens": 1}, "tokens": {"input_tokens": 30, "output_tokens": 4}}, (30, 0, 0, 4, 0)),
+        ({"input_tokens": 90, "output_tokens": 5, "cached_tokens": 50}, (40, 50, 0, 5, 0)),
+        (
+            {"input_tokens": 90, "output_tokens": 5, "prompt_tokens_details": {"cached_tokens": 50}},
+            (40, 50, 0, 5, 0),
+        ),
+        (
+            {"prompt_tokens": 90, "completion_tokens": 5, "cache_read_tokens": 50, "cache_write_tokens": 10},
+            (30, 50, 10, 5, 0),
+        ),
         # inside an answer
         ({"id": "msg", "usage": ANTHROPIC}, (10, 800, 190, 50, 0)),
         ({"usageMetadata": {"promptTokenCount": 10}}, (10, 0, 0, 0, 0)),
@@ -117,7 +126,9 @@ def test_what_providers_report(raw: dict[str, Any], expected: tuple[int, ...]) -
 def test_the_api_settles_what_the_fields_leave_open() -> None:
     raw = {"input_tokens": 1000, "cache_read_input_tokens": 900, "output_tokens": 1}
     assert buckets(raw) == buckets(raw, "anthropic") == (1000, 900, 0, 1, 0)
-    assert buckets(raw, "openai_responses") == (100, 900, 0, 1, 0)
+    assert buckets(raw, "openai_responses") == buckets(raw, "openai") == (100, 900, 0, 1, 0)
+    assert buckets(RESPONSES, "openai") == buckets(RESPONSES)
+    assert buckets(CHAT, "chat_completions") == buckets(CHAT, "anthropic_messages") == buckets(CHAT)
     assert buckets({**RESPONSES}, "anthropic")[0] == 1000
 
 

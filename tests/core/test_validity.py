@@ -23,7 +23,7 @@ def call(call_id: Any = "a", name: str = "f") -> Dirt:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": "{}"}}
 
 
-def made(*calls: Dirt) -> Dirt:
+def made(*calls: Any) -> Dirt:
     return {"role": "assistant", "content": None, "tool_calls": list(calls)}
 
 
@@ -37,6 +37,11 @@ def use(call_id: str = "a") -> Dirt:
 
 def block(call_id: str = "a") -> Dirt:
     return {"type": "tool_result", "tool_use_id": call_id, "content": "ok"}
+
+
+def parts(message: Any) -> list[Dirt]:
+    content = message.get("content") if isinstance(message, dict) else None
+    return [p for p in content if isinstance(p, dict)] if isinstance(content, list) else []
 
 
 HI: Dirt = {"role": "user", "content": "hi"}
@@ -67,6 +72,22 @@ CASES: list[tuple[str, str, list[Any], list[tuple[int, str]]]] = [
         [HI, use(), {"role": "user", "content": [block()]}],
         [(1, "foreign-block"), (2, "foreign-block")],
     ),
+    ("no part", "openai", [HI, made(call()), result(content=[])], [(2, "content-missing")]),
+    ("nothing but calls", "openai", [HI, {**made(call()), "content": []}, result()], []),
+    ("nothing at all", "openai", [HI, {"role": "assistant", "content": []}], [(1, "content-missing")]),
+    ("no call", "openai", [HI, made(call(), "?"), result()], [(1, "call-shape")]),
+    (
+        "no text",
+        "openai",
+        [HI, made({**call(), "function": {"name": "f", "arguments": {"x": 1}}}), result()],
+        [(1, "call-shape")],
+    ),
+    (
+        "a free-form call",
+        "openai",
+        [HI, made({"id": "a", "type": "custom", "custom": {"name": "f", "input": "x"}}), result()],
+        [],
+    ),
     ("ids may return", "openai", [HI, made(call()), result(), made(call()), result()], []),
     ("blocks", "anthropic", [HI, use(), {"role": "user", "content": [block()]}], []),
     ("converted", "anthropic", [SYSTEM, HI, made(call()), result()], []),
@@ -85,6 +106,12 @@ CASES: list[tuple[str, str, list[Any], list[tuple[int, str]]]] = [
         "anthropic",
         [HI, use(), {"role": "user", "content": [{"type": "text", "text": "x"}, block()]}],
         [(2, "result-after-text")],
+    ),
+    (
+        "blocks of another role",
+        "anthropic",
+        [{"role": "user", "content": [*use()["content"], *parts(HI)]}, {"role": "assistant", "content": [block()]}],
+        [(0, "misplaced-block"), (1, "orphan-result"), (1, "misplaced-block")],
     ),
     ("nothing", "anthropic", [], []),
 ]
@@ -113,11 +140,6 @@ def test_repair_mends_every_case(api: str, messages: list[Any], problems: list[t
         assert mended.actions
 
 
-def parts(message: Any) -> list[Dirt]:
-    content = message.get("content") if isinstance(message, dict) else None
-    return [p for p in content if isinstance(p, dict)] if isinstance(content, list) else []
-
-
 def test_an_unknown_api_is_refused() -> None:
     with pytest.raises(InputError, match="gemini"):
         validate_messages([], api="gemini")
@@ -140,6 +162,20 @@ class TestRepair:
     def test_in_flight_still_answers_older_calls(self) -> None:
         mended = repair_messages([HI, made(call("a")), HI], in_flight=True)
         assert mended == [HI, made(call("a")), result("a", STUB_RESULT), HI]
+
+    def test_calls_the_user_spoke_after_are_not_in_flight(self) -> None:
+        words = {"type": "text", "text": "stop"}
+        both = {"role": "assistant", "content": [*use("a")["content"], *use("b")["content"]]}
+        mended = repair_messages([HI, both, {"role": "user", "content": [block("a"), words]}], in_flight=True)
+        stub = {"type": "tool_result", "tool_use_id": "b", "content": STUB_RESULT}
+        assert mended[2:] == [{"role": "user", "content": [block("a"), stub, words]}]
+
+    def test_that_a_call_failed_survives_a_change_of_form(self) -> None:
+        failed = {**block("a"), "is_error": True}
+        mended = repair_messages([HI, made(call("a")), {"role": "user", "content": [failed]}])
+        assert mended[2] == {**result("a"), "is_error": True}
+        mended = repair_messages([HI, use("a"), {**result("a"), "is_error": True}])
+        assert mended[2] == {"role": "user", "content": [failed]}
 
     def test_a_late_result_moves_to_its_call(self) -> None:
         mended = repair([HI, made(call()), HI, result()])
@@ -210,6 +246,8 @@ class TestRepair:
             ),
             ({"role": "assistant", "content": "x", "tool_calls": None}, {"role": "assistant", "content": "x"}),
             ({"role": "assistant", "content": "x", "tool_calls": ["?"]}, {"role": "assistant", "content": "x"}),
+            ({"role": "user", "content": [None, "x"]}, {"role": "user", "content": [{"type": "text", "text": "x"}]}),
+            ({"role": "user", "content": [block(), "x"]}, {"role": "user", "content": [{"type": "text", "text": "x"}]}),
         ],
     )
     def test_shapes_are_corrected(self, dirty: Dirt, clean: Dirt) -> None:

@@ -14,7 +14,7 @@ any_text = st.text(max_size=12)
 scalars = st.none() | st.booleans() | st.integers() | any_text
 json_objects = st.dictionaries(st.text(max_size=5), scalars | st.lists(scalars, max_size=2), max_size=3)
 markers = st.sampled_from([{"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"}])
-call_ids = st.from_regex(r"toolu_[a-zA-Z0-9]{4}", fullmatch=True)
+call_ids = st.integers(10**6, 10**8).map("toolu_{}".format)
 image_sources = st.sampled_from(
     [
         {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="},

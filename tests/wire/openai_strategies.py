@@ -7,7 +7,8 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 
-modest = settings(deadline=None, max_examples=60)
+few = settings(max_examples=30)
+"""For properties of whole payloads: those are slow to make, and each holds many cases."""
 
 words = st.text(max_size=12)
 names = st.text("abcdef_", min_size=1, max_size=8)

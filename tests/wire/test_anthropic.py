@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from everthread.core.exchange import Request
 from everthread.core.messages import Message, calls_of, results_of, text_of, with_content
 from everthread.errors import WireError
-from everthread.wire import anthropic
+from everthread.wire import anthropic, openai_chat
 from tests.wire.anthropic_strategies import copy_of, replies, wire_messages
 
 THINKING = {"type": "thinking", "thinking": "Let me see.", "signature": "c2ln"}
@@ -40,11 +40,18 @@ class TestReading:
         messages = core(wire)
         assert plainly(messages) == [
             {"role": "tool", "tool_call_id": "toolu_1", "content": "a.txt"},
-            {"role": "tool", "tool_call_id": "toolu_2", "content": ""},
+            {"role": "tool", "tool_call_id": "toolu_2", "content": "", "is_error": True},
             {"role": "user", "content": [{"type": "text", "text": "go on"}]},
         ]
         assert [message["_native"].get("joined", False) for message in messages] == [False, True, True]
         assert anthropic.encode_messages(messages) == [wire]
+
+    def test_that_a_call_failed_outlives_the_native_value_and_is_no_word_of_chat(self) -> None:
+        result = {"type": "tool_result", "tool_use_id": "toolu_2", "content": "no such file", "is_error": True}
+        [message] = core({"role": "user", "content": [result]})
+        shorter = with_content(message, "no")
+        assert anthropic.encode_messages([shorter]) == [{"role": "user", "content": [{**result, "content": "no"}]}]
+        assert openai_chat.encode_messages([shorter]) == [{"role": "tool", "tool_call_id": "toolu_2", "content": "no"}]
 
     def test_the_assistant_in_chat_terms(self) -> None:
         wire = {"role": "assistant", "content": [THINKING, REDACTED, {"type": "text", "text": "Listing."}, CALL]}
@@ -170,11 +177,8 @@ class TestVerbatim:
         assert anthropic.encode_messages(messages, model="claude-a") == before
         assert anthropic.encode_messages(copy_of(messages)) == before
         assert wire == before
-
-    @given(wire_messages)
-    def test_core_messages_are_chat_messages(self, wire: list[dict[str, Any]]) -> None:
-        """Nothing is left in Anthropic's form where chat has one of its own, and no marker outside the native value."""
-        for message in plainly(anthropic.decode_messages(wire)):
+        # Nothing is left in Anthropic's form where chat has one of its own, and no marker outside the native value.
+        for message in plainly(messages):
             parts = message["content"] if isinstance(message["content"], list) else []
             assert not {"tool_use", "tool_result", "thinking"} & {str(part.get("type")) for part in parts}
             assert not any("cache_control" in part for part in parts)

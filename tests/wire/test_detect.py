@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from everthread.errors import TranscriptError
+from everthread.errors import InputError
 from everthread.wire.detect import decode_any
 
 HI = {"role": "user", "content": "hi"}
@@ -44,8 +44,9 @@ def test_what_it_was_written_for(value: Any, api: str) -> None:
         ({"messages": "x"}, "its keys are: messages"),
         ([HI, 7], "message 1 is not an object with a role, but 7"),
         ([{"content": "x"}], "message 0 is not an object with a role"),
+        ({"messages": [HI], "tools": 3}, "tools must be a list"),
     ],
 )
 def test_what_is_no_conversation(value: Any, words: str) -> None:
-    with pytest.raises(TranscriptError, match=words):
+    with pytest.raises(InputError, match=words):
         decode_any(value)

@@ -346,14 +346,14 @@ def test_what_is_no_chunk_is_refused_with_a_sentence(event: Any, sentence: str) 
 # A reply as a stream
 
 
-@made.modest
+@made.few
 @given(made.chat_reply)
 def test_a_reply_streamed_is_the_same_reply(body: dict[str, Any]) -> None:
     reply = chat.decode_reply({**body, "choices": body["choices"][:1]})
     assert read(encode_stream(reply))[1] == reply
 
 
-@made.modest
+@made.few
 @given(made.chat_reply, st.data())
 def test_however_words_are_cut_they_add_up(body: dict[str, Any], data: st.DataObject) -> None:
     reply = chat.decode_reply({**body, "choices": body["choices"][:1]})
@@ -441,7 +441,7 @@ def test_what_the_sdk_streams_is_read_alike() -> None:
     assert whole.choices[0].message.content == "Let me see."
 
 
-@made.modest
+@made.few
 @given(made.broken(made.chat_reply), st.data())
 def test_garbage_is_read_or_refused_with_a_sentence(body: Any, data: st.DataObject) -> None:
     with contextlib.suppress(WireError):

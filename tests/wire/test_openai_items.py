@@ -198,7 +198,7 @@ def test_an_edited_message_loses_its_reasoning_whole() -> None:
 # Messages of other protocols
 
 
-@made.modest
+@made.few
 @given(made.anthropic_history())
 def test_a_history_in_blocks_is_valid_input(history: list[Message]) -> None:
     items = sent(*history)

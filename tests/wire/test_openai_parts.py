@@ -20,7 +20,7 @@ def sent(*messages: Any) -> list[dict[str, Any]]:
     return chat.encode_messages(cast("list[Message]", list(messages)))
 
 
-@made.modest
+@made.few
 @given(made.anthropic_history())
 def test_a_history_in_blocks_is_valid_chat(history: list[Message]) -> None:
     before = json.dumps(history)
@@ -76,6 +76,12 @@ def test_an_assistant_that_only_thought_says_nothing() -> None:
     call = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
     assert sent({"role": "assistant", "content": thought})[0]["content"] == ""
     assert sent({"role": "assistant", "content": [*thought, call]})[0]["content"] is None
+
+
+def test_a_list_without_parts_is_no_content() -> None:
+    called = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    assert sent({"role": "assistant", "content": [], "tool_calls": [called]})[0]["content"] is None
+    assert sent({"role": "tool", "tool_call_id": "a", "content": []})[0]["content"] == ""
 
 
 def test_media_in_a_result_wait_until_all_results_are_there() -> None:

@@ -185,7 +185,7 @@ def test_the_sdk_reads_what_a_reply_is_encoded_to(native: bool) -> None:
 # Requests
 
 
-@made.modest
+@made.few
 @given(made.responses_request)
 def test_a_request_comes_back_verbatim(body: dict[str, Any]) -> None:
     before = json.dumps(body)
@@ -240,6 +240,7 @@ def test_built_in_tools_go_only_where_they_are_built_in() -> None:
         ({"model": "m", "input": 5}, "input must be a list, not int"),
         ({"model": "m", "input": ["x"]}, r"input\[0\] must be an object, not str"),
         ({"model": "m", "input": [{"type": "message"}]}, r"input\[0\].role must be a string, not missing"),
+        ({"model": "m", "input": [{"role": "tool", "content": "x"}]}, r"input\[0\].role must not be tool"),
         ({"model": "m", "input": [{"role": "user", "content": 5}]}, "content must be a list, not int"),
         (
             {"model": "m", "input": [{"role": "user", "content": ["x"]}]},
@@ -257,7 +258,7 @@ def test_what_is_no_request_is_refused_with_a_sentence(body: Any, sentence: str)
 # Replies
 
 
-@made.modest
+@made.few
 @given(made.responses_reply)
 def test_a_reply_comes_back_verbatim(body: dict[str, Any]) -> None:
     assert openai_responses.encode_reply(openai_responses.decode_reply(body)) == body
@@ -332,7 +333,7 @@ def test_what_is_no_reply_is_refused_with_a_sentence(body: Any, sentence: str) -
         openai_responses.decode_reply(body)
 
 
-@made.modest
+@made.few
 @given(made.broken(made.responses_request), made.broken(made.responses_reply))
 def test_garbage_is_read_or_refused_with_a_sentence(request_body: Any, reply_body: Any) -> None:
     with contextlib.suppress(WireError):

@@ -240,18 +240,13 @@ def test_what_is_no_event_is_refused_with_a_sentence(data: Any, sentence: str) -
 # A reply as a stream
 
 
-@made.modest
+@made.few
 @given(made.responses_reply)
 def test_a_reply_streamed_is_the_same_reply(body: dict[str, Any]) -> None:
+    """And without the event that ends it, the pieces still add up to the same items."""
     if body.get("status") in ("completed", "incomplete", "failed"):
         reply = openai_responses.decode_reply(body)
         assert read(encode_stream(reply))[1] == reply
-
-
-@made.modest
-@given(made.responses_reply)
-def test_the_pieces_say_what_the_whole_says(body: dict[str, Any]) -> None:
-    """Without the event that ends it, the stream still adds up to the same items."""
     reply = openai_responses.decode_reply({**body, "status": "in_progress"})
     events = list(encode_stream(reply))
     assert all(one.event and not one.event.endswith(("completed", "failed", ".incomplete")) for one in events)
@@ -308,7 +303,7 @@ def test_what_the_sdk_streams_is_read_alike() -> None:
     assert decoder.reply() == reply
 
 
-@made.modest
+@made.few
 @given(made.broken(made.responses_reply), st.data())
 def test_garbage_is_read_or_refused_with_a_sentence(body: Any, data: st.DataObject) -> None:
     with contextlib.suppress(WireError):

@@ -10,7 +10,8 @@ import sys
 import typer
 
 from everthread._version import __version__
-from everthread.cli import config, inspect, tokens
+from everthread.cli import compress, config, db, insights, inspect, plugins, sessions, tokens, usage
+from everthread.cli.output import visible
 from everthread.errors import EverthreadError, InputError
 
 app = typer.Typer(
@@ -22,7 +23,13 @@ app = typer.Typer(
 )
 app.command("tokens")(tokens.tokens)
 app.command("inspect")(inspect.inspect)
+app.command("compress")(compress.compress)
+app.add_typer(sessions.app, name="sessions")
+app.command("usage")(usage.usage)
+app.command("insights")(insights.insights)
+app.add_typer(plugins.app, name="plugins")
 app.add_typer(config.app, name="config")
+app.add_typer(db.app, name="db")
 
 
 def _version(value: bool) -> None:
@@ -43,10 +50,10 @@ def main() -> None:
     try:
         app()
     except InputError as error:
-        typer.echo(f"everthread: {error}", err=True)
+        typer.echo(visible(f"everthread: {error}"), err=True)
         sys.exit(2)
     except EverthreadError as error:
-        typer.echo(f"everthread: {error}", err=True)
+        typer.echo(visible(f"everthread: {error}"), err=True)
         sys.exit(1)
     except BrokenPipeError:
         # The reader (head, less) has left; that is its right. Keep the interpreter from complaining at exit.

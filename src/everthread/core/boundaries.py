@@ -7,7 +7,7 @@ message always survives word for word.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from everthread.core.messages import RESULT_BLOCKS, Message, Messages, kind_of, part_text, with_content
@@ -103,6 +103,21 @@ def choose(messages: Messages, room: Room, count: Count, *, earliest: int = 0) -
             _tail_reason(room, used, kept=len(messages) - start, widened=start < by_tokens, least=start == least),
             _user_reason(user, head_end, start),
         ),
+    )
+
+
+def without_tail(messages: Messages, cut: Boundaries, room: Room, count: Count) -> Boundaries | None:
+    """The cut moved to the very end; None where the end must stay: calls are open, or it is what the user said last."""
+    end, user = len(messages), cut.latest_user
+    if open_group(messages) is not None or (user is not None and user >= cut.tail_start) or cut.tail_start == end:
+        return None
+    return replace(
+        cut,
+        tail_start=end,
+        keep_after_summary=user if user is not None and user >= cut.head_end else None,
+        has_middle=True,
+        tokens=_Size(messages, count, cut.head_end, user, room.fixed).request(end, 0),
+        reasons=(cut.reasons[0], "There is no tail.", _user_reason(user, cut.head_end, end)),
     )
 
 

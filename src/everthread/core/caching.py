@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from everthread.core.exchange import Request, System
 from everthread.core.fingerprints import OPAQUE, byte_form, byte_text
-from everthread.core.messages import REASONING_BLOCKS, Message, Messages
+from everthread.core.messages import REASONING_BLOCKS, SYSTEM_ROLES, Message, Messages
 from everthread.errors import InputError
 
 T = TypeVar("T")
@@ -35,11 +35,12 @@ def apply_cache_control(
 
     Marks that were there are taken away, so there are never more than four. Nothing is mutated, and a message without
     a mark before and after is the same object. `previous` is the index of the last message the previous call had marked
-    (`last_marker` of what it sent): when more than 20 blocks came since, the provider would no longer find it, so the
-    first of the three stays there. Without a system message its mark is not used elsewhere: a system prompt kept
-    apart needs it (`mark_system`).
+    (by default the last that carries a mark): when more than 20 blocks came since, the provider would no longer find
+    it, so the first of the three stays there. Without a system message its mark is not used elsewhere: a system prompt
+    kept apart needs it (`mark_system`).
     """
     cache_marker(ttl)
+    previous = last_marker(messages) if previous is None else previous
     marked = [without_cache_control(message) for message in messages]
     for index in _breakpoints(marked, previous):
         marked[index] = _mark_message(marked[index], ttl, native_anthropic=native_anthropic)
@@ -95,11 +96,6 @@ def cache_route(model: str, provider: str = "auto", base_url: str | None = None)
     return "OpenRouter" if name.startswith("anthropic/") else None
 
 
-def supports_cache_control(model: str, provider: str = "auto", base_url: str | None = None) -> bool:
-    """Whether requests by this route are marked."""
-    return cache_route(model, provider, base_url) is not None
-
-
 def caching_line(model: str, provider: str = "auto", base_url: str | None = None, *, ttl: str = "5m") -> str | None:
     """What the command line says at its start; None where nothing is marked."""
     route = cache_route(model, provider, base_url)
@@ -142,21 +138,15 @@ def shared_prefix(a: Request, b: Request) -> PrefixDiff:
     return PrefixDiff(len(a.messages), extends=True)
 
 
-def is_extension(a: Request, b: Request) -> bool:
-    """Whether `b` begins with the whole of `a`."""
-    return shared_prefix(a, b).extends
-
-
 _ROUTES = {"anthropic": "Anthropic", "openrouter": "OpenRouter"}
 _HOSTS = {"anthropic": "anthropic.com", "openrouter": "openrouter.ai"}
-_SYSTEM_ROLES = ("system", "developer")
 _ABSENT: Any = object()
 
 
 def _breakpoints(messages: Sequence[Any], previous: int | None) -> list[int]:
     roles = [message.get("role") if isinstance(message, dict) else None for message in messages]
-    leading = next((index for index, role in enumerate(roles) if role not in _SYSTEM_ROLES), len(roles))
-    others = [index for index, role in enumerate(roles) if role is not None and role not in _SYSTEM_ROLES]
+    leading = next((index for index, role in enumerate(roles) if role not in SYSTEM_ROLES), len(roles))
+    others = [index for index, role in enumerate(roles) if role is not None and role not in SYSTEM_ROLES]
     last = others[-3:]
     if previous in others[:-3] and sum(map(_blocks, messages[previous + 1 :])) > LOOKBACK:
         last[0] = previous

@@ -159,6 +159,7 @@ _ADDRESS = re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]*[A-Za-z]|[\w.-]+:\d{2,5}")
 _STRONG = re.compile(r"(?=.*[A-Za-z]).*[0-9!@#$%^&*+=?~|]|\d+$", re.S)
 
 
+@lru_cache(1024)
 def is_placeholder(value: str) -> bool:
     """Whether the value stands for one: `your-key`, `<token>`, `${VAR}`, `xxxx`, `abc123`, a path, a plain word."""
     value = value[:ENOUGH]

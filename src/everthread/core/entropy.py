@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from functools import lru_cache
 from itertools import pairwise
 from math import log2
 
@@ -41,6 +42,7 @@ def is_sequence(text: str) -> bool:
     return steps >= 4 and steps * 3 >= len(text)
 
 
+@lru_cache(1024)
 def is_random(text: str) -> bool:
     """Whether an identifier-like string of eight characters or more was drawn by chance: most of its pairs are odd.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from everthread.core.messages import Message, Part
 
@@ -41,3 +41,17 @@ class Reply:
     model: str = ""
     id: str = ""
     raw: dict[str, Any] = field(default_factory=dict)
+
+
+class Model(Protocol):
+    """Somebody who answers a request."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def window(self) -> int:
+        """How many tokens one request may have, in all."""
+        ...
+
+    async def complete(self, request: Request) -> Reply: ...

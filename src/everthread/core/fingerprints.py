@@ -1,8 +1,8 @@
 """Two hash chains over messages.
 
 *Canonical* is identity: is this the same conversation, whatever the client did to its looks? Cache markers, key
-order, surrounding whitespace, text that clients inject, our own `_` keys and empty optional fields do not count, and
-a string is one text block. A message with nothing left still counts, by its role and ids.
+order, surrounding whitespace, reminders that clients inject for the moment, our own `_` keys and empty optional fields
+do not count, and a string is one text block. A message with nothing left still counts, by its role and ids.
 
 *Byte order* is what a provider's prefix cache sees: key order and every character count. Only cache markers do not
 (they say where the cached prefix ends, not what is in it), nor our own `_` keys (they are never sent), and a string
@@ -22,7 +22,8 @@ from hashlib import blake2b
 from itertools import accumulate
 from typing import Any, Literal
 
-from everthread.core.transcript import strip_injected
+from everthread.core.injected import strip_surroundings
+from everthread.core.messages import json_value
 
 Kind = Literal["canonical", "bytes"]
 
@@ -76,7 +77,7 @@ def byte_fingerprint(message: Any) -> str:
 def canonical_form(message: Any) -> Any:
     """What of a message makes its identity. Nobody injects into the assistant's own words: those are only trimmed."""
     role = message.get("role") if isinstance(message, dict) else None
-    clean = str.strip if role == "assistant" else strip_injected
+    clean = str.strip if role == "assistant" else strip_surroundings
     return _rebuild(message, functools.partial(_canonical_field, clean), 0)
 
 
@@ -160,12 +161,7 @@ def _canonical_part(clean: Callable[[str], str], part: Any) -> Any:
 
 def _arguments(value: Any) -> Any:
     """Arguments as the object they spell: clients write the JSON of one call with other spaces and key order."""
-    if not isinstance(value, str):
-        return value
-    try:
-        parsed = json.loads(value)
-    except (ValueError, RecursionError):
-        return value
+    parsed = json_value(value) if isinstance(value, str) else None
     return parsed if isinstance(parsed, dict) else value
 
 

@@ -2,7 +2,8 @@
 
 1. Oversized tool results of the tail are stored and cited.
 2. The last n messages are no longer protected (that alone never goes beyond the limit), and the tail is halved.
-3. Only the latest group is kept.
+3. Only the latest group is kept; if even that is beyond the threshold, with its long arguments and images cut, and if
+   that does not help either, not at all.
 4. Of oversized user messages the middle is stored; start and end stay.
 
 Nothing is stored here: the result names what must be stored before its citations are used.
@@ -16,9 +17,10 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
-from everthread.core.boundaries import Boundaries, Count, Room, choose, without_earlier_summary
+from everthread.core.boundaries import Boundaries, Count, Room, choose, without_earlier_summary, without_tail
 from everthread.core.messages import Message, Messages, Result, kind_of, results_of, text_of, with_content
 from everthread.core.outputs import ToStore, cut_middle, edit_results, output_id, to_store, with_text
+from everthread.core.pruning import prune
 from everthread.core.transcript import is_user_message
 
 
@@ -69,6 +71,11 @@ def descend(
             work.cut = further
             steps.append(step)
     work.forget_middle(messages)
+    pruned = work.prune_tail()
+    if work.give_up_tail(messages):
+        steps.append("kept no tail: even the latest group is too large")
+    elif pruned:
+        steps.append("cut long arguments and images of the tail")
     results = len(work.stored)
     work.store_users()
     steps = [
@@ -117,6 +124,24 @@ class _Kept:
         """What fell out of the tail after all is replaced as it was, and need not be stored."""
         self.messages[: self.cut.tail_start] = original[: self.cut.tail_start]
         self.stored = [stored for stored in self.stored if stored.index >= self.cut.tail_start]
+
+    def prune_tail(self) -> bool:
+        """Make the calls and images of the tail small, where it is beyond the threshold; whether that changed it."""
+        if self.cut.tokens < self.room.most:
+            return False
+        pruned = prune(self.messages, protect_from=len(self.messages), start=self.cut.tail_start, results=False)
+        for saving in pruned.savings:
+            self._put(saving.index, pruned.messages[saving.index])
+        return bool(pruned.savings)
+
+    def give_up_tail(self, original: Messages) -> bool:
+        """Replace even the latest group, where everything else is below the threshold without it."""
+        cut = without_tail(original, self.cut, self.room, self.count) if self.cut.tokens >= self.room.most else None
+        if cut is None or cut.tokens >= self.room.most:
+            return False
+        self.cut = cut
+        self.forget_middle(original)
+        return True
 
     def _oversized(self) -> Iterator[tuple[int, ToStore]]:
         """Results at least twice as long as what would stand for them, each with its number in its message."""

@@ -13,11 +13,14 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from everthread.core.messages import as_text
 from everthread.core.tokenizers import NEWER_CLAUDE, bare_name
 
 Rule = TypeVar("Rule")
 
 Size = tuple[int, int]
+Bounds = tuple[int, int]
+"""The longest edge of a picture, and the most squares it may have; it is shrunk to both."""
 
 _USUAL_SIZE: Size = (1024, 1024)
 _HEADER = 64  # bytes of a picture or a recording that tell its size
@@ -38,7 +41,7 @@ def image_tokens(part: Mapping[str, Any], model: str | None) -> int:
 def audio_tokens(part: Mapping[str, Any], model: str | None) -> int:
     """Tokens of a recording: a rate per second."""
     source = part.get("input_audio") or part.get("source") or part
-    data = _string(source.get("data")) if isinstance(source, Mapping) else ""
+    data = as_text(source.get("data")) if isinstance(source, Mapping) else ""
     return math.ceil(_seconds(data) * _rule(_SOUND_RATES, model))
 
 
@@ -69,14 +72,10 @@ def _image_source(part: Mapping[str, Any]) -> tuple[str, str, str]:
     holder = part.get("image_url")
     source = part.get("source")
     if isinstance(holder, Mapping):
-        return _string(holder.get("url")), "", _string(holder.get("detail"))
+        return as_text(holder.get("url")), "", as_text(holder.get("detail"))
     if isinstance(source, Mapping):
-        return _string(source.get("url")), _string(source.get("data")), ""
-    return _string(holder), _string(part.get("data")), _string(part.get("detail"))
-
-
-def _string(value: Any) -> str:
-    return value if isinstance(value, str) else ""
+        return as_text(source.get("url")), as_text(source.get("data")), ""
+    return as_text(holder), as_text(part.get("data")), as_text(part.get("detail"))
 
 
 def _payload(data: str) -> str:
@@ -167,15 +166,26 @@ def _tiles(base: int, tile: int) -> Callable[[Size, str], int]:
     return tokens
 
 
-def _patches(factor: float, most: int) -> Callable[[Size, str], int]:
-    """OpenAI, newer: squares of 32, at most so many, times a factor of the model; `low` is a picture of 512."""
+def _patches(factor: float, most: int = 1536, **budgets: Bounds) -> Callable[[Size, str], int]:
+    """OpenAI, newer: squares of 32 times a factor of the model, within the budget of the detail that was asked for."""
 
     def tokens(size: Size, detail: str) -> int:
-        shrink = min(1.0, (512 if detail == "low" else 2048) / max(size))
-        squares = math.prod(math.ceil(side * shrink / 32) for side in size)
-        return math.ceil(min(squares, most) * factor)
+        return math.ceil(_squares(size, *known.get(detail, known["auto"])) * factor)
 
+    known: dict[str, Bounds] = {"auto": (2048, most), "low": (512, most), **budgets}
     return tokens
+
+
+def _squares(size: Size, edge: int, most: int) -> int:
+    """How many squares of 32 cover a picture once it is shrunk: where there are too many, until whole ones fit."""
+    shrink = min(1.0, edge / max(size))
+    across, down = (side * shrink / 32 for side in size)
+    if math.ceil(across) * math.ceil(down) > most:
+        shrink = math.sqrt(most / (across * down))
+        across, down = across * shrink, down * shrink
+        shrink = min(max(1, math.floor(side)) / side for side in (across, down))
+        across, down = across * shrink, down * shrink
+    return math.ceil(round(across, 6)) * math.ceil(round(down, 6))
 
 
 def _gemini(size: Size, _detail: str) -> int:
@@ -194,11 +204,13 @@ _IMAGES: tuple[tuple[str, Callable[[Size, str], int]], ...] = (
     (r"claude", _area(1568, 1600)),
     (r"gemini|gemma", _gemini),
     (r"gpt-4o-mini", _tiles(2833, 5667)),
-    (r"gpt-(?:4\.1|5)-mini", _patches(1.62, 1536)),
-    (r"gpt-(?:4\.1|5)-nano", _patches(2.46, 1536)),
-    (r"o4-mini", _patches(1.72, 1536)),
-    (r"gpt-5\.[23]", _patches(1.2, 1536)),
-    (r"gpt-5\.[4-9]|gpt-[6-9]", _patches(1.2, 2500)),
+    (r"gpt-(?:4\.1|5(?:\.\d)?)-mini", _patches(1.62)),
+    (r"gpt-(?:4\.1|5(?:\.\d)?)-nano", _patches(2.46)),
+    (r"o4-mini", _patches(1.72)),
+    (r"gpt-5\.[23]|codex", _patches(1.2)),
+    (r"gpt-5\.4", _patches(1.2, 2500, original=(6000, 10_000))),
+    (r"gpt-5\.5", _patches(1.2, auto=(6000, 10_000), high=(2048, 2500))),
+    (r"gpt-5\.[6-9]|gpt-[6-9]", _patches(1.2, auto=(65_535, 30_000), high=(2048, 2500))),
     (r"gpt-5", _tiles(70, 140)),
     (r"(?<![a-z\d])o[1-9]", _tiles(75, 150)),
     (r"computer-use", _tiles(65, 129)),

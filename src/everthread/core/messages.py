@@ -51,6 +51,8 @@ class Message(TypedDict, total=False):
     name: str
     tool_calls: list[ToolCall]
     tool_call_id: str
+    is_error: bool
+    """Of a tool message: the call failed. Only Anthropic's protocol has a place for it."""
     refusal: str | None
     reasoning_content: str
     cache_control: dict[str, Any]
@@ -59,6 +61,7 @@ class Message(TypedDict, total=False):
 
 Messages = Sequence[Message]
 
+SYSTEM_ROLES = ("system", "developer")
 CALL_BLOCKS = frozenset({"tool_use"})
 RESULT_BLOCKS = frozenset({"tool_result"})
 REASONING_BLOCKS = frozenset({"thinking", "redacted_thinking", "reasoning"})
@@ -77,10 +80,7 @@ class Call:
     @property
     def parsed(self) -> dict[str, Any]:
         """The arguments as an object; empty when they are none."""
-        try:
-            value = json.loads(self.arguments)
-        except (ValueError, RecursionError):
-            return {}
+        value = json_value(self.arguments)
         return value if isinstance(value, dict) else {}
 
 
@@ -103,7 +103,8 @@ def parts_of(message: Mapping[str, Any]) -> list[Part]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
     if isinstance(content, list):
-        return [part if isinstance(part, dict) else {"type": "text", "text": str(part)} for part in content]
+        parts = (part for part in content if part is not None)
+        return [part if isinstance(part, dict) else {"type": "text", "text": str(part)} for part in parts]
     return []
 
 
@@ -156,28 +157,56 @@ def calls_of(message: Mapping[str, Any]) -> list[Call]:
         if isinstance(function, dict):
             calls.append(
                 Call(
-                    _string(item.get("id")),
-                    _string(function.get("name")),
-                    _json_text(function.get("arguments")),
+                    as_text(item.get("id")),
+                    as_text(function.get("name")),
+                    json_text(function.get("arguments")),
                 )
             )
         elif isinstance(custom, dict):
-            calls.append(Call(_string(item.get("id")), _string(custom.get("name")), _json_text(custom.get("input"))))
+            calls.append(Call(as_text(item.get("id")), as_text(custom.get("name")), json_text(custom.get("input"))))
         else:
-            calls.append(Call(_string(item.get("id")), "", ""))
+            calls.append(Call(as_text(item.get("id")), "", ""))
     return calls
 
 
 def results_of(message: Mapping[str, Any]) -> list[Result]:
     """The tool results a message carries: itself (role `tool`), or its `tool_result` blocks."""
     if message.get("role") == "tool":
-        name = _string(message.get("name"))
-        return [Result(_string(message.get("tool_call_id")), name, message.get("content"))]
+        name = as_text(message.get("name"))
+        return [Result(as_text(message.get("tool_call_id")), name, message.get("content"))]
     return [
-        Result(_string(part.get("tool_use_id")), "", part.get("content"))
+        Result(as_text(part.get("tool_use_id")), "", part.get("content"))
         for part in parts_of(message)
         if kind_of(part) in RESULT_BLOCKS
     ]
+
+
+def as_text(value: Any) -> str:
+    """The value if it is text, else none."""
+    return value if isinstance(value, str) else ""
+
+
+def simplest(parts: list[Part]) -> Content:
+    """The parts as plain text where they are one text, None where there is none."""
+    if not parts:
+        return None
+    only = parts[0]
+    return only["text"] if len(parts) == 1 and only.keys() == {"type", "text"} else parts
+
+
+def json_value(text: str) -> Any:
+    """What JSON text says, None where it is none. Line breaks in strings, which models write, do no harm."""
+    try:
+        return json.loads(text, strict=False)
+    except (ValueError, RecursionError):
+        return None
+
+
+def json_text(value: Any) -> str:
+    """A call's arguments as text, whether they were written as text or as the value itself."""
+    if isinstance(value, str):
+        return value
+    return "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def with_content(message: Message, content: Content) -> Message:
@@ -208,14 +237,4 @@ def images_in(content: Any) -> Iterator[Part]:
 
 
 def _call_from_block(part: Part) -> Call:
-    return Call(_string(part.get("id")), _string(part.get("name")), _json_text(part.get("input")))
-
-
-def _string(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _json_text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return "" if value is None else json.dumps(value, ensure_ascii=False)
+    return Call(as_text(part.get("id")), as_text(part.get("name")), json_text(part.get("input")))

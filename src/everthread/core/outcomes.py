@@ -6,10 +6,11 @@ object around the real one. Everything here is a guess from text: silence where 
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import Any
+
+from everthread.core.messages import json_value
 
 _JSON_CHARS = 1_000_000
 """A longer text is not parsed just to describe it."""
@@ -184,7 +185,4 @@ def leading_error(text: str) -> str:
 def _json(text: str) -> Any:
     if len(text) > _JSON_CHARS or text.lstrip()[:1] not in ("{", "["):
         return None
-    try:
-        return json.loads(text, strict=False)
-    except (ValueError, RecursionError):
-        return None
+    return json_value(text)

@@ -64,15 +64,16 @@ class Pruned:
         return sum(saving.chars for saving in self.savings)
 
 
-def prune(messages: Messages, *, protect_from: int, start: int = 0) -> Pruned:
-    """The transcript with what is old in `[start, protect_from)` made small."""
+def prune(messages: Messages, *, protect_from: int, start: int = 0, results: bool = True) -> Pruned:
+    """The transcript with what is old in `[start, protect_from)` made small; without `results`, not tools' results."""
     work = _Work(_newest(messages))
     latest_user, unanswered = latest_user_index(messages), open_group(messages)
     pruned = list(messages)
     for index, message in enumerate(messages):
         work.calls |= {call.id: call for call in calls_of(message)}
         if start <= index < protect_from:
-            pruned[index] = work.results(index, pruned[index])
+            if results:
+                pruned[index] = work.results(index, pruned[index])
             if index != unanswered:
                 pruned[index] = work.arguments(index, pruned[index])
             if index != latest_user:

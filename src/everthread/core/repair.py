@@ -15,15 +15,18 @@ from typing import Any, cast
 from everthread.core.messages import (
     CALL_BLOCKS,
     RESULT_BLOCKS,
+    SYSTEM_ROLES,
     Message,
     Part,
     calls_of,
+    content_text,
+    json_text,
     off_the_wire,
     parts_of,
     results_of,
     with_content,
 )
-from everthread.core.validity import ROLES, is_empty
+from everthread.core.validity import BLOCK_ROLES, CHAT_CALLS, ROLES, is_chat_call, is_empty
 
 STUB_RESULT = "[No result: the call was interrupted or its output was removed]"
 OPENING = "<system-reminder>The conversation begins with the assistant.</system-reminder>"
@@ -154,7 +157,7 @@ class _Work:
 
     def open_with_user(self) -> None:
         """Anthropic wants the user first; the opening says nothing and is no user message."""
-        first = next((i for i, m in enumerate(self.out) if m["role"] not in ("system", "developer")), None)
+        first = next((i for i, m in enumerate(self.out) if m["role"] not in SYSTEM_ROLES), None)
         if first is not None and self.out[first]["role"] != "user":
             self.out.insert(first, {"role": "user", "content": OPENING})
             self.actions.append("an opening user message was put before the assistant's first")
@@ -163,43 +166,63 @@ class _Work:
 def _well_formed(message: Mapping[str, Any], role: str) -> Message:
     """The message itself when its shape is right, else a corrected copy."""
     changes: dict[str, Any] = {}
-    content = message.get("content")
+    content, calls = message.get("content"), message.get("tool_calls")
     if role != message["role"]:
         changes["role"] = role
     if isinstance(content, list):
-        parts = [_well_formed_part(part) for part in content]
-        if any(new is not old for new, old in zip(parts, content, strict=True)):
-            changes["content"] = parts
+        parts = [part for each in content if (part := _well_formed_part(each, role)) is not None]
+        if not _same(parts, content) or not (parts or role == "assistant"):
+            changes["content"] = parts or ""
     elif not isinstance(content, str) and (content is not None or role != "assistant"):
         changes["content"] = "" if content is None else str(content)
-    calls = message.get("tool_calls")
-    drop_calls = "tool_calls" in message and not (isinstance(calls, list) and calls)
-    if isinstance(calls, list) and not all(isinstance(call, dict) and _call_name(call) for call in calls):
-        named = [call for call in calls if isinstance(call, dict) and _call_name(call)]
-        changes["tool_calls"], drop_calls = named, not named
-    if not changes and not drop_calls:
+    if "tool_calls" in message:
+        proper = [call for each in _listed(calls) if (call := _well_formed_call(each)) is not None]
+        if not proper or not _same(proper, calls):
+            changes["tool_calls"] = proper
+    if not changes:
         return cast("Message", message)
     copy = dict(off_the_wire(message)) | changes
-    if drop_calls:
+    if copy.get("tool_calls") == []:
         del copy["tool_calls"]
     if role == "assistant" and copy.get("content") is None and "tool_calls" not in copy:
         copy["content"] = ""
     return cast("Message", copy)
 
 
-def _call_name(call: Mapping[str, Any]) -> bool:
-    inner = call.get("function") or call.get("custom")
-    return isinstance(inner, dict) and bool(inner.get("name"))
+def _same(new: Sequence[Any], old: Any) -> bool:
+    return len(new) == len(old) and all(one is other for one, other in zip(new, old, strict=True))
 
 
-def _well_formed_part(part: Any) -> Part:
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _well_formed_call(call: Any) -> Any:
+    """The call with a type and text for arguments; None where it names no tool."""
+    for kind, given in CHAT_CALLS.items():
+        inner = call.get(kind) if isinstance(call, dict) else None
+        if isinstance(inner, dict) and _is_name(inner.get("name")):
+            if is_chat_call(call):
+                return call
+            return {**call, "type": kind, kind: {**inner, given: json_text(inner.get(given)) or "{}"}}
+    return None
+
+
+def _well_formed_part(part: Any, role: str) -> Part | None:
+    """The part with a type; None for no part at all, and for a block that nobody of this role can say."""
     if not isinstance(part, dict):
-        return {"type": "text", "text": str(part)}
+        return None if part is None else {"type": "text", "text": str(part)}
     if not isinstance(part.get("type"), str):
         return {**part, "type": "text", "text": str(part.get("text", ""))}
-    if part["type"] in CALL_BLOCKS and not part.get("name"):
+    if BLOCK_ROLES.get(part["type"], role) != role:
+        return None
+    if part["type"] in CALL_BLOCKS and not _is_name(part.get("name")):
         return {"type": "text", "text": "[a tool call without a name was here]"}
     return part
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
 
 
 def _block_id(call_id: str) -> str:
@@ -224,14 +247,18 @@ def _bare(block: Part) -> Part:
     source = block.get("_message")
     if source is None:
         return block
-    return {"type": "tool_result", "tool_use_id": block["tool_use_id"], "content": source.get("content")}
+    failed = {"is_error": True} if source.get("is_error") is True else {}
+    return {"type": "tool_result", "tool_use_id": block["tool_use_id"], "content": source.get("content"), **failed}
 
 
 def _tool_message(block: Part) -> Message:
     """A result as a `tool` message; the original object where it is one already."""
     source = cast("Message | None", block.get("_message"))
     if source is None:
-        return {"role": "tool", "tool_call_id": block["tool_use_id"], "content": block.get("content") or ""}
+        content = block.get("content")
+        said = content if isinstance(content, list) and content else content_text(content)
+        message: Message = {"role": "tool", "tool_call_id": block["tool_use_id"], "content": said}
+        return {**message, "is_error": True} if block.get("is_error") is True else message
     if source.get("tool_call_id") == block["tool_use_id"]:
         return source
     copy = off_the_wire(source)
@@ -253,11 +280,11 @@ def _with_call_ids(message: Message, ids: Sequence[str]) -> Message:
 
 
 def _trailing_group(shaped: Sequence[tuple[int, Message]]) -> int | None:
-    """The index of the last message with calls, if only results come after it."""
+    """The index of the last message with calls, if nothing but results comes after it."""
     for index in range(len(shaped) - 1, -1, -1):
         message = shaped[index][1]
         if calls_of(message):
             return index
-        if not results_of(message):
+        if message["role"] != "tool" and not (_result_blocks(message) and _result_blocks(message) == parts_of(message)):
             return None
     return None

@@ -122,11 +122,6 @@ def encode_term(term: str) -> str:
     return term if term.isascii() and term.isalnum() and term.islower() else term.translate(_ESCAPES)
 
 
-def decode_term(token: str) -> str:
-    """What `encode_term` was given."""
-    return _ESCAPE.sub(lambda match: chr(int(match[1], 16)) if match[1] else "_", token)
-
-
 def _is_identifier(token: str) -> bool:
     return len(token) <= MAX_TERM and _ATOM.search(token) is not None
 
@@ -188,9 +183,6 @@ def _unicode() -> _Patterns:
 
 def _is_mark(char: str) -> bool:
     return unicodedata.category(char)[0] == "M"
-
-
-_ESCAPE = re.compile(r"_(?:_|([0-9a-f]+)_)")
 
 
 class _Escapes(dict[int, str]):

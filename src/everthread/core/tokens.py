@@ -14,7 +14,7 @@ from typing import Any
 
 from everthread.core.exchange import System
 from everthread.core.media import audio_tokens, document_tokens, image_tokens
-from everthread.core.messages import CALL_BLOCKS, IMAGE_BLOCKS, REASONING_BLOCKS, RESULT_BLOCKS
+from everthread.core.messages import CALL_BLOCKS, IMAGE_BLOCKS, REASONING_BLOCKS, RESULT_BLOCKS, json_value
 from everthread.core.tokenizers import bare_name, tokenizer_for
 
 _AUDIO_BLOCKS = frozenset({"input_audio", "audio"})
@@ -101,7 +101,7 @@ class TokenCounter:
 
     def tools(self, tools: Sequence[Mapping[str, Any]] | None) -> int:
         """Tokens of the tools on offer, in OpenAI's or Anthropic's form."""
-        if not tools:
+        if not tools or not isinstance(tools, list | tuple):
             return 0
         return self._format.tools + sum(map(self._tool, tools))
 
@@ -209,7 +209,7 @@ class TokenCounter:
 
     def _call(self, name: Any, arguments: Any) -> float:
         total = self._format.call + self._format.name_repeats * self._text(name)
-        value = _load(arguments) if isinstance(arguments, str) else arguments
+        value = json_value(arguments) if isinstance(arguments, str) else arguments
         if isinstance(value, Mapping) and self._format.parameter:
             return total + sum(map(self._argument, value.items()))
         return total + self._text(arguments if value is None else _dump(value, compact=True))
@@ -310,10 +310,3 @@ def _dump(value: Any, *, compact: bool = False) -> str:
         )
     except (ValueError, RecursionError):
         return ""
-
-
-def _load(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None

@@ -108,7 +108,7 @@ def _found(kind: str, output: Output, *, failed: bool) -> list[str]:
         return [error]
     if kind == "search":
         stated = _FOUND.search(body[:300])
-        return [f"{stated[1]} {stated[2]}"] if stated else []
+        return [f"{stated[1]} {stated[2]}"] if stated else [_gist(output)] if output.data else []
     if kind == "web":
         status = _HTTP.search(body[:300])
         return [f"HTTP {status[1]}" if status else "", _gist(output)]
@@ -247,11 +247,15 @@ def _detail(kind: str, arguments: Mapping[str, Any]) -> str:
     return ""
 
 
+def _is_range(value: Any) -> bool:
+    return isinstance(value, list) and 0 < len(value) <= 4 and all(isinstance(item, int) for item in value)
+
+
 def _listed(arguments: Mapping[str, Any]) -> str:
-    """The first few arguments, by name. What has parts of its own is only named."""
+    """The first few arguments, by name. What has parts of its own is only named, a few numbers aside."""
     plain = [
         f"{name}={clip(one_line(str(value)), 40)}"
         for name, value in arguments.items()
-        if isinstance(value, str | int | float)
+        if isinstance(value, str | int | float) or _is_range(value)
     ]
     return ", ".join((plain or list(arguments))[:4])

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
-import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 
-from everthread.core.messages import Message, Messages, calls_of, content_text, kind_of, parts_of, results_of
+from everthread.core.injected import strip_injected as strip_injected  # noqa: PLC0414 - importable from here too
+from everthread.core.injected import users_words
+from everthread.core.messages import SYSTEM_ROLES, Messages, calls_of, content_text, kind_of, parts_of, results_of
 from everthread.core.summary import without_summary
 
 
@@ -96,17 +94,11 @@ def spans(messages: Messages) -> list[Span]:
     return pieces
 
 
-def open_calls(messages: Messages) -> frozenset[str]:
-    """Ids of the calls nothing has answered."""
-    return frozenset(call_id for group in groups(messages) for call_id in group.missing)
-
-
 def user_text(message: Mapping[str, Any]) -> str:
     """What the user said in this message; empty when the user said nothing in it."""
     if message.get("role") != "user":
         return ""
-    texts = [content_text([part]) for part in parts_of(message)]
-    return "\n".join(kept for text in texts if (kept := strip_injected(without_summary(text))))
+    return "\n".join(users_words([without_summary(content_text([part])) for part in parts_of(message)]))
 
 
 def is_user_message(message: Mapping[str, Any]) -> bool:
@@ -134,40 +126,17 @@ def turns(messages: Messages) -> list[Turn]:
     return found
 
 
-def strip_injected(text: str) -> str:
-    """The text without what clients inject around the user's words, trimmed. A tag never closed is text."""
-    opening, prefixes = _injected()
-    kept: list[str] = []
-    unclosed: set[str] = set()
-    position = 0
-    found = opening.search(text) if "<" in text else None
-    while found:
-        tag, after = found[1], found.end()
-        close = -1 if tag in unclosed else text.find(f"</{tag}>", after)
-        if close < 0:
-            unclosed.add(tag)
-        else:
-            kept.append(text[position : found.start()])
-            position = after = close + len(tag) + 3
-        found = opening.search(text, after)
-    text = "".join((*kept, text[position:])).strip()
-    return "" if text.startswith(prefixes) else text
-
-
-def has_injected(text: str) -> bool:
-    """Whether a client put something of its own into this text."""
-    return strip_injected(text) != text.strip()
-
-
 def head_length(messages: Messages) -> int:
     """How many messages are protected at the start (`protect_first_n`, fixed at 3).
 
     The system prompt and the first exchange. Where the system prompt is kept apart: everything through the first
-    user message, plus the assistant message after it if that made no calls.
+    user message, plus the assistant message after it if that made no calls. Work that nobody asked for in this list
+    (the request was lost, or is in a summary of the client's) is no first exchange, however late a user speaks.
     """
     first = next((index for index, message in enumerate(messages) if is_user_message(message)), None)
-    if first is None:
-        return sum(1 for _ in _leading_system(messages))
+    if first is None or any(map(calls_of, messages[:first])):
+        others = (index for index, message in enumerate(messages) if message.get("role") not in SYSTEM_ROLES)
+        return next(others, len(messages))
     end = first + 1
     if end < len(messages) and messages[end].get("role") == "assistant" and not calls_of(messages[end]):
         end += 1
@@ -175,17 +144,3 @@ def head_length(messages: Messages) -> int:
 
 
 _MEDIA = frozenset({"image_url", "image", "input_image", "input_audio", "file", "document", "input_file"})
-
-
-def _leading_system(messages: Messages) -> Sequence[Message]:
-    count = 0
-    while count < len(messages) and messages[count].get("role") in ("system", "developer"):
-        count += 1
-    return messages[:count]
-
-
-@functools.cache
-def _injected() -> tuple[re.Pattern[str], tuple[str, ...]]:
-    data = json.loads(resources.files("everthread.core").joinpath("data/injected.json").read_text("utf-8"))
-    names = "|".join(re.escape(tag) for tag in data["tags"])
-    return re.compile(rf"<({names})(?:\s[^<>]*)?>"), tuple(data["prefixes"])

@@ -11,9 +11,7 @@ import contextlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
-
-Api = Literal["anthropic", "openai_responses", "openai_chat"]
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +73,18 @@ _ANTHROPIC = _Shape(
 _CHAT = _Shape(
     prompt=("prompttokens",),
     output=("completiontokens",),
-    read=("prompttokensdetails.cachedtokens", "cachedtokens", "promptcachehittokens", "cachereadinputtokens"),
+    read=(
+        "prompttokensdetails.cachedtokens",
+        "cachedtokens",
+        "promptcachehittokens",
+        "cachereadinputtokens",
+        "cachereadtokens",
+    ),
     write=(
         "prompttokensdetails.cachewritetokens",
         "prompttokensdetails.cachecreationtokens",
         "cachecreationinputtokens",
+        "cachewritetokens",
     ),
     reasoning=("completiontokensdetails.reasoningtokens", "reasoningtokens"),
     prompt_parts=("promptcachehittokens", "promptcachemisstokens"),
@@ -87,7 +92,13 @@ _CHAT = _Shape(
 _RESPONSES = _Shape(
     prompt=("inputtokens",),
     output=("outputtokens",),
-    read=("inputtokensdetails.cachedtokens", "cachedinputtokens", "cachereadinputtokens"),
+    read=(
+        "inputtokensdetails.cachedtokens",
+        "prompttokensdetails.cachedtokens",
+        "cachedinputtokens",
+        "cachedtokens",
+        "cachereadinputtokens",
+    ),
     write=(
         "inputtokensdetails.cachecreationtokens",
         "inputtokensdetails.cachewritetokens",
@@ -105,7 +116,10 @@ _OLLAMA = _Shape(prompt=("promptevalcount",), output=("evalcount",))
 _SHORT = _Shape(prompt=("input",), output=("output",), read=("cacheread",), write=("cachewrite",), includes_cache=False)
 _LLAMA = _Shape(prompt=("promptn",), output=("predictedn",), read=("cachen",), includes_cache=False)
 
-_BY_API = {"anthropic": _ANTHROPIC, "openai_responses": _RESPONSES, "openai_chat": _CHAT}
+_BY_API = {"responses": (_RESPONSES,), "anthropic": (_ANTHROPIC,), "chat": (_CHAT,), "openai": (_CHAT, _RESPONSES)}
+"""The forms of an API by a word of its name (`openai_chat`, `chat_completions`, `anthropic_messages` …)."""
+_OPENAI_ONLY = frozenset({"inputtokensdetails", "cachedinputtokens", "cachedtokens", "prompttokensdetails"})
+"""Beside `input_tokens` these show that it is OpenAI's, which contains the cache, not Anthropic's."""
 _BY_FIELDS = (_CHAT, _GEMINI, _OLLAMA, _LLAMA, _ANTHROPIC, _SHORT)
 """Tried in this order: a prompt figure that contains the cache wins over Anthropic's names beside it."""
 _ENVELOPES = ("usage", "usagemetadata", "tokens", "timings")
@@ -150,11 +164,12 @@ def normalize_usage(raw: Any, *, api: str | None = None) -> CanonicalUsage:
 
 def _shape(named: Mapping[str, Any], api: str | None) -> _Shape | None:
     """The API's own form if it has figures there, else the first form that has."""
-    stated = _BY_API.get(api) if isinstance(api, str) else None
-    for shape in _BY_FIELDS if stated is None else (stated, *_BY_FIELDS):
+    name = api.lower() if isinstance(api, str) else ""
+    stated = next((shapes for word, shapes in _BY_API.items() if word in name), ())
+    for shape in (*stated, *_BY_FIELDS):
         if any(_find(named, name) for name in (*shape.prompt, *shape.output, *shape.prompt_parts)):
-            shows_responses = shape is not stated and named.keys() & {"inputtokensdetails", "cachedinputtokens"}
-            return _RESPONSES if shape is _ANTHROPIC and shows_responses else shape
+            is_openai = shape is _ANTHROPIC and shape not in stated and not _OPENAI_ONLY.isdisjoint(named)
+            return _RESPONSES if is_openai else shape
     return None
 
 

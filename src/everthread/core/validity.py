@@ -11,6 +11,7 @@ from everthread.core.messages import (
     CALL_BLOCKS,
     REASONING_BLOCKS,
     RESULT_BLOCKS,
+    SYSTEM_ROLES,
     calls_of,
     content_text,
     kind_of,
@@ -19,8 +20,12 @@ from everthread.core.messages import (
 )
 from everthread.errors import InputError
 
-ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
+ROLES = frozenset({*SYSTEM_ROLES, "user", "assistant", "tool", "function"})
 ANTHROPIC_CALL_ID = re.compile(r"[a-zA-Z0-9_-]+")
+CHAT_CALLS = {"function": "arguments", "custom": "input"}
+"""The types of call in OpenAI's form, with the field that holds what the tool is given."""
+BLOCK_ROLES = {**dict.fromkeys(CALL_BLOCKS, "assistant"), **dict.fromkeys(RESULT_BLOCKS, "user")}
+"""Who may speak in blocks of a kind; anybody in the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +135,21 @@ def _openai(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
         for part in parts_of(message):
             if part["type"] in CALL_BLOCKS | RESULT_BLOCKS | REASONING_BLOCKS:
                 yield Problem(index, "foreign-block", f"OpenAI chat knows no {part['type']!r} block")
-        if message["role"] == "assistant" and message.get("content") is None and not _speaks_otherwise(message):
+        silent = message.get("content") in (None, [])
+        if message["role"] == "assistant" and silent and not _speaks_otherwise(message):
             yield Problem(index, "content-missing", "an assistant message needs content, calls or a refusal")
+        elif message["role"] != "assistant" and silent:
+            yield Problem(index, "content-missing", "a list of parts needs at least one")
+        calls = message.get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
+            if not is_chat_call(call):
+                yield Problem(index, "call-shape", "a call names what is called, and its arguments are JSON text")
+
+
+def is_chat_call(call: Any) -> bool:
+    """Whether a call has OpenAI's form: under the name of its type, what is called with which text."""
+    holders = [(call.get(kind), given) for kind, given in CHAT_CALLS.items()] if isinstance(call, Mapping) else []
+    return any(isinstance(inner, Mapping) and isinstance(inner.get(given), str) for inner, given in holders)
 
 
 def _speaks_otherwise(message: Mapping[str, Any]) -> bool:
@@ -139,7 +157,7 @@ def _speaks_otherwise(message: Mapping[str, Any]) -> bool:
 
 
 def _anthropic(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
-    first = next((i for i, m in enumerate(messages) if m["role"] not in ("system", "developer")), None)
+    first = next((i for i, m in enumerate(messages) if m["role"] not in SYSTEM_ROLES), None)
     if first is not None and messages[first]["role"] == "assistant":
         yield Problem(first, "starts-with-assistant", "the first message must be the user's")
     seen: set[str] = set()
@@ -156,6 +174,8 @@ def _anthropic(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
 def _anthropic_blocks(index: int, message: Mapping[str, Any]) -> Iterator[Problem]:
     other = False
     for part in parts_of(message):
+        if BLOCK_ROLES.get(part["type"], message["role"]) != message["role"]:
+            yield Problem(index, "misplaced-block", f"a {message['role']} message cannot hold a {part['type']!r} block")
         if part["type"] in CALL_BLOCKS and not ANTHROPIC_CALL_ID.fullmatch(str(part.get("id"))):
             yield Problem(index, "call-id", f"the call id {part.get('id')!r} may hold letters, digits, _ and - only")
         if part["type"] in RESULT_BLOCKS and other:

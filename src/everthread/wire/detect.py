@@ -42,7 +42,9 @@ def _is_anthropic(body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]
     """Whether something in it exists in Anthropic's protocol only. Tool messages exist in OpenAI's only."""
     if any(message.get("role") == "tool" or message.get("tool_calls") for message in messages):
         return False
-    if "system" in body or any("input_schema" in tool for tool in body.get("tools", ()) if isinstance(tool, Mapping)):
+    tools = body.get("tools")
+    named = tools if isinstance(tools, list) else ()
+    if "system" in body or any("input_schema" in tool for tool in named if isinstance(tool, Mapping)):
         return True
     return any(
         kind_of(part) in _ANTHROPIC_BLOCKS

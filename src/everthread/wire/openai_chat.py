@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from everthread.core.exchange import Reply, Request, System
-from everthread.core.messages import Message, Messages, Part, content_text, kind_of, with_content
+from everthread.core.messages import SYSTEM_ROLES, Message, Messages, Part, content_text, kind_of, with_content
 from everthread.core.usage import normalize_usage
 from everthread.errors import WireError
 from everthread.wire.native import keep_reasoning, native_value, plain, with_native
@@ -25,9 +25,10 @@ REASONING_FIELDS = frozenset(
 )
 """Where the dialects of chat keep reasoning: DeepSeek, OpenRouter, Copilot, LiteLLM."""
 
-_SYSTEM_ROLES = ("system", "developer")
 _SYSTEM_ROLE = "_system_role"
 _CORE_FIELDS = ("model", "messages", "tools")
+_NOT_HERE = frozenset({"cache_control", "is_error"})
+"""Fields of a message that chat has no word for."""
 _MEDIA = frozenset({"image_url", "file", "input_audio", "video_url"})
 _STOPS = {
     "stop": "stop",
@@ -182,7 +183,7 @@ def _is_system_prompt(message: Any) -> bool:
     if not isinstance(message, Mapping) or message.keys() != {"role", "content"}:
         return False
     content = message["content"]
-    if message["role"] not in _SYSTEM_ROLES:
+    if message["role"] not in SYSTEM_ROLES:
         return False
     return isinstance(content, str) or (isinstance(content, list) and chat_parts(content) == content)
 
@@ -210,8 +211,8 @@ def _encode(message: Message, model: str | None) -> list[tuple[dict[str, Any], l
     value = native_value(message, API)
     if value is not None and value == plain(message):
         return [(cast("dict[str, Any]", body), [])]
-    if "cache_control" in body:
-        body = cast("Message", {key: part for key, part in body.items() if key != "cache_control"})
+    if not _NOT_HERE.isdisjoint(body):
+        body = cast("Message", {key: part for key, part in body.items() if key not in _NOT_HERE})
     return [_sendable(form) for form in chat_form(body)]
 
 

@@ -13,7 +13,7 @@ from itertools import chain, groupby
 from typing import Any
 
 from everthread.core.exchange import Reply
-from everthread.core.messages import content_text, kind_of
+from everthread.core.messages import as_text, content_text, json_text, kind_of
 from everthread.wire.openai_chat import decode_reply, encode_reply, stop_of
 from everthread.wire.shape import an_object, error_text, event_object
 from everthread.wire.sse import DeltaKind, SseEvent, StreamDelta
@@ -108,10 +108,10 @@ class _Calls:
         self._by_index: dict[int, int] = {}
 
     def take(self, fragment: Mapping[str, Any]) -> StreamDelta:
-        call_id, index = _text(fragment.get("id")), fragment.get("index")
+        call_id, index = as_text(fragment.get("id")), fragment.get("index")
         function = fragment.get("function") or fragment.get("custom")
         function = function if isinstance(function, Mapping) else {}
-        name = _text(function.get("name"))
+        name = as_text(function.get("name"))
         at = self._place(call_id, index, names=bool(name))
         if at == len(self._calls):
             self._calls.append(_Call())
@@ -124,7 +124,7 @@ class _Calls:
             self._by_id[new_id] = at
         call.names.add(name)
         call.fragments.append({key: value for key, value in fragment.items() if key != "index"})
-        arguments = _json_text(function.get("arguments", function.get("input")))
+        arguments = json_text(function.get("arguments", function.get("input")))
         return StreamDelta("call", index=at, id=new_id, name=new_name, arguments=arguments)
 
     def _place(self, call_id: str, index: Any, *, names: bool) -> int:
@@ -203,7 +203,7 @@ def _fold(key: str, values: list[Any]) -> Any:
     if not given:
         return None
     if key == "arguments":
-        return "".join(map(_json_text, given))
+        return "".join(map(json_text, given))
     if key == "name":
         return "".join(dict.fromkeys(map(str, given)))
     if key == "reasoning_details" and all(isinstance(value, list) for value in given):
@@ -247,11 +247,3 @@ def _continues(block: list[Any], detail: Any) -> bool:
     if kind_of(detail) not in ("reasoning.text", "reasoning.summary") or kind_of(last) != kind_of(detail):
         return False
     return not last.get("signature") and last.get("index") == detail.get("index")
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _json_text(value: Any) -> str:
-    return _text(value) if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -15,13 +15,16 @@ from everthread.core.messages import (
     Message,
     Messages,
     Part,
+    as_text,
     calls_of,
     content_text,
     kind_of,
     parts_of,
     results_of,
+    simplest,
     text_of,
 )
+from everthread.errors import WireError
 from everthread.wire.native import keep_reasoning, native_value, with_native
 from everthread.wire.openai_parts import chat_form, chat_parts, tool_calls_of
 from everthread.wire.shape import a_list, a_text, an_object
@@ -71,7 +74,7 @@ def decode_run(items: Sequence[Item], *, model: str | None = None) -> Message:
     parts = [part for item in items if "role" in item for part in _content(item)]
     refusals = [content_text([part]) for part in parts if kind_of(part) == "refusal"]
     texts = [part for part in parts if kind_of(part) != "refusal"]
-    message: Message = {"role": "assistant", "content": _simplest(texts)}
+    message: Message = {"role": "assistant", "content": simplest(texts)}
     if calls:
         message["tool_calls"] = calls
     if refusals:
@@ -106,7 +109,7 @@ def encode_items(messages: Messages, *, model: str | None = None) -> list[Item]:
 def call_id(item: Mapping[str, Any]) -> str:
     """The id a result refers to; empty where the provider answers the call itself."""
     value = item.get("id") if kind_of(item) == "mcp_approval_request" else item.get("call_id")
-    return value if isinstance(value, str) else ""
+    return as_text(value)
 
 
 def _answered(item: Mapping[str, Any]) -> str:
@@ -114,13 +117,16 @@ def _answered(item: Mapping[str, Any]) -> str:
     value = item.get("approval_request_id" if item["type"] == "mcp_approval_response" else "call_id")
     if value is None and item["type"] == "local_shell_call_output":
         value = item.get("id")
-    return value if isinstance(value, str) else ""
+    return as_text(value)
 
 
 def _role(item: Item, where: str) -> str:
     kind = kind_of(item)
     if kind == "message" or (not kind and "role" in item):
-        return a_text(item.get("role"), f"{where}.role")
+        role = a_text(item.get("role"), f"{where}.role")
+        if role == "tool":
+            raise WireError(f"{where}.role must not be tool: a result is an item of its own here")
+        return role
     return "tool" if kind in _ANSWERS and _answered(item) else "assistant"
 
 
@@ -138,13 +144,6 @@ def _content(item: Item) -> list[Part]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
     return chat_parts([dict(an_object(part, "a part of the content")) for part in a_list(content or [], "content")])
-
-
-def _simplest(parts: list[Part]) -> str | list[Part] | None:
-    if not parts:
-        return None
-    only = parts[0]
-    return only["text"] if len(parts) == 1 and only.keys() == {"type", "text"} else parts
 
 
 def _call(item: Item) -> Any:

@@ -19,12 +19,16 @@ from everthread.core.messages import (
     calls_of,
     content_text,
     kind_of,
+    with_content,
 )
+from everthread.wire.anthropic.blocks import source_url
 
 
 def chat_form(message: Message) -> list[Message]:
     """The messages chat would write it as; the same object where it is one already."""
     content = message.get("content")
+    if content == []:
+        return [with_content(message, None if tool_calls_of(message) else "")]
     if not isinstance(content, list) or not any(map(_is_foreign, content)):
         return [message]
     parts = chat_parts(content)
@@ -83,29 +87,22 @@ def _uncited(part: Part) -> list[Part]:
 
 
 def _image(part: Part) -> list[Part]:
-    url = _source_url(part.get("source"))
+    url = source_url(part.get("source"))
     return [{"type": "image_url", "image_url": {"url": url}}] if url else placeholder(part)
 
 
 def _document(part: Part) -> list[Part]:
     source: Any = part.get("source")
     kind = kind_of(source)
-    if kind == "base64":
-        name = part.get("title") or "document.pdf"
-        return [{"type": "file", "file": {"filename": name, "file_data": _source_url(source)}}]
+    url = source_url(source)
+    if url.startswith("data:"):
+        return [{"type": "file", "file": {"filename": part.get("title") or "document.pdf", "file_data": url}}]
     if kind == "text":
         return [_text(content_text(source.get("data")))]
     inner = source.get("content") if kind == "content" else None
     if isinstance(inner, list):
         return chat_parts(inner)
-    return [_text(inner)] if isinstance(inner, str) else placeholder({"name": _source_url(source), **part})
-
-
-def _source_url(source: Any) -> str:
-    """An address chat can use: the data itself, or a public one. Ids of files are the other provider's."""
-    if kind_of(source) == "base64":
-        return f"data:{source.get('media_type')};base64,{source.get('data')}"
-    return str(source.get("url")) if kind_of(source) == "url" else ""
+    return [_text(inner)] if isinstance(inner, str) else placeholder({"name": url, **part})
 
 
 def _input_image(part: Part) -> list[Part]:

@@ -25,7 +25,7 @@ def part_from(block: Mapping[str, Any]) -> Part:
     kind = kind_of(block)
     if kind == "text" and isinstance(block.get("text"), str):
         return {"type": "text", "text": block["text"]}
-    url = _source_url(block.get("source"))
+    url = source_url(block.get("source"))
     if kind == "image" and url:
         return {"type": "image_url", "image_url": {"url": url}}
     if kind == "document" and url.startswith("data:"):
@@ -89,7 +89,8 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
-def _source_url(source: Any) -> str:
+def source_url(source: Any) -> str:
+    """An address that means something elsewhere: the data itself, or a public one. Ids of files are Anthropic's own."""
     match source:
         case {"type": "base64", "media_type": str(media), "data": str(data)}:
             return f"data:{media};base64,{data}"

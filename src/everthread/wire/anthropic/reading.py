@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from everthread.core.messages import Content, Message, Part, ToolCall, kind_of
+from everthread.core.messages import Message, ToolCall, kind_of, simplest
 from everthread.errors import WireError
 from everthread.wire.anthropic.blocks import API, arguments_text, part_from
 from everthread.wire.native import with_native
@@ -55,7 +55,7 @@ def _said(role: str, blocks: Sequence[Mapping[str, Any]]) -> Message:
 
 def _assistant(blocks: Sequence[Mapping[str, Any]], where: str) -> Message:
     parts = [part_from(block) for block in blocks if kind_of(block) not in REASONING | {"tool_use"}]
-    message: Message = {"role": "assistant", "content": _simplest(parts)}
+    message: Message = {"role": "assistant", "content": simplest(parts)}
     calls = [_call(block, f"{where}.content[{at}]") for at, block in enumerate(blocks) if kind_of(block) == "tool_use"]
     if calls:
         message["tool_calls"] = calls
@@ -63,13 +63,6 @@ def _assistant(blocks: Sequence[Mapping[str, Any]], where: str) -> Message:
     if thoughts:
         message["reasoning_content"] = "\n\n".join(thoughts)
     return message
-
-
-def _simplest(parts: list[Part]) -> Content:
-    if not parts:
-        return None
-    only = parts[0]
-    return only["text"] if len(parts) == 1 and only.keys() == {"type", "text"} else parts
 
 
 def _call(block: Mapping[str, Any], where: str) -> ToolCall:
@@ -119,4 +112,5 @@ def _result(block: Mapping[str, Any], where: str) -> Message:
         content = ""
     elif not isinstance(content, str):
         content = [part_from(inner) for inner in objects(content, f"{where}.content")]
-    return {"role": "tool", "tool_call_id": call_id, "content": content}
+    result: Message = {"role": "tool", "tool_call_id": call_id, "content": content}
+    return {**result, "is_error": True} if block.get("is_error") is True else result

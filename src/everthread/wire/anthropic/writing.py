@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from everthread.core.exchange import System
-from everthread.core.messages import Message, Messages, Part, content_text, kind_of, parts_of
+from everthread.core.messages import SYSTEM_ROLES, Message, Messages, Part, as_text, content_text, kind_of, parts_of
 from everthread.core.repair import OPENING
 from everthread.wire.anthropic.blocks import API, arguments_object, block_from, text_block
 from everthread.wire.anthropic.reading import REASONING, ROLES
 from everthread.wire.native import keep_reasoning, native_of
-
-SYSTEM_ROLES = ("system", "developer")
 
 
 def encode_messages(messages: Messages, *, model: str | None = None) -> list[dict[str, Any]]:
@@ -144,7 +142,7 @@ def _native_piece(message: Message, model: str | None, calls: _CallIds) -> _Piec
     blocks = parts_of(value)
     for block in blocks:
         if kind_of(block) == "tool_use":
-            calls.verbatim(_string(block.get("id")))
+            calls.verbatim(as_text(block.get("id")))
     joined = bool(record.get("joined"))
     if keep_reasoning(message, API, model):
         return _Piece(value["role"], blocks, value, joined)
@@ -158,7 +156,8 @@ def _foreign_piece(message: Message, calls: _CallIds) -> _Piece:
     role = message.get("role")
     if role == "tool":
         answer = {"tool_use_id": message.get("tool_call_id"), "content": message.get("content")}
-        return _Piece("user", [_result_block({"type": "tool_result", **answer}, calls)])
+        failed = {"is_error": True} if message.get("is_error") is True else {}
+        return _Piece("user", [_result_block({"type": "tool_result", **answer, **failed}, calls)])
     if role in SYSTEM_ROLES:
         block = text_block(content_text(message.get("content")))
         return _Piece("user", [{"type": "text", "text": _INSTRUCTION.format(block["text"])}] if block else [])
@@ -192,13 +191,13 @@ def _call_blocks(message: Mapping[str, Any], calls: _CallIds) -> Iterator[Part]:
 
 
 def _call_block(rest: Part, call_id: Any, name: Any, arguments: dict[str, Any], calls: _CallIds) -> Part:
-    own = {"type": "tool_use", "id": calls.call(_string(call_id)), "name": _string(name) or "unknown"}
+    own = {"type": "tool_use", "id": calls.call(as_text(call_id)), "name": as_text(name) or "unknown"}
     return {**rest, **own, "input": arguments}
 
 
 def _result_block(part: Part, calls: _CallIds) -> Part:
     """A result may be empty, but holds no blank text."""
-    block = {**part, "tool_use_id": calls.result(_string(part.get("tool_use_id")))}
+    block = {**part, "tool_use_id": calls.result(as_text(part.get("tool_use_id")))}
     content = block.pop("content", None)
     if isinstance(content, list):
         inner = [kept for each in parts_of({"content": content}) if (kept := block_from(each)) is not None]
@@ -230,10 +229,6 @@ def _marked(piece: _Piece, marker: Mapping[str, Any]) -> _Piece:
             break
     native = None if piece.native is None else {**piece.native, "content": blocks}
     return _Piece(piece.role, blocks, native, piece.joined)
-
-
-def _string(value: Any) -> str:
-    return value if isinstance(value, str) else ""
 
 
 _INSTRUCTION = "<system-reminder>\n{}\n</system-reminder>"

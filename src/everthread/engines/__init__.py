@@ -1,0 +1,1 @@
+"""What to keep: context engines and how one is chosen."""

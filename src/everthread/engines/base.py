@@ -1,0 +1,117 @@
+"""What a context engine is: it decides when a history is too large, and makes it smaller.
+
+An engine gets what it needs injected. It imports no transport and no database; `compress` changes nothing, not even
+the engine: state moves on in `on_compacted`, which is called only after the result was committed.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from everthread.core.budget import Budget
+from everthread.core.exchange import System
+from everthread.core.ladder import Strength
+from everthread.core.messages import Message, Messages
+from everthread.core.summary import Compaction, Summarizer
+from everthread.core.tokens import TokenCounter
+from everthread.core.usage import CanonicalUsage
+
+StartReason = Literal["new", "resume", "compression", "branch"]
+
+
+class Events(Protocol):
+    """Where an engine tells what it does. Front ends show it."""
+
+    def __call__(self, kind: str, **details: Any) -> None: ...
+
+
+def silent(kind: str, **details: Any) -> None:
+    """For whoever does not listen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What an engine is given."""
+
+    summarizer: Summarizer
+    counter: TokenCounter
+    budget: Budget
+    clock: Callable[[], float]
+    """Seconds that only grow."""
+    events: Events = silent
+
+
+class ContextEngine(abc.ABC):
+    """One per conversation, made by a factory: `factory(services, options) -> ContextEngine`."""
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str: ...
+
+    @abc.abstractmethod
+    def update_from_response(self, usage: CanonicalUsage) -> None:
+        """Take note of what the provider reported for a call."""
+
+    @abc.abstractmethod
+    def should_compress(self, prompt_tokens: int | None = None) -> bool:
+        """Whether it is time. `prompt_tokens`: the size of the next prompt; None: as last reported."""
+
+    @abc.abstractmethod
+    async def compress(  # noqa: PLR0913 - what a compaction may depend on
+        self,
+        messages: Messages,
+        *,
+        current_tokens: int | None = None,
+        focus_topic: str | None = None,
+        system: System = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        strength: Strength = Strength.NORMAL,
+        manual: bool = False,
+        dry_run: bool = False,
+        ids: Sequence[int] | None = None,
+    ) -> Compaction:
+        """A smaller history. Changes neither its input nor the engine.
+
+        `current_tokens`: what the provider counts for this prompt; `strength`: how hard to begin, after an overflow;
+        `manual`: a person asked; `dry_run`: only tell; `ids`: the messages' ids, for quoting them.
+        """
+
+    # What an engine may do besides
+
+    def has_content_to_compress(self, messages: Messages) -> bool:
+        """Whether there is anything to make smaller."""
+        return bool(messages)
+
+    def on_session_start(self, session_id: str, *, reason: StartReason = "new", previous: str | None = None) -> None:
+        """A session begins, or goes on under a new id."""
+
+    def on_session_end(self, session_id: str) -> None:
+        """The conversation ends for good."""
+
+    def on_compacted(self, compaction: Compaction) -> None:
+        """A compaction was committed."""
+
+    def get_tool_schemas(self) -> list[dict[str, Any]]:
+        """Tools for the model."""
+        return []
+
+    async def handle_tool_call(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """The answer of one of the engine's tools."""
+        raise KeyError(name)
+
+    def update_model(self, services: Services) -> None:
+        """Another model, a fallback, or a limit that was learnt."""
+
+    def dump_state(self) -> dict[str, Any]:
+        """What another process needs to continue, as JSON."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `dump_state` gave."""
+
+
+EngineFactory = Callable[[Services, Mapping[str, Any]], ContextEngine]
+__all__ = ["ContextEngine", "EngineFactory", "Events", "Message", "Services", "StartReason", "silent"]

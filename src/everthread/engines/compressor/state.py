@@ -1,0 +1,88 @@
+"""What a thread's compactions know beside the text of their summaries: files, rules, decisions, errors.
+
+Read from calls and user messages, updated with every compaction, JSON in the engine's state. It feeds the pinned rules,
+Relevant Files and Critical Context; a summary that forgets a file does not make the thread forget it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from everthread.core.facts import Fact, rank
+from everthread.core.mentions import PATH, checkable_tokens
+from everthread.core.messages import Messages, calls_of
+from everthread.core.summary import FILES, RULES, Sections
+from everthread.core.toolkinds import action_of
+from everthread.core.transcript import user_text
+from everthread.engines.compressor import carried, pins, verify
+from everthread.engines.compressor.reading import Read
+
+MOST_FILES = 2_000
+
+CHANGED, READ, KNOWN = "changed", "read", "listed"
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadState:
+    files: dict[str, str] = field(default_factory=dict)
+    """Path -> what was done last that matters most: `changed`, `read`, or `listed` by an earlier summary."""
+    rules: tuple[str, ...] = ()
+    facts: tuple[Fact, ...] = ()
+    """Decisions, errors and what the user named; `where` counts the thread's messages."""
+    seen: int = 0
+    """How many messages were covered so far."""
+
+    @classmethod
+    def load(cls, state: Mapping[str, Any]) -> ThreadState:
+        known = {entry.name for entry in fields(cls)}
+        found = {key: value for key, value in state.items() if key in known}
+        rules, facts = tuple(state.get("rules", ())), tuple(Fact(**fact) for fact in state.get("facts", ()))
+        return cls(**(found | {"rules": rules, "facts": facts}))
+
+    def dump(self) -> dict[str, Any]:
+        return asdict(self) | {"rules": list(self.rules), "facts": [asdict(fact) for fact in self.facts]}
+
+    def after(self, previous: Sections, middle: Messages, read: Sequence[Read], covered: Sequence[int]) -> ThreadState:
+        """What is known once these messages are covered."""
+        told = checkable_tokens(verify.verified(previous.get(FILES, "")))
+        listed = [token.value for token in told if token.kind == PATH]
+        files = {**dict.fromkeys(listed, KNOWN), **self.files}
+        for path, action in touched(middle):
+            files[path] = CHANGED if files.pop(path, "") == CHANGED else action
+        pinned = dict.fromkeys([*self.rules, *pins.pinned_in(previous.get(RULES, ""))])
+        rules = pins.rules_in_force(list(pinned), read, covered)
+        return ThreadState(
+            files=dict(list(files.items())[-MOST_FILES:]),
+            rules=tuple(rules),
+            facts=self._carried(read, covered),
+            seen=self.seen + len(covered),
+        )
+
+    def _carried(self, read: Sequence[Read], covered: Sequence[int]) -> tuple[Fact, ...]:
+        ranked = rank(read[index].facts for index in covered)
+        new = [replace(fact, where=self.seen + fact.where) for fact in ranked]
+        first = covered[0] if covered else 0
+        spoken = [
+            (self.seen + index - first, said)
+            for index in range(first, len(read))
+            if (said := user_text(read[index].message))
+        ]
+        return carried.carry(self.facts, new, spoken, self.seen + len(read) - first)
+
+    def files_by_weight(self) -> list[str]:
+        """Changed files before read ones, the latest first."""
+        latest = list(reversed(self.files))
+        return sorted(latest, key=lambda path: (CHANGED, KNOWN, READ).index(self.files[path]))
+
+
+def touched(messages: Messages) -> list[tuple[str, str]]:
+    """Every file the calls were about, in order, with what was done to it."""
+    found = []
+    for message in messages:
+        for call in calls_of(message):
+            action = action_of(call)
+            if action is not None and action.target and action.kind in ("write", "patch", "read"):
+                found.append((action.target, READ if action.kind == "read" else CHANGED))
+    return found

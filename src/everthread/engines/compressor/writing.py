@@ -1,0 +1,174 @@
+"""The summary message: what the summariser wrote, completed from the transcript, checked, and made to fit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from everthread.core.facts import Fact, rank
+from everthread.core.redaction import redact
+from everthread.core.summary import (
+    CRITICAL,
+    DECISIONS,
+    FILES,
+    RULES,
+    SUMMARY_END,
+    SUMMARY_START,
+    TASK,
+    Sections,
+    SummaryDraft,
+    TemplateName,
+    Verification,
+    render_sections,
+)
+from everthread.engines.compressor import importance, pins, verify
+from everthread.engines.compressor.cutting import Plan
+from everthread.engines.compressor.importance import Quote
+from everthread.engines.compressor.state import ThreadState
+from everthread.engines.compressor.task import request_text, unfulfilled
+from everthread.engines.compressor.texts import text as text_file
+
+Count = Callable[[str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What surrounds the summariser's words, and how many tokens are left for them."""
+
+    marker: str
+    task: str
+    pins: str
+    room: int
+    """For the sections, the facts they lack and quotations."""
+    draft: int
+    """Of that, for what the summariser writes."""
+    quoting: int
+    """Of that, for quotations."""
+    quotes: list[Quote]
+    """Messages worth quoting, the best first."""
+    facts: list[Fact]
+    """What must not be lacking, the most important first."""
+    files: list[str]
+    """Every file the thread touched, changed ones first."""
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    text: str
+    verification: Verification
+    warnings: tuple[str, ...]
+
+
+def frame(plan: Plan, state: ThreadState, ids: Sequence[int], count: Count, *, important: int, small: bool) -> Frame:
+    """Everything of the summary message that comes from the transcript itself."""
+    marker = text_file("marker_short" if small else "marker").format(count=len(plan.covered))
+    task = _task(plan, plan.budget // 4, count)
+    pinned, left_out = pins.pinned_text(state.rules, plan.budget // 4, count)
+    found = [plan.read[index].facts for index in plan.covered]
+    ranked = rank(found)
+    numbers = [ids[index] for index in plan.covered]
+    quotes = importance.worth_quoting(plan.middle, numbers, importance.scores(found, ranked), found)
+    room = max(plan.budget - sum(map(count, (marker, SUMMARY_END, task, pinned))) - 8, 40)
+    quoting = min(important, room // 8) if quotes else 0
+    warnings = (f"{left_out} of the user's standing rules had no room in the summary",) if left_out else ()
+    facts: dict[str, Fact] = {}
+    for fact in (*state.facts, *ranked[: verify.TOP]):
+        facts.setdefault(fact.value, fact)
+    return Frame(
+        marker, task, pinned, room, room - quoting - room // 8, quoting, quotes, [*facts.values()],
+        state.files_by_weight(), warnings,
+    )  # fmt: skip
+
+
+def _task(plan: Plan, room: int, count: Count) -> str:
+    """The unfulfilled requests word for word, the latest in full as far as there is room."""
+    texts: list[str] = []
+    for index in reversed(unfulfilled(plan.messages)):
+        message = plan.read[index].message
+        said = request_text(message, 10**9)
+        tokens = count(said)
+        if tokens > room:
+            said = request_text(message, len(said) * max(room, 1) // tokens)
+        texts.insert(0, said)
+        room -= min(tokens, room)
+        if room <= 0:
+            break
+    return "\n".join(texts)
+
+
+def write(
+    plan: Plan, made: Frame, draft: SummaryDraft, count: Count, *, template: TemplateName, small: bool
+) -> Written:
+    """The whole text of the summary message, within the budget."""
+    sections = {name: _defused(text) for name, text in draft.sections.items()}
+    sections[TASK] = ""
+    sections[RULES] = _without_pinned(pins.without_pins(sections.get(RULES, "")), made.pins)
+    sources = verify.haystack(plan.messages, plan.previous.values())
+    checked = unknown = 0
+    for name, text in sections.items():
+        sections[name], here, bad = verify.mark_unverified(text, sources)
+        checked, unknown = checked + here, unknown + bad
+    overhead = count(render_sections(sections, template=template, brief=small)) - sum(map(count, sections.values()))
+    sections = fit(sections, made.draft - overhead, count)
+    body = render_sections(sections, template=template, brief=small)
+    quotes = importance.quotes(made.quotes, "\n".join((body, made.task, made.pins)), made.quoting, count)
+    wanted, missing = verify.missing_facts(made.facts, "\n".join((body, made.task, made.pins, quotes)))
+    left = made.room - count(body) - count(quotes)
+    files, left = _files(made.files, body, left, count)
+    decisions, lines, added = verify.fact_lines(missing, left - 8, count)
+    for name, new in ((FILES, files), (DECISIONS, decisions), (CRITICAL, lines)):
+        sections[name] = "\n".join(filter(None, (sections.get(name, ""), *new)))
+    sections[TASK] = made.task
+    sections[RULES] = "\n".join(filter(None, (made.pins, sections[RULES])))
+    body = render_sections(sections, template=template, brief=small)
+    text = "\n\n".join(filter(None, (made.marker, body, quotes, SUMMARY_END)))
+    figures = Verification(wanted, wanted - len(missing), added, checked, unknown)
+    return Written(redact(text), figures, made.warnings)
+
+
+def fit(sections: Sections, room: int, count: Count) -> Sections:
+    """The sections within so many tokens: lines go from the end of the longest ones."""
+    lines = {name: [(line, count(line) + 1) for line in text.split("\n")] for name, text in sections.items()}
+    sizes = {name: sum(size for _, size in found) for name, found in lines.items()}
+    total = sum(sizes.values())
+    while total > room and any(sizes.values()):
+        name = max(sizes, key=lambda name: sizes[name])
+        _, size = lines[name].pop()
+        sizes[name] -= size
+        total -= size
+        if not lines[name]:
+            sizes[name] = 0
+    return {name: "\n".join(line for line, _ in found) for name, found in lines.items()}
+
+
+def _files(paths: Sequence[str], body: str, room: int, count: Count) -> tuple[list[str], int]:
+    """Files that were touched and that the summary does not name, changed ones first; what room is left."""
+    missing = [path for path in paths if path not in body]
+    kept: list[str] = []
+    left = min(room, room * 2 // 3)
+    for path in missing:
+        cost = count(path) + 1
+        if cost > left:
+            break
+        left -= cost
+        kept.append(path)
+    used = min(room, room * 2 // 3) - left
+    return ([f"- also touched: {', '.join(kept)}"] if kept else []), room - used - 8
+
+
+def _defused(text: str) -> str:
+    """No words of a summary can end it or begin another."""
+    return re.sub(r"\[(END OF )?EVERTHREAD SUMMARY", r"(\1EVERTHREAD SUMMARY", text)
+
+
+def _without_pinned(text: str, pinned: str) -> str:
+    """What the section says besides the rules that are pinned."""
+    known = {line.removeprefix("- ").strip() for line in pinned.split("\n")}
+    return "\n".join(
+        line for line in text.split("\n") if line.strip().removeprefix("- ").strip(' "“”') not in known
+    ).strip()
+
+
+assert SUMMARY_START.startswith("[EVERTHREAD SUMMARY")  # noqa: S101 - what `_defused` looks for

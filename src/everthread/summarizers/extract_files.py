@@ -1,0 +1,113 @@
+"""Relevant Files: every file that was touched, how often, and what was done last."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from everthread.core.mentions import PATH, checkable_tokens, mentions
+from everthread.summarizers.extract_lines import Line, recalled
+from everthread.summarizers.extract_reading import Story
+from everthread.summarizers.extract_text import trim
+
+ALSO = "also touched"
+_VERBS = ("edited", "written", "created", "copied", "moved", "changed", "deleted", "read", "used", "listed", "named")
+_CHANGED = frozenset(_VERBS[:7])
+_COUNT = re.compile(rf"\b({'|'.join(_VERBS)})(?: (\d{{1,6}})×)?")
+_NOTE = 90
+
+
+@dataclass(slots=True)
+class Record:
+    """What happened to one file."""
+
+    path: str
+    counts: Counter[str] = field(default_factory=Counter)
+    last: str = ""
+    note: str = ""
+    order: float = -1e9
+
+    @property
+    def changed(self) -> bool:
+        return any(verb in _CHANGED for verb in self.counts)
+
+    @property
+    def gone(self) -> bool:
+        return self.last == "deleted"
+
+
+def files_of(story: Story, previous: str, root: str) -> list[Record]:
+    """Every file of an earlier summary and of the transcript."""
+    records: dict[str, Record] = {}
+
+    def record(path: str) -> Record:
+        path = path.rstrip("/") or path
+        key = path.removeprefix(f"{root}/") if len(root) > 1 else path
+        return records.setdefault(key, Record(path))
+
+    _recall(previous, record)
+    for deed in story.deeds:
+        if deed.failed and not deed.step.changes:
+            continue
+        for verb, path in deed.step.files:
+            known = record(path)
+            known.counts[verb] += 1
+            known.order = deed.where
+            if verb in _CHANGED or not known.last or known.last not in _CHANGED:
+                known.last = verb
+            if deed.intent and verb in _CHANGED:
+                known.note = deed.intent
+    for where, (spoken, by_user) in enumerate(zip(story.said, story.by_user, strict=True)):
+        if by_user:
+            for kind, path in mentions(spoken[:4_000]):
+                if kind == PATH and "/" in path and "." in path.rpartition("/")[2] and len(path) < 120:
+                    known = record(path.removeprefix("./"))
+                    known.counts["named"] += 1
+                    known.order = max(known.order, where)
+    return list(records.values())
+
+
+def _recall(previous: str, record: Callable[[str], Record]) -> None:
+    """Takes over what an earlier summary said of files, in our form or in another."""
+    texts = recalled(previous)
+    for place, text in enumerate(texts):
+        head, _, names = text.partition(": ")
+        if head == ALSO:
+            for path in names.split(", "):
+                record(path).order = max(record(path).order, place - len(texts))
+            continue
+        path, dash, rest = text.partition(" — ")
+        named = [token.value for token in checkable_tokens(text) if token.kind == PATH]
+        if not dash or " " in path.strip("`"):
+            path, rest = (named[0], text) if named else ("", "")
+        if not path:
+            record(text).order = place - len(texts)
+            continue
+        known = record(path.strip("`"))
+        told, _, note = rest.partition("; last: ")
+        counted = _COUNT.findall(told) if re.fullmatch(rf"(?:{_COUNT.pattern}(?:, )?)+", told) else []
+        known.counts.update({verb: int(times or 1) for verb, times in counted})
+        known.last = counted[0][0] if counted else ""
+        known.note = note or ("" if counted else rest)
+        known.order = place - len(texts)
+
+
+def file_lines(records: list[Record], story: Story) -> Iterator[Line]:
+    """One line for each file; where room is short, its name."""
+    for known in records:
+        counts = [f"{verb} {known.counts[verb]}×" for verb in _VERBS if known.counts[verb] and verb != "deleted"]
+        state = ["deleted"] if known.gone else []
+        told = ", ".join(state + counts)
+        note = f"; last: {trim(known.note, _NOTE)}" if told and known.note else known.note
+        minor = known.last not in (*_CHANGED, "read") and known.counts.total() < 2 and not known.note
+        text = f"{ALSO}: {known.path}" if minor else f"{known.path} — {told}{note}"
+        if " " in known.path:  # a remark of an earlier summary, about no file in particular
+            yield Line(known.path, 1.0, 1.0)
+            continue
+        total = known.counts.total()
+        worth = (2.5 if known.changed else 1.0) + 0.5 * math.log2(1 + total)
+        worth *= story.recency(int(known.order)) if known.order >= 0 else 0.45
+        yield Line(text, worth, -worth, known.path, ALSO)

@@ -1,0 +1,92 @@
+"""The main model writes the summary where it stands: on the prefix its provider has cached.
+
+The last request that was sent is sent again, byte for byte, with one message more. Reading a cached prefix costs a
+fraction of what the same text costs anywhere else. Tools and parameters stay as they are, since a change there would
+lose the cache; the model is told to call none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from everthread.core.exchange import Model, Request
+from everthread.core.fingerprints import message_fingerprint
+from everthread.core.messages import Message, calls_of, text_of
+from everthread.core.summary import SummaryDraft, SummaryRequest, TemplateName
+from everthread.core.tokens import TokenCounter
+from everthread.core.toolkinds import clip, one_line
+from everthread.errors import SummaryError
+from everthread.summarizers.llm_answer import TOLERATED
+from everthread.summarizers.llm_ask import TIME_LIMIT, Ledger, Writer
+from everthread.summarizers.llm_prompt import Question, fill, task
+from everthread.summarizers.llm_record import inert
+
+_QUOTED = 200
+
+
+class WarmPrefixSummarizer:
+    """Asks `model` on `live()`: the last request it was sent, None before there was one."""
+
+    def __init__(
+        self,
+        model: Model,
+        counter: TokenCounter,
+        live: Callable[[], Request | None],
+        *,
+        template: TemplateName = "handoff",
+        time_limit: float = TIME_LIMIT,
+    ) -> None:
+        self._writer = Writer(model, counter, template, time_limit)
+        self._live = live
+
+    @property
+    def name(self) -> str:
+        """Not the model's alone: this route may rest while the model is asked the ordinary way."""
+        return f"{self._writer.model.name} on its warm prefix"
+
+    async def summarize(self, request: SummaryRequest) -> SummaryDraft:
+        """The sections, or `SummaryError`: also when the last request does not hold all that is to be summarised, or
+        has no room for the answer."""
+        ledger = Ledger([], [])
+        question = self._question(request)
+        try:
+            sections = await self._writer.write(question, ledger)
+        except SummaryError as error:
+            error.usage = tuple(ledger.usage)
+            raise
+        return SummaryDraft(sections, self._writer.model.name, tuple(ledger.warnings), tuple(ledger.usage))
+
+    def _question(self, request: SummaryRequest) -> Question:
+        live = self._live()
+        if live is None or not _holds(live, request):
+            raise SummaryError("the last request does not hold the messages to be summarised")
+        template, counter = self._writer.template, self._writer.counter
+        told = task(
+            "warm",
+            target=request.budget,
+            focus=request.focus,
+            last=_quoted(request.messages[-1]) if request.messages else "",
+            sections=fill(f"sections_{template}"),
+        )
+        messages: list[Message] = [*live.messages, {"role": "user", "content": told}]
+        given = counter.request(messages, system=live.system, tools=live.tools)
+        if given + TOLERATED * request.budget > self._writer.model.window:
+            raise SummaryError(f"the window of {self._writer.model.window} tokens has no room left for a summary")
+        return Question(replace(live, messages=messages), request.budget, given)
+
+
+def _holds(live: Request, request: SummaryRequest) -> bool:
+    """Whether every message is in the request, whatever markers it was sent with."""
+    sent = {id(message) for message in live.messages}
+    others = [message for message in request.messages if id(message) not in sent]
+    if not others:
+        return True
+    known = set(map(message_fingerprint, live.messages))
+    return all(message_fingerprint(message) in known for message in others)
+
+
+def _quoted(message: Message) -> str:
+    """How a message can be told from the others."""
+    words = text_of(message) or " ".join(f"{call.name} {call.arguments}" for call in calls_of(message))
+    return clip(one_line(inert(f"{message['role']}: {words}")), _QUOTED)

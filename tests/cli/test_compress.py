@@ -1,0 +1,100 @@
+"""`everthread compress` as a person meets it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everthread import acompress, compress
+from everthread.core.summary import is_summary
+from everthread.core.validity import validate_messages
+from everthread.errors import InputError
+from everthread.testing import ScriptedSummarizer
+from tests.engines.talks import run, says, user, work
+
+TALK = [user("Tidy up. Never touch the docs folder."), says("ok"), *work(0, 40), says("Done."), user("Now the tests.")]
+
+
+def write(path: Path, value: Any) -> str:
+    path.write_text(json.dumps(value), "utf-8")
+    return str(path)
+
+
+def test_a_table_and_the_compacted_messages(everthread: Any, tmp_path: Path) -> None:
+    out = tmp_path / "small.json"
+    done = everthread("compress", write(tmp_path / "talk.json", TALK), "--window", "16000", "-o", str(out))
+    assert done.returncode == 0, done.stderr
+    for words in ("prune", "boundaries", "summarise", "verification", "tokens", "by extractive"):
+        assert words in done.stdout
+    messages = json.loads(out.read_text("utf-8"))
+    assert isinstance(messages, list), "a list comes back as a list"
+    assert validate_messages(messages) == []
+    assert sum(map(is_summary, messages)) == 1
+
+
+def test_what_was_read_as_anthropic_is_written_as_anthropic(everthread: Any, tmp_path: Path) -> None:
+    body = {"model": "claude-sonnet-4-5", "max_tokens": 500, "system": "Be brief.", "messages": []}
+    for number in range(60):
+        use = {"type": "tool_use", "id": f"t{number}", "name": "read", "input": {"path": f"src/m{number}.py"}}
+        result = {"type": "tool_result", "tool_use_id": f"t{number}", "content": "x = 1\n" * 300}
+        body["messages"] += [  # type: ignore[operator] # a list
+            {"role": "user", "content": f"Look at module {number}."},
+            {"role": "assistant", "content": [use]},
+            {"role": "user", "content": [result]},
+            {"role": "assistant", "content": "Seen."},
+        ]
+    out = tmp_path / "small.json"
+    done = everthread("compress", write(tmp_path / "talk.json", body), "--window", "16000", "-o", str(out))
+    assert done.returncode == 0, done.stderr
+    small = json.loads(out.read_text("utf-8"))
+    assert small["max_tokens"] == 500
+    assert small["messages"][0]["role"] == "user"
+    assert not any(message["role"] == "tool" for message in small["messages"])
+    assert len(small["messages"]) < 240
+
+
+def test_json_preview_and_times(everthread: Any, tmp_path: Path) -> None:
+    path = write(tmp_path / "talk.json", TALK)
+    (planned,) = json.loads(everthread("compress", path, "--window", "16000", "--preview", "--json").stdout)
+    assert not planned["changed"]
+    assert planned["covered"]
+    assert planned["summary"] == ""
+    reports = json.loads(everthread("compress", path, "--window", "16000", "--times", "3", "--json").stdout)
+    assert reports[0]["changed"]
+    assert reports[0]["tokens_after"] < reports[0]["tokens_before"]
+    assert not reports[-1]["changed"], "there is nothing more to take out"
+    assert "would be summarised" in everthread("compress", path, "--window", "16000", "--preview").stdout
+
+
+def test_nothing_to_do_and_bad_requests(everthread: Any, tmp_path: Path) -> None:
+    short = write(tmp_path / "short.json", [user("Hi"), says("Hello!")])
+    assert "nothing was changed" in everthread("compress", short).stdout
+    for wrong in (["--summarizer", "magic"], ["--template", "modern"], ["--window", "0"]):
+        assert everthread("compress", short, *wrong).returncode == 2
+    assert everthread("compress", "-", given=b"[1]").returncode == 2
+
+
+@pytest.mark.parametrize("template", ["handoff", "classic"])
+def test_the_library_says_the_same(template: Any) -> None:
+    result = compress(TALK, window=16_000, template=template)
+    assert result.messages[-1] == TALK[-1]
+    assert ("## Progress" in result.summary) is (template == "classic")
+    assert result.author == "extractive"
+
+
+def test_inside_a_running_loop() -> None:
+    async def main() -> bool:
+        inside = compress(TALK, window=16_000)
+        outside = await acompress(TALK, window=16_000)
+        return inside.messages == outside.messages
+
+    assert run(main())
+
+
+def test_a_summariser_of_ones_own() -> None:
+    assert "Mine." in compress(TALK, window=16_000, summarizer=ScriptedSummarizer({"Goal": "Mine."})).summary
+    with pytest.raises(InputError, match="magic"):
+        compress(TALK, window=16_000, summarizer="magic")

@@ -1,0 +1,340 @@
+"""`everthread plugins` as a person meets it, with engines in real directories and in a really installed package."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everthread.cli.editing import use_engine, with_engine
+from everthread.config import parse_config
+from everthread.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "engine_plugin"
+Answer = subprocess.CompletedProcess[str]
+Everthread = Callable[..., Answer]
+
+CONVERSE = """
+import asyncio, json, sys
+from pathlib import Path
+from everthread.config import home_directory, load_config
+from everthread.core.budget import Budget
+from everthread.core.tokens import TokenCounter
+from everthread.engines.base import Services
+from everthread.engines.registry import create_engine
+
+class Nobody:
+    name = "nobody"
+
+config = load_config()
+name = config.context.engine
+services = Services(Nobody(), TokenCounter(fast=True), Budget.for_window(8000), lambda: 0.0)
+engine = create_engine(name, services, config.engines.get(name), home=home_directory(), project=Path.cwd())
+engine.on_session_start("s1")
+messages = json.loads(Path(sys.argv[1]).read_text("utf-8"))["messages"]
+assert engine.should_compress(services.counter.request(messages))
+made = asyncio.run(engine.compress(messages))
+engine.on_compacted(made)
+engine.on_session_start("s2", reason="compression", previous="s1")
+print(json.dumps([engine.name, len(messages), len(made.messages), len(made.covered), engine.dump_state()]))
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "project").mkdir()
+    return tmp_path / "project"
+
+
+@pytest.fixture
+def run(home: Path, project: Path) -> Everthread:
+    def run(*command: str, path: Path | None = None) -> Answer:
+        environment = {**os.environ, "EVERTHREAD_HOME": str(home), "COLUMNS": "160", "PYTHONIOENCODING": "utf-8"}
+        if path is not None:
+            environment["PYTHONPATH"] = str(path)
+        return subprocess.run(
+            [sys.executable, *command],
+            cwd=project,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def everthread(run: Everthread) -> Everthread:
+    def everthread(*arguments: str, path: Path | None = None) -> Answer:
+        return run("-m", "everthread", *arguments, path=path)
+
+    return everthread
+
+
+def put(folder: Path, name: str = "recent_turns", code: str | None = None) -> Path:
+    """The example as a directory plugin, or another one with this code."""
+    place = folder / "plugins" / "context_engine" / name
+    if code is None:
+        shutil.copytree(EXAMPLE / "recent_turns", place, ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+        place.mkdir(parents=True)
+        (place / "__init__.py").write_text(code, "utf-8")
+    return place
+
+
+def converses(run: Everthread, path: Path | None = None) -> None:
+    """The configured engine, in a process of its own, compacts the shipped session."""
+    done = run("-c", CONVERSE, str(ROOT / "examples" / "long_session.json"), path=path)
+    assert done.returncode == 0, done.stderr
+    name, before, after, covered, state = json.loads(done.stdout)
+    assert name == "recent_turns"
+    assert after == before - covered + 1
+    assert state["left_out"] == covered > 0
+
+
+class TestTheExample:
+    def test_as_a_directory_in_the_home(self, everthread: Everthread, run: Everthread, home: Path) -> None:
+        place = put(home)
+        listed = json.loads(everthread("plugins", "--json").stdout)
+        assert listed["active"] == "compressor"
+        assert [info["name"] for info in listed["engines"] if info["active"]] == ["compressor"]
+        done = everthread("plugins", "use", "recent_turns")
+        assert done.returncode == 0, done.stderr
+        assert str(place) in done.stdout
+        assert (home / "config.yaml").read_text("utf-8") == "context:\n  engine: recent_turns\n"
+        listed = json.loads(everthread("plugins", "--json").stdout)
+        (active,) = [info for info in listed["engines"] if info["active"]]
+        assert (active["name"], active["source"], active["problem"]) == ("recent_turns", "home", "")
+        assert active["description"].startswith("Keeps the first request")
+        assert listed["problem"] == ""
+        converses(run)
+
+    def test_as_a_directory_in_a_trusted_project(
+        self, everthread: Everthread, run: Everthread, home: Path, project: Path
+    ) -> None:
+        place = put(project / ".everthread")
+        assert "not trusted" in everthread("plugins").stdout
+        refused = everthread("plugins", "use", "recent_turns")
+        assert refused.returncode == 2
+        assert f"{place}: the project is not trusted" in refused.stderr
+        assert not home.exists()
+        trusted = everthread("plugins", "trust")
+        assert f"{project.resolve()}: trusted" in trusted.stdout
+        assert "recent_turns" in trusted.stdout
+        done = everthread("plugins", "use", "recent_turns")
+        assert done.returncode == 0, done.stderr
+        assert "in other directories" in done.stdout
+        converses(run)
+        assert "no longer trusted" in everthread("plugins", "trust", str(project), "--revoke").stdout
+        assert "was not trusted" in everthread("plugins", "trust", "--revoke").stdout
+        shown = everthread("plugins")
+        assert shown.returncode == 0
+        assert "which cannot be used: there is no context engine 'recent_turns'" in shown.stdout
+
+    def test_as_an_installed_package(self, everthread: Everthread, run: Everthread, tmp_path: Path) -> None:
+        source, site = tmp_path / "source", tmp_path / "site"
+        shutil.copytree(EXAMPLE, source, ignore=shutil.ignore_patterns("__pycache__"))
+        offline = ("--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check", "--quiet")
+        done = run("-m", "pip", "install", *offline, "--target", str(site), str(source))
+        assert done.returncode == 0, done.stderr
+        listed = json.loads(everthread("plugins", "--json", path=site).stdout)["engines"]
+        (found,) = [info for info in listed if info["name"] == "recent_turns"]
+        assert (found["source"], found["active"]) == ("package", False)
+        assert found["location"] == "recent_turns:create of everthread-recent-turns 0.1.0"
+        assert everthread("plugins", "use", "recent_turns").returncode == 2, "it is installed elsewhere only"
+        done = everthread("plugins", "use", "recent_turns", path=site)
+        assert done.returncode == 0, done.stderr
+        converses(run, path=site)
+
+
+class TestUse:
+    def test_nothing_changes_for_an_engine_that_cannot_be_loaded(self, everthread: Everthread, home: Path) -> None:
+        put(home, "broken", "import not_there_at_all")
+        put(home, "wrong", "def create(services, options): return 3")
+        config = home / "config.yaml"
+        config.write_text("compression: {threshold: 0.6}\n", "utf-8")
+        for name, words, code in [
+            ("broken", "No module named 'not_there_at_all'", 1),
+            ("wrong", "gave a int, not a ContextEngine", 1),
+            ("absent", "there is no context engine 'absent'; looked in", 2),
+            ("../home", "is no name of a context engine", 2),
+        ]:
+            done = everthread("plugins", "use", name)
+            assert done.returncode == code
+            assert words in done.stderr
+            assert "Traceback" not in done.stderr
+            assert config.read_text("utf-8") == "compression: {threshold: 0.6}\n"
+
+    def test_the_options_are_tried_too(self, everthread: Everthread, home: Path) -> None:
+        put(home)
+        text = "engines: {recent_turns: {keep_turns: many}}\n"
+        (home / "config.yaml").write_text(text, "utf-8")
+        done = everthread("plugins", "use", "recent_turns")
+        assert done.returncode == 2
+        assert "keep_turns" in done.stderr
+        assert (home / "config.yaml").read_text("utf-8") == text
+
+    def test_there_and_back(self, everthread: Everthread, home: Path) -> None:
+        put(home)
+        config = home / "config.yaml"
+        text = "# mine\ncontext:\n  engine: compressor  # the default\n"
+        config.write_text(text, "utf-8")
+        config.chmod(0o640)
+        assert "is used from now on" in everthread("plugins", "use", "recent_turns").stdout
+        assert config.read_text("utf-8") == text.replace("compressor", "recent_turns")
+        assert stat.S_IMODE(config.stat().st_mode) == 0o640
+        assert "in use already" in everthread("plugins", "use", "recent_turns").stdout
+        assert everthread("plugins", "use", "compressor").returncode == 0
+        assert config.read_text("utf-8") == text
+        assert sorted(path.name for path in home.iterdir()) == ["config.yaml", "plugins"]
+
+    def test_a_wrong_configuration_is_left_alone(self, everthread: Everthread, home: Path) -> None:
+        put(home)
+        (home / "config.yaml").write_text("compresion: {}\n", "utf-8")
+        for arguments in (["plugins"], ["plugins", "use", "recent_turns"]):
+            done = everthread(*arguments)
+            assert done.returncode == 2
+            assert "did you mean compression?" in done.stderr
+        assert (home / "config.yaml").read_text("utf-8") == "compresion: {}\n"
+
+
+class TestListing:
+    def test_for_people(self, everthread: Everthread, home: Path) -> None:
+        put(home)
+        put(home, "compressor", "raise SystemExit('never run')")
+        shown = everthread("plugins").stdout
+        assert "never used: the name is reserved" in shown
+        assert "* compressor" in shown
+        assert "Keeps the first request" in shown
+        assert shown.endswith("Active: compressor\n")
+
+    def test_names_from_outside_do_not_reach_the_terminal(self, everthread: Everthread, project: Path) -> None:
+        put(project / ".everthread", "\x1b[31mred\n* forged", "")
+        shown = everthread("plugins").stdout
+        assert "\x1b" not in shown
+        assert not any(line.startswith("* forged") for line in shown.splitlines())
+
+    def test_trust_wants_a_directory(self, everthread: Everthread, tmp_path: Path, home: Path) -> None:
+        loop = tmp_path / "loop"
+        loop.symlink_to(loop)
+        for path in (tmp_path / "absent", loop, Path(__file__)):
+            done = everthread("plugins", "trust", str(path))
+            assert done.returncode == 2
+            assert "is no directory" in done.stderr
+        home.write_text("in the way", "utf-8")
+        done = everthread("plugins", "trust")
+        assert done.returncode == 1
+        assert "cannot be written" in done.stderr
+
+
+class TestEditing:
+    """Only the name changes; what stands around it stays, to the byte."""
+
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [
+            ("", "context:\n  engine: mine\n"),
+            ("# only words", "# only words\ncontext:\n  engine: mine\n"),
+            ("{}", "{context: {engine: mine}}"),
+            ("{store: {url: null}}\n", "{context: {engine: mine}, store: {url: null}}\n"),
+            ("store: {url: null}", "store: {url: null}\ncontext:\n  engine: mine\n"),
+            ("  store:\n    url: null\n", "  store:\n    url: null\n  context:\n    engine: mine\n"),
+            ("store: {}\r\n", "store: {}\r\ncontext:\r\n  engine: mine\r\n"),
+            ("context: {}  # empty\nstore: {}\n", "context: {engine: mine}  # empty\nstore: {}\n"),
+            ("context: { engine: 'a b' } # c\n", "context: { engine: mine } # c\n"),
+            (
+                '# first\ncontext:   # here\n\n  # which\n  engine: "old"   # why\n\n# last\nstore: {}\n',
+                "# first\ncontext:   # here\n\n  # which\n  engine: mine   # why\n\n# last\nstore: {}\n",
+            ),
+            ("context:\r\n  engine: old\r\n", "context:\r\n  engine: mine\r\n"),
+            ("\ufeffcontext: {engine: 旧}\n", "\ufeffcontext: {engine: mine}\n"),
+            (
+                "engines: {old: {engine: 1}}\ncontext: {engine: old}",
+                "engines: {old: {engine: 1}}\ncontext: {engine: mine}",
+            ),
+        ],
+    )
+    def test_what_is_written(self, tmp_path: Path, old: str, new: str) -> None:
+        file = tmp_path / "config.yaml"
+        file.write_bytes(old.encode())
+        assert use_engine(file, "mine")
+        assert file.read_bytes().decode() == new
+        assert not use_engine(file, "mine")
+
+    @pytest.mark.parametrize("name", ["null", "true", "on", "1.5", "12", "1e3", "2024-01-01", "0x10", "a.b-c_d"])
+    def test_a_name_stays_text(self, name: str) -> None:
+        for text in ("", "context: {engine: old}", "{}"):
+            assert parse_config(with_engine(text, name)).context.engine == name
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "store: {}\n...\n",
+            "context:\n  engine: >-\n    old\nstore: {}\n",
+            "engines: {a: &x {engine: old}}\ncontext: *x\n",
+            "engines: {a: {b: &x old}}\ncontext: {engine: *x}\n",
+            "context: {engine: &x old}\nengines: {a: {b: *x}}\n",
+        ],
+    )
+    def test_what_cannot_be_changed_safely_is_left(self, tmp_path: Path, text: str) -> None:
+        file = tmp_path / "config.yaml"
+        file.write_text(text, "utf-8")
+        with pytest.raises(ConfigError, match=r"set context\.engine: mine there"):
+            use_engine(file, "mine")
+        assert file.read_text("utf-8") == text
+        assert [*tmp_path.iterdir()] == [file]
+
+    def test_a_home_that_is_not_there_yet(self, tmp_path: Path) -> None:
+        file = tmp_path / "home" / "config.yaml"
+        assert use_engine(file, "mine")
+        assert parse_config(file.read_text("utf-8")).context.engine == "mine"
+
+    def test_a_link_stays_a_link(self, tmp_path: Path) -> None:
+        real, link = tmp_path / "dotfiles.yaml", tmp_path / "config.yaml"
+        real.write_text("", "utf-8")
+        link.symlink_to(real)
+        assert use_engine(link, "mine")
+        assert link.is_symlink()
+        assert parse_config(real.read_text("utf-8")).context.engine == "mine"
+
+    def test_a_file_that_cannot_be_changed(self, tmp_path: Path) -> None:
+        binary = tmp_path / "config.yaml"
+        binary.write_bytes(b"\xff\xfe")
+        for file in (tmp_path, binary):
+            with pytest.raises(ConfigError, match="cannot be changed"):
+                use_engine(file, "mine")
+
+    @given(
+        st.dictionaries(
+            st.sampled_from(["compression", "store", "context", "engines", "prompt_caching"]),
+            st.sampled_from(["{}", "{ }"]),
+        ),
+        st.booleans(),
+        st.sampled_from(["", "\n", "# end", "\n\n# end\n"]),
+    )
+    def test_any_arrangement(self, sections: dict[str, str], flow: bool, end: str) -> None:
+        lines = [f"{key}: {value}" for key, value in sections.items()]
+        text = (f"{{{', '.join(lines)}}} " if flow else "\n".join(lines) + "\n") + end
+        changed = with_engine(text, "mine")
+        assert parse_config(changed).context.engine == "mine"
+        rest = {key: value for key, value in yaml.safe_load(changed).items() if key != "context"}
+        assert rest == {key: {} for key in sections if key != "context"}
+        assert end.strip() in changed

@@ -1,0 +1,74 @@
+"""Conversations to summarise, summaries to answer with, and a model that answers by a function."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from everthread.core.exchange import Reply, Request
+from everthread.core.messages import Message
+from everthread.core.summary import SummaryRequest, render_sections
+from everthread.core.tokens import TokenCounter
+
+COUNTER = TokenCounter("gpt-4o")
+
+GOOD = {
+    "Active Task": "Make the retry limit 7.",
+    "Goal": "A parser that survives bad input.",
+    "Completed Actions": "1. EDIT src/parser.py — limit raised to 5 [tool: edit]",
+    "Critical Context": "The port is 8443.",
+}
+GOOD_TEXT = render_sections(GOOD)
+
+
+def said(role: str, text: str) -> Message:
+    return {"role": role, "content": text}
+
+
+def talk(turns: int = 12, *, words: int = 60) -> list[Message]:
+    """A chat of this many exchanges, each with something of its own in it."""
+    filler = " ".join(["The parser reads tokens and keeps the position of each."] * (words // 10))
+    return [
+        message
+        for number in range(turns)
+        for message in (said("user", f"Question {number}: {filler}"), said("assistant", f"Answer {number}: {filler}"))
+    ]
+
+
+def wanted(messages: Sequence[Message] | None = None, *, budget: int = 600, **more: Any) -> SummaryRequest:
+    messages = talk() if messages is None else messages
+    return SummaryRequest(messages=messages, pruned=messages, budget=budget, **more)
+
+
+@dataclass
+class SpokenModel:
+    """Answers each request with what `answer` makes of it; remembers the requests."""
+
+    answer: Callable[[Request], Awaitable[Reply]]
+    name: str = "gpt-4o"
+    window: int = 128_000
+    requests: list[Request] = field(default_factory=list)
+
+    async def complete(self, request: Request) -> Reply:
+        self.requests.append(request)
+        return await self.answer(request)
+
+
+def model_that_says(*texts: str, **options: Any) -> SpokenModel:
+    """Says these texts in turn; the last one for ever."""
+    left = list(texts)
+
+    async def answer(_request: Request) -> Reply:
+        return reply(left.pop(0) if len(left) > 1 else left[0])
+
+    return SpokenModel(answer, **options)
+
+
+def reply(text: str, **fields: Any) -> Reply:
+    return Reply(**{"message": said("assistant", text), "stop": "stop", "usage": {"prompt_tokens": 10}, **fields})
+
+
+def content(request: Request) -> str:
+    """The message of ours at the end of a request."""
+    return str(request.messages[-1]["content"])
