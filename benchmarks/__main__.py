@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.table import markdown
 
-HELPERS = {"__init__", "__main__", "shared", "table"}
+HELPERS = {"__init__", "__main__", "corpus", "shared", "table"}
 
 
 def main() -> None:

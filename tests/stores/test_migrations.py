@@ -43,9 +43,11 @@ def latest_of(store: SqlStore) -> int:
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-def test_migrations_are_numbered_without_gaps(name: str) -> None:
+def test_migrations_are_numbered(name: str) -> None:
+    """A number that only the other database needs is left out."""
     numbers = [migration.number for migration in schema.migrations(name)]
-    assert numbers == list(range(1, len(numbers) + 1))
+    assert numbers[0] == 1
+    assert numbers == sorted(set(numbers))
     assert all(migration.statements for migration in schema.migrations(name))
 
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
 from everthread.errors import AmbiguousIdError, InputError, UnknownIdError
-from everthread.stores.base import NewSession, SessionKind
+from everthread.stores.base import NewSession, SessionKind, Store
 from everthread.stores.sql_store import SqlStore
 from tests.stores.conftest import Clock
 from tests.stores.talk import compact, new_thread, numbered, said, says, shown
+
+
+def test_a_store_is_called_as_the_protocol_says() -> None:
+    for name, promised in inspect.getmembers(Store, inspect.isfunction):
+        if not name.startswith("_"):
+            assert inspect.signature(getattr(SqlStore, name)) == inspect.signature(promised), name
 
 
 async def test_a_session_is_as_it_was_made(store: SqlStore, clock: Clock) -> None:

@@ -13,7 +13,7 @@ import pytest
 from everthread.errors import InputError, StoreBusyError, StoreClosedError, UnknownIdError
 from everthread.stores.base import NewSession
 from everthread.stores.database import Tx
-from everthread.stores.postgres import PostgresConnection, PostgresDatabase
+from everthread.stores.postgres import PostgresDatabase, PostgresWriter
 from everthread.stores.sql_store import SqlStore
 from everthread.stores.sqlite import SqliteDatabase
 from everthread.stores.writer import Writer
@@ -278,7 +278,7 @@ class LosesAnswers(PostgresDatabase):
 
     def connect_writer(self) -> Any:
         connection = super().connect_writer()
-        assert isinstance(connection, PostgresConnection)
+        assert isinstance(connection, PostgresWriter)
         commit = connection.commit
 
         def cut() -> None:
@@ -286,10 +286,9 @@ class LosesAnswers(PostgresDatabase):
                 return commit()
             self.armed = False
             self.lost += 1
-            transaction = connection._transaction
             if self.after:
                 commit()
-            connection.in_doubt = transaction
+            connection.in_doubt = connection._batch
             connection.raw.close()
             raise psycopg.OperationalError("the connection is lost")
 

@@ -556,3 +556,17 @@ def test_a_result_that_comes_after_the_user_broke_in_is_known() -> None:
     dialogue.user("How long will it take?")
     dialogue.messages.append({"role": "tool", "tool_call_id": call_id, "content": "built in 3s"})
     assert "RUN `make` — built in 3s" in summarised(dialogue.says("It is done."))[DONE]
+
+
+def test_a_great_many_failures_are_followed_in_bounds() -> None:
+    dialogue = Dialogue().user("Try everything")
+    for number in range(70):
+        dialogue.runs(f"pytest tests/test_{number}.py", FAILED)
+    told = summarised(dialogue, budget=20_000)
+    assert "tests/test_69.py" in told[BLOCKED]
+    assert len(lines(told, BLOCKED)) == 50
+
+
+def test_a_message_without_a_plan_under_its_heading_has_none() -> None:
+    assert REMAINING not in summarised(working().user("And?").says("Next steps:\nnone, it is all done."))
+    assert REMAINING not in summarised(working().user("And?").says("Nothing.\n\nNext steps:"))

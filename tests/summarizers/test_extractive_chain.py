@@ -299,3 +299,23 @@ def test_what_was_planted_in_a_long_session_survives(times: int) -> None:
 
 def calls(messages: list[Message]) -> list[dict[str, Any]]:
     return [json.loads(call["function"]["arguments"]) for message in messages for call in message.get("tool_calls", [])]
+
+
+def test_what_runs_and_where_it_runs_is_carried_on_until_it_is_stopped() -> None:
+    previous: Sections = {STATE: "- Running: `npm run dev &` at http://localhost:3000\n- Environment: Python 3.12.4"}
+    state = lines(summarised(Dialogue().user("Go on").edits("a.py").says("Ok."), previous=previous), STATE)
+    assert "Running: `npm run dev &` at http://localhost:3000" in state
+    assert "Environment: Python 3.12.4" in state
+    stopped = summarised(Dialogue().user("Stop").runs("pkill node").says("Ok."), previous=previous)
+    assert "Running" not in stopped[STATE]
+
+
+def test_a_remark_about_no_file_in_particular_is_kept() -> None:
+    previous: Sections = {FILES: "- all tests live beside their modules"}
+    files = lines(summarised(Dialogue().user("Go on").edits("a.py").says("Ok."), previous=previous), FILES)
+    assert "all tests live beside their modules" in files
+
+
+def test_an_assistant_does_not_take_back_what_the_user_decided() -> None:
+    dialogue = Dialogue().user("Faster").says("We'll use Redis for the cache instead of SQLite because it is faster.")
+    assert any("Let's use SQLite" in line for line in lines(summarised(dialogue, previous=first()), DECISIONS))

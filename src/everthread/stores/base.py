@@ -65,7 +65,7 @@ class Session:
     messages: int
     """How many messages it places."""
     branched_at: int | None = None
-    """For a branch: the last message it shares with its parent."""
+    """For a branch: the last message it shares with its parent, which it outlives."""
 
     @property
     def live(self) -> bool:
@@ -221,6 +221,7 @@ class Insights:
     by_task: list[UsageRow]
     by_tool: list[ToolRow]
     sessions: int
+    """That began in the period, and of how many threads; messages that were said in it."""
     threads: int
     messages: int
     compactions: int
@@ -322,7 +323,10 @@ class Health:
 
 
 class Store(Protocol):
-    """Where conversations live. Every call is safe from any task of one event loop; none blocks it."""
+    """Where conversations live. Every call is safe from any task of one event loop; none blocks it.
+
+    Wherever a thread is named, the id of any of its sessions will do. State whose scope is a session's id goes with it.
+    """
 
     # Sessions
 
@@ -341,7 +345,7 @@ class Store(Protocol):
     # Messages
 
     async def append(
-        self, session_id: str, messages: Sequence[NewMessage], *, lease: Lease | None = None
+        self, session_id: str, new: Sequence[NewMessage], *, lease: Lease | None = None
     ) -> list[StoredMessage]: ...
     async def messages(self, session_id: str, *, start: int = 0, limit: int | None = None) -> list[StoredMessage]: ...
     async def history(self, session_id: str, *, start: int = 0, limit: int | None = None) -> list[StoredMessage]: ...

@@ -46,11 +46,11 @@ class Tx(Protocol):
 class Connection(Tx, Protocol):
     """One connection to the database, used by one thread at a time."""
 
-    in_doubt: str | None
-    """The transaction whose commit was asked for and never answered: nobody knows how it ended."""
+    in_doubt: int | None
+    """The number of the batch whose commit was asked for and never answered: nobody knows how it ended."""
 
-    def committed(self, transaction: str) -> bool:
-        """How a transaction in doubt has ended."""
+    def committed(self, batch: int) -> bool:
+        """How a batch in doubt has ended."""
         ...
 
     def begin(self) -> None: ...

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
 import subprocess
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
@@ -39,6 +41,7 @@ DIALECT = Dialect(
 )
 POOL = 8
 CONNECT_SECONDS = 10.0
+IDLE_SECONDS = 60
 MIGRATION_LOCK = 0x45_56_54_48
 
 _PLACEHOLDER = re.compile(r"\?")
@@ -53,10 +56,9 @@ class PostgresConnection:
         self, raw: psycopg.Connection[Row], give_back: Callable[[psycopg.Connection[Row]], None], begin: str
     ) -> None:
         self.raw = raw
-        self.in_doubt: str | None = None
+        self.in_doubt: int | None = None
         self._give_back = give_back
         self._begin = begin
-        self._transaction: str | None = None
 
     def _execute(self, sql: str, values: Sequence[Any]) -> psycopg.Cursor[Row]:
         # The statements are our own constants; psycopg wants them typed as literals.
@@ -76,22 +78,13 @@ class PostgresConnection:
             cursor.executemany(_PLACEHOLDER.sub("%s", sql).encode(), [tuple(row) for row in rows])
 
     def begin(self) -> None:
-        begun = self._execute(self._begin, ())
-        self._transaction = row[0] if begun.nextset() and (row := begun.fetchone()) else None
+        self.run(self._begin)
 
     def commit(self) -> None:
-        self.in_doubt = self._transaction
         self.run("COMMIT")
-        self.in_doubt = None
 
-    def committed(self, transaction: str) -> bool:
-        try:
-            row = self.one("SELECT pg_xact_status(?::xid8)", (transaction,))
-        except pg.InvalidParameterValue:
-            return False  # a server that crashed does not even know the number: nothing of it was kept
-        if row and row[0] == "in progress":
-            raise psycopg.OperationalError("the server has not noticed yet that a connection broke")
-        return row is not None and row[0] == "committed"
+    def committed(self, batch: int) -> bool:
+        raise NotImplementedError(f"nothing is written here, so batch {batch} cannot be in doubt")
 
     def rollback(self) -> None:
         if self.raw.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
@@ -110,6 +103,43 @@ class PostgresConnection:
         self._give_back(self.raw)
 
 
+class PostgresWriter(PostgresConnection):
+    """A connection that writes. Each transaction carries its number, so that one can see whether it was committed.
+
+    (The server's own numbers of transactions do not serve: after a crash it gives lost ones to others.)
+    """
+
+    def __init__(
+        self, raw: psycopg.Connection[Row], give_back: Callable[[psycopg.Connection[Row]], None], writer: str,
+        numbers: Iterator[int],
+    ) -> None:  # fmt: skip
+        super().__init__(raw, give_back, "BEGIN")
+        # Should this machine vanish, what its last transaction holds is free again soon.
+        self.run(f"SET idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'")
+        self._writer = writer
+        self._numbers = numbers
+        self._batch = 0
+
+    def begin(self) -> None:
+        self.in_doubt = None
+        self._batch = next(self._numbers)
+        # Without values, so that all of it is one message to the server.
+        self.run(
+            f"BEGIN; INSERT INTO writers (id, batch) VALUES ('{self._writer}', {self._batch}) "
+            f"ON CONFLICT (id) DO UPDATE SET batch = {self._batch}, seen = now()"
+        )
+
+    def commit(self) -> None:
+        self.in_doubt = self._batch
+        self.run("COMMIT")
+        self.in_doubt = None
+
+    def committed(self, batch: int) -> bool:
+        # While the server has not noticed that the other connection broke, the row is locked: one asks again later.
+        row = self.one("SELECT batch FROM writers WHERE id = ? FOR UPDATE NOWAIT", (self._writer,))
+        return row is not None and row[0] == batch
+
+
 class PostgresDatabase:
     """A database on a server."""
 
@@ -117,6 +147,8 @@ class PostgresDatabase:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self._writer = uuid.uuid4().hex
+        self._batches = itertools.count(1)
         self.location = without_password(url)
         # It connects in the thread that asks, so that what the server objects to is told there and at once.
         self._pool = NullConnectionPool(
@@ -152,7 +184,7 @@ class PostgresDatabase:
             number = migration.number if migration else schema.latest(DIALECT.name)
 
     def connect_writer(self) -> Connection:
-        return self._open("BEGIN; SELECT pg_current_xact_id()::text")
+        return PostgresWriter(self._pool.getconn(), self._pool.putconn, self._writer, self._batches)
 
     def connect_reader(self) -> Connection:
         return self._open("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -171,6 +203,8 @@ class PostgresDatabase:
             pg.CrashShutdown,
             pg.CannotConnectNow,
             pg.TooManyConnections,
+            pg.LockNotAvailable,
+            pg.IdleInTransactionSessionTimeout,
         )
         if isinstance(error, passing):
             return True
@@ -257,6 +291,7 @@ class PostgresDatabase:
                 raise StoreError(f"{self.location}: pg_dump failed: {' '.join(done.stderr.split())}")
 
     def vacuum(self, connection: Connection) -> None:
+        connection.run("DELETE FROM writers WHERE seen < now() - interval '1 day'")
         connection.run("VACUUM ANALYZE")
 
 

@@ -46,7 +46,7 @@ class SqliteConnection:
     """One apsw connection."""
 
     dialect = DIALECT
-    in_doubt: str | None = None
+    in_doubt: int | None = None
 
     def __init__(self, raw: apsw.Connection, *, begin: str) -> None:
         self.raw = raw
@@ -71,8 +71,8 @@ class SqliteConnection:
     def commit(self) -> None:
         self.raw.execute("COMMIT")
 
-    def committed(self, transaction: str) -> bool:
-        raise NotImplementedError(f"a commit to a file is always answered; {transaction} cannot be in doubt")
+    def committed(self, batch: int) -> bool:
+        raise NotImplementedError(f"a commit to a file is always answered; batch {batch} cannot be in doubt")
 
     def rollback(self) -> None:
         if self.raw.in_transaction:

@@ -111,7 +111,7 @@ class Writer:
         ready = [item for item in batch if item.error is None]
         deadline = time.monotonic() + self._patience
         attempt = 0
-        in_doubt: str | None = None
+        in_doubt: int | None = None
         while ready:
             try:
                 connection = connection or self._database.connect_writer()

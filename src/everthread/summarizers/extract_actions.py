@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from everthread.summarizers.extract_commands import CHECK, LOOK, RUN, TEST, Command, understood
+from everthread.summarizers.extract_commands import CHECK, LOOK, READ_CHARS, RUN, TEST, Command, understood
 from everthread.summarizers.extract_lines import ALSO_DONE, ALSO_RAN, SEPARATORS, Line, Scale, once, recalled
 from everthread.summarizers.extract_reading import (
     CALL,
@@ -30,7 +30,10 @@ _WORTH = {TASK: 4.0, TEST: 3.2, WRITE: 3.0, EDIT: 3.0, RUN: 3.0, CHECK: 2.4, CAL
 _LOOKING = {LOOK: 1.0, READ: 1.0, SEARCH: 0.9, LIST: 0.7}
 _EARLIER = 0.55
 """What a line of an earlier summary is worth, compared with a new one."""
-_FORM = re.compile(r"(?:(\d{1,6})\.\s+)?([A-Z]{3,})\s(.*?) — (.*?)(?: \((\d+)×[^)]*\))?(?: \[tool: ([^\]]*)\])?$")
+_FORM = re.compile(
+    r"(?:\d{1,6}\.\s+)?(?P<act>[A-Z]{3,})\s(?P<aim>.*?) — .*?"
+    r"(?: \((?P<times>\d{1,6})×[^)]{0,40}\))?(?: \[tool: [^\]]{0,200}\])?$"
+)
 _NUMBER = re.compile(r"(\d{1,6})\.\s+")
 
 
@@ -72,15 +75,23 @@ def target(deed: Deed, scale: Scale) -> str:
 
 def runs_again(command: Command, quoted: str) -> bool:
     """Whether a command is the one a summary quotes, perhaps cut, or takes it in."""
-    shown = quoted.strip("…").strip("`")
-    first = command.line.strip().split("\n", 1)[0].replace("`", "'")
-    return first == shown or (quoted.endswith("…") and first.startswith(shown)) or command.settles(understood(shown))
+    shown, line = quoted.strip("…").strip("`"), _in_a_row(command.line)
+    return line == shown or (quoted.endswith("…") and line.startswith(shown)) or command.settles(understood(shown))
 
 
 def quoted_command(line: str, room: int) -> str:
-    """The first line of a command in quotes; the sign that something is left out stands outside of them."""
-    first = line.strip().split("\n", 1)[0].replace("`", "'")
-    return f"`{first[:room].rstrip()}`…" if len(first) > room or "\n" in line.strip() else f"`{first}`"
+    """The beginning of a command in quotes; the sign that something is left out stands outside of them."""
+    whole = _in_a_row(line)
+    if len(whole) <= room:
+        return f"`{whole}`"
+    cut = whole[:room]
+    words = cut.rpartition(" ")[0] if whole[room] != " " else cut
+    return f"`{(words if 2 * len(words) > room else cut).rstrip()}`…"
+
+
+def _in_a_row(line: str) -> str:
+    """A command as one line."""
+    return line[:READ_CHARS].strip().replace("\n", " ").replace("`", "'")
 
 
 def _task(episode: Episode, story: Story, scale: Scale, *, last: bool) -> Iterator[Line]:
@@ -102,6 +113,7 @@ def _task(episode: Episode, story: Story, scale: Scale, *, last: bool) -> Iterat
 
 
 def _short(ask: str) -> str:
+    """A request as one name among others."""
     return said(ask, 60).replace(SEPARATORS[ALSO_DONE], " ")
 
 
@@ -145,7 +157,7 @@ def _earlier(previous: str, again: set[tuple[str, str]]) -> Iterator[tuple[str, 
                 yield "", name, 1, Line(f"{lead}: {name}", 0.5 if lead == ALSO_RAN else 1.5, order, name, lead)
             continue
         form = _FORM.match(text)
-        act, aim, times = (form[2], form[3], int(form[5] or 1)) if form else ("", "", 1)
+        act, aim, times = (form["act"], form["aim"], int(form["times"] or 1)) if form else ("", "", 1)
         if (act, aim) in again and act != TASK:
             yield act, aim, times, None
             continue

@@ -19,7 +19,7 @@ from everthread.core.summary import (
     RULES,
     STATE,
 )
-from everthread.summarizers.extract_lines import SEPARATORS, Line
+from everthread.summarizers.extract_lines import NAMED, SEPARATORS, Line
 from everthread.summarizers.extract_text import trim
 
 Count = Callable[[str], int]
@@ -29,10 +29,10 @@ SHARES = {
     CRITICAL: 0.13, ANSWERED: 0.05, ASKS: 0.015, REMAINING: 0.015,
 }  # fmt: skip
 """By importance: where room is very short the later ones go without."""
-FIRST = {RULES: 0.25, FILES: 0.33}
-"""Up to this share, the user's rules get all they take before anything else, and files as much as their names take."""
+FIRST = {RULES: 0.12, DECISIONS: 0.12, FILES: 0.30}
+"""Up to this share, rules and decisions get all they take before anything else, and files what their names take."""
 AMPLE = 1_000
-"""In a smaller budget than this that share of files is smaller too."""
+"""In a smaller budget than this that share of files is smaller too; in a smaller room, names get more of it."""
 IN_FULL = 0.6
 """This part of a section's room is for whole lines, before names that share a line get theirs."""
 LEAST = 40
@@ -66,9 +66,11 @@ class Chosen:
 
 def rooms(drafts: Mapping[str, Sequence[Line]], budget: int) -> dict[str, int]:
     """Tokens for each section, by share; what one does not want is shared among the others."""
-    needed = {RULES: wants(drafts.get(RULES, ())), FILES: _named(drafts.get(FILES, ()))}
-    most = {RULES: FIRST[RULES] * budget, FILES: FIRST[FILES] * budget * min(1.0, budget / AMPLE)}
-    found = {name: min(tokens, int(most[name])) for name, tokens in needed.items() if tokens}
+    needed = {name: (_named if name == FILES else wants)(drafts.get(name, ())) for name in FIRST}
+    ample = {FILES: min(1.0, budget / AMPLE)}
+    found = {
+        name: min(tokens, int(FIRST[name] * ample.get(name, 1.0) * budget)) for name, tokens in needed.items() if tokens
+    }
     budget -= sum(found.values())
     wanted = {name: wants(lines) - found.get(name, 0) for name, lines in drafts.items() if lines}
     names = [name for name in SHARES if wanted.get(name, 0) > 0][: max(2, budget // LEAST)]
@@ -88,8 +90,8 @@ def wants(lines: Sequence[Line]) -> int:
 
 
 def _named(lines: Sequence[Line]) -> int:
-    """About how many tokens their names are; lines that are nothing else do not count."""
-    return sum(len(line.brief.encode()) // 3 + 2 for line in lines if line.brief and not line.is_name)
+    """About how many tokens their names are; files that were only spoken of do not count."""
+    return sum(len(line.brief.encode()) // 3 + 2 for line in lines if line.brief and line.kind != NAMED)
 
 
 def choose(lines: Sequence[Line], room: int, count: Count, in_full: float = IN_FULL) -> tuple[Chosen, int]:
@@ -112,7 +114,7 @@ def _whole(ranked: Sequence[Line], room: int, reserve: int, chosen: Chosen, coun
     left = room
     skipped: list[Line] = []
     for line in ranked:
-        enough = left - reserve > NUMBER and not line.is_name
+        enough = left - reserve > NUMBER and len(line.text) < 8 * left and not line.is_name
         cost = count(line.text) + NUMBER if enough else left + 1
         if cost <= left - reserve:
             chosen.lines.append(line)
@@ -181,7 +183,8 @@ class Page:
         return left
 
     def _add(self, name: str, lines: Sequence[Line], room: int) -> int:
-        found, left = choose(lines, room, self.count, 0.2 if name == FILES else IN_FULL)
+        in_full = IN_FULL / 4 if name == FILES else IN_FULL if room > AMPLE else IN_FULL * 2 / 3
+        found, left = choose(lines, room, self.count, in_full)
         known = self.chosen.setdefault(name, Chosen())
         known.lines += found.lines
         known.names += found.names

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from everthread.core.facts import COMMAND, DECISION, RULE, Fact, rank
+from everthread.core.facts import COMMAND, DECISION, RULE, Fact, facts_in_text, rank
 from everthread.core.mentions import ERROR, HASH, IDENTIFIER, PATH, URL, VALUE
 from everthread.summarizers.extract_actions import target
 from everthread.summarizers.extract_commands import LOOK
@@ -19,13 +19,15 @@ from everthread.summarizers.extract_reading import Story
 from everthread.summarizers.extract_talk import REMEMBER, USER, statement_lines
 from everthread.summarizers.extract_text import exact, is_prose, plain, spoken, trim
 
-LOGGED = "logged: "
+LOGGED, SEEN = "logged: ", "seen: "
 _TOP = 500
 """So many facts are considered; the rest is noise at any budget."""
 _LABELS = {IDENTIFIER: "identifier", PATH: "path", URL: "url", HASH: "hash", VALUE: "value"}
 _PLACES = (IDENTIFIER, PATH)
 _PACKED = re.compile(rf"({'|'.join((ERRORS, *_LABELS.values()))}): (.+)")
-_NOTE = re.compile(r"\(?Extracted without a model from ([\d,]+) messages(?:[^\n]*?([\d,]+) lesser lines?)?")
+_NOTE = re.compile(
+    r"\(?Extracted without a model from (\d[\d,]{0,14}) messages(?:[^\n]{0,80}?(\d[\d,]{0,14}) lesser lines?)?"
+)
 _EARLIER = 0.55
 
 
@@ -44,17 +46,18 @@ def noted(previous: str) -> tuple[int, int]:
 
 def context_lines(story: Story, previous: str, scale: Scale) -> list[Line]:
     """What the conversation and an earlier summary hold, each once; `Line.value` is what a line is there for."""
-    known = Known()
+    known = _Known()
     lines = list(statement_lines(story, scale))
     for line in lines:
         known.add(line.text)
     lines += _errors(story, scale, known)
+    lines += _seen(story, scale, known)
     lines += _of_facts(story, scale, known)
     lines += (line for line in _earlier(previous) if not (line.brief and known.has(line.brief)))
     return once(lines)
 
 
-class Known:
+class _Known:
     """What is said already; grows."""
 
     def __init__(self) -> None:
@@ -71,24 +74,38 @@ class Known:
             self._recent = ""
 
 
-def _errors(story: Story, scale: Scale, known: Known) -> Iterator[Line]:
+def _seen(story: Story, scale: Scale, known: _Known) -> Iterator[Line]:
+    """What stood out in an output."""
+    for deed in story.deeds:
+        for line in deed.outcome.seen if deed.outcome else ():
+            if not known.has(line):
+                known.add(line)
+                told = exact(line, scale.error)
+                text = f"{SEEN}{told} (from {target(deed, scale)})"
+                yield Line(text, 5.0 * story.recency(deed.where), deed.where, value=told)
+
+
+def _errors(story: Story, scale: Scale, known: _Known) -> Iterator[Line]:
     """The error lines of the last third, each once."""
     late = story.size * 2 // 3
     open_ones = {id(deed) for deed in unsettled(story)}
+    seen: set[str] = set()
     for deed in story.deeds:
         if deed.outcome is None or (deed.where < late and not deed.outcome.logged):
             continue
-        for error in deed.outcome.errors:
-            if not known.has(error):
+        logged = deed.outcome.logged
+        worth = 8.0 if logged or id(deed) in open_ones else 1.0 if deed.step.act == LOOK else 3.0
+        for place, error in enumerate(deed.outcome.errors):
+            if error not in seen:
+                seen.add(error)
                 known.add(error)
                 told = exact(error, scale.error)
-                worth = 8.0 if id(deed) in open_ones or deed.outcome.logged else 1.0 if deed.step.act == LOOK else 2.0
-                lead = LOGGED if deed.outcome.logged else "error: "
-                text = f"{lead}{told} (from {target(deed, scale)})"
-                yield Line(text, worth * story.recency(deed.where), deed.where, told, ERRORS, value=error)
+                text = f"{LOGGED if logged else 'error: '}{told} (from {target(deed, scale)})"
+                weight = worth * story.recency(deed.where) * (1.0 if place == 0 else 0.5)
+                yield Line(text, weight, deed.where, told, ERRORS, value=error)
 
 
-def _of_facts(story: Story, scale: Scale, known: Known) -> Iterator[Line]:
+def _of_facts(story: Story, scale: Scale, known: _Known) -> Iterator[Line]:
     named = _user_sentences(story)
     for fact in rank(story.facts)[:_TOP]:
         if fact.kind in (RULE, DECISION, COMMAND) or says_nothing(fact.value) or _is_escaped(fact):
@@ -150,10 +167,12 @@ def _earlier(previous: str) -> Iterator[Line]:
             yield from (Line(f"{packed[1]}: {name}", weight, order, name, packed[1], value=name) for name in names)
         elif not text.endswith(":"):
             worth = next((worth for lead, worth in _WORTH.items() if text.startswith(lead)), 3.0)
+            if text.startswith(USER):
+                worth += min(len(facts_in_text(text)), 3) * 1.5
             yield Line(text, worth * _EARLIER, order, value=text.partition(": ")[2] or text)
 
 
-_WORTH = {REMEMBER: 15.0, LOGGED: 12.0, USER: 4.0, "error: ": 4.0}
+_WORTH = {REMEMBER: 15.0, LOGGED: 12.0, SEEN: 8.0, "error: ": 4.0}
 _QUOTE = re.compile(r"^> ?(?:#\d+ )?(user|assistant): ")
 """A message that was quoted after an earlier summary's sections."""
 

@@ -59,7 +59,9 @@ def _stated(
         if not settles or place in used:
             continue
         span = [place]
-        if not REASON.search(sentence):
+        if sentence.endswith((";", "；", ":", "：")) and place + 1 < len(spoken):
+            span.append(place + 1)
+        elif not REASON.search(sentence):
             span += (near for near in (place - 1, place + 1) if 0 <= near < len(spoken) and _gives_reason(spoken[near]))
         elif revises and place + 1 < len(spoken):
             span.append(place + 1)

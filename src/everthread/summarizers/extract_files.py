@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from everthread.core.mentions import PATH, checkable_tokens, mentions
-from everthread.summarizers.extract_lines import Line, recalled
+from everthread.summarizers.extract_lines import NAMED, TOUCHED, Line, Scale, recalled
 from everthread.summarizers.extract_reading import Story
 from everthread.summarizers.extract_text import trim
 
-ALSO = "also touched"
 _VERBS = ("edited", "written", "created", "copied", "moved", "changed", "deleted", "read", "used", "listed", "named")
 _CHANGED = frozenset(_VERBS[:7])
 _COUNT = re.compile(rf"\b({'|'.join(_VERBS)})(?: (\d{{1,6}})×)?")
 _NOTE = 90
+_AMPLE = 2_000
 
 
 @dataclass(slots=True)
@@ -28,6 +28,8 @@ class Record:
     counts: Counter[str] = field(default_factory=Counter)
     last: str = ""
     note: str = ""
+    touched: bool = False
+    """It was read or changed, however often."""
     order: float = -1e9
 
     @property
@@ -55,6 +57,7 @@ def files_of(story: Story, previous: str, root: str) -> list[Record]:
         for verb, path in deed.step.files:
             known = record(path)
             known.counts[verb] += 1
+            known.touched = known.touched or verb in (*_CHANGED, "read")
             known.order = deed.where
             if verb in _CHANGED or not known.last or known.last not in _CHANGED:
                 known.last = verb
@@ -75,39 +78,47 @@ def _recall(previous: str, record: Callable[[str], Record]) -> None:
     texts = recalled(previous)
     for place, text in enumerate(texts):
         head, _, names = text.partition(": ")
-        if head == ALSO:
+        if head in (TOUCHED, NAMED):
             for path in names.split(", "):
-                record(path).order = max(record(path).order, place - len(texts))
+                known = record(path)
+                known.order = max(known.order, place - len(texts))
+                known.touched = known.touched or head == TOUCHED
             continue
         path, dash, rest = text.partition(" — ")
         named = [token.value for token in checkable_tokens(text) if token.kind == PATH]
         if not dash or " " in path.strip("`"):
             path, rest = (named[0], text) if named else ("", "")
         if not path:
-            record(text).order = place - len(texts)
+            remark = record(text)
+            remark.order, remark.touched = place - len(texts), True
             continue
         known = record(path.strip("`"))
         told, _, note = rest.partition("; last: ")
         counted = _COUNT.findall(told) if re.fullmatch(rf"(?:{_COUNT.pattern}(?:, )?)+", told) else []
         known.counts.update({verb: int(times or 1) for verb, times in counted})
         known.last = counted[0][0] if counted else ""
+        known.touched = True
         known.note = note or ("" if counted else rest)
         known.order = place - len(texts)
 
 
-def file_lines(records: list[Record], story: Story) -> Iterator[Line]:
-    """One line for each file; where room is short, its name."""
+def file_lines(records: list[Record], story: Story, scale: Scale) -> Iterator[Line]:
+    """One line for each file; where room is short, its name; where it is very short, not those only spoken of."""
     for known in records:
         counts = [f"{verb} {known.counts[verb]}×" for verb in _VERBS if known.counts[verb] and verb != "deleted"]
         state = ["deleted"] if known.gone else []
         told = ", ".join(state + counts)
         note = f"; last: {trim(known.note, _NOTE)}" if told and known.note else known.note
-        minor = known.last not in (*_CHANGED, "read") and known.counts.total() < 2 and not known.note
-        text = f"{ALSO}: {known.path}" if minor else f"{known.path} — {told}{note}"
+        kind = TOUCHED if known.touched else NAMED
+        bare = not note and (not told or (kind == NAMED and known.counts.total() < 2))
+        text = f"{kind}: {known.path}" if bare else f"{known.path} — {told}{note}"
+        if kind == NAMED and scale.budget < _AMPLE:
+            continue
         if " " in known.path:  # a remark of an earlier summary, about no file in particular
             yield Line(known.path, 1.0, 1.0)
             continue
         total = known.counts.total()
-        worth = (2.5 if known.changed else 1.0) + 0.5 * math.log2(1 + total)
+        worth = (2.5 if known.changed else 1.5) + 0.5 * math.log2(1 + total)
         worth *= story.recency(int(known.order)) if known.order >= 0 else 0.45
-        yield Line(text, worth, -worth, known.path, ALSO)
+        worth *= 1.0 if known.touched else 0.2
+        yield Line(text, worth, -worth, known.path, kind)

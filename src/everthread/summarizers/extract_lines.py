@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from everthread.summarizers.extract_text import identity
 
 ALSO_RAN, ALSO_DONE, ERRORS = "also ran", "also done", "errors"
+TOUCHED, NAMED = "also touched", "also named"
+"""What begins a line that names share: of commands, requests, errors; of files that were read or changed, or not."""
 SEPARATORS = {ALSO_DONE: " | ", ERRORS: " | "}
 """What stands between names that share a line, where it is no comma."""
 
@@ -59,7 +61,7 @@ class Scale:
 
     @property
     def command(self) -> int:
-        return self._all(0.03, 60, 160)
+        return self._all(0.03, 84, 160)
 
     @property
     def error(self) -> int:

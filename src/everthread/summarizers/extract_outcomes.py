@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -31,6 +32,8 @@ class Outcome:
     tests: str = ""
     failing: tuple[str, ...] = ()
     """Names of failing tests."""
+    seen: tuple[str, ...] = ()
+    """Lines that stand out from all the others of an output, and tell a figure."""
     logged: bool = False
     """The errors are lines of a log that was looked at: they happened, but not to this call."""
     clues: tuple[tuple[str, str], ...] = ()
@@ -66,10 +69,35 @@ def _of_command(command: Command, output: Output, body: str, *, failed: bool | N
     elif code != 0 or tests:
         bad = bad or bool(errors)
     failing = tuple(_failing(body)) if bad and command.act != LOOK else ()
-    words = [halted, f"exit {code}" if code else "", tests, _gist(command, body, bad=bad, errors=errors, tests=tests)]
-    told = ", ".join(word for word in words if word) or "no output"
+    seen = tuple(line for line in outstanding(output.body) if line not in errors)
+    gist = _gist(command, body, bad=bad, errors=errors, tests=tests) if bad or not seen else trim(" / ".join(seen), 160)
+    told = ", ".join(word for word in (halted, f"exit {code}" if code else "", tests, gist) if word) or "no output"
     clues = tuple(_clues(command, body))
-    return Outcome(told, bad, errors if bad or logged else (), tests, failing, bool(logged), clues)
+    return Outcome(told, bad, errors if bad or logged else (), tests, failing, seen, bool(logged), clues)
+
+
+_FEWEST = 6
+_ROWS = 2_000
+
+
+def outstanding(text: str) -> list[str]:
+    """Up to three lines that look like no other, among many that look alike: in a log, what happened.
+
+    A line's look is which of its words hold digits. Where looks differ anyway, as in source code, nothing stands out.
+    """
+    rows = [row for row in text[: 2 * _SCANNED].split("\n")[:_ROWS] if row.strip() and not _STATED_EXIT.fullmatch(row)]
+    if len(rows) < _FEWEST:
+        return []
+    looks = [_look(row) for row in rows]
+    common = Counter(looks)
+    odd = [row.strip() for row, look in zip(rows, looks, strict=True) if common[look] == 1]
+    if len(odd) > 3 or len(odd) + 3 > len(rows) // 2 + 1:
+        return []
+    return [row for row in odd if 12 < len(row) < 240 and any(map(str.isdigit, row)) and any(map(str.isalpha, row))]
+
+
+def _look(row: str) -> str:
+    return "".join("0" if any(map(str.isdigit, word)) else "a" for word in row.split(None, 40)[:40])
 
 
 _LEVELS = ("ERROR", "FATAL", "CRITICAL", "SEVERE", "PANIC")

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 from everthread.core.facts import MessageFacts, facts_of_message
 from everthread.core.mentions import IDENTIFIER, mentions
@@ -145,11 +145,11 @@ class Reader:
             tuple(reading.by_user for reading in readings),
         )
 
-    def _readings(self, messages: Sequence[Message], facts: Sequence[MessageFacts | None]) -> list[_Reading]:
+    def _readings(self, messages: Sequence[Any], facts: Sequence[MessageFacts | None]) -> list[_Reading]:
         steps: dict[str, Step] = {}
         found: list[_Reading] = []
         for message, known in zip(messages, facts, strict=True):
-            reading = self._reading(message, steps, known) if isinstance(message, Mapping) else _Reading()
+            reading = self._reading(cast("Message", message), steps, known) if isinstance(message, dict) else _Reading()
             found.append(reading)
             steps.update((step.call.id, step) for step in reading.steps)
         for key in list(self._known)[: max(len(self._known) - REMEMBERED, 0)]:

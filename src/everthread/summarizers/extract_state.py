@@ -17,7 +17,7 @@ from everthread.summarizers.extract_text import trim
 
 DIRECTORY, BRANCH, COMMIT, CHANGED = "Working directory", "Branch", "Last commit", "Changed files"
 TESTS, RUNNING, ENVIRONMENT = "Tests and checks", "Running", "Environment"
-_WORTH = {DIRECTORY: 3.0, BRANCH: 2.5, COMMIT: 2.0, CHANGED: 2.0, TESTS: 3.0, RUNNING: 2.5, ENVIRONMENT: 1.0}
+_WORTH = {DIRECTORY: 4.0, BRANCH: 2.5, COMMIT: 2.0, CHANGED: 2.0, TESTS: 3.0, RUNNING: 2.5, ENVIRONMENT: 1.0}
 _LAST = -100
 _ORDER = {name: _LAST - 50 + place for place, name in enumerate(_WORTH)}
 """Not by message: state is told in this order."""

@@ -98,8 +98,8 @@ def statement_lines(story: Story, scale: Scale) -> Iterator[Line]:
         if KEEP.search(episode.ask[:READ_CHARS]):
             yield Line(f"{REMEMBER}{said(episode.ask, scale.request)}", 9.0 * weight, episode.start)
         elif episode.ask and not episode.deeds and not (episode.answer and questions(episode.ask)):
-            facts = sum(len(found.facts) for found in story.facts[episode.start : episode.start + 1])
-            yield from _spoken(episode, (talk + min(facts, 3)) * weight, talk * weight, scale)
+            facts = len(story.facts[episode.start].facts)
+            yield from _spoken(episode, (talk + 1.5 * min(facts, 3)) * weight, talk * weight, scale)
 
 
 def _spoken(episode: Episode, asked: float, answered: float, scale: Scale) -> Iterator[Line]:

@@ -32,7 +32,7 @@ def shared(text: str, other: str) -> float:
 
 
 def _is_filler(term: str) -> bool:
-    return term.isascii() and (len(term) < 3 or term in _fillers())
+    return term.isascii() and ((len(term) < 3 and not term.isdigit()) or term in _fillers())
 
 
 @functools.cache

@@ -7,10 +7,10 @@ import re
 _FLAGS = re.IGNORECASE | re.MULTILINE
 
 REVISES = re.compile(
-    r"\b(?:chang\w+ my mind|second thoughts?|scratch that|forget (?:that|about|what)|no longer|instead|rather than|"
+    r"\b(?:chang\w+ my mind|second thoughts?|scratch that|forget (?:that|about|what|the)|no longer|instead|rather than|"
     r"(?:switch|revert)\w* (?:back |over )?to|(?:go|going|went|move|moving|moved) back to|not .{1,40} any ?more|"
     r"replac\w+ .{1,60} with|"
-    r"actually,? (?:let|use|we|no)|let's not|we(?:'re| are) not)\b"
+    r"actually,? (?:let|use|we|no)|let's not|we(?:'re| are) not|we (?:now )?drop)\b|, (?:and )?not \w"
     r"|\b(?:anders überlegt|umentschieden|meinung geändert|doch (?:lieber|nicht|kein\w*|wieder)|stattdessen|"
     r"(?:an)?statt|nicht mehr|zurück zu|vergiss)\b"
     r"|\b(?:cambi\w+ de (?:opinión|idea)|mejor (?:us|dej|volv)\w+|en (?:lugar|vez) de|ya no|olvida\w*|volv\w+ a)\b"
@@ -29,7 +29,8 @@ CHANGED_MIND = re.compile(
 """The same, said outright."""
 
 SETTLES = re.compile(
-    r"\b(?:we|i) (?:now )?(?:decide|agree|choose|settle)\b"
+    r"\b(?:we|i) (?:now )?(?:decide|agree|choose|settle|go with|stay with|stick with|stick to|drop|take)\b"
+    r"|\b(?:rather than|instead of)\b|\b(?:so|ok|okay|then)\b.{0,60}\bit is[.!]*$"
     r"|\bwir (?:entscheiden|beschließen|legen fest|einigen uns)\b"
     r"|\b(?:decidimos|acordamos|elegimos|decido|elijo)\b",
     _FLAGS,
@@ -54,7 +55,7 @@ KEEP = re.compile(
 LATER = re.compile(
     r"\b(?:(?:do|fix|handle|look at|tackle) (?:that|it|this) later|later,? (?:we|you|please|i want)|"
     r"(?:after|once) (?:that|this)[^.!?]{0,40}\b(?:need|should|want|please|add|fix|write|do)|"
-    r"then we (?:need|should|must)|not now[^.!?]{0,20}later|"
+    r"then we (?:need|must|should (?!be\b))|not now[^.!?]{0,20}later|"
     r"(?:später|danach|anschließend|nachher) (?:noch|bitte|brauchen|müssen|machen|sollen|soll|kannst)\w*|"
     r"(?:más tarde|después|luego),? (?:hay que|tenemos que|necesit\w+|quiero|haz|añade))\b"
     r"|(?:之后|稍后|以后|回头)(?:再|还要|需要)|(?:後で|あとで|その後)[^。]{0,30}(?:して|お願い|必要)"

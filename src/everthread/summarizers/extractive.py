@@ -35,7 +35,7 @@ from everthread.summarizers.extract_budget import Page
 from everthread.summarizers.extract_context import context_lines, note, noted
 from everthread.summarizers.extract_decisions import Decision, decision_lines, decisions
 from everthread.summarizers.extract_files import file_lines, files_of
-from everthread.summarizers.extract_lines import Line, Scale
+from everthread.summarizers.extract_lines import ALSO_DONE, ALSO_RAN, Line, Scale
 from everthread.summarizers.extract_open import blocked_lines, progress_lines
 from everthread.summarizers.extract_plan import remaining_lines
 from everthread.summarizers.extract_reading import Reader, Story
@@ -107,7 +107,7 @@ def _drafts(story: Story, request: SummaryRequest) -> Drafts:
         DECISIONS: decided,
         ANSWERED: answered_lines(story, earlier[ANSWERED], scale),
         ASKS: pending_lines(story, earlier[ASKS], scale),
-        FILES: list(file_lines(files, story)),
+        FILES: list(file_lines(files, story, scale)),
         REMAINING: remaining_lines(story, earlier[REMAINING]),
         CRITICAL: _marked(context_lines(story, earlier[CRITICAL], scale), gone),
     }
@@ -145,7 +145,7 @@ def _told(page: Page, previous: Sections, last: str) -> Sections:
         texts = page.chosen[name].texts() if name in page.chosen else []
         shown: list[str] = []
         for text in texts:
-            if name != DONE or text.startswith("also "):
+            if name != DONE or text.startswith((f"{ALSO_RAN}:", f"{ALSO_DONE}:")):
                 shown.append(f"- {text}")
             elif is_numbered(text):
                 shown.append(text)

@@ -14,7 +14,7 @@ from everthread.core.facts import DECISION, Fact
 from everthread.core.mentions import ERROR, HASH, IDENTIFIER, URL, VALUE
 from everthread.core.terms import query_terms
 
-MOST = 150
+MOST = 400
 AGED = 0.95
 """What a fact weighs after each compaction, of what it weighed before."""
 SAME = 0.4
@@ -37,22 +37,28 @@ def carry(known: Sequence[Fact], new: Sequence[Fact], spoken: Spoken, size: int)
     kept = (
         fact
         for fact in facts.values()
-        if not (fact.kind == ERROR and 3 * fact.where < 2 * size)
+        if not (fact.kind == ERROR and 5 * fact.where < 3 * size)
         and not (fact.kind == DECISION and _spoken_of_again(fact, terms))
     )
     return tuple(sorted(kept, key=lambda fact: -fact.weight)[:MOST])
 
 
 def _telling(facts: Sequence[Fact]) -> Iterable[Fact]:
-    """Of each message's errors the first that says what went wrong, not only that something did."""
+    """Of each message's errors the first that says best what went wrong, not only that something did."""
     first: dict[int, Fact] = {}
     for fact in facts:
-        if fact.kind == ERROR and (fact.where not in first or _COUNTS.search(first[fact.where].value)):
+        if fact.kind == ERROR and (fact.where not in first or _says(fact.value) > _says(first[fact.where].value)):
             first[fact.where] = fact
     return first.values()
 
 
-_COUNTS = re.compile(r"\b\d+ (?:failed|failures?|errors?)\b|\bexit|^\W*(?:FAILED|FAIL)\b", re.IGNORECASE)
+def _says(error: str) -> int:
+    """How much a line says: the error's name and text, some text, or a bare count."""
+    return 0 if _COUNT.search(error) else 2 if _NAMED_ERROR.search(error) else 1
+
+
+_COUNT = re.compile(r"\b\d+ (?:failed|failures?|errors?)\b|\bexit|^\W*(?:FAILED|FAIL)\b", re.IGNORECASE)
+_NAMED_ERROR = re.compile(r"(?:Error|Exception|\b[Ee]rror\b.{0,12}|ERROR|FATAL|fatal):? .{8}")
 
 
 def _spoken_of_again(decision: Fact, spoken: Sequence[tuple[int, frozenset[str]]]) -> bool:

@@ -53,7 +53,7 @@ class Quote:
 def worth_quoting(
     messages: Sequence[Message], ids: Sequence[int], points: Sequence[float], found: Sequence[MessageFacts]
 ) -> list[Quote]:
-    """The messages that matter, the best first: the user's words, and of the assistant's those that settle something."""
+    """The messages that matter, the best first: the user's words, and the assistant's that settle something."""
     weighed: list[tuple[float, Quote]] = []
     for place, message in enumerate(messages):
         role = message.get("role")
@@ -76,7 +76,8 @@ def quotes(candidates: Sequence[Quote], told: str, room: int, count: Callable[[s
         if cost <= left and not _is_told(quote.said, known):
             left -= cost
             chosen.append(quote)
-    return "\n".join([HEADING, *(quote.line for quote in sorted(chosen, key=lambda quote: quote.place))]) if chosen else ""
+    in_order = sorted(chosen, key=lambda quote: quote.place)
+    return "\n".join([HEADING, *(quote.line for quote in in_order)]) if chosen else ""
 
 
 def _is_told(said: str, known: str) -> bool:
