@@ -7,6 +7,10 @@
     │   ├── WireError               a payload that is not of the protocol it was read as
     │   ├── UnknownIdError          no session, message or output has this id
     │   └── AmbiguousIdError        several ids begin like this
+    ├── ModelError                  a model's provider refused, failed or broke off
+    │   ├── ModelTimeoutError       it did not answer in time
+    │   └── ModelUnreachableError   there is no connection to it
+    ├── ContextOverflowError        the prompt does not fit, whatever was tried; the history is untouched
     ├── SummaryError                no summary could be written this way; the next way is tried
     ├── EngineError                 a context engine cannot be found, loaded or used
     └── StoreError                  the store cannot do it; what was confirmed is safe
@@ -55,6 +59,41 @@ class UnknownIdError(InputError):
 
 class AmbiguousIdError(InputError):
     """Several ids begin like this."""
+
+
+class ModelError(EverthreadError):
+    """A model's provider refused, failed or broke off.
+
+    `status` and `body` are the provider's own; `retry_after` the seconds it asks to wait; `partial` the reply as far as
+    it had come (`core.exchange.Reply`), with the usage reported so far.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        body: Any = None,
+        retry_after: float | None = None,
+        partial: Any = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = body
+        self.retry_after = retry_after
+        self.partial = partial
+
+
+class ModelTimeoutError(ModelError):
+    """It did not answer in time."""
+
+
+class ModelUnreachableError(ModelError):
+    """There is no connection to it."""
+
+
+class ContextOverflowError(EverthreadError):
+    """The prompt does not fit, whatever was tried; the user's message and the history are still there."""
 
 
 class SummaryError(EverthreadError):

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from everthread.core.exchange import Reply
+from everthread.core.exchange import Reply, StreamDelta
 from everthread.core.messages import calls_of
 from everthread.errors import WireError
 from everthread.wire import anthropic
-from everthread.wire.sse import SseEvent, SseParser, StreamDelta, encode
+from everthread.wire.sse import SseEvent, SseParser, encode
 from tests.wire.anthropic_strategies import copy_of, replies
 
 START = {

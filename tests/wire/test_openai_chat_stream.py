@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.exchange import Reply
+from everthread.core.exchange import Reply, StreamDelta
 from everthread.core.messages import Message
 from everthread.errors import WireError
 from everthread.wire import openai_chat as chat
 from everthread.wire.openai_chat_stream import StreamDecoder, encode_stream
-from everthread.wire.sse import SseEvent, SseParser, StreamDelta, encode
+from everthread.wire.sse import SseEvent, SseParser, encode
 from tests.shared_data import shared
 from tests.wire import openai_strategies as made
 from tests.wire.openai_sdk import golden, sdk

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.exchange import Reply
+from everthread.core.exchange import Reply, StreamDelta
 from everthread.core.messages import Message, calls_of
 from everthread.errors import WireError
 from everthread.wire import openai_responses
 from everthread.wire.openai_responses_stream import StreamDecoder, encode_stream
-from everthread.wire.sse import SseEvent, StreamDelta, encode
+from everthread.wire.sse import SseEvent, encode
 from tests.wire import openai_strategies as made
 from tests.wire.openai_sdk import golden, sdk
 from tests.wire.recording import sse_reply

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from everthread.core.messages import Message, Part
 
@@ -43,6 +44,28 @@ class Reply:
     raw: dict[str, Any] = field(default_factory=dict)
 
 
+DeltaKind = Literal["text", "reasoning", "refusal", "call", "usage", "stop", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDelta:
+    """One thing a stream said, the same for every API.
+
+    `text` holds the words of text, reasoning and refusal, the message of an error, and our name of the reason for
+    a stop; `raw` the provider's own object for usage, stop and error.
+    """
+
+    kind: DeltaKind
+    text: str = ""
+    index: int = 0
+    """Which call this is a piece of, counted from 0 within the message."""
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+    """A fragment of the call's JSON arguments."""
+    raw: Mapping[str, Any] = field(default_factory=dict)
+
+
 class Model(Protocol):
     """Somebody who answers a request."""
 
@@ -55,3 +78,26 @@ class Model(Protocol):
         ...
 
     async def complete(self, request: Request) -> Reply: ...
+
+
+Api = Literal["openai_chat", "openai_responses", "anthropic"]
+"""The protocols that are spoken, each named for its codec."""
+
+
+class StreamingModel(Model, Protocol):
+    """A model as a conversation needs it: its answer also piece by piece."""
+
+    @property
+    def api(self) -> Api: ...
+
+    @property
+    def base_url(self) -> str:
+        """Where it is reached; a learnt limit is kept for this address."""
+        ...
+
+    def stream(self, request: Request) -> AsyncIterator[StreamDelta | Reply]:
+        """The pieces as they come, then the whole `Reply`, once and last.
+
+        A stream that breaks off raises `ModelError`, whose `partial` is what had been said.
+        """
+        ...

@@ -1,4 +1,4 @@
-"""Server-sent events: bytes <-> events, and what a stream says piece by piece.
+"""Server-sent events: bytes <-> events.
 
 The parser is incremental: however the bytes are cut, also inside a character or between CR and LF, the same
 events come out. `id` and `retry` mean nothing to a model's stream and are ignored, as comments are.
@@ -8,11 +8,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
-
-DeltaKind = Literal["text", "reasoning", "refusal", "call", "usage", "stop", "error"]
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,25 +16,6 @@ class SseEvent:
     event: str | None
     """Its name; None where the stream gave none."""
     data: str
-
-
-@dataclass(frozen=True, slots=True)
-class StreamDelta:
-    """One thing a stream said, the same for every API.
-
-    `text` holds the words of text, reasoning and refusal, the message of an error, and our name of the reason for
-    a stop; `raw` the provider's own object for usage, stop and error.
-    """
-
-    kind: DeltaKind
-    text: str = ""
-    index: int = 0
-    """Which call this is a piece of, counted from 0 within the message."""
-    id: str = ""
-    name: str = ""
-    arguments: str = ""
-    """A fragment of the call's JSON arguments."""
-    raw: Mapping[str, Any] = field(default_factory=dict)
 
 
 class SseParser:

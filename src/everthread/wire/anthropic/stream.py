@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from everthread.core.exchange import Reply
+from everthread.core.exchange import Reply, StreamDelta
 from everthread.core.messages import Part, kind_of
 from everthread.errors import WireError
 from everthread.wire.anthropic.blocks import arguments_object
 from everthread.wire.anthropic.replies import decode_reply, encode_reply, stop_of
 from everthread.wire.shape import a_text, an_object, error_text, event_object
-from everthread.wire.sse import SseEvent, StreamDelta
+from everthread.wire.sse import SseEvent
 
 _GROWING = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 """Deltas that add words, with the field that holds them."""

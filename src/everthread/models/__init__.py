@@ -1,0 +1,1 @@
+"""How a model is reached: the official clients, behind one protocol, and wrappers around them."""

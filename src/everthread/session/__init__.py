@@ -1,0 +1,1 @@
+"""The heart: prepare, send, record; what happens between a message and its answer."""
