@@ -7,9 +7,12 @@ The tree:
     wire/       pure codecs: OpenAI chat, OpenAI responses, Anthropic, their streams
     engines/    what to keep: the engine interface, which engine is used, the compressor
     summarizers/  who writes a summary: extractive, a model, the chain between them
+    models/     how a model is reached: the official clients, retry, fallback, windows, a local model
     stores/     where conversations live: SQLite, PostgreSQL
+    session/    the heart: prepare, send, record; compaction, recovery, events
     config      config.yaml
     compose     where the parts are put together
+    lab/        a provider that can be told what to do
     testing     test doubles
     cli/        the `everthread` command
 
@@ -25,9 +28,11 @@ from typing import TYPE_CHECKING, Any
 from everthread._version import __version__
 from everthread.errors import (
     ConfigError,
+    ContextOverflowError,
     EngineError,
     EverthreadError,
     InputError,
+    ModelError,
     StoreError,
     SummaryError,
     TranscriptError,
@@ -35,7 +40,7 @@ from everthread.errors import (
 )
 
 if TYPE_CHECKING:
-    from everthread.compose import acompress, compress, open_store
+    from everthread.compose import acompress, compress, open_conversation, open_store
     from everthread.config import Config, load_config
     from everthread.core.caching import apply_cache_control
     from everthread.core.overflow import ErrorVerdict, classify_error
@@ -48,6 +53,7 @@ if TYPE_CHECKING:
     from everthread.engines.base import ContextEngine
     from everthread.engines.compressor import ContextCompressor
     from everthread.engines.registry import register_context_engine
+    from everthread.session.conversation import Conversation
 
 __all__ = [
     "CanonicalUsage",
@@ -56,10 +62,13 @@ __all__ = [
     "ConfigError",
     "ContextCompressor",
     "ContextEngine",
+    "ContextOverflowError",
+    "Conversation",
     "EngineError",
     "ErrorVerdict",
     "EverthreadError",
     "InputError",
+    "ModelError",
     "Problem",
     "StoreError",
     "SummaryError",
@@ -74,6 +83,7 @@ __all__ = [
     "estimate_request_tokens",
     "load_config",
     "normalize_usage",
+    "open_conversation",
     "open_store",
     "redact",
     "register_context_engine",
@@ -87,6 +97,7 @@ _PLACES = {
     "Config": "config",
     "ContextCompressor": "engines.compressor",
     "ContextEngine": "engines.base",
+    "Conversation": "session.conversation",
     "ErrorVerdict": "core.overflow",
     "Problem": "core.validity",
     "TokenCounter": "core.tokens",
@@ -97,6 +108,7 @@ _PLACES = {
     "estimate_request_tokens": "core.tokens",
     "load_config": "config",
     "normalize_usage": "core.usage",
+    "open_conversation": "compose",
     "open_store": "compose",
     "redact": "core.redaction",
     "register_context_engine": "engines.registry",

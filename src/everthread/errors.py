@@ -5,6 +5,7 @@
     │   ├── ConfigError             a key of config.yaml: unknown, of the wrong type, out of range
     │   ├── TranscriptError         a file or value that is no conversation
     │   ├── WireError               a payload that is not of the protocol it was read as
+    │   ├── NoStoreError            nothing is kept at that place; only what writes makes a store
     │   ├── UnknownIdError          no session, message or output has this id
     │   └── AmbiguousIdError        several ids begin like this
     ├── ModelError                  a model's provider refused, failed or broke off
@@ -51,6 +52,10 @@ class TranscriptError(InputError):
 
 class WireError(InputError):
     """A payload that is not of the protocol it was read as."""
+
+
+class NoStoreError(InputError):
+    """Nothing is kept at that place, and who only reads makes nothing."""
 
 
 class UnknownIdError(InputError):

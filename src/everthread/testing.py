@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from everthread.core.caching import PrefixDiff, shared_prefix
+from everthread.core.exchange import Api, Reply, Request, StreamDelta
+from everthread.core.messages import text_of
 from everthread.core.summary import Sections, SummaryDraft, SummaryRequest
+from everthread.core.tokens import TokenCounter
 from everthread.errors import SummaryError
+from everthread.session.events import Event, RequestReady
 
 
 @dataclass
@@ -38,3 +44,92 @@ class SteppedClock:
 
     def advance(self, seconds: float) -> None:
         self.now += seconds
+
+
+Said = str | Reply | Exception
+"""What a scripted model does: says a text, gives a reply, or fails."""
+
+
+class ScriptedModel:
+    """A model that says what it was told to, in order, or what a function makes of the request.
+
+    It reports the usage a provider would: the prompt by a count of its own, the words it said. What it was sent is kept
+    in `requests`.
+    """
+
+    def __init__(
+        self,
+        script: Iterable[Said] | Callable[[Request], Said] = (),
+        *,
+        name: str = "gpt-4o",
+        window: int = 128_000,
+        api: Api = "openai_chat",
+        base_url: str = "http://scripted.test/v1",
+    ) -> None:
+        self.name, self.window, self.api, self.base_url = name, window, api, base_url
+        self.requests: list[Request] = []
+        self._script = script if callable(script) else _in_turn(iter(script))
+        self._counter = TokenCounter(name)
+
+    async def complete(self, request: Request) -> Reply:
+        self.requests.append(request)
+        said = self._script(request)
+        if isinstance(said, Exception):
+            raise said
+        reply = said if isinstance(said, Reply) else Reply({"role": "assistant", "content": said}, "stop")
+        if reply.usage is not None:
+            return reply
+        usage = self._usage(request, text_of(reply.message))
+        return Reply(reply.message, reply.stop, usage, reply.model or self.name, reply.id, reply.raw)
+
+    async def stream(self, request: Request) -> AsyncGenerator[StreamDelta | Reply, None]:
+        """The words one by one."""
+        reply = await self.complete(request)
+        for word in text_of(reply.message).split(" "):
+            yield StreamDelta("text", text=f"{word} ")
+        yield reply
+
+    def _usage(self, request: Request, said: str) -> dict[str, Any]:
+        prompt = self._counter.request(request.messages, system=request.system, tools=request.tools)
+        words = self._counter.text(said)
+        if self.api == "openai_chat":
+            return {"prompt_tokens": prompt, "completion_tokens": words, "total_tokens": prompt + words}
+        return {"input_tokens": prompt, "output_tokens": words}
+
+
+def _in_turn(script: Iterator[Said]) -> Callable[[Request], Said]:
+    def say(_request: Request) -> Said:
+        try:
+            return next(script)
+        except StopIteration:
+            return AssertionError("the scripted model was asked once more than its script says")
+
+    return say
+
+
+class PrefixWatch:
+    """A listener that checks what keeps a provider's cache warm: each request of a session extends the one before.
+
+    What is injected for one call is no part of it. `broken` tells where it did not.
+    """
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.broken: list[PrefixDiff] = []
+        self._last: dict[str, Request] = {}
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+        if isinstance(event, RequestReady):
+            kept = event.request.messages[: len(event.request.messages) - event.injected]
+            request = Request(event.request.model, kept, event.request.system, event.request.tools)
+            before = self._last.get(event.session)
+            if before is not None and before.model == request.model:
+                found = shared_prefix(before, request)
+                if not found.extends:
+                    self.broken.append(found)
+            self._last[event.session] = request
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        """The events of one kind."""
+        return [event for event in self.events if isinstance(event, kind)]

@@ -10,7 +10,7 @@ import sys
 import typer
 
 from everthread._version import __version__
-from everthread.cli import compress, config, db, insights, inspect, plugins, sessions, tokens, usage
+from everthread.cli import compress, config, db, insights, inspect, lab, models, plugins, sessions, tokens, usage
 from everthread.cli.output import visible
 from everthread.errors import EverthreadError, InputError
 
@@ -29,7 +29,9 @@ app.command("usage")(usage.usage)
 app.command("insights")(insights.insights)
 app.add_typer(plugins.app, name="plugins")
 app.add_typer(config.app, name="config")
+app.add_typer(models.app, name="models")
 app.add_typer(db.app, name="db")
+app.add_typer(lab.app, name="lab")
 
 
 def _version(value: bool) -> None:

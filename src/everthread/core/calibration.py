@@ -70,6 +70,10 @@ class Calibration:
             return round(factor * estimate)
         return max(0, round(self._last[1] + factor * (estimate - self._last[2])))
 
+    def reported(self, model: str | None) -> bool:
+        """Whether this model reported the last call: then a projection builds on that."""
+        return self._last is not None and self._last[0] == (model or "")
+
     def factor(self, model: str | None) -> float:
         """What estimates for this model are to be multiplied with."""
         return self._evidence.get(model or "", _Evidence()).factor

@@ -74,6 +74,12 @@ def prices_for(model: str, *, at: datetime, provider: str | None = None, prompt_
     )
 
 
+def stated_window(model: str, *, provider: str | None = None) -> int | None:
+    """The window that the price table states for a model, where it does."""
+    found = _find_model(model, provider)
+    return None if found is None else found.context_window
+
+
 def _price(table: ModelPrice, prompt_tokens: int, *keys: str) -> Decimal | None:
     """The first of these prices that there is; of a tiered one, the tier that the whole prompt falls into."""
     value = next((price for price in (getattr(table, key) for key in keys) if price is not None), None)

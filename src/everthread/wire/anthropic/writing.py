@@ -115,7 +115,9 @@ def _assembled(run: list[_Piece]) -> dict[str, Any]:
     first = run[0]
     if len(run) == 1 and first.native is not None:
         return dict(first.native)
-    blocks = [block for piece in run for block in piece.blocks]
+    blocks = [block for piece in run for block in piece.blocks] if len(run) > 1 else first.blocks
+    if len(blocks) == 1:
+        return {"role": first.role, "content": blocks}
     if first.native is not None and all(piece.native is not None for piece in run):
         return {**first.native, "content": blocks}
     return {"role": first.role, "content": sorted(blocks, key=_after_results)}
@@ -127,11 +129,23 @@ def _after_results(block: Part) -> bool:
 
 def _piece(message: Message, model: str | None, calls: _CallIds) -> _Piece | None:
     """What a message adds; None when that is nothing."""
+    if (plain := _plain_piece(message)) is not None:
+        return plain
     piece = _native_piece(message, model, calls) or _foreign_piece(message, calls)
     marker = _marker(message, native=piece.native is not None)
     if marker and piece.blocks:
         piece = _marked(piece, marker)
     return piece if piece.blocks or piece.native is not None else None
+
+
+def _plain_piece(message: Message) -> _Piece | None:
+    """The most frequent message, read without looking for anything else: a role and its words."""
+    if len(message) != 2:
+        return None
+    role, content = message["role"], message.get("content")
+    if role in ROLES and isinstance(content, str) and content and not content.isspace():
+        return _Piece(role, [{"type": "text", "text": content}])
+    return None
 
 
 def _native_piece(message: Message, model: str | None, calls: _CallIds) -> _Piece | None:

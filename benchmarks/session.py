@@ -1,0 +1,77 @@
+"""What a turn costs outside the model, and how that grows with the stored history."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.table import Row
+from everthread import open_store
+from everthread.core.exchange import Reply
+from everthread.engines.compressor import ContextCompressor
+from everthread.session.conversation import Conversation
+from everthread.session.setup import Route, Setup
+from everthread.stores.base import NewMessage
+from everthread.summarizers.extractive import ExtractiveSummarizer
+
+FEW, MANY = 12, 1_000
+TURNS, ROUNDS = 40, 5
+WINDOW = 1_000_000
+
+
+def run() -> list[Row]:
+    """Both sizes in turns, so that what else the machine does hits them alike."""
+    small: list[float] = []
+    large: list[float] = []
+    for _ in range(ROUNDS):
+        small.append(asyncio.run(_turn(FEW)))
+        large.append(asyncio.run(_turn(MANY)))
+    few, many = statistics.median(small), statistics.median(large)
+    ratio = many / few
+    return [
+        Row(f"a turn outside the model, {FEW} stored messages", f"{1_000 * few:.1f} ms"),
+        Row(f"the same with {MANY:,} stored messages", f"{1_000 * many:.1f} ms, {ratio:.2f} x", "≤ 2 x", ratio <= 2),
+    ]
+
+
+async def _turn(stored: int) -> float:
+    """The median seconds of one turn: prepare, encode, record, all of it durable."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = open_store(Path(folder) / "store.db")
+        route = Route("claude-sonnet-4-5", "anthropic", WINDOW, provider="anthropic")
+        setup = Setup(store, route, ContextCompressor, lambda desk: ExtractiveSummarizer(desk.counter))
+        conversation = await Conversation.open(setup)
+        await store.append(conversation.session.id, [_said(index) for index in range(stored)])
+        await conversation.close()
+        conversation = await Conversation.open(setup, resume=conversation.id)
+        times = []
+        for turn in range(TURNS):
+            started = time.perf_counter()
+            prepared = await conversation.prepare(f"Question {turn}: how do the books of month {turn} stand?")
+            _ = prepared.body
+            await conversation.record(Reply({"role": "assistant", "content": "They are settled."}, "stop", _usage()))
+            times.append(time.perf_counter() - started)
+        await store.close()
+        return statistics.median(times)
+
+
+def _said(index: int) -> NewMessage:
+    """A turn of four: a question, a call, its result, the answer."""
+    about = f"account {index * 7919 % 1_000} and its entries"
+    function = {"name": "ledger", "arguments": f'{{"account": {index}}}'}
+    wanted: Any = [{"id": f"call_{index}", "type": "function", "function": function}]
+    messages: list[Any] = [
+        {"role": "user", "content": f"Message {index}: look at {about}."},
+        {"role": "assistant", "content": None, "tool_calls": wanted},
+        {"role": "tool", "tool_call_id": f"call_{index - 1}", "content": f"The books of {about}."},
+        {"role": "assistant", "content": f"Message {index}: {about} are settled."},
+    ]
+    return NewMessage(messages[index % 4])
+
+
+def _usage() -> dict[str, int]:
+    return {"input_tokens": 900, "output_tokens": 5, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 0}

@@ -1,0 +1,1 @@
+"""Texts the simulator answers with, kept as data."""

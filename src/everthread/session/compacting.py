@@ -1,0 +1,169 @@
+"""A compaction, from the engine's answer to the continued session.
+
+The engine says what the context shall be. What that cites is stored first; then one transaction ends the session and
+begins its continuation. Before that transaction the old state holds, after it the new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict, dataclass, replace
+from decimal import Decimal
+
+from everthread.core.exchange import System
+from everthread.core.ladder import Strength
+from everthread.core.messages import Message, calls_of
+from everthread.core.summary import Compaction, is_summary
+from everthread.errors import EngineError, EverthreadError
+from everthread.session.accounting import account_auxiliary, account_lost
+from everthread.session.events import CompactionDone, CompactionStarted, CompactionVoid, Notice
+from everthread.session.live import Live
+from everthread.session.prompt import note_in, with_note, without_note
+from everthread.session.results import keep
+from everthread.session.saving import save
+from everthread.stores.base import MessageKind, NewCompaction, NewMessage, StoredMessage
+
+FADING = 2
+"""From this compaction of a thread on the user is told that detail may fade."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A compaction that is not committed yet, and what it was made from."""
+
+    compaction: Compaction
+    session: str
+    stored: tuple[StoredMessage, ...]
+    bodies: tuple[Message, ...]
+
+    def still_holds(self, live: Live) -> bool:
+        """Whether what it was made from still begins the context."""
+        known = [message.id for message in self.stored]
+        return live.session.id == self.session and [item.id for item in live.stored[: len(known)]] == known
+
+
+async def draft(
+    live: Live,
+    *,
+    reason: str,
+    focus: str | None = None,
+    manual: bool = False,
+    preview: bool = False,
+    strength: Strength = Strength.NORMAL,
+    tokens: int | None = None,
+    background: bool = False,
+) -> Draft:
+    """Ask the engine. Nothing is changed by it, except that what was spent is accounted for."""
+    session, stored, bodies = live.session.id, tuple(live.stored), list(live.bodies)
+    if not preview:
+        live.emit(CompactionStarted(session, reason, tokens or live.tokens, background))
+    try:
+        made = await live.engine.compress(
+            bodies, current_tokens=tokens or live.tokens, focus_topic=focus, system=live.system, tools=live.tools,
+            strength=strength, manual=manual, dry_run=preview, ids=[message.id for message in stored],
+        )  # fmt: skip
+    except EverthreadError:
+        raise
+    except Exception as error:  # an engine is anybody's code
+        raise EngineError(f"the context engine {live.engine.name} failed: {type(error).__name__}: {error}") from error
+    return Draft(made, session, stored, tuple(bodies))
+
+
+async def commit(live: Live, made: Draft, *, reason: str, focus: str | None = None) -> bool:
+    """Continue the session with the compacted context; False where somebody else did it first."""
+    compaction, old = made.compaction, live.session
+    await account_lost(live)
+    cost = await account_auxiliary(live, compaction.usage, old.id)
+    await live.setup.hooks.before_compaction(old.id)
+    tools = {call.id: call.name for body in made.bodies for call in calls_of(body)}
+    for item in compaction.to_store:
+        await keep(live, item, tool=tools.get(item.call_id, ""))
+    continued = await live.setup.store.continue_session(
+        old.id,
+        _entries(live, made),
+        seen=len(made.stored),
+        compaction=_record(made, reason, focus, cost),
+        system=_continued_system(live, compaction),
+    )
+    if not continued.won:
+        live.emit(CompactionVoid(old.id, "another process continued this conversation first; its context is used"))
+        await live.reload()
+        return False
+    await _switch(live, made, reason, cost)
+    return True
+
+
+async def discard(live: Live, made: Draft, why: str) -> None:
+    """A compaction that is not used: what it cost was spent all the same."""
+    await account_lost(live)
+    await account_auxiliary(live, made.compaction.usage, made.session)
+    live.emit(CompactionVoid(live.session.id, why))
+
+
+async def _switch(live: Live, made: Draft, reason: str, cost: Decimal | None) -> None:
+    """Go on in the continuation: tell the engine, then everybody else."""
+    compaction, old, before = made.compaction, live.session.id, len(live.stored)
+    await live.reload()
+    live.calibration.reset()
+    live.marked, live.last_request = None, None
+    live.compactions += 1
+    live.engine.on_compacted(replace(compaction, reason=_strike_reason(reason)))
+    live.engine.on_session_start(live.session.id, reason="compression", previous=old)
+    await asyncio.gather(save(live), live.setup.hooks.after_compaction(live.session.id, old))
+    live.emit(
+        CompactionDone(
+            live.session.id, old, reason, compaction.tokens_before, live.tokens, before, len(live.stored),
+            compaction.author, live.compactions, compaction.verification, compaction.duration, cost,
+            compaction.steps, compaction.warnings,
+        )
+    )  # fmt: skip
+    if live.compactions >= FADING:
+        live.emit(
+            Notice(
+                live.session.id,
+                f"This conversation was compacted {live.compactions} times; older detail may fade. "
+                "/new starts afresh; what must last belongs into memory.",
+            )
+        )
+
+
+def _strike_reason(reason: str) -> str:
+    """Only automatic compactions are judged by what they bring."""
+    return "automatic" if reason in ("in-loop", "preflight", "hygiene") else reason
+
+
+def _entries(live: Live, made: Draft) -> list[int | NewMessage]:
+    """The compacted context for the store: ids of what stays as it is, and what was made for it."""
+    entries: list[int | NewMessage] = []
+    for message, index in zip(made.compaction.messages, made.compaction.kept, strict=True):
+        if index is None:
+            kind: MessageKind = "summary" if is_summary(message) else "derived"
+            entries.append(NewMessage(message, kind, tokens=live.counter.message(message)))
+        elif message is made.bodies[index]:
+            entries.append(made.stored[index].id)
+        else:
+            source = made.stored[index]
+            origin = source.id if source.origin is None else source.origin
+            entries.append(NewMessage(message, "derived", tokens=live.counter.message(message), origin=origin))
+    return entries
+
+
+def _record(made: Draft, reason: str, focus: str | None, cost: Decimal | None) -> NewCompaction:
+    compaction = made.compaction
+    figures = asdict(compaction.verification) | {
+        "phases": [asdict(phase) for phase in compaction.phases],
+        "steps": list(compaction.steps),
+    }
+    return NewCompaction(
+        covered=[made.stored[index].id for index in compaction.covered],
+        tokens_before=compaction.tokens_before, tokens_after=compaction.tokens_after, summary=compaction.summary,
+        author=compaction.author, figures=figures, warnings=compaction.warnings, reason=reason, focus=focus,
+        duration=compaction.duration, cost=cost,
+    )  # fmt: skip
+
+
+def _continued_system(live: Live, compaction: Compaction) -> System:
+    """The system prompt, written anew where somebody writes it, and the note that there are summaries."""
+    note = note_in(live.system) or compaction.system_note
+    fresh = live.setup.written_system() if callable(live.setup.system) else without_note(live.system)
+    return with_note(fresh, note)

@@ -1,0 +1,404 @@
+"""A conversation that outlives its model's window: prepare, send, record."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from types import TracebackType
+from typing import Any, Self
+
+from everthread.core.exchange import Reply, StreamDelta, StreamingModel
+from everthread.core.messages import Call, Message, calls_of, text_of
+from everthread.core.summary import Compaction
+from everthread.core.usage import CanonicalUsage
+from everthread.errors import ConfigError, InputError, ModelError
+from everthread.models.wrapper import ModelEvent
+from everthread.session import requests, results
+from everthread.session.accounting import account, usage_of
+from everthread.session.compacting import commit, discard, draft
+from everthread.session.events import LimitLearnt, Notice
+from everthread.session.incoming import Given, as_messages, open_stubs
+from everthread.session.live import Live
+from everthread.session.pressure import Pressure
+from everthread.session.recovery import Recovery
+from everthread.session.requests import Prepared
+from everthread.session.saving import restore, save
+from everthread.session.setup import Route, Setup
+from everthread.stores.base import NewMessage, NewSession, Session, new_id
+
+INTERRUPTED = "[The answer was interrupted here.]"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a model answered, stored and accounted for."""
+
+    message: Message
+    stop: str | None
+    usage: CanonicalUsage
+    cost: Decimal | None
+    """Dollars; None where a price is unknown."""
+    id: int
+    """The stored message."""
+
+    @property
+    def text(self) -> str:
+        return text_of(self.message)
+
+    @property
+    def calls(self) -> list[Call]:
+        """The tools it wants; their results are given to `add_results`."""
+        return calls_of(self.message)
+
+
+class Conversation:
+    """One thread with a model. Use `send` or `stream`; with a loop of your own, `prepare` and `record`."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self._pressure = Pressure(live)
+        self._recovery = Recovery(live)
+        self._prepared: Prepared | None = None
+        self._injected: tuple[Message, ...] = ()
+        self._lost: list[Reply] = []
+        """Replies that broke off and were asked for again by the model's own wrappers."""
+        self._turn = asyncio.Lock()
+
+    # Life
+
+    @classmethod
+    async def open(
+        cls,
+        setup: Setup,
+        *,
+        resume: str | None = None,
+        new: NewSession | None = None,
+        tools: Sequence[dict[str, Any]] = (),
+    ) -> Self:
+        """A new conversation, or with `resume` (any id of the thread, or how it begins) the thread at its tip."""
+        store = setup.store
+        if resume is None:
+            given = new or NewSession()
+            fresh = NewSession(
+                id=given.id, kind=given.kind, parent=given.parent, tenant=given.tenant, platform=given.platform,
+                user=given.user, title=given.title, model=given.model or setup.route.name,
+                system=setup.written_system() if given.system is None else given.system, started=given.started,
+            )  # fmt: skip
+            return await cls._on(setup, await store.create_session(fresh), tools, reason="new")
+        found = await store.resolve(resume, tenant=None if new is None else new.tenant)
+        tip = await store.session(await store.get_compression_tip(found.id))
+        return await cls._on(setup, tip, tools, reason="resume")
+
+    @classmethod
+    async def _on(cls, setup: Setup, session: Session, tools: Sequence[dict[str, Any]], *, reason: Any) -> Self:
+        live = Live(setup, session, tools)
+        store, route = setup.store, setup.route
+        messages, records, learnt = await asyncio.gather(
+            store.messages(session.id),
+            store.compactions(session.thread),
+            store.limit_for(route.base_url, route.name, headers=route.headers),
+        )
+        live.show(session, messages)
+        live.compactions = sum(record.reverted is None for record in records)
+        await restore(live)
+        if learnt is not None and learnt.limit < live.window:
+            live.learnt = learnt.limit
+            live.fit(learnt.limit)
+        live.engine.on_session_start(session.id, reason=reason, previous=session.parent)
+        return cls(live)
+
+    async def close(self, reason: str | None = None) -> None:
+        """Stop what runs beside the conversation. With a reason the session ends; it can still be resumed."""
+        await self._pressure.preparation.drop("the conversation was closed")
+        if reason is not None:
+            self._live.engine.on_session_end(self._live.session.id)
+            await self._live.setup.store.end_session(self._live.session.id, reason)
+        for close in self._live.setup.closing:
+            await close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # What it is
+
+    @property
+    def id(self) -> str:
+        """The thread: stable for ever."""
+        return self._live.session.thread
+
+    @property
+    def session(self) -> Session:
+        """The session it is in now."""
+        return self._live.session
+
+    @property
+    def messages(self) -> list[Message]:
+        """What the model sees."""
+        return list(self._live.bodies)
+
+    @property
+    def tokens(self) -> int:
+        """The size of the next prompt."""
+        return self._live.tokens
+
+    @property
+    def window(self) -> int:
+        return self._live.window
+
+    @property
+    def threshold(self) -> int:
+        return self._live.budget.threshold
+
+    @property
+    def route(self) -> Route:
+        return self._live.route
+
+    # The halves
+
+    async def prepare(
+        self, message: Given = None, *, event: str | None = None, inject: Given = None, max_tokens: int | None = None
+    ) -> Prepared:
+        """Store the message, keep the context in bounds, and give the request to send.
+
+        `event`: the same event given again is stored once. `inject`: what only this call shall see.
+        """
+        live = self._live
+        self._recovery = Recovery(live, cap=max_tokens)
+        self._injected = tuple(as_messages(inject))
+        full = live.reported and live.tokens >= live.budget.threshold
+        await self._store(as_messages(message), event)
+        if not live.bodies:
+            raise InputError("there is nothing to send: the conversation has no message yet")
+        await self._pressure.relieve(reason="in-loop" if full or message is None else "preflight")
+        self._prepared = requests.build(live, self._injected, cap=self._recovery.cap)
+        return self._prepared
+
+    async def record(self, response: Any) -> Answer:
+        """Store and account for an answer: of a client, as it came; a list of stream chunks; or a `Reply`."""
+        live = self._live
+        reply = requests.decode(live, response)
+        prompt = self._prepared.tokens if self._prepared else live.tokens
+        usage, estimated = usage_of(live, reply, prompt)
+        if self._prepared and not estimated:
+            live.calibration.observe(live.route.name, usage.prompt_tokens, self._prepared.estimate)
+        live.engine.update_from_response(usage)
+        new = NewMessage(reply.message, event=new_id())
+        stored, cost, _ = await asyncio.gather(
+            live.append([new]), account(live, usage, estimated=estimated), save(live)
+        )
+        await self._account_lost()
+        await self._outgrown(usage)
+        self._prepared = None
+        self._pressure.prepare_ahead()
+        return Answer(reply.message, reply.stop, usage, cost, stored[0].id)
+
+    async def recover(self, error: Exception) -> Prepared:
+        """After a refused request: the one to send instead. Raises where size is not at fault or nothing helps."""
+        sent = self._prepared.request if self._prepared else None
+        await self._pressure.preparation.drop("the provider refused the request")
+        await self._recovery.meet(error, sent)
+        self._prepared = requests.build(self._live, self._injected, cap=self._recovery.cap)
+        return self._prepared
+
+    # The whole
+
+    async def send(self, message: Given = None, *, inject: Given = None, max_tokens: int | None = None) -> Answer:
+        """Send a message, or go on after tool results; the answer."""
+        async with self._turn:
+            prepared = await self.prepare(message, inject=inject, max_tokens=max_tokens)
+            while True:
+                try:
+                    reply = await self._model.complete(prepared.request)
+                except ModelError as error:
+                    await self._spent(error)
+                    prepared = await self.recover(error)
+                except asyncio.CancelledError:
+                    await asyncio.shield(self._interrupted(""))
+                    raise
+                else:
+                    return await self.record(reply)
+
+    async def stream(
+        self, message: Given = None, *, inject: Given = None, max_tokens: int | None = None
+    ) -> AsyncGenerator[StreamDelta | Answer, None]:
+        """The answer piece by piece, then the whole `Answer`, once and last."""
+        async with self._turn:
+            prepared = await self.prepare(message, inject=inject, max_tokens=max_tokens)
+            reply: Reply | None = None
+            while reply is None:
+                said: list[str] = []
+                try:
+                    async with contextlib.aclosing(self._pieces(prepared)) as pieces:
+                        async for piece in pieces:
+                            if isinstance(piece, Reply):
+                                reply = piece
+                            else:
+                                said.append(piece.text if piece.kind == "text" else "")
+                                yield piece
+                except ModelError as error:
+                    await self._spent(error)
+                    prepared = await self.recover(error)
+                except (asyncio.CancelledError, GeneratorExit):
+                    await asyncio.shield(self._interrupted("".join(said)))
+                    raise
+            yield await self.record(reply)
+
+    async def _pieces(self, prepared: Prepared) -> AsyncGenerator[StreamDelta | Reply, None]:
+        async for piece in self._model.stream(prepared.request):
+            yield piece
+
+    async def add_results(self, messages: Sequence[Message]) -> list[Message]:
+        """Store the results of the tools the last answer asked for, those too large outside the context."""
+        live = self._live
+        unknown = [
+            str(item.get("tool_call_id")) for item in messages if item.get("tool_call_id") not in live.open_calls
+        ]
+        if unknown:
+            raise InputError(
+                f"no open call has the id {', '.join(unknown) or '(none given)'}; "
+                f"open: {', '.join(live.open_calls) or 'none'}"
+            )
+        fitting = await results.limited(live, messages)
+        await live.append([NewMessage(message) for message in fitting])
+        return fitting
+
+    async def read_output(self, cited: str, *, offset: int = 0, limit: int = results.READ_LIMIT) -> str:
+        """A part of a stored tool output (`output:…`)."""
+        return await results.read_output(self._live, cited, offset=offset, limit=limit)
+
+    async def handle_tool_call(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """The answer of one of the engine's own tools; `KeyError` where it has none of this name."""
+        return await self._live.engine.handle_tool_call(name, arguments)
+
+    # By hand
+
+    async def compress(self, focus: str | None = None) -> Compaction:
+        """Compact now, whatever the size."""
+        live = self._live
+        if not live.setup.options.enabled:
+            raise ConfigError("compression is disabled (compression.enabled: false); nothing was changed")
+        async with self._turn:
+            await self._pressure.preparation.drop("a person asked for another")
+            made = await draft(live, reason="manual", focus=focus, manual=True)
+            if made.compaction.changed:
+                await commit(live, made, reason="manual", focus=focus)
+            else:
+                await discard(live, made, made.compaction.reason)
+            self._pressure.forget()
+            return made.compaction
+
+    async def preview(self, focus: str | None = None) -> Compaction:
+        """What `compress` would keep, cut and summarise; nothing is changed."""
+        made = await draft(self._live, reason="preview", focus=focus, manual=True, preview=True)
+        return made.compaction
+
+    async def hygiene(self) -> None:
+        """The safety net of a gateway, before it takes an incoming message."""
+        async with self._turn:
+            await self._pressure.hygiene()
+
+    async def undo(self) -> Session:
+        """Take the last compaction back; what was said since stays."""
+        live = self._live
+        async with self._turn:
+            await self._pressure.preparation.drop("the last compaction was taken back")
+            session = await live.setup.store.undo(live.session.id)
+            live.show(session, await live.setup.store.messages(session.id))
+            live.compactions = max(0, live.compactions - 1)
+            live.marked, live.last_request = None, None
+            await restore(live)
+            live.calibration.reset()
+            self._pressure.forget()
+            live.emit(Notice(session.id, "The last compaction was taken back."))
+            return session
+
+    async def branch(self, at_message: int | None = None, *, title: str = "") -> Conversation:
+        """Another conversation that shares this one's history up to a message (default: all of it)."""
+        live = self._live
+        if not live.stored:
+            raise InputError("there is nothing to branch from: the conversation has no message yet")
+        at = live.stored[-1].id if at_message is None else at_message
+        new = NewSession(kind="branch", title=title) if title else None
+        session = await live.setup.store.branch(live.session.id, at, new=new)
+        return await Conversation._on(replace(live.setup, closing=()), session, live.given_tools, reason="branch")
+
+    async def use_model(self, route: Route) -> None:
+        """Go on with another model. The next request is fitted to its window before it is sent."""
+        live = self._live
+        async with self._turn:
+            await self._pressure.preparation.drop("another model was chosen")
+            found = await live.setup.store.limit_for(route.base_url, route.name, headers=route.headers)
+            live.use(route, learnt=found.limit if found else None)
+            self._pressure.forget()
+
+    def on_model_event(self, event: ModelEvent) -> None:
+        """What the wrappers around the model tell: a retry, another model that steps in."""
+        self._live.emit(Notice(self._live.session.id, event.text))
+        if event.error is not None and isinstance(event.error.partial, Reply):
+            self._lost.append(event.error.partial)
+
+    def use_tools(self, tools: Sequence[dict[str, Any]]) -> None:
+        """Offer other tools from the next request on. The provider's cache is lost by it."""
+        self._live.take_tools(tools)
+
+    # Inside
+
+    @property
+    def _model(self) -> StreamingModel:
+        model = self._live.route.model
+        if model is None:
+            raise InputError("this conversation has no model to send to: use prepare and record with your own client")
+        return model
+
+    async def _store(self, messages: list[Message], event: str | None) -> None:
+        live = self._live
+        if not messages:
+            return
+        if any(message["role"] == "tool" for message in messages):
+            await self.add_results([message for message in messages if message["role"] == "tool"])
+            messages = [message for message in messages if message["role"] != "tool"]
+        new = [NewMessage(message, event=new_id()) for message in messages]
+        if event is not None:
+            new = [NewMessage(item.body, event=f"{event}.{index}") for index, item in enumerate(new)]
+        stubs = [NewMessage(stub) for stub in open_stubs(live.open_calls)] if messages else []
+        await live.append([*stubs, *new])
+
+    async def _spent(self, error: ModelError) -> None:
+        """What a call used that broke off after it had begun to answer."""
+        if isinstance(error.partial, Reply) and not any(error.partial is lost for lost in self._lost):
+            self._lost.append(error.partial)
+        await self._account_lost()
+
+    async def _account_lost(self) -> None:
+        prompt = self._prepared.tokens if self._prepared else self._live.tokens
+        lost, self._lost = self._lost, []
+        for reply in lost:
+            usage, estimated = usage_of(self._live, reply, prompt)
+            await account(self._live, usage, estimated=estimated)
+
+    async def _interrupted(self, said: str) -> None:
+        """A stream nobody reads any more: what was said is kept, what it used is estimated."""
+        live = self._live
+        message: Message = {"role": "assistant", "content": f"{said}\n\n{INTERRUPTED}" if said else INTERRUPTED}
+        prompt = self._prepared.tokens if self._prepared else live.tokens
+        usage = CanonicalUsage(input_tokens=prompt, output_tokens=live.counter.text(said))
+        await asyncio.gather(live.append([NewMessage(message)]), account(live, usage, estimated=True))
+
+    async def _outgrown(self, usage: CanonicalUsage) -> None:
+        """A learnt limit dies at the first success above it."""
+        live = self._live
+        if live.learnt is None or usage.prompt_tokens <= live.learnt:
+            return
+        route = live.route
+        await live.setup.store.forget_limits(base_url=route.base_url, model=route.name, below=usage.prompt_tokens)
+        live.learnt = None
+        live.fit(route.window)
+        live.emit(LimitLearnt(live.session.id, route.name, route.window, "a larger prompt was accepted", stored=True))

@@ -1,0 +1,168 @@
+"""The state of a running conversation: what is in view, how large it is, and who works on it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from everthread.core.calibration import Calibration
+from everthread.core.exchange import Request, System
+from everthread.core.messages import Call, Message, calls_of, results_of
+from everthread.core.tokens import TokenCounter
+from everthread.engines.base import Services
+from everthread.session import events
+from everthread.session.setup import Desk, Route, Setup
+from everthread.stores.base import NewMessage, Session, StoredMessage
+
+SPARE_OUTPUT = 4_096
+"""Room for an answer where its cap is not known."""
+
+
+class Live:
+    """A session in memory. What it holds was read from the store or confirmed by it."""
+
+    def __init__(self, setup: Setup, session: Session, tools: Sequence[dict[str, Any]] = ()) -> None:
+        self.setup = setup
+        self.session = session
+        self.route = setup.route
+        self.window = setup.route.window
+        self.learnt: int | None = None
+        self.budget = setup.options.budget(self.window)
+        self.counter = TokenCounter(self.route.name)
+        self.calibration = Calibration()
+        self.last_request: Request | None = None
+        self.marked: int | None = None
+        """Which message the last request had its last cache mark on."""
+        self.compactions = 0
+        self.lost: list[Request] = []
+        """Requests of a summariser that were given up under way; they are accounted for as estimated."""
+        self.given_tools = list(tools)
+        self.stored: list[StoredMessage] = []
+        self.bodies: list[Message] = []
+        self._known: set[int] = set()
+        self.open_calls: dict[str, Call] = {}
+        self.summarizer = setup.summarizer(self._desk())
+        self.engine = setup.engine(self._services())
+        self.tools = [*self.given_tools, *self.engine.get_tool_schemas()]
+        self._total = self.counter.running(system=self.system, tools=self.tools)
+
+    @property
+    def system(self) -> System:
+        return self.session.system
+
+    def emit(self, event: events.Event) -> None:
+        self.setup.listener(event)
+
+    def tell(self, kind: str, **details: Any) -> None:
+        """What an engine or a summariser tells, as events of the session."""
+        if kind == "notice":
+            self.emit(events.Notice(self.session.id, str(details.get("text", ""))))
+        else:
+            shown = ", ".join(f"{key} {value}" for key, value in details.items())
+            self.emit(events.CompactionProgress(self.session.id, f"{kind.replace('_', ' ')}: {shown}"))
+
+    # What is in view
+
+    def show(self, session: Session, stored: Sequence[StoredMessage]) -> None:
+        """Another session, or the same read anew."""
+        self.session = session
+        self.stored, self.bodies, self.open_calls = [], [], {}
+        self._known.clear()
+        self._recount()
+        for message in stored:
+            self.add(message)
+
+    def add(self, message: StoredMessage) -> None:
+        self.stored.append(message)
+        self._known.add(message.id)
+        self.bodies.append(message.body)
+        self._total.append(message.body)
+        for result in results_of(message.body):
+            self.open_calls.pop(result.call_id, None)
+        for call in calls_of(message.body):
+            self.open_calls[call.id] = call
+
+    async def append(self, new: Sequence[NewMessage]) -> list[StoredMessage]:
+        """Store messages and take them into view; also what others stored meanwhile."""
+        counted = [replace(item, tokens=self.counter.message(item.body)) for item in new]
+        stored = await self.setup.store.append(self.session.id, counted)
+        for message in stored:
+            if message.session == self.session.id and message.seq == len(self.stored):
+                self.add(message)
+            elif message.id not in self._known:
+                await self.reload()
+                break
+        return stored
+
+    async def reload(self) -> None:
+        """Read the thread's tip again: another process wrote to it, or continued it."""
+        store = self.setup.store
+        tip = await store.get_compression_tip(self.session.id)
+        session, stored = await asyncio.gather(store.session(tip), store.messages(tip))
+        if session.id != self.session.id:
+            self.calibration.reset()
+        self.show(session, stored)
+
+    # How large it is
+
+    @property
+    def estimate(self) -> int:
+        return self._total.tokens
+
+    @property
+    def tokens(self) -> int:
+        """The next prompt: what the provider counted last, and the estimate of what came since."""
+        return self.calibration.project(self.route.name, self.estimate)
+
+    @property
+    def reported(self) -> bool:
+        """Whether `tokens` builds on what this model's provider counted."""
+        return self.calibration.reported(self.route.name)
+
+    @property
+    def fixed(self) -> int:
+        """System prompt and tools, by the same measure."""
+        bare = self.counter.request((), system=self.system, tools=self.tools)
+        return round(bare * self.calibration.factor(self.route.name))
+
+    @property
+    def hard_limit(self) -> int:
+        """From here on a request has no room for its answer: it cannot go without a compaction."""
+        output = min(self.setup.options.max_tokens or SPARE_OUTPUT, self.window // 8)
+        return max(self.budget.threshold, self.window - output - self.window // 50)
+
+    def _recount(self) -> None:
+        self._total = self.counter.running(system=self.system, tools=self.tools)
+        for body in self.bodies:
+            self._total.append(body)
+
+    # Who works on it
+
+    def use(self, route: Route, *, learnt: int | None = None) -> None:
+        """Another model: its window, its way of counting."""
+        self.route = route
+        self.counter = TokenCounter(route.name)
+        self.summarizer = self.setup.summarizer(self._desk())
+        self.learnt = learnt
+        self.marked, self.last_request = None, None
+        self.fit(min(route.window, learnt or route.window))
+        self._recount()
+
+    def fit(self, window: int) -> None:
+        """Another window."""
+        self.window = window
+        self.budget = self.setup.options.budget(window)
+        self.engine.update_model(self._services())
+
+    def take_tools(self, tools: Sequence[dict[str, Any]]) -> None:
+        self.given_tools = list(tools)
+        self.tools = [*self.given_tools, *self.engine.get_tool_schemas()]
+        self._recount()
+
+    def _desk(self) -> Desk:
+        return Desk(self.route, self.counter, lambda: self.last_request, self.tell, self.lost.append)
+
+    def _services(self) -> Services:
+        return Services(self.summarizer, self.counter, self.budget, self.setup.clock, self.tell)

@@ -1,0 +1,43 @@
+"""The system prompt of a session: stored apart, written anew only where a session begins.
+
+Once a thread was compacted its prompt ends with a note of ours, as a block of its own, so that the cached text before
+it stays valid.
+"""
+
+from __future__ import annotations
+
+from everthread.core.exchange import System
+from everthread.core.messages import Part
+
+_OURS = "_everthread_note"
+"""Marks the note's block; it is taken off before anything is sent."""
+
+
+def with_note(fresh: System, note: str) -> System:
+    """The prompt with the note behind it; itself where there is nothing to put it behind."""
+    if not note or not fresh:
+        return fresh
+    return [*_blocks(fresh), {"type": "text", "text": note, _OURS: True}]
+
+
+def note_in(system: System) -> str:
+    return next((str(block["text"]) for block in _blocks(system) if block.get(_OURS)), "")
+
+
+def without_note(system: System) -> System:
+    """The prompt as it was written."""
+    if not note_in(system):
+        return system
+    rest = [block for block in _blocks(system) if not block.get(_OURS)]
+    plain = len(rest) == 1 and set(rest[0]) == {"type", "text"}
+    return str(rest[0]["text"]) if plain else rest
+
+
+def as_sent(system: System) -> System:
+    if not isinstance(system, list):
+        return system
+    return [{key: value for key, value in block.items() if key != _OURS} for block in system]
+
+
+def _blocks(system: System) -> list[Part]:
+    return [{"type": "text", "text": system}] if isinstance(system, str) else list(system or ())

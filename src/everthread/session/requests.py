@@ -1,0 +1,105 @@
+"""From what is in view to what is sent: cache marks, what is injected for one call, the output cap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from everthread.core.caching import apply_cache_control, mark_system
+from everthread.core.exchange import Api, Reply, Request
+from everthread.core.messages import Message
+from everthread.models.output_cap import cap_field
+from everthread.session.events import RequestReady
+from everthread.session.live import Live
+from everthread.session.prompt import as_sent
+from everthread.wire import anthropic, openai_chat, openai_chat_stream, openai_responses, openai_responses_stream
+
+_NEAR = 60
+"""Marks are set on the last messages only; those further back carry none."""
+_CODECS: dict[Api, Any] = {
+    "openai_chat": openai_chat,
+    "openai_responses": openai_responses,
+    "anthropic": anthropic,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request that can be sent as it is."""
+
+    request: Request
+    api: Api
+    estimate: int
+    """Its prompt tokens, as estimated here."""
+    tokens: int
+    """The same, corrected by what the provider reported before."""
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The JSON body in the protocol of the model: `client.chat.completions.create(**prepared.body)`."""
+        body: dict[str, Any] = _CODECS[self.api].encode_request(self.request)
+        return body
+
+
+def build(live: Live, injected: Sequence[Message] = (), *, cap: int | None = None) -> Prepared:
+    """The request for what is in view. `injected` follows the last stored message, behind every cache mark."""
+    route, options = live.route, live.setup.options
+    messages, system = live.bodies, as_sent(live.system)
+    if route.caches_by_marks:
+        messages, system = _marked(live), mark_system(system, ttl=options.cache_ttl)
+    limit = cap or options.max_tokens
+    request = Request(
+        model=route.name,
+        messages=[*messages, *injected],
+        system=system,
+        tools=live.tools,
+        params={cap_field(route.api, route.base_url): limit} if limit else {},
+    )
+    live.last_request = request
+    live.emit(RequestReady(live.session.id, request, len(injected)))
+    extra = live.counter.messages(injected)
+    return Prepared(request, route.api, live.estimate + extra, live.tokens + extra)
+
+
+def decode(live: Live, response: Any) -> Reply:
+    """A provider's answer, in whichever form a client hands it out: a value of ours, JSON, an SDK's object, chunks."""
+    if isinstance(response, Reply):
+        return response
+    codec, model = _CODECS[live.route.api], live.route.name
+    if isinstance(response, list | tuple):
+        decoder = _stream_decoder(live.route.api, model)
+        for chunk in response:
+            decoder.feed(_json(chunk))
+        whole: Reply = decoder.reply()
+        return whole
+    reply: Reply = codec.decode_reply(_json(response), model=model)
+    return reply
+
+
+def _json(value: Any) -> Any:
+    """An SDK's object as the JSON it was made from."""
+    dump = getattr(value, "model_dump", None)
+    return dump(mode="json", exclude_unset=True) if callable(dump) else value
+
+
+def _stream_decoder(api: Api, model: str) -> Any:
+    if api == "anthropic":
+        return anthropic.StreamDecoder(model=model)
+    if api == "openai_responses":
+        return openai_responses_stream.StreamDecoder(model=model)
+    return openai_chat_stream.StreamDecoder(model=model)
+
+
+def _marked(live: Live) -> list[Message]:
+    """The messages with marks on the last three, and where the last request had its last one if that is far back."""
+    bodies, previous = live.bodies, live.marked
+    start = max(0, len(bodies) - _NEAR if previous is None else min(previous, len(bodies) - _NEAR))
+    near = apply_cache_control(
+        bodies[start:],
+        ttl=live.setup.options.cache_ttl,
+        native_anthropic=live.route.api == "anthropic",
+        previous=None if previous is None else previous - start,
+    )
+    live.marked = len(bodies) - 1 if bodies else None
+    return [*bodies[:start], *near]

@@ -1,0 +1,162 @@
+"""Caches over real HTTP: what the clients are told was read and written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from everthread import apply_cache_control, normalize_usage
+from everthread.core.caching import mark_system
+from everthread.core.exchange import Request
+from everthread.lab.provider import Provider
+from everthread.testing import SteppedClock
+from everthread.wire import anthropic as wire
+from tests.lab.clients import CLAUDE, GPT, Clients, played
+
+SYSTEM = "Keep to the rules of the house. " * 400
+TOOLS: list[Any] = [
+    {"type": "function", "function": {"name": "ls", "description": "Lists.", "parameters": {"type": "object"}}}
+]
+
+
+def turns(count: int) -> list[Any]:
+    """A conversation with so many questions, all but the last one answered."""
+    told: list[Any] = []
+    for number in range(count):
+        told += [
+            {"role": "user", "content": f"Question {number}?"},
+            {"role": "assistant", "content": f"Answer {number}."},
+        ]
+    return told[:-1]
+
+
+async def ask(clients: Clients, messages: list[Any], **changed: Any) -> Any:
+    """As Everthread sends it: one mark on the system prompt, three at the end."""
+    fields: dict[str, Any] = {"system": SYSTEM, "tools": TOOLS, "ttl": "5m", **changed}
+    ttl = fields.pop("ttl")
+    request = Request(
+        CLAUDE,
+        apply_cache_control(messages, ttl=ttl, native_anthropic=True),
+        mark_system(fields.pop("system"), ttl=ttl),
+        fields.pop("tools"),
+        {"max_tokens": 100, **fields},
+    )
+    return (await clients.claude.messages.create(**wire.encode_request(request))).usage
+
+
+def test_each_turn_reads_all_that_went_before() -> None:
+    clock = SteppedClock()
+    provider = Provider(clock=clock)
+
+    async def play(clients: Clients) -> None:
+        first = await ask(clients, turns(1))
+        assert first.cache_read_input_tokens == 0
+        assert first.cache_creation_input_tokens > 1024
+        assert first.cache_creation.ephemeral_5m_input_tokens == first.cache_creation_input_tokens
+        written = first.cache_creation_input_tokens
+        for count in range(2, 8):
+            clock.advance(290)
+            usage = await ask(clients, turns(count))
+            assert usage.cache_read_input_tokens == written
+            assert 0 < usage.cache_creation_input_tokens < 60
+            written += usage.cache_creation_input_tokens
+        clock.advance(301)
+        assert (await ask(clients, turns(8))).cache_read_input_tokens == 0
+
+    played(provider, play)
+    for record in provider.log:
+        usage = record.canonical_usage
+        assert usage.prompt_tokens == record.prompt_tokens
+        assert (usage.cache_read_tokens, usage.cache_write_tokens) == (record.cached_tokens, record.written_tokens)
+
+
+def test_a_change_of_tools_loses_all_and_one_of_the_system_prompt_what_follows() -> None:
+    async def play(clients: Clients) -> None:
+        await ask(clients, turns(3))
+        other: list[Any] = [{"type": "function", "function": {**TOOLS[0]["function"], "name": "dir"}}]
+        assert (await ask(clients, turns(3), tools=other)).cache_read_input_tokens == 0
+        assert (await ask(clients, turns(3), system=f"{SYSTEM}!")).cache_read_input_tokens == 0
+        assert (await ask(clients, turns(3))).cache_read_input_tokens > 1024
+
+    played(Provider(), play)
+
+
+def test_after_a_compaction_tools_and_system_are_still_read() -> None:
+    async def play(clients: Clients) -> None:
+        before = await ask(clients, turns(6))
+        compacted: list[Any] = [{"role": "user", "content": "[summary of what went before]"}, *turns(6)[-2:]]
+        after = await ask(clients, compacted)
+        again = await ask(
+            clients, [*compacted, {"role": "assistant", "content": "A."}, {"role": "user", "content": "B"}]
+        )
+        assert 1024 < after.cache_read_input_tokens < before.cache_creation_input_tokens
+        assert again.cache_read_input_tokens == after.cache_read_input_tokens + after.cache_creation_input_tokens
+
+    played(Provider(), play)
+
+
+def test_an_hour_is_written_as_an_hour() -> None:
+    clock = SteppedClock()
+
+    async def play(clients: Clients) -> None:
+        first = await ask(clients, turns(2), ttl="1h")
+        assert first.cache_creation.ephemeral_1h_input_tokens == first.cache_creation_input_tokens > 0
+        assert first.cache_creation.ephemeral_5m_input_tokens == 0
+        clock.advance(3000)
+        assert (await ask(clients, turns(3), ttl="1h")).cache_read_input_tokens > 0
+
+    played(Provider(clock=clock), play)
+
+
+def test_the_request_itself_may_be_marked() -> None:
+    async def play(clients: Clients) -> None:
+        found = []
+        for count in (2, 3):
+            messages: Any = turns(count)
+            reply = await clients.claude.messages.create(
+                model=CLAUDE,
+                max_tokens=9,
+                system=SYSTEM,
+                messages=messages,
+                cache_control={"type": "ephemeral"},
+            )
+            found.append(reply.usage)
+        assert found[0].cache_creation_input_tokens
+        assert found[1].cache_read_input_tokens == found[0].cache_creation_input_tokens
+        assert found[1].input_tokens < 10
+
+    played(Provider(), play)
+
+
+def test_claude_behind_chat_is_asked_by_marks_too() -> None:
+    model = "anthropic/claude-sonnet-5"
+
+    async def play(clients: Clients) -> list[Any]:
+        found = []
+        for count in (2, 3):
+            told = apply_cache_control([{"role": "system", "content": SYSTEM}, *turns(count)])
+            messages: Any = told
+            found.append((await clients.openai.chat.completions.create(model=model, messages=messages)).usage)
+        return found
+
+    first, second = (normalize_usage(usage.model_dump()) for usage in played(Provider({model: 200_000}), play))
+    assert first.cache_write_tokens > 1024
+    assert second.cache_read_tokens == first.cache_write_tokens
+
+
+def test_openais_cache_needs_no_marks() -> None:
+    async def play(clients: Clients) -> None:
+        messages: Any = [{"role": "system", "content": SYSTEM}, *turns(2)]
+        for read in (False, True):
+            chat = await clients.openai.chat.completions.create(model=GPT, messages=messages)
+            assert chat.usage
+            assert chat.usage.prompt_tokens_details
+            cached = chat.usage.prompt_tokens_details.cached_tokens or 0
+            assert (cached >= 1024 and cached % 128 == 0) if read else cached == 0
+            messages = [*messages, {"role": "assistant", "content": "A."}, {"role": "user", "content": "B?"}]
+        for read in (False, True):
+            told: Any = turns(3 if read else 2)
+            response = await clients.openai.responses.create(model="gpt-5-mini", instructions=SYSTEM, input=told)
+            assert response.usage
+            assert (response.usage.input_tokens_details.cached_tokens >= 1024) is read
+
+    played(Provider({GPT: 400_000, "gpt-5-mini": 400_000}), play)

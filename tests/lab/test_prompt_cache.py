@@ -1,0 +1,183 @@
+"""Claude's documented cache rules, each by itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everthread.lab.prompt_blocks import Block, Ttl
+from everthread.lab.prompt_cache import CacheUse, ClaudeCache
+from everthread.lab.served import cache_minimum
+from everthread.testing import SteppedClock
+
+MINIMUM = 1024
+
+
+def blocks(count: int, *marks: int, ttl: Ttl = "5m", tokens: int = 200, kind: str = "text") -> list[Block]:
+    """So many blocks of 200 tokens, those at `marks` marked."""
+    return [Block(f"block {at}", tokens, kind, ttl if at in marks else None) for at in range(count)]
+
+
+class Bench:
+    """A cache with its clock, asked about one model."""
+
+    def __init__(self) -> None:
+        self.clock = SteppedClock()
+        self.cache = ClaudeCache(self.clock)
+
+    def use(self, asked: list[Block], *, rest: int = 7, model: str = "claude-sonnet-5") -> CacheUse:
+        prompt = sum(block.tokens for block in asked) + rest
+        return self.cache.use(model, asked, prompt=prompt, minimum=MINIMUM)
+
+
+def test_the_first_request_writes_up_to_its_last_mark_and_the_next_one_reads_it() -> None:
+    bench = Bench()
+    first = bench.use(blocks(10, 5, 8))
+    assert (first.read, first.write_5m, first.write_1h, first.input) == (0, 1800, 0, 207)
+    second = bench.use(blocks(12, 5, 11))
+    assert second == CacheUse(2407, read=1800, write_5m=600)
+
+
+def test_without_a_mark_nothing_is_read_or_written() -> None:
+    bench = Bench()
+    bench.use(blocks(10, 9))
+    assert bench.use(blocks(10)) == CacheUse(2007)
+
+
+def test_a_prefix_is_found_only_where_an_earlier_request_wrote_one() -> None:
+    """The lookback looks for earlier writes, not for what stayed the same."""
+    bench = Bench()
+    bench.use(blocks(10, 9))
+    changed = [*blocks(9), Block("another", 200, mark="5m")]
+    assert bench.use(changed).read == 0
+    assert bench.use([*changed[:9], Block("yet another", 200, mark="5m")]).read == 0
+
+
+def test_twenty_positions_are_looked_at_the_marks_own_included() -> None:
+    near, far = Bench(), Bench()
+    for bench in (near, far):
+        bench.use(blocks(15, 14))
+    assert near.use(blocks(34, 33)).read == 3000
+    assert far.use(blocks(35, 34)).read == 0
+
+
+def test_a_second_mark_opens_a_window_of_its_own() -> None:
+    bench = Bench()
+    bench.use(blocks(15, 14))
+    assert bench.use(blocks(60, 14, 59)).read == 3000
+
+
+@pytest.mark.parametrize("kind", ["tool_use", "tool_result"])
+def test_a_run_of_calls_or_of_results_is_one_position(kind: str) -> None:
+    bench = Bench()
+    bench.use(blocks(15, 14))
+    many = [Block(f"parallel {at}", 10, kind) for at in range(40)]
+    assert bench.use([*blocks(15), *many, Block("end", 10, mark="5m")]).read == 3000
+    mixed = [Block(f"mixed {at}", 10, "tool_use" if at % 2 else "tool_result") for at in range(40)]
+    assert bench.use([*blocks(15), *mixed, Block("end", 10, mark="5m")]).read == 0
+
+
+def test_the_longest_of_several_entries_is_read() -> None:
+    bench = Bench()
+    bench.use(blocks(10, 6, 9))
+    assert bench.use(blocks(11, 10)).read == 2000
+
+
+def test_a_change_before_the_mark_loses_everything_from_there_on() -> None:
+    bench = Bench()
+    bench.use(blocks(20, 7, 12, 19))
+    changed = [replace(block, text="changed") if at == 9 else block for at, block in enumerate(blocks(20, 7, 12, 19))]
+    assert bench.use(changed) == CacheUse(4007, read=1600, write_5m=2400)
+    first = [replace(block, text="changed") if at == 0 else block for at, block in enumerate(blocks(20, 7, 12, 19))]
+    assert bench.use(first).read == 0
+
+
+def test_a_short_prefix_is_not_cached_without_a_word() -> None:
+    bench = Bench()
+    for _ in range(2):
+        assert bench.use(blocks(6, 2, 4)) == CacheUse(1207)
+    assert bench.use(blocks(6, 2, 5)).write == 1200
+    assert bench.use(blocks(6, 2)).read == 0
+
+
+def test_models_do_not_share_a_cache() -> None:
+    bench = Bench()
+    bench.use(blocks(10, 9))
+    assert bench.use(blocks(10, 9), model="claude-opus-5").read == 0
+
+
+class TestTime:
+    @pytest.mark.parametrize(("ttl", "seconds"), [("5m", 300), ("1h", 3600)])
+    def test_an_entry_lives_that_long_after_its_last_use(self, ttl: Ttl, seconds: float) -> None:
+        bench = Bench()
+        bench.use(blocks(10, 9, ttl=ttl))
+        for _ in range(3):
+            bench.clock.advance(seconds - 1)
+            assert bench.use(blocks(10, 9, ttl=ttl)).read == 2000
+        bench.clock.advance(seconds)
+        gone = bench.use(blocks(10, 9, ttl=ttl))
+        assert (gone.read, gone.write) == (0, 2000)
+
+    def test_a_marked_prefix_of_what_is_read_stays_alive_too(self) -> None:
+        bench = Bench()
+        bench.use(blocks(12, 6, 11))
+        for turn in range(4):
+            bench.clock.advance(200)
+            bench.use(blocks(14 + turn, 6, 13 + turn))
+        other = [*blocks(7, 6), Block("a new conversation", 100, mark="5m")]
+        assert bench.use(other).read == 1400
+
+    def test_what_is_not_marked_any_more_is_forgotten(self) -> None:
+        bench = Bench()
+        bench.use(blocks(12, 6, 11))
+        for turn in range(4):
+            bench.clock.advance(200)
+            bench.use(blocks(14 + turn, 13 + turn))
+        assert bench.use([*blocks(7, 6), Block("a new conversation", 100, mark="5m")]).read == 0
+
+
+def test_writes_are_told_apart_by_their_time() -> None:
+    """A is what is read, B the last one-hour mark after it, C the last mark: the hour pays B - A, the rest C - B."""
+    bench = Bench()
+    asked = blocks(20)
+    asked[6], asked[9], asked[15] = (
+        replace(asked[6], mark="1h"),
+        replace(asked[9], mark="1h"),
+        replace(asked[15], mark="5m"),
+    )
+    assert bench.use(asked) == CacheUse(4007, write_1h=2000, write_5m=1200)
+    bench.clock.advance(400)
+    assert bench.use(asked) == CacheUse(4007, read=2000, write_5m=1200)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 500), st.sampled_from([None, None, "5m", "1h"])), min_size=1, max_size=40),
+    st.integers(0, 3),
+)
+def test_the_parts_always_add_up(shape: list[tuple[int, Ttl | None]], extra: int) -> None:
+    bench = Bench()
+    asked = [Block(f"block {at}", tokens, mark=mark) for at, (tokens, mark) in enumerate(shape)]
+    for grown in (asked, asked, [*asked, *blocks(extra, extra - 1)]):
+        use = bench.use(grown)
+        assert min(use.read, use.write_5m, use.write_1h, use.input) >= 0
+        assert use.read + use.write + use.input == use.prompt
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens"),
+    [
+        ("claude-sonnet-5", 1024),
+        ("claude-sonnet-4-6", 1024),
+        ("claude-opus-4-1-20250805", 1024),
+        ("anthropic/claude-opus-4.7", 2048),
+        ("claude-3-5-haiku-latest", 2048),
+        ("claude-haiku-4-5", 4096),
+        ("claude-opus-4-5", 4096),
+        ("claude-opus-5", 512),
+    ],
+)
+def test_the_smallest_prefix_depends_on_the_model(model: str, tokens: int) -> None:
+    assert cache_minimum(model) == tokens

@@ -1,0 +1,152 @@
+"""Answers from a recording, from a file, and in pieces."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everthread.core.exchange import Reply, Request
+from everthread.core.messages import calls_of, text_of
+from everthread.errors import InputError
+from everthread.lab.faults import Fault
+from everthread.lab.pieces import in_pieces
+from everthread.lab.protocols import PROTOCOLS, Protocol
+from everthread.lab.provider import Provider, Recorded
+from everthread.lab.script import Answers, echo, read_script
+from everthread.wire import anthropic, openai_chat, openai_chat_stream, openai_responses_stream
+from tests.lab.clients import CLAUDE, Clients, played
+from tests.shared_data import shared
+
+DECODERS: dict[str, Any] = {
+    "openai_chat": openai_chat_stream.StreamDecoder,
+    "openai_responses": openai_responses_stream.StreamDecoder,
+    "anthropic": anthropic.StreamDecoder,
+}
+
+
+def user(text: str) -> Any:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str) -> Any:
+    return {"role": "assistant", "content": text}
+
+
+TALK = [user("go on"), assistant("one"), user("go on"), assistant("two"), user("stop"), assistant("three")]
+
+
+def heard(recorded: Recorded, *messages: Any) -> str:
+    answer = recorded(Request("gpt-5", list(messages)))
+    return text_of(answer.message) if isinstance(answer, Reply) else str(answer)
+
+
+class TestRecorded:
+    def test_it_answers_with_what_followed(self) -> None:
+        recorded = Recorded(TALK)
+        assert [heard(recorded, *TALK[:end]) for end in (1, 3, 5)] == ["one", "two", "three"]
+
+    def test_a_repeated_request_gets_the_same_answer(self) -> None:
+        recorded = Recorded(TALK)
+        assert [heard(recorded, *TALK[:3]) for _ in range(3)] == ["two"] * 3
+
+    def test_the_beginning_may_have_been_replaced_by_a_summary(self) -> None:
+        recorded = Recorded(TALK)
+        assert heard(recorded, user("[a summary]"), *TALK[1:3]) == "two"
+        assert heard(recorded, user("[a summary]"), TALK[4]) == "three"
+
+    def test_what_was_never_said_is_echoed(self) -> None:
+        assert heard(Recorded(TALK), user("Summarise this.")) == "You said: Summarise this."
+        assert heard(Recorded([]), user("Hi")) == "You said: Hi"
+
+    def test_a_real_conversation_plays_over_anthropics_protocol(self) -> None:
+        """As a client would have it: each answer goes back, each call gets its recorded result."""
+        messages = json.loads(shared("transcripts", "coding-long-claude.json").read_text("utf-8"))["messages"]
+        start = next(at for at, message in enumerate(messages) if message["role"] == "user")
+        talk = messages[start : start + 24]
+        while talk[-1]["role"] != "assistant" or calls_of(talk[-1]):
+            talk.pop()
+        turns = [at for at in range(1, len(talk)) if talk[at]["role"] == "assistant"]
+
+        async def play(clients: Clients) -> list[tuple[str, list[str]]]:
+            said = []
+            for at in turns:
+                request = Request(CLAUDE, talk[:at], params={"max_tokens": 8000})
+                raw = await clients.claude.messages.with_raw_response.create(**anthropic.encode_request(request))
+                reply = anthropic.decode_reply(json.loads(raw.http_response.text))
+                said.append((text_of(reply.message), [call.name for call in calls_of(reply.message)]))
+            return said
+
+        provider = Provider({CLAUDE: 200_000}, Recorded(talk))
+        expected = [(text_of(talk[at]), [call.name for call in calls_of(talk[at])]) for at in turns]
+        assert played(provider, play) == expected
+        assert all(record.shared and record.shared.extends for record in provider.log[1:])
+
+
+class TestFiles:
+    def test_texts_messages_and_faults(self) -> None:
+        call: Any = {"id": "c1", "type": "function", "function": {"name": "ls", "arguments": "{}"}}
+        script = read_script(["Hi.", {"tool_calls": [call]}, {"fault": "rate_limit", "retry_after": 2}])
+        assert script == [
+            "Hi.",
+            Reply({"content": None, "tool_calls": [call], "role": "assistant"}),
+            Fault("rate_limit", retry_after=2),
+        ]
+
+    @pytest.mark.parametrize(
+        ("value", "words"),
+        [
+            ({"a": 1}, "a list of answers, not dict"),
+            ([3], "answer 0 of the script is a text or an object, not int"),
+            ([{"text": "Hi"}], "neither content nor tool_calls nor fault"),
+            ([{"fault": "weather"}], "fault 'weather' is unknown"),
+            ([{"fault": "hang", "minutes": 3}], "answer 0 of the script: .*minutes"),
+        ],
+    )
+    def test_nonsense_is_refused(self, value: Any, words: str) -> None:
+        with pytest.raises(InputError, match=words):
+            read_script(value)
+
+
+def test_an_echo_knows_results_and_silence() -> None:
+    assert echo(Request("m", [{"role": "tool", "tool_call_id": "c", "content": "42"}])) == "You said: 42"
+    assert echo(Request("m", [])) == "You said nothing."
+
+
+def test_a_list_is_used_up_in_order() -> None:
+    answers = Answers(["a", lambda request: request.model, "c"])
+
+    async def run() -> list[Any]:
+        return [await answers.next(Request("m", [])) for _ in range(3)]
+
+    assert asyncio.run(run()) == ["a", "m", "c"]
+
+
+@given(
+    text=st.text(max_size=300),
+    thinking=st.text(min_size=1, max_size=100),
+    arguments=st.dictionaries(st.text(max_size=5), st.text(max_size=80), max_size=3),
+    protocol=st.sampled_from(PROTOCOLS),
+)
+def test_a_stream_in_pieces_says_the_same(
+    text: str, thinking: str, arguments: dict[str, str], protocol: Protocol
+) -> None:
+    function = {"name": "ls", "arguments": json.dumps(arguments)}
+    message: Any = {
+        "role": "assistant",
+        "content": text,
+        "reasoning_content": thinking,
+        "tool_calls": [{"id": "c1", "type": "function", "function": function}],
+    }
+    reply = protocol.decode_reply(protocol.encode_reply(Reply(message, "tool_calls", model="m", id="r")))
+    whole, pieces = DECODERS[protocol.api](), DECODERS[protocol.api]()
+    for event in protocol.encode_stream(reply):
+        whole.feed(event)
+    events = list(in_pieces(protocol.encode_stream(reply)))
+    deltas = [delta for event in events for delta in pieces.feed(event)]
+    assert openai_chat.encode_messages([pieces.reply().message]) == openai_chat.encode_messages([whole.reply().message])
+    assert all(len(delta.text) <= 24 for delta in deltas if delta.kind == "text")
