@@ -268,6 +268,7 @@ async def _route(
     from everthread.models.choose import choose, choose_model
     from everthread.models.endpoint import ask_endpoint
     from everthread.models.fallback import FallbackModel
+    from everthread.models.limits import TimeLimitedModel
     from everthread.models.retry import RetryingModel
     from everthread.models.window import resolve_window
     from everthread.session.setup import Route
@@ -298,7 +299,7 @@ async def _route(
     )  # fmt: skip
     if choice.provider == "local":
         route = replace(route, window=first.window, source="the local server's own", base_url=first.base_url)
-    steady: StreamingModel = RetryingModel(first, events=events)
+    steady: StreamingModel = RetryingModel(TimeLimitedModel(first), events=events)
     if fallback:
         steady = FallbackModel([steady, *fallback], refit=refit, events=events)
     return replace(route, model=steady)

@@ -123,3 +123,12 @@ def test_what_is_right_passes() -> None:
         await clients.claude.messages.create(model=CLAUDE, max_tokens=9, messages=turn, system=system, tools=tools)
 
     played(Provider(), play)
+
+
+def test_claude_behind_chat_has_four_marks_too() -> None:
+    async def play(clients: Clients) -> None:
+        messages: Any = [{"role": "user", "content": [text(word, MARK) for word in "abcde"]}]
+        with pytest.raises(openai.BadRequestError, match=r"A maximum of 4 blocks .* Found 5\."):
+            await clients.openai.chat.completions.create(model="anthropic/claude-sonnet-5", messages=messages)
+
+    played(Provider({"anthropic/claude-sonnet-5": 200_000}), play)

@@ -28,8 +28,8 @@ every_api = pytest.mark.parametrize("api", APIS)
 
 
 @asynccontextmanager
-async def counting_server(answer: bytes) -> AsyncIterator[tuple[str, list[int]]]:
-    """Answers every request with these bytes; how many requests came on each connection."""
+async def counting_server(answer: bytes, gone: asyncio.Event | None = None) -> AsyncIterator[tuple[str, list[int]]]:
+    """Answers every request with these bytes; how many requests came on each connection. `gone`: a client left."""
     connections: list[int] = []
     writers: list[asyncio.StreamWriter] = []
 
@@ -45,7 +45,8 @@ async def counting_server(answer: bytes) -> AsyncIterator[tuple[str, list[int]]]
                 writer.write(answer)
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
-            pass  # the client has what it wanted
+            if gone:
+                gone.set()
         finally:
             writer.close()
 
@@ -89,6 +90,22 @@ def test_the_mark_of_the_end_counts_even_if_the_connection_is_never_closed(api: 
             return reply
 
     assert text_of(asyncio.run(run()).message) == "Hello."
+
+
+@every_api
+def test_a_stream_left_early_closes_its_connection(api: Api) -> None:
+    async def run() -> None:
+        gone = asyncio.Event()
+        async with counting_server(chunked(list(wire_stream(api, SAID))[:-2], end=False), gone) as (url, _):
+            model = model_at(api, url)
+            stream = model.stream(ask())
+            await anext(stream)
+            await stream.aclose()
+            async with asyncio.timeout(30):
+                await gone.wait()
+            await model.aclose()
+
+    asyncio.run(run())
 
 
 @every_api

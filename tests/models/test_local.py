@@ -44,15 +44,15 @@ def test_a_real_model_answers_streams_and_refuses_what_does_not_fit(local_file: 
                 verdict = classify_error(await failure_of(model, long, stream=stream))
                 assert (verdict.kind, verdict.context_limit) == ("prompt_too_long", 512)
                 assert (verdict.input_tokens or 0) > 2_000
-            await _asked_while_it_runs(model)
+            await _asked_by_a_stranger(model)
         finally:
             await model.aclose()
 
     asyncio.run(run())
 
 
-async def _asked_while_it_runs(model: LocalModel) -> None:
-    """It reports the window it was given, to those who have the key."""
+async def _asked_by_a_stranger(model: LocalModel) -> None:
+    """Another process on this machine has no key, and learns nothing."""
     client = await model.start()
     report = await ask_endpoint(client.base_url, "smollm2", api=model.api, api_key="wrong")
     assert report.window is None

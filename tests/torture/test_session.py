@@ -7,8 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from everthread.core.exchange import Api
+from tests.models.conftest import local_file
 from tests.session.served import KEY
+from tests.session.small import overflow_for_real, pass_the_window
 from tests.session.soak import soak
+
+__all__ = ["local_file"]
 
 
 @pytest.mark.timeout(1_800)
@@ -16,3 +21,14 @@ from tests.session.soak import soak
 def test_a_long_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     monkeypatch.setenv(KEY, "sk-lab")
     asyncio.run(soak(tmp_path, seed=seed, turns=500))
+
+
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("api", ["openai_chat", "openai_responses", "anthropic"])
+def test_the_real_small_model_at_2048(tmp_path: Path, local_file: Path, api: Api) -> None:
+    asyncio.run(pass_the_window(tmp_path, local_file, window=2_048, api=api))
+
+
+@pytest.mark.timeout(1_800)
+def test_its_real_overflow_at_2048(tmp_path: Path, local_file: Path) -> None:
+    asyncio.run(overflow_for_real(tmp_path, local_file, window=2_048))

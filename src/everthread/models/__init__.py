@@ -6,6 +6,7 @@ openai_responses.py      OpenAI's responses
 anthropic.py             Anthropic's messages
 failures.py              what went wrong, as one `ModelError` with a sentence
 retry.py  fallback.py  limits.py   wrappers: once more, another model, in time
+wrapper.py  streams.py   what those share: one interface, events, streams that are closed
 catalog.py               windows, output caps and cache rules that are known beforehand
 endpoint.py  window.py   what a server says about its models; which window holds, and why
 output_cap.py            how a request caps its answer

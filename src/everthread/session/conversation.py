@@ -187,12 +187,13 @@ class Conversation:
         reply = requests.decode(live, response)
         prompt = self._prepared.tokens if self._prepared else live.tokens
         usage, estimated = usage_of(live, reply, prompt)
-        if self._prepared and not estimated:
-            live.calibration.observe(live.route.name, usage.prompt_tokens, self._prepared.estimate)
+        answered = live.route.name if live.route.model is None else live.route.model.name
+        if self._prepared and not estimated and answered == live.route.name:
+            live.calibration.observe(answered, usage.prompt_tokens, self._prepared.estimate)
         live.engine.update_from_response(usage)
         new = NewMessage(reply.message, event=new_id())
         stored, cost, _ = await asyncio.gather(
-            live.append([new]), account(live, usage, estimated=estimated), save(live)
+            live.append([new]), account(live, usage, model=answered, estimated=estimated), save(live)
         )
         await self._account_lost()
         await self._outgrown(usage)
@@ -342,8 +343,8 @@ class Conversation:
     def on_model_event(self, event: ModelEvent) -> None:
         """What the wrappers around the model tell: a retry, another model that steps in."""
         self._live.emit(Notice(self._live.session.id, event.text))
-        if event.error is not None and isinstance(event.error.partial, Reply):
-            self._lost.append(event.error.partial)
+        if event.error is not None:
+            self._lose(event.error)
 
     def use_tools(self, tools: Sequence[dict[str, Any]]) -> None:
         """Offer other tools from the next request on. The provider's cache is lost by it."""
@@ -373,9 +374,13 @@ class Conversation:
 
     async def _spent(self, error: ModelError) -> None:
         """What a call used that broke off after it had begun to answer."""
+        self._lose(error)
+        await self._account_lost()
+
+    def _lose(self, error: ModelError) -> None:
+        """One failure may be told by several wrappers; what it used counts once."""
         if isinstance(error.partial, Reply) and not any(error.partial is lost for lost in self._lost):
             self._lost.append(error.partial)
-        await self._account_lost()
 
     async def _account_lost(self) -> None:
         prompt = self._prepared.tokens if self._prepared else self._live.tokens

@@ -72,7 +72,10 @@ class Pressure:
         live = self.live
         if not live.setup.options.enabled or len(live.stored) < HYGIENE_MESSAGES or live.tokens < live.budget.hygiene:
             return
-        await self.compact("hygiene")
+        try:
+            await self.compact("hygiene")
+        except EverthreadError as error:
+            live.emit(CompactionFailed(live.session.id, str(error)))
 
     def forget(self) -> None:
         """Another model, or a person's own compaction: nothing is in vain yet."""

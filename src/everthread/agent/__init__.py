@@ -1,0 +1,1 @@
+"""An agent: the tool loop, its tools, memory, slash commands."""

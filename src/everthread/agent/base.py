@@ -1,0 +1,66 @@
+"""What a tool is, what it may need leave for, and what it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from everthread.session.conversation import Conversation
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """What somebody must allow before a tool does it."""
+
+    kind: Literal["command", "write"]
+    what: str
+    """The whole command, or the path that is written: what a rule is matched against."""
+    detail: str = ""
+    """More for the person who decides: a diff, say."""
+
+
+Approver = Callable[[Permission], Awaitable[bool]]
+"""Who allows. False is a refusal, which the model is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolReply:
+    """What a tool answers. `failed` tells the model that it did not work."""
+
+    text: str
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """Where a tool works."""
+
+    workspace: Path
+    home: Path
+    """The Everthread home."""
+    conversation: Conversation
+    call_id: str = ""
+    environment: Mapping[str, str] | None = None
+    """For child processes, secrets taken out; None: tools start none."""
+
+
+class Tool(Protocol):
+    """Something the model can do."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The tool in OpenAI's chat form: `{"type": "function", "function": {...}}`. The same bytes every time."""
+        ...
+
+    def needs(self, arguments: Mapping[str, Any], context: ToolContext) -> Permission | None:
+        """What must be allowed first; None where nothing must."""
+        ...
+
+    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
+        """Do it. `InputError` for arguments that make no sense: the model is told and may try again."""
+        ...

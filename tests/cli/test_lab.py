@@ -1,0 +1,98 @@
+"""`everthread lab provider` as a person runs it: a real process, real requests, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai import OpenAI
+
+
+@contextmanager
+def running(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The command and the address it printed; it is over afterwards."""
+    command = [sys.executable, "-m", "everthread", "lab", "provider", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout
+            first = process.stdout.readline()
+            assert first, process.stderr.read() if process.stderr else ""
+            yield process, json.loads(first)["url"] if "--json" in options else first.split()[0].removesuffix("/v1")
+        finally:
+            process.kill()
+
+
+def ask(url: str, text: str) -> str | None:
+    with OpenAI(api_key="sk-lab", base_url=f"{url}/v1", max_retries=0) as client:
+        said = client.chat.completions.create(model="gpt-5", messages=[{"role": "user", "content": text}])
+        return said.choices[0].message.content
+
+
+def test_it_serves_until_it_is_interrupted() -> None:
+    with running("--model", "gpt-5=4_000:vllm", "--model", "other=9000") as (process, url):
+        assert ask(url, "Anybody?") == "You said: Anybody?"
+        with pytest.raises(openai.BadRequestError, match=r"decoder prompt .* maximum model length of 4000"):
+            ask(url, "word " * 5000)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (0, "")
+    fine, refused = out.splitlines()
+    assert fine.startswith("1  200  gpt-5  openai_chat  ")
+    assert fine.endswith(" tokens, 0 cached")
+    assert refused.startswith("2  400  gpt-5  openai_chat  5,0")
+    assert "decoder prompt" in refused
+
+
+def test_a_script_faults_and_json(tmp_path: Path) -> None:
+    script = tmp_path / "script.json"
+    script.write_text(json.dumps(["First.", {"fault": "server_error"}, {"content": "Third."}]), "utf-8")
+    with running("--script", str(script), "--json", "--requests", "3") as (process, url):
+        assert ask(url, "1") == "First."
+        with pytest.raises(openai.InternalServerError):
+            ask(url, "2")
+        assert ask(url, "3") == "Third."
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (0, "")
+    assert [(line["number"], line["status"], line["fault"]) for line in map(json.loads, out.splitlines())] == [
+        (1, 200, ""),
+        (2, 500, "server_error"),
+        (3, 200, ""),
+    ]
+
+
+def test_a_transcript_and_a_plan_of_faults(tmp_path: Path) -> None:
+    talk = [{"role": "user", "content": "How old?"}, {"role": "assistant", "content": "Forty-two."}]
+    file = tmp_path / "talk.json"
+    file.write_text(json.dumps(talk), "utf-8")
+    with running("--transcript", str(file), "--fault", "no_usage=1", "--requests", "1") as (process, url):
+        assert ask(url, "How old?") == "Forty-two."
+        out, _ = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert out.rstrip().endswith("no_usage")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--model", "gpt-5"], "is not NAME=WINDOW"),
+        (["--model", "gpt-5=many"], "is not NAME=WINDOW"),
+        (["--model", "gpt-5=5:klingon"], "dialect 'klingon' is unknown"),
+        (["--fault", "weather"], "'weather' is unknown"),
+        (["--fault", "reset=2"], "must be from 0 to 1"),
+        (["--script", "absent.json"], "absent.json: cannot be read"),
+        (["--echo", "--script", "absent.json"], "exclude each other"),
+    ],
+)
+def test_bad_input_is_one_clear_line(everthread: Any, options: list[str], words: str) -> None:
+    done = everthread("lab", "provider", *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,104 @@
+"""`everthread models` as a person meets it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everthread.models.local_file import SMOLLM2
+from everthread.stores.base import Store
+from tests.wire.recording import json_reply, recording_server
+
+
+def shown(everthread: Any, *arguments: str) -> Any:
+    answer = everthread("models", *arguments, "--json")
+    assert answer.returncode == 0, answer.stderr
+    return json.loads(answer.stdout)
+
+
+def configure(home: Path, text: str) -> None:
+    home.mkdir(exist_ok=True)
+    (home / "config.yaml").write_text(text, "utf-8")
+
+
+def test_the_catalogue_is_listed(everthread: Any) -> None:
+    everything = shown(everthread, "list")
+    claudes = shown(everthread, "list", "Claude")
+    assert len(everything) > len(claudes) > 5
+    assert all("claude" in entry["family"] for entry in claudes)
+    printed = everthread("models", "list", "gpt-4.1")
+    assert "1,047,576" in printed.stdout
+
+
+def test_a_model_is_shown_without_asking_anybody(everthread: Any) -> None:
+    facts = shown(everthread, "show", "claude-sonnet-4-5", "--offline")
+    assert (facts["provider"], facts["protocol"], facts["window"]) == ("anthropic", "anthropic", 200_000)
+    assert (facts["max_output"], facts["cache"], facts["cache_min"]) == (64_000, "marks", 1_024)
+    assert facts["prices"]["output"] > facts["prices"]["input"] > 0
+    assert facts["key"].startswith("ANTHROPIC_API_KEY (")
+    printed = everthread("models", "show", "claude-sonnet-4-5", "--offline").stdout
+    assert "200,000 tokens, from the catalogue" in printed
+
+
+def test_the_configured_model_is_shown_as_its_server_reports_it(everthread: Any, home: Path) -> None:
+    with recording_server([json_reply({"id": "mine", "max_model_len": 12_345})]) as server:
+        configure(home, f"model: {{default: mine, base_url: '{server.url}'}}\n")
+        facts = shown(everthread, "show")
+    assert facts["window"] == 12_345
+    assert "max_model_len" in facts["window_source"]
+    assert facts["prices"] is None
+    assert facts["key"] == "none needed"
+
+
+def test_a_server_that_is_not_there_is_said_and_stops_nobody(everthread: Any, home: Path) -> None:
+    with recording_server([]) as server:
+        configure(home, f"model: {{default: mine, base_url: '{server.url}'}}\n")
+    facts = shown(everthread, "show")
+    assert facts["window"] == 128_000
+    assert "assumed" in facts["window_source"]
+    assert "ConnectError" in facts["window_note"]
+
+
+def test_learnt_limits_are_shown_and_forgotten(everthread: Any, home: Path, fill: Any) -> None:
+    configure(home, "model: {default: mine, base_url: 'http://127.0.0.1:9/v1', context_length: 50000}\n")
+
+    async def learn(store: Store) -> None:
+        await store.learn_limit("http://127.0.0.1:9/v1", "mine", 9_000, source="it said so")
+        await store.learn_limit("http://127.0.0.1:9/v1", "other", 8_000, source="it said so")
+
+    fill(learn)
+    facts = shown(everthread, "show")
+    assert (facts["window"], len(facts["learnt_limits"])) == (9_000, 1)
+    assert "it said so" in facts["window_source"]
+    assert everthread("models", "forget", "mine").stdout == "1 learnt limit forgotten\n"
+    assert shown(everthread, "show")["window"] == 50_000
+    assert everthread("models", "forget").stdout == "1 learnt limit forgotten\n"
+    assert everthread("models", "forget").stdout == "0 learnt limits forgotten\n"
+
+
+def test_the_local_model_says_whether_its_file_is_there(everthread: Any, home: Path) -> None:
+    assert "everthread models pull" in shown(everthread, "show", "local/smollm2-135m")["address"]
+    path = SMOLLM2.path(home)
+    path.parent.mkdir(parents=True)
+    path.touch()
+    facts = shown(everthread, "show", "local/smollm2-135m")
+    assert facts["address"] == str(path)
+    assert facts["window"] == 2_048
+
+
+@pytest.mark.parametrize("arguments", [("show",), ("show", "who-is-this")])
+def test_what_cannot_be_shown_is_bad_input(everthread: Any, arguments: tuple[str, ...]) -> None:
+    answer = everthread("models", *arguments)
+    assert answer.returncode == 2
+    assert answer.stderr.startswith("everthread: ")
+
+
+def test_nothing_to_fetch_from_is_a_failure(everthread: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", "/nowhere")
+    answer = everthread("models", "pull")
+    assert answer.returncode == 1
+    assert "Check the network" in answer.stderr
