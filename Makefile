@@ -17,7 +17,7 @@ $(READY): requirements/dev.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: $(READY) ## what Everthread does, on a session that ships with it; offline, no key
+demo: $(READY) ## a long session past a small window; offline, no key
 	$(BIN)/python examples/demo.py
 
 test: lint types unit ## everything that must pass

@@ -1,27 +1,35 @@
-"""What Everthread sees in a long session: `make demo`. Offline, no key, ends by itself."""
+"""What Everthread does with a long session: `make demo`. Offline, no key, ends by itself."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
-SESSION = Path(__file__).with_name("long_session.json")
+from conversation import SESSION, main, say
 
 
 def run(*arguments: str) -> None:
     """One command of Everthread, as a user types it."""
-    sys.stdout.write(f"\n$ everthread {' '.join(arguments)}\n\n")
-    sys.stdout.flush()
+    say(f"\n$ everthread {' '.join(arguments)}\n")
     subprocess.run([sys.executable, "-m", "everthread", *arguments], check=True)  # noqa: S603 - our own command
 
 
-def main() -> None:
+def demo() -> None:
     session = str(SESSION.relative_to(Path.cwd()) if SESSION.is_relative_to(Path.cwd()) else SESSION)
-    run("tokens", session, "--window", "200000")
-    run("inspect", session)
-    sys.stdout.write("\nTry next: everthread tokens YOUR_SESSION.json, everthread inspect --json YOUR_SESSION.json\n")
+    run("tokens", session, "--window", "64000")
+    say("\n# The same session again, held with a simulated Claude whose window is far too small for it\n")
+    thread = asyncio.run(main())
+    run("sessions", "list")
+    run("sessions", "search", "migrations folder", "--limit", "3")
+    run("usage", thread[:8])
+    say("\nTry next: everthread compress YOUR_SESSION.json, everthread models, docs/guide.md")
 
 
 if __name__ == "__main__":
-    main()
+    with tempfile.TemporaryDirectory() as home:
+        os.environ["EVERTHREAD_HOME"] = home
+        demo()

@@ -268,6 +268,7 @@ async def _route(
     from everthread.models.choose import choose, choose_model
     from everthread.models.endpoint import ask_endpoint
     from everthread.models.fallback import FallbackModel
+    from everthread.models.fitting import FittingModel
     from everthread.models.limits import TimeLimitedModel
     from everthread.models.retry import RetryingModel
     from everthread.models.window import resolve_window
@@ -299,7 +300,7 @@ async def _route(
     )  # fmt: skip
     if choice.provider == "local":
         route = replace(route, window=first.window, source="the local server's own", base_url=first.base_url)
-    steady: StreamingModel = RetryingModel(TimeLimitedModel(first), events=events)
+    steady: StreamingModel = RetryingModel(FittingModel(TimeLimitedModel(first)), events=events)
     if fallback:
         steady = FallbackModel([steady, *fallback], refit=refit, events=events)
     return replace(route, model=steady)
@@ -325,6 +326,7 @@ def summarizer_for(desk: Desk, config: Config, auxiliary: StreamingModel | None 
     unless it is named for it: a small one does worse than the extract.
     """
     from everthread.core.tokens import TokenCounter
+    from everthread.models.fitting import FittingModel
     from everthread.models.metered import MeteredModel
     from everthread.summarizers.chain import SummarizerChain
     from everthread.summarizers.extractive import ExtractiveSummarizer
@@ -334,7 +336,7 @@ def summarizer_for(desk: Desk, config: Config, auxiliary: StreamingModel | None 
     template, options = config.compression.template, config.auxiliary.compression
     routes: list[Summarizer] = []
     if auxiliary is not None:
-        counter, metered = TokenCounter(auxiliary.name), MeteredModel(auxiliary, desk.lost)
+        counter, metered = TokenCounter(auxiliary.name), MeteredModel(FittingModel(auxiliary), desk.lost)
         routes.append(LlmSummarizer(metered, counter, context_length=options.context_length, template=template))
     if desk.route.model is not None and desk.route.provider != "local":
         main = MeteredModel(desk.route.model, desk.lost)

@@ -30,8 +30,9 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
@@ -113,7 +114,10 @@ class Provider:
 
     def _endpoint(self, protocol: Protocol) -> Callable[[HttpRequest], Any]:
         async def answer(http: HttpRequest) -> ASGIApp:
-            record = await self._record(protocol, http)
+            try:
+                record = await self._record(protocol, http)
+            except ClientDisconnect:  # before it had said what it wants
+                return Response(status_code=400)
             outgoing = await self._answer(protocol, record)
             return Sending(outgoing, record, self._connections, self._closing, self._sent)
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from everthread.core.exchange import Api, Reply, Request
-from everthread.models.catalog import known_model
 from everthread.models.http import HttpModel, StreamDecoder
 from everthread.models.openai_chat import NO_KEY
-from everthread.models.output_cap import host_of, output_cap, with_output_cap
+from everthread.models.output_cap import host_of, output_cap, own_cap, with_output_cap
 from everthread.wire import anthropic as wire
 
 if TYPE_CHECKING:
@@ -36,15 +35,10 @@ class AnthropicModel(HttpModel):
 
     def _encode(self, request: Request, *, stream: bool) -> dict[str, Any]:
         if output_cap(request) is None:
-            request = with_output_cap(request, self.max_tokens or self._own_cap(request.model), api=self.api)
+            request = with_output_cap(request, self.max_tokens or own_cap(request.model, self.window), api=self.api)
         body = wire.encode_request(request)
         body.pop("stream", None)
         return {**body, "stream": True} if stream else body
-
-    def _own_cap(self, model: str) -> int:
-        """What the model can write, but never so much that half the window is not left for the prompt."""
-        known = known_model(model)
-        return min((known and known.max_output) or wire.DEFAULT_MAX_TOKENS, max(self.window // 2, 1))
 
     def _decode(self, body: Any, model: str) -> Reply:
         return wire.decode_reply(body, model=model)

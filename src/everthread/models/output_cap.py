@@ -6,6 +6,8 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from everthread.core.exchange import Api, Request
+from everthread.models.catalog import known_model
+from everthread.wire.anthropic import DEFAULT_MAX_TOKENS
 
 FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
@@ -41,3 +43,9 @@ def cap_field(api: Api, base_url: str = "") -> str:
     host = host_of(base_url)
     own = host == "api.openai.com" or host.endswith((".openai.com", ".openai.azure.com"))
     return "max_completion_tokens" if api == "openai_chat" and own else "max_tokens"
+
+
+def own_cap(model: str, window: int) -> int:
+    """What the model can write, but never so much that half the window is not left for the prompt."""
+    known = known_model(model)
+    return min((known and known.max_output) or DEFAULT_MAX_TOKENS, max(window // 2, 1))

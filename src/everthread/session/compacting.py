@@ -55,11 +55,14 @@ async def draft(
 ) -> Draft:
     """Ask the engine. Nothing is changed by it, except that what was spent is accounted for."""
     session, stored, bodies = live.session.id, tuple(live.stored), list(live.bodies)
+    size = tokens or live.tokens
     if not preview:
-        live.emit(CompactionStarted(session, reason, tokens or live.tokens, background))
+        live.emit(CompactionStarted(session, reason, size, background))
+    if background:
+        size = max(size, live.budget.threshold)  # it is made for the moment at which it will be used
     try:
         made = await live.engine.compress(
-            bodies, current_tokens=tokens or live.tokens, focus_topic=focus, system=live.system, tools=live.tools,
+            bodies, current_tokens=size, focus_topic=focus, system=live.system, tools=live.tools,
             strength=strength, manual=manual, dry_run=preview, ids=[message.id for message in stored],
         )  # fmt: skip
     except EverthreadError:
@@ -71,7 +74,7 @@ async def draft(
 
 async def commit(live: Live, made: Draft, *, reason: str, focus: str | None = None) -> bool:
     """Continue the session with the compacted context; False where somebody else did it first."""
-    compaction, old = made.compaction, live.session
+    compaction, old = _as_used(live, made), live.session
     await account_lost(live)
     cost = await account_auxiliary(live, compaction.usage, old.id)
     await live.setup.hooks.before_compaction(old.id)
@@ -82,14 +85,14 @@ async def commit(live: Live, made: Draft, *, reason: str, focus: str | None = No
         old.id,
         _entries(live, made),
         seen=len(made.stored),
-        compaction=_record(made, reason, focus, cost),
+        compaction=_record(made, compaction, reason, focus, cost),
         system=_continued_system(live, compaction),
     )
     if not continued.won:
         live.emit(CompactionVoid(old.id, "another process continued this conversation first; its context is used"))
         await live.reload()
         return False
-    await _switch(live, made, reason, cost)
+    await _switch(live, compaction, reason, cost)
     return True
 
 
@@ -100,9 +103,16 @@ async def discard(live: Live, made: Draft, why: str) -> None:
     live.emit(CompactionVoid(live.session.id, why))
 
 
-async def _switch(live: Live, made: Draft, reason: str, cost: Decimal | None) -> None:
+def _as_used(live: Live, made: Draft) -> Compaction:
+    """The compaction with the sizes of this moment: what was said since the draft comes along."""
+    grown = live.counter.messages(live.bodies[len(made.stored) :])
+    after = made.compaction.tokens_after + grown
+    return replace(made.compaction, tokens_before=max(live.tokens, made.compaction.tokens_before), tokens_after=after)
+
+
+async def _switch(live: Live, compaction: Compaction, reason: str, cost: Decimal | None) -> None:
     """Go on in the continuation: tell the engine, then everybody else."""
-    compaction, old, before = made.compaction, live.session.id, len(live.stored)
+    old, before = live.session.id, len(live.stored)
     await live.reload()
     live.calibration.reset()
     live.marked, live.last_request = None, None
@@ -148,8 +158,7 @@ def _entries(live: Live, made: Draft) -> list[int | NewMessage]:
     return entries
 
 
-def _record(made: Draft, reason: str, focus: str | None, cost: Decimal | None) -> NewCompaction:
-    compaction = made.compaction
+def _record(made: Draft, compaction: Compaction, reason: str, focus: str | None, cost: Decimal | None) -> NewCompaction:
     figures = asdict(compaction.verification) | {
         "phases": [asdict(phase) for phase in compaction.phases],
         "steps": list(compaction.steps),

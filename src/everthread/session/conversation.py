@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from types import TracebackType
 from typing import Any, Self
 
-from everthread.core.exchange import Reply, StreamDelta, StreamingModel
+from everthread.core.exchange import Reply, StreamDelta, StreamingModel, System
 from everthread.core.messages import Call, Message, calls_of, text_of
 from everthread.core.summary import Compaction
 from everthread.core.usage import CanonicalUsage
@@ -19,7 +19,7 @@ from everthread.models.wrapper import ModelEvent
 from everthread.session import requests, results
 from everthread.session.accounting import account, usage_of
 from everthread.session.compacting import commit, discard, draft
-from everthread.session.events import LimitLearnt, Notice
+from everthread.session.events import LimitLearnt, Listener, Notice
 from everthread.session.incoming import Given, as_messages, open_stubs
 from everthread.session.live import Live
 from everthread.session.pressure import Pressure
@@ -27,7 +27,7 @@ from everthread.session.recovery import Recovery
 from everthread.session.requests import Prepared
 from everthread.session.saving import restore, save
 from everthread.session.setup import Route, Setup
-from everthread.stores.base import NewMessage, NewSession, Session, new_id
+from everthread.stores.base import NewMessage, NewSession, Session, UsageRecord, new_id
 
 INTERRUPTED = "[The answer was interrupted here.]"
 
@@ -161,6 +161,20 @@ class Conversation:
     def route(self) -> Route:
         return self._live.route
 
+    @property
+    def store(self) -> Store:
+        """Where it is kept."""
+        return self._live.setup.store
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """What the model is offered: the tools given, then the engine's own."""
+        return list(self._live.tools)
+
+    async def usage(self) -> list[UsageRecord]:
+        """What every call of the thread used, main and auxiliary, from the store."""
+        return await self._live.setup.store.usage(self.id)
+
     # The halves
 
     async def prepare(
@@ -271,6 +285,11 @@ class Conversation:
         await live.append([NewMessage(message) for message in fitting])
         return fitting
 
+    async def add(self, message: Given) -> None:
+        """Store a message without asking the model; it is in view from the next request on."""
+        async with self._turn:
+            await self._store(as_messages(message), None)
+
     async def read_output(self, cited: str, *, offset: int = 0, limit: int = results.READ_LIMIT) -> str:
         """A part of a stored tool output (`output:…`)."""
         return await results.read_output(self._live, cited, offset=offset, limit=limit)
@@ -329,7 +348,22 @@ class Conversation:
         at = live.stored[-1].id if at_message is None else at_message
         new = NewSession(kind="branch", title=title) if title else None
         session = await live.setup.store.branch(live.session.id, at, new=new)
-        return await Conversation._on(replace(live.setup, closing=()), session, live.given_tools, reason="branch")
+        return await Conversation._on(self._shared(), session, live.given_tools, reason="branch")
+
+    async def another(
+        self,
+        *,
+        resume: str | None = None,
+        new: NewSession | None = None,
+        tools: Sequence[dict[str, Any]] | None = None,
+        system: System | Callable[[], System] = None,
+        listener: Listener | None = None,
+    ) -> Conversation:
+        """Another conversation with the same model, store and engine: new, or resumed. It closes nothing but itself."""
+        setup = self._shared()
+        setup = replace(setup, system=system or setup.system, listener=listener or setup.listener)
+        offered = self._live.given_tools if tools is None else tools
+        return await Conversation.open(setup, resume=resume, new=new, tools=offered)
 
     async def use_model(self, route: Route) -> None:
         """Go on with another model. The next request is fitted to its window before it is sent."""
@@ -351,6 +385,10 @@ class Conversation:
         self._live.take_tools(tools)
 
     # Inside
+
+    def _shared(self) -> Setup:
+        """What another conversation of the same kind is made of; what was opened stays this one's to close."""
+        return replace(self._live.setup, route=self._live.route, closing=())
 
     @property
     def _model(self) -> StreamingModel:
