@@ -18,7 +18,7 @@ $(READY): requirements/dev.lock pyproject.toml
 	@touch $@
 
 demo: $(READY) ## a long session past a small window; offline, no key
-	$(BIN)/python examples/demo.py
+	$(BIN)/python -m examples.demo
 
 test: lint types unit ## everything that must pass
 

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from conversation import SESSION, main, say
+from examples.conversation import SESSION, main, say
 
 
 def run(*arguments: str) -> None:

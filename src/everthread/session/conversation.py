@@ -27,7 +27,7 @@ from everthread.session.recovery import Recovery
 from everthread.session.requests import Prepared
 from everthread.session.saving import restore, save
 from everthread.session.setup import Route, Setup
-from everthread.stores.base import NewMessage, NewSession, Session, UsageRecord, new_id
+from everthread.stores.base import NewMessage, NewSession, Session, Store, UsageRecord, new_id
 
 INTERRUPTED = "[The answer was interrupted here.]"
 
