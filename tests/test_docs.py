@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shlex
 import subprocess
@@ -9,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from everthread.compose import open_store
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -40,6 +43,7 @@ def test_examples_run(page: Path, code: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("page", "command"), COMMANDS, ids=lambda value: str(value) if isinstance(value, str) else "")
 def test_commands_run(page: Path, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVERTHREAD_HOME", str(tmp_path))
+    asyncio.run(open_store(tmp_path / "everthread.db").close())  # a reader of the pages has a store by then
     words = [sys.executable, "-m", *shlex.split(command)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{page.name}: {command}\n{done.stderr}"

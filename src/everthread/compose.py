@@ -21,6 +21,8 @@ from everthread.errors import ConfigError, InputError
 from everthread.stores.base import NewSession, Store
 
 if TYPE_CHECKING:
+    from everthread.agent.base import Approver, Tool
+    from everthread.agent.loop import Agent
     from everthread.models.wrapper import ModelEvent
     from everthread.session.conversation import Conversation
     from everthread.session.events import Listener
@@ -166,11 +168,13 @@ async def open_conversation(
     api: Api | None = None,
     fallback: Sequence[StreamingModel] = (),
     project: Path | None = None,
+    model_events: Callable[[ModelEvent], None] | None = None,
 ) -> Conversation:
     """A conversation with a model: new, or resumed by any id of its thread.
 
     `model`: a name, or a model of your own; None: as configured. `own_client`: you send what `prepare` gives and hand
     the answer to `record`; no key is needed here. `fallback`: models that step in when the first is out of service.
+    `model_events` hears of retries instead of the conversation, for who goes on in others with the same model.
     What is opened here is closed with the conversation.
     """
     from everthread.session.conversation import Conversation
@@ -187,7 +191,9 @@ async def open_conversation(
             conversation.on_model_event(event)
 
     try:
-        route = await _route(model, settings, api=api, own_client=own_client, fallback=fallback, events=model_event)
+        route = await _route(
+            model, settings, api=api, own_client=own_client, fallback=fallback, events=model_events or model_event
+        )
         if route.model is not model and route.model is not None:
             opened.insert(0, _closing(route.model))
         setup = _setup(store, route, settings, opened, system=system, summarizer=summarizer, project=project)
@@ -204,6 +210,97 @@ async def open_conversation(
         raise
     told.append(conversation)
     return conversation
+
+
+# Agents
+
+
+async def open_agent(
+    config: Config | None = None,
+    *,
+    model: str | StreamingModel | None = None,
+    resume: str | None = None,
+    workspace: str | Path | None = None,
+    approve: Approver | None = None,
+    yes: bool = False,
+    store: Store | str | Path | None = None,
+    listener: Listener | None = None,
+    tools: Sequence[Tool] | None = None,
+    session: NewSession | None = None,
+    summarizer: str | Summarizer = "auto",
+    api: Api | None = None,
+    fallback: Sequence[StreamingModel] = (),
+) -> Agent:
+    """An agent in a workspace (default: the current folder): new, or resumed by any id of its thread.
+
+    `approve` decides what needs leave; without it only what `approvals.txt` in the home allows is done, and with `yes`
+    everything. `tools`: these instead of the built-in ones. What is opened here is closed with the agent.
+    """
+    from everthread.agent.approval import Approvals, read_rules
+    from everthread.agent.base import ToolContext
+    from everthread.agent.environment import child_environment
+    from everthread.agent.equipment import Equipment
+    from everthread.agent.journal import Journal
+    from everthread.agent.loop import Agent
+    from everthread.agent.memory import Memory, memory_folder
+
+    settings, home = config or load_config(), home_directory()
+    options, place = settings.agent, _workspace(workspace)
+    allowed = Approvals(everything=True) if yes else approve or Approvals(read_rules(home))
+    opened: list[Closing] = []
+    if store is None or isinstance(store, str | Path):
+        store = await asyncio.to_thread(open_store, store if store is not None else store_url(settings))
+        opened.append(store.close)
+    try:
+        memory = Memory(memory_folder(home, await _tenant(store, resume, session)))
+        equipment = Equipment(place, memory, allowed, options.instructions_chars, tools)
+        conversation = await open_conversation(
+            model, config=settings, store=store, resume=resume, system=equipment.prompt,
+            tools=[tool.schema for tool in equipment.tools], summarizer=summarizer, listener=equipment.hear,
+            hooks=equipment.hooks(store), session=session, api=api, fallback=fallback, project=place,
+            model_events=equipment.hear_model,
+        )  # fmt: skip
+    except BaseException:
+        for close in opened:
+            await close()
+        raise
+
+    async def routes(name: str) -> Route:
+        route = await _route(name, settings, api=None, own_client=False, fallback=(), events=equipment.hear_model)
+        if route.model is not None:
+            opened.insert(0, _closing(route.model))
+        return route
+
+    environment = child_environment(os.environ, _key_names(settings))
+    equipment.agent = Agent(
+        conversation, equipment.tools, context=ToolContext(place, home, conversation, environment=environment),
+        approve=allowed, max_rounds=options.max_rounds, parallel=options.parallel, listener=listener,
+        journal=Journal(ttl=_SECONDS[settings.prompt_caching.cache_ttl]), memory=memory, routes=routes, closing=opened,
+    )  # fmt: skip
+    return equipment.agent
+
+
+_SECONDS = {"5m": 300.0, "1h": 3_600.0}
+
+
+def _workspace(given: str | Path | None) -> Path:
+    place = Path(given or ".").expanduser().resolve()
+    if not place.is_dir():
+        raise InputError(f"the workspace {place} is no folder")
+    return place
+
+
+async def _tenant(store: Store, resume: str | None, session: NewSession | None) -> str:
+    """Whose memory it is."""
+    if session is not None or resume is None:
+        return (session or NewSession()).tenant
+    return (await store.resolve(resume)).tenant
+
+
+def _key_names(config: Config) -> list[str]:
+    """The environment variables the configuration names for keys."""
+    named = (config.model.api_key_env, config.auxiliary.compression.api_key_env)
+    return [name for name in named if name]
 
 
 def _closing(model: StreamingModel) -> Closing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -71,6 +72,50 @@ class TestCheck:
         (home / "config.yaml").write_text(f"store: {{url: 'sqlite:///{tmp_path / 'elsewhere.db'}'}}", "utf-8")
         assert "300 messages" in everthread("db", "check").stdout
         assert not (home / FILE).exists()
+
+
+class TestNoStore:
+    """A mistyped path makes nothing; only who never had a store is told that there is nothing yet."""
+
+    READING = (
+        ["sessions", "list"], ["sessions", "show", "x"], ["sessions", "tree", "x"], ["sessions", "search", "x"],
+        ["sessions", "export", "--all"], ["sessions", "undo", "x"], ["sessions", "delete", "x", "--yes"], ["usage"],
+        ["insights"], ["db", "check"], ["db", "backup", "copy.db"], ["db", "vacuum"],
+    )  # fmt: skip
+
+    @pytest.mark.parametrize("command", READING, ids=" ".join)
+    def test_where_there_is_no_store_none_is_made(self, everthread: Any, tmp_path: Path, command: list[str]) -> None:
+        empty = tmp_path / "empty.db"
+        empty.touch()
+        for place in (str(tmp_path / "no" / "typo.db"), f"sqlite:///{tmp_path / 'typo.db'}", str(empty)):
+            done = everthread(*command, "--store", place)
+            assert (done.returncode, done.stdout) == (2, "")
+            assert re.fullmatch(r"everthread: there is no store at .*\.db; .*\n", done.stderr)
+        assert list(tmp_path.iterdir()) == [empty]
+        assert empty.stat().st_size == 0
+
+    def test_a_configured_store_that_is_not_there(self, everthread: Any, home: Path, tmp_path: Path) -> None:
+        home.mkdir()
+        (home / "config.yaml").write_text(f"store: {{url: 'sqlite:///{tmp_path / 'typo.db'}'}}", "utf-8")
+        for command in ("sessions", "list"), ("usage",), ("insights",):
+            done = everthread(*command)
+            assert done.returncode == 2
+            assert f"there is no store at {tmp_path / 'typo.db'}" in done.stderr
+        assert not (tmp_path / "typo.db").exists()
+
+    def test_before_the_first_conversation(self, everthread: Any, home: Path) -> None:
+        for command, told in (
+            (("sessions", "list"), "no sessions yet"),
+            (("usage",), "no calls to a model are recorded"),
+            (("insights",), "no calls to a model are recorded"),
+        ):
+            done = everthread(*command)
+            assert (done.returncode, done.stderr) == (0, "")
+            assert told in done.stdout
+            assert json.loads(everthread(*command, "--json").stdout)
+        assert everthread("usage", "x").returncode == 2
+        assert everthread("db", "check").returncode == 2
+        assert not home.exists()
 
 
 class TestMigrate:

@@ -129,11 +129,15 @@ class TestList:
         async def work(store: Store) -> None:
             await store.create_session(NewSession(id="old", started=1_000.0))
             await store.create_session(NewSession(id="young", started=2_000.0))
-            await store.continue_session("old", [], seen=0)
+            await store.append("old", [said("user", "one"), said("assistant", "two")])
+            await store.continue_session("old", [], seen=2)
 
         fill(work)
         found = json.loads(everthread("sessions", "list", "--json").stdout)["sessions"]
         assert [session["id"] for session in found] == ["old", "young"]
+        assert [(row["messages"], row["tokens"], row["compactions"]) for row in found] == [(2, 14, 1), (0, 0, 0)]
+        shown = everthread("sessions", "list").stdout
+        assert re.search(r"\bold +just now +main +2 +14 +1 +live", shown)
 
     def test_by_tenant(self, everthread: Any, fill: Any) -> None:
         fill(started(NewSession(id="a", tenant="one"), NewSession(id="b", tenant="two")))
@@ -419,6 +423,7 @@ class TestExportAndImport:
         lines = everthread("sessions", "export", thread.subagent).stdout.encode().splitlines()
         file, other = tmp_path / "x.jsonl", str(tmp_path / "other.db")
         file.write_bytes(b"\n".join([*lines[:2], garbage, *lines[2:]]))
+        everthread("db", "migrate", "--store", other)
         done = everthread("sessions", "import", str(file), "--store", other)
         assert done.returncode == 2
         assert done.stderr.startswith(f"everthread: {file}: ")

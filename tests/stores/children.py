@@ -27,12 +27,13 @@ from everthread.errors import EverthreadError, NothingToUndoError
 from everthread.stores import schema
 from everthread.stores.base import NewCompaction, NewMessage, NewSession, Store, new_id
 from everthread.stores.database import Tx
-from everthread.stores.postgres import PostgresConnection
+from everthread.stores.postgres import PostgresDatabase
+from everthread.stores.postgres_connection import PostgresConnection
 from everthread.stores.sql_store import SqlStore
 from everthread.stores.sqlite import SqliteDatabase
 
 ROOT = Path(__file__).parents[2]
-LOADED = (SqlStore, PostgresConnection, SqliteDatabase)
+LOADED = (SqlStore, PostgresDatabase, SqliteDatabase)
 """What every child needs is imported before they are forked, though `open_store` would do it."""
 
 
@@ -70,7 +71,9 @@ class Nursery:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         print(json.dumps(question), file=self.process.stdin, flush=True)
-        return int(json.loads(self.process.stdout.readline()))
+        answer = self.process.stdout.readline()
+        assert answer, f"the process that starts children has ended: {self.process.wait()}"
+        return int(answer)
 
 
 def serve(questions: IO[str]) -> None:

@@ -137,6 +137,15 @@ async def test_insights_are_what_counting_by_hand_gives(store: SqlStore, clock: 
                     assert tools.get(f"tool{number}", (0, 0)) == (len(used), sum(used))
 
 
+async def test_a_compaction_that_was_undone_saved_nothing(store: SqlStore) -> None:
+    session = await new_thread(store, *numbered(1, 6))
+    made = await compact(store, session.id)
+    await compact(store, made.session.id)
+    await store.undo(session.id)
+    found = await store.insights(since=0, until=1e12)
+    assert (found.compactions, found.tokens_saved) == (1, 60)
+
+
 async def test_days_are_utc_and_in_order(store: SqlStore, clock: Clock) -> None:
     session = await new_thread(store)
     for moment in (86_400.0 * 365 - 0.001, 86_400.0 * 365, 1_700_000_000.0):

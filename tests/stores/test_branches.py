@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from everthread.errors import InputError, NothingToUndoError, UnknownIdError
-from everthread.stores.base import NewSession
+from everthread.stores.base import NewCompaction, NewSession
 from everthread.stores.sql_store import SqlStore
-from tests.stores.talk import compact, new_thread, numbered, said, says, shown
+from tests.stores.talk import compact, new_thread, numbered, said, says, shown, summary
 
 
 async def ids_of(store: SqlStore, session_id: str) -> dict[str, int]:
@@ -65,10 +65,16 @@ async def test_a_branch_off_a_continuation_takes_its_context_and_the_whole_histo
 async def test_a_summary_never_tells_a_branch_of_what_came_later(store: SqlStore) -> None:
     """A message that was kept although the summary covers what follows it: the context of its own time serves."""
     session = await new_thread(store, *numbered(1, 8))
-    await compact(store, session.id, head=2, tail=2)
     ids = await ids_of(store, session.id)
-    branch = await store.branch(session.id, ids["m2"])
-    assert await shown(store, branch.id) == ["m1", "m2"]
+    made = await store.continue_session(
+        session.id,
+        [ids["m1"], summary(), ids["m3"], ids["m8"]],
+        seen=8,
+        compaction=NewCompaction(covered=[ids[f"m{n}"] for n in (2, 4, 5, 6, 7)]),
+    )
+    assert await shown(store, made.session.id) == ["m1", "summary", "m3", "m8"]
+    assert await shown(store, (await store.branch(session.id, ids["m3"])).id) == ["m1", "m2", "m3"]
+    assert await shown(store, (await store.branch(session.id, ids["m8"])).id) == ["m1", "summary", "m3", "m8"]
 
 
 async def test_a_branch_continues_and_is_undone_on_its_own(store: SqlStore) -> None:

@@ -9,14 +9,15 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from everthread.compose import open_store
-from everthread.errors import StoreDamagedError, StoreError, StoreReadOnlyError
+from everthread.compose import open_store, store_url
+from everthread.config import Config
+from everthread.errors import NoStoreError, StoreDamagedError, StoreError, StoreReadOnlyError
 from everthread.stores.base import SearchQuery
 from tests.stores.children import Nursery
 from tests.stores.conftest import Clock, close_sound, open_at
@@ -260,3 +261,21 @@ def check_nothing_is_lost(found: dict[str, Any]) -> None:
     assert set(found["confirmed"]) <= set(found["stored"])
     assert len(found["stored"]) == len(set(found["stored"]))
     assert found["stored"][-1] == "there is room again"
+
+
+def test_a_home_with_a_percent_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "100%25 mine"
+    monkeypatch.setenv("EVERTHREAD_HOME", str(home))
+    asyncio.run(open_store(store_url(Config())).close())
+    assert [path.name for path in tmp_path.iterdir()] == [home.name]
+    assert (home / "everthread.db").is_file()
+
+
+def test_who_only_reads_makes_nothing(kind: str, new_url: Callable[..., str], tmp_path: Path) -> None:
+    url = new_url(kind, empty=True)
+    for _ in range(2):
+        with pytest.raises(NoStoreError, match="there is no store at"):
+            open_store(url, create=False)
+    assert list(tmp_path.iterdir()) == []
+    asyncio.run(open_store(url).close())
+    asyncio.run(open_store(url, create=False).close())

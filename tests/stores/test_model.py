@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from everthread.stores.sql_store import SqlStore
 from tests.stores.model import OPERATIONS, Model
 
-STEPS = st.lists(st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 40), st.integers(0, 40)), max_size=25)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 3), st.integers(0, 40)), min_size=10, max_size=40
+)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=25)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.core.terms import encode_term
-from everthread.stores.postgres import windows
+from everthread.stores.postgres_search import windows
 from everthread.stores.queries import MOST_RUN, MOST_WORDS, Match, Phrase, read_query, strength
 from everthread.stores.snippets import LENGTH, snippet
 

@@ -6,16 +6,21 @@ import asyncio
 import os
 import stat
 import subprocess
+import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
 from everthread.errors import ConfigError, EverthreadError, StoreError, StoreReadOnlyError, StoreUnreachableError
+from everthread.stores import postgres
 from everthread.stores.base import NewSession
 from everthread.stores.postgres import PostgresDatabase
+from everthread.stores.postgres_connection import PostgresWriter
 from everthread.stores.sql_store import SqlStore
 from tests.stores.conftest import Clock, close_sound, open_at
 from tests.stores.postgres_server import Server
@@ -49,6 +54,122 @@ async def test_the_server_is_restarted_under_the_store(own_server: Server) -> No
     assert await said(store, session.id) == [*(f"m{n}" for n in range(1, 6)), "stop", "crash"]
     assert (await store.check()).problems == ()
     await store.close()
+
+
+class DiesAtCommit(PostgresDatabase):
+    """Its server crashes when the next commit is asked for, and has done others' work when it is asked again."""
+
+    def __init__(self, server: Server, name: str) -> None:
+        super().__init__(server.url(name))
+        self.server = server
+        self.armed = False
+
+    def connect_writer(self) -> Any:
+        connection = super().connect_writer()
+        commit = connection.commit
+
+        def dies() -> None:
+            if self.armed:
+                self.armed = False
+                self.server.crash()
+                self.server.start()
+                run(self.server, *["SELECT pg_current_xact_id()"] * 50)
+            commit()
+
+        connection.commit = dies  # type: ignore[method-assign]  # the one thing that is different
+        return connection
+
+
+async def test_a_crash_before_the_commit_is_not_taken_for_success(own_server: Server) -> None:
+    """After a crash the server gives the numbers of lost transactions to others, which are committed."""
+    run(own_server, "CREATE DATABASE work")
+    database = DiesAtCommit(own_server, "work")
+    database.prepare()
+    store = SqlStore(database)
+    session = await new_thread(store, *says("before"))
+    database.armed = True
+    await store.append(session.id, says("asked for twice, there once"))
+    assert not database.armed
+    assert await said(store, session.id) == ["before", "asked for twice, there once"]
+    assert (await store.check()).problems == ()
+    await store.close()
+
+
+def test_a_first_batch_in_doubt_is_waited_for(new_url: Callable[..., str]) -> None:
+    """What another connection of the same store may still commit has not ended."""
+    database = PostgresDatabase(new_url("postgresql"))
+    database.prepare()
+    with closing(database.connect_writer()) as first, closing(database.connect_writer()) as second:
+        first.begin()
+        first.one("SELECT 1")
+        with pytest.raises(psycopg.errors.LockNotAvailable) as failure:
+            second.committed(1)
+        assert database.is_passing(failure.value)
+        second.rollback()
+        first.commit()
+        assert second.committed(1)
+        assert not second.committed(2)
+    database.close()
+
+
+def test_a_commit_is_asked_for_when_others_can_see_the_batch(new_url: Callable[..., str]) -> None:
+    """Else a batch that is still on its way could be taken for lost, written again, and then arrive."""
+    database = PostgresDatabase(new_url("postgresql"))
+    database.prepare()
+    with closing(database.connect_writer()) as first, closing(database.connect_writer()) as second:
+        first.begin()
+        first.commit()
+        run = first.run
+        commits = []
+
+        def looks_first(sql: str, values: Sequence[Any] = ()) -> None:
+            if sql == "COMMIT":
+                commits.append(sql)
+                with pytest.raises(psycopg.errors.LockNotAvailable):
+                    second.committed(2)
+                second.rollback()
+            run(sql, values)
+
+        first.run = looks_first  # type: ignore[method-assign]  # to be there at the moment
+        first.begin()
+        first.run("DELETE FROM state")
+        first.commit()
+        assert commits
+        assert second.committed(2)
+    database.close()
+
+
+def test_connections_that_break_at_once_are_given_back(
+    new_url: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the pool would run dry after some crashes of the server."""
+
+    class Breaks(PostgresWriter):
+        def run(self, sql: str, values: Sequence[Any] = ()) -> None:
+            self.raw.close()
+            super().run(sql, values)
+
+    database = PostgresDatabase(new_url("postgresql"))
+    database.prepare()
+    with monkeypatch.context() as patch:
+        patch.setattr(postgres, "PostgresWriter", Breaks)
+        for _ in range(postgres.POOL + 1):
+            with pytest.raises(psycopg.OperationalError, match="closed"):
+                database.connect_writer()
+    database.connect_writer().close()
+    database.close()
+
+
+def test_without_the_driver_one_is_told_how_to_get_it() -> None:
+    code = (
+        "import sys; sys.modules['psycopg'] = None; sys.argv = ['everthread', *sys.argv[1:]]\n"
+        "from everthread.cli import main; main()"
+    )
+    command = [sys.executable, "-c", code, "sessions", "list", "--store", "postgresql://localhost/work"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "pip install everthread[postgres]" in done.stderr
 
 
 async def test_a_server_that_stays_away_is_told(own_server: Server) -> None:

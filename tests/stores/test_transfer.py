@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from everthread.core.usage import normalize_usage
-from everthread.errors import EverthreadError, StoreError, TranscriptError
+from everthread.errors import EverthreadError, InputError, StoreError, TranscriptError
 from everthread.stores.base import NewMessage, NewSession, NewUsage, Node, SearchQuery
 from everthread.stores.sql_store import SqlStore
 from tests.stores.conftest import Clock
@@ -119,6 +119,7 @@ async def test_what_is_there_already_is_refused_and_nothing_changes(store: SqlSt
 async def test_garbled_lines_are_refused_and_nothing_is_stored(
     store: SqlStore, elsewhere: SqlStore, clock: Clock
 ) -> None:
+    """As bad input, never as an error of the database or of Python."""
     thread = await rich_thread(store, clock)
     lines = await store.export(thread)
     wrong: list[list[Any]] = [
@@ -128,10 +129,12 @@ async def test_garbled_lines_are_refused_and_nothing_is_stored(
         ["text"],
         [*lines, {"type": "surprise"}],
         [*lines, {"no": "type"}],
+        [*lines, {"type": []}],
+        [*lines, {"type": {}}],
         [lines[0]],
     ]
     last_of_kind = {line["type"]: at for at, line in enumerate(lines)}
-    odd: tuple[Any, ...] = (None, "words", 10**30)
+    odd: tuple[Any, ...] = (None, "words", 10**400, -1, 1.5, True, [], {}, ["x"], "\0", "\ud800", float("nan"))
     for at in list(last_of_kind.values())[1:]:
         line = lines[at]
         for name in line.keys() - {"type"}:
@@ -143,7 +146,7 @@ async def test_garbled_lines_are_refused_and_nothing_is_stored(
     for garbled in wrong:
         try:
             await elsewhere.import_lines(garbled)
-        except EverthreadError:
+        except InputError:
             refused += 1
             assert await elsewhere.list_sessions() == []
         else:  # what does not matter may be changed, but the result is always sound and can be read
@@ -228,5 +231,7 @@ async def test_sessions_that_form_no_thread_are_refused(store: SqlStore, lines: 
 
 
 async def test_the_line_at_fault_is_named(store: SqlStore) -> None:
-    with pytest.raises(TranscriptError, match="line 3 "):
+    with pytest.raises(TranscriptError, match=r"line 3 .* has no 'messages'"):
         await store.import_lines([HEAD, session("a"), {"type": "places", "session": "a"}])
+    with pytest.raises(TranscriptError, match=r"line 2 .* 'started' cannot be 'x"):
+        await store.import_lines([HEAD, session("a", started="x" * 1_000)])

@@ -7,13 +7,15 @@ import contextlib
 import threading
 from typing import Any
 
+import apsw
 import psycopg
 import pytest
 
-from everthread.errors import InputError, StoreBusyError, StoreClosedError, UnknownIdError
+from everthread.errors import InputError, StoreBusyError, StoreClosedError, StoreFullError, UnknownIdError
 from everthread.stores.base import NewSession
 from everthread.stores.database import Tx
-from everthread.stores.postgres import PostgresDatabase, PostgresWriter
+from everthread.stores.postgres import PostgresDatabase
+from everthread.stores.postgres_connection import PostgresWriter
 from everthread.stores.sql_store import SqlStore
 from everthread.stores.sqlite import SqliteDatabase
 from everthread.stores.writer import Writer
@@ -213,6 +215,46 @@ async def test_a_file_that_is_locked_for_a_while(file: SqliteDatabase) -> None:
     other.close()
     await waiting
     assert await said(store, session.id) == ["in the end"]
+    await store.close()
+
+
+async def test_no_room_in_the_middle_of_a_batch(file: SqliteDatabase) -> None:
+    """Whoever is told that it failed, nothing of it is there; whoever is not, all of it is."""
+
+    class Small(SqliteDatabase):
+        def connect_writer(self) -> Any:
+            connection: Any = super().connect_writer()
+            pages = connection.one("PRAGMA page_count")[0]
+            connection.run(f"PRAGMA max_page_count = {pages + 10}")
+            return connection
+
+    store = SqlStore(Small(file.path))
+    session = await new_thread(store, *says("before"))
+    async with held(store):
+        calls = [store.append(session.id, says(f"{n} " + "x" * 3_000)) for n in range(30)]
+        tasks = [asyncio.ensure_future(call) for call in calls]
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    failed = [result for result in results if isinstance(result, BaseException)]
+    assert failed
+    assert {type(error) for error in failed} == {StoreFullError}
+    assert len(await store.messages(session.id)) == 1 + len(results) - len(failed)
+    await store.close()
+
+
+async def test_an_error_that_ends_the_transaction_is_everybodys(file: SqliteDatabase) -> None:
+    store = SqlStore(file)
+    session = await new_thread(store, *says("before"))
+
+    def gives_up(tx: Any) -> None:
+        tx.raw.execute("ROLLBACK")  # as SQLite may do itself
+        raise apsw.FullError("on purpose")
+
+    async with held(store):
+        calls = [store.append(session.id, says("one")), store._write(gives_up), store.append(session.id, says("two"))]
+        tasks = [asyncio.ensure_future(call) for call in calls]
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(result) for result in results] == [StoreFullError] * 3
+    assert await said(store, session.id) == ["before"]
     await store.close()
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-from urllib.parse import unquote
 
 import typer
 from rich.text import Text
@@ -19,8 +17,6 @@ if TYPE_CHECKING:
     from everthread.stores.base import Health, Store
 
 app = typer.Typer(help="The store: whether it is sound, its schema, copies, its size.", no_args_is_help=True)
-
-SCHEMA = "SELECT COALESCE(MAX(number), 0) FROM schema_version"
 
 
 @app.command()
@@ -55,38 +51,16 @@ def _say(text: str) -> None:
 
 @app.command()
 def migrate(store: StoreUrl = None, as_json: AsJson = False) -> None:
-    """Bring the store's schema up to date. Every command does so when it opens the store."""
-    before = _schema(store_address(store))
-    health = with_store(store, _health)
+    """Bring the store's schema up to date, or make the store. Every command that opens a store does the first."""
+    from everthread import compose
+
+    location, before, after = compose.migrate_store(store_address(store))
     if as_json:
-        print_json({"location": health.location, "before": before, "after": health.schema})
-    elif before == health.schema:
-        _say(f"{health.location}: schema {health.schema}, nothing to do")
+        print_json({"location": location, "before": before, "after": after})
+    elif before == after:
+        _say(f"{location}: schema {after}, nothing to do")
     else:
-        _say(f"{health.location}: schema {before} -> {health.schema}")
-
-
-def _schema(address: str) -> int:
-    """The schema's number as it stands, before opening brings it up to date; 0 where there is none yet.
-
-    What else may be wrong with the store is told when it is opened.
-    """
-    if address.startswith(("postgresql:", "postgres:")):
-        import psycopg
-
-        with contextlib.suppress(psycopg.Error), psycopg.connect(address, connect_timeout=10) as server:
-            row = server.execute(SCHEMA).fetchone()
-            return int(row[0]) if row else 0
-        return 0
-    import apsw
-
-    path = unquote(address.removeprefix("sqlite://").removeprefix("/")) if address.startswith("sqlite:") else address
-    with (
-        contextlib.suppress(apsw.Error),
-        contextlib.closing(apsw.Connection(str(Path(path).expanduser()), flags=apsw.SQLITE_OPEN_READONLY)) as file,
-    ):
-        return int(next(iter(file.execute(SCHEMA)))[0])
-    return 0
+        _say(f"{location}: schema {before} -> {after}")
 
 
 @app.command()

@@ -11,22 +11,19 @@ from everthread.core.transcript import user_text
 if TYPE_CHECKING:
     from everthread.stores.base import Session, Store
 
-PAGE = 200
+PAGE = 2_000
 FIRST = 20
 """So many messages are looked through for the first words of the user."""
 
 
-async def threads(store: Store, tenant: str | None, *, most: int | None = None) -> list[str]:
-    """The threads' ids, that with the newest session first."""
+async def threads(store: Store, tenant: str | None) -> list[str]:
+    """Every thread's id, that with the newest session first. By their start: use would move threads between pages."""
     found: dict[str, None] = {}
     read = 0
-    while most is None or len(found) < most:
-        page = await store.list_sessions(tenant=tenant, limit=PAGE, offset=read)
+    while page := await store.list_sessions(tenant=tenant, limit=PAGE, offset=read):
         found |= dict.fromkeys(session.thread for session in page)
         read += len(page)
-        if len(page) < PAGE:
-            break
-    return list(found)[:most]
+    return list(found)
 
 
 async def started_by(store: Store, thread: str) -> list[Session]:

@@ -43,7 +43,7 @@ def insights(
     async def work(opened: Store) -> Insights:
         return await opened.insights(since=since, until=until, tenant=tenant, platform=platform)
 
-    found = with_store(store, work)
+    found = with_store(store, work, or_empty=True)
     if as_json:
         print_json(_plain(found) | {"days": days, "since": iso(since), "until": iso(until)})
     else:

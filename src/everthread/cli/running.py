@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from everthread.config import load_config
-from everthread.errors import InputError
+from everthread.errors import InputError, NoStoreError
 
 if TYPE_CHECKING:
     from everthread.stores.base import Store
@@ -34,12 +36,27 @@ def store_address(url: str | None) -> str:
     return url or compose.store_url(load_config())
 
 
-def with_store(url: str | None, work: Callable[[Store], Awaitable[T]]) -> T:
-    """What `work` makes of the store at `url`, or of the configured one. Commands print afterwards."""
+def with_store(
+    url: str | None, work: Callable[[Store], Awaitable[T]], *, create: bool = False, or_empty: bool = False
+) -> T:
+    """What `work` makes of the store at `url`, or of the configured one. Commands print afterwards.
+
+    `create`: the store is made if there is none. `or_empty`: who never said where conversations are kept, and has none
+    yet, is shown an empty store, not an error; it is gone afterwards.
+    """
     from everthread import compose
 
-    store = compose.open_store(store_address(url))
+    try:
+        store = compose.open_store(store_address(url), create=create)
+    except NoStoreError:
+        if not or_empty or url or load_config().store.url:
+            raise
+        with tempfile.TemporaryDirectory(prefix="everthread-") as folder:
+            return _worked(compose.open_store(Path(folder) / compose.STORE_FILE), work)
+    return _worked(store, work)
 
+
+def _worked(store: Store, work: Callable[[Store], Awaitable[T]]) -> T:
     async def run() -> T:
         try:
             return await work(store)

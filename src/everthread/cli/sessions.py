@@ -11,14 +11,14 @@ import typer
 from rich.text import Text
 
 from everthread.cli import search, show, transfer, tree
-from everthread.cli.family import state_of, subagents, threads, title_of
+from everthread.cli.family import state_of, subagents, title_of
 from everthread.cli.output import console, counted, excerpt, print_json, print_table, short
 from everthread.cli.running import AsJson, Limit, Offset, SessionId, StoreUrl, Tenant, with_store
 from everthread.cli.times import ago, iso
 from everthread.errors import InputError
 
 if TYPE_CHECKING:
-    from everthread.stores.base import Session, Store
+    from everthread.stores.base import Session, Store, ThreadRow
 
 app = typer.Typer(help="Stored conversations: find, read, move and undo them.", no_args_is_help=True)
 
@@ -32,6 +32,9 @@ class Listed:
     messages: int
     last: float
     title: str
+    tokens: int | None = None
+    compactions: int | None = None
+    """Both are known of threads."""
 
     @property
     def label(self) -> str:
@@ -44,6 +47,8 @@ class Listed:
         return {name: getattr(session, name) for name in names} | {
             "title": self.title,
             "messages": self.messages,
+            "tokens": self.tokens,
+            "compactions": self.compactions,
             "state": self.state,
             "started": iso(session.started),
             "last": iso(self.last),
@@ -58,16 +63,16 @@ def listing(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """List threads, the newest first."""
+    """List threads, the last used first: how much was said in them, and how often they were compacted."""
 
     async def work(opened: Store) -> list[Listed]:
         if every:
             found = await opened.list_sessions(tenant=tenant, limit=limit + 1, offset=offset)
             return [await _session(opened, session) for session in found]
-        ids = await threads(opened, tenant, most=offset + limit + 1)
-        return [await _thread(opened, thread) for thread in ids[offset:]]
+        rows = await opened.list_threads(tenant=tenant, limit=limit + 1, offset=offset)
+        return [await _thread(opened, row) for row in rows]
 
-    found = with_store(store, work)
+    found = with_store(store, work, or_empty=True)
     shown, more = found[:limit], len(found) > limit
     if as_json:
         print_json({"sessions": [row.plain() for row in shown], "offset": offset, "more": more})
@@ -75,23 +80,27 @@ def listing(
     if not shown:
         console.print("no sessions" if offset else "no sessions yet")
         return
-    now = time.time()
-    rows = [
-        (short(row.session.id), ago(row.last, now), row.session.kind, row.messages, row.state, row.label)
-        for row in shown
-    ]
-    print_table("sessions" if every else "threads", ["id", "last used", "kind", "messages>", "state", "title…"], rows)
+    _print(shown, time.time(), every=every)
     if more:
         console.print(f"… there are more (--offset {offset + limit} shows them)")
 
 
-async def _thread(store: Store, thread: str) -> Listed:
-    """A thread with all that was said in it; only one that was compacted or branched has to be read to be counted."""
-    root = await store.session(thread)
-    tip = await store.session(await store.get_compression_tip(root.id))
-    whole = tip.id == root.id and root.kind != "branch"
-    said = root.messages if whole else len(await store.history(root.id))
-    return Listed(root, state_of(tip), said, await _last(store, tip), await title_of(store, root))
+def _print(shown: list[Listed], now: float, *, every: bool) -> None:
+    sizes = [] if every else ["tokens>", "compactions>"]
+    rows = [
+        (
+            short(row.session.id), ago(row.last, now), row.session.kind, row.messages,
+            *(() if every else (row.tokens, row.compactions)), row.state, row.label,
+        )
+        for row in shown
+    ]  # fmt: skip
+    columns = ["id", "last used", "kind", "messages>", *sizes, "state", "title…"]
+    print_table("sessions" if every else "threads", columns, rows)
+
+
+async def _thread(store: Store, row: ThreadRow) -> Listed:
+    title = await title_of(store, row.first)
+    return Listed(row.first, state_of(row.tip), row.messages, row.active, title, row.tokens, row.compactions)
 
 
 async def _session(store: Store, session: Session) -> Listed:

@@ -97,7 +97,7 @@ def import_(
         return await opened.import_lines(lines)
 
     try:
-        imported = with_store(store, work)
+        imported = with_store(store, work, create=True)
     except TranscriptError as error:
         raise TranscriptError(f"{source}: {error}; nothing was imported") from error
     if as_json:

@@ -53,7 +53,7 @@ def usage(
         parts |= {"subagents": theirs, "all": [*own, *theirs]}
         return thread, [merged(key, list(map(row_of, part))) for key, part in parts.items() if part], own
 
-    thread, rows, records = with_store(store, work)
+    thread, rows, records = with_store(store, work, or_empty=True)
     if as_json:
         listed = {"calls": [_plain_call(record) for record in records]} if calls else {}
         sums = {row.key: figures(row) for row in rows}

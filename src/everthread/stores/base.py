@@ -73,6 +73,24 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
+class ThreadRow:
+    """A thread as a list shows it."""
+
+    first: Session
+    """The session it began with; its id is the thread's."""
+    tip: Session
+    """The session where it goes on."""
+    messages: int
+    """That were said in it, through all compactions."""
+    tokens: int
+    """Of these messages, as far as they were counted."""
+    active: float
+    """When the last of them was said; when it began, where nothing was."""
+    compactions: int
+    """Without those that were undone."""
+
+
+@dataclass(frozen=True, slots=True)
 class NewMessage:
     """A message to store. The same `event` in the same thread is stored once, however often it is given."""
 
@@ -336,6 +354,7 @@ class Store(Protocol):
     async def list_sessions(
         self, *, tenant: str | None = None, kind: SessionKind | None = None, limit: int = 50, offset: int = 0
     ) -> list[Session]: ...
+    async def list_threads(self, *, tenant: str | None = None, limit: int = 50, offset: int = 0) -> list[ThreadRow]: ...
     async def children(self, session_id: str) -> list[Session]: ...
     async def thread_sessions(self, thread: str) -> list[Session]: ...
     async def set_title(self, thread: str, title: str) -> None: ...

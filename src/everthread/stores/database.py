@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from everthread.errors import StoreError
+from everthread.errors import NoStoreError, StoreError
 
 Row = tuple[Any, ...]
+Question = tuple[str, Sequence[Any]]
+"""SQL and its values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +30,27 @@ class Dialect:
     """Ends a SELECT whose rows must stay as they are until the transaction ends."""
     skip_locked: str
     """Ends a SELECT of work to take: rows another process has taken are passed over."""
+    new_ids: str
+    """A SELECT of so many (`?`) ids nobody has, in order, for the table `{0}`."""
     day: str
     """`{0}`, seconds since 1970, as a UTC date."""
 
 
 class Tx(Protocol):
-    """An open transaction."""
+    """An open transaction.
+
+    What is `run` may be on its way to a server when that returns: an error in it is raised by a later call, at the
+    latest by the end of the savepoint or the commit.
+    """
 
     dialect: Dialect
 
     def all(self, sql: str, values: Sequence[Any] = ()) -> list[Row]: ...
     def one(self, sql: str, values: Sequence[Any] = ()) -> Row | None: ...
+    def ask(self, questions: Sequence[Question]) -> list[list[Row]]:
+        """The rows of several SELECTs, each seeing what the ones before have locked; in one message to a server."""
+        ...
+
     def run(self, sql: str, values: Sequence[Any] = ()) -> None: ...
     def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None: ...
 
@@ -53,12 +65,20 @@ class Connection(Tx, Protocol):
         """How a batch in doubt has ended."""
         ...
 
+    @property
+    def in_transaction(self) -> bool:
+        """Some errors end a transaction, and with it every savepoint."""
+        ...
+
     def begin(self) -> None: ...
     def commit(self) -> None: ...
     def rollback(self) -> None: ...
     def savepoint(self) -> None: ...
     def release(self) -> None: ...
-    def rollback_to_savepoint(self) -> None: ...
+    def rollback_to_savepoint(self) -> None:
+        """Take back what was done since the savepoint, and the savepoint."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -69,15 +89,18 @@ class Database(Protocol):
     location: str
     """Where it is, for people; without a password."""
 
+    def prepare(self, *, create: bool = True) -> int:
+        """Bring the schema up to date, and make the store where there is none; the number its schema had before.
+
+        With `create=False` a place where nothing is kept stays as it is, and is an error.
+        """
+        ...
+
     def close(self) -> None: ...
     def connect_writer(self) -> Connection: ...
     def connect_reader(self) -> Connection: ...
     def is_passing(self, error: BaseException) -> bool:
         """Whether the same transaction may succeed when it is tried again (busy, deadlock, connection lost)."""
-        ...
-
-    def ends_transaction(self, error: BaseException) -> bool:
-        """Whether the error leaves no transaction in which a savepoint could be returned to."""
         ...
 
     def explain(self, error: BaseException) -> BaseException:
@@ -103,6 +126,10 @@ class Database(Protocol):
     def size(self, tx: Tx) -> int: ...
     def backup(self, connection: Connection, target: str) -> None: ...
     def vacuum(self, connection: Connection) -> None: ...
+
+
+def no_store(location: str) -> NoStoreError:
+    return NoStoreError(f"there is no store at {location}; check how it is written, or start a conversation there")
 
 
 @contextlib.contextmanager

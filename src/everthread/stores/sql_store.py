@@ -31,12 +31,14 @@ from everthread.stores.base import (
     SessionKind,
     StoredMessage,
     StoredOutput,
+    ThreadRow,
     UsageRecord,
     new_id,
 )
 from everthread.stores.database import Connection, Database, Tx
 from everthread.stores.operations import (
     accounts,
+    appending,
     branching,
     consistency,
     continuation,
@@ -50,7 +52,9 @@ from everthread.stores.operations import (
     outputs,
     search,
     sessions,
+    threads,
 )
+from everthread.stores.operations.prepared import Prepared, prepare
 from everthread.stores.readers import Readers
 from everthread.stores.writer import PATIENCE, Writer
 
@@ -98,6 +102,9 @@ class SqlStore:
     ) -> list[Session]:
         return await self._read(lambda tx: sessions.listed(tx, tenant, kind, limit, offset))
 
+    async def list_threads(self, *, tenant: str | None = None, limit: int = 50, offset: int = 0) -> list[ThreadRow]:
+        return await self._read(lambda tx: threads.listed(tx, tenant, limit, offset))
+
     async def children(self, session_id: str) -> list[Session]:
         return await self._read(lambda tx: sessions.children(tx, session_id))
 
@@ -119,11 +126,9 @@ class SqlStore:
     async def append(
         self, session_id: str, new: Sequence[NewMessage], *, lease: Lease | None = None
     ) -> list[StoredMessage]:
-        now, batch = self._clock(), PreparedBatch(new)
-        stored: list[StoredMessage] = await self._writer.write(
-            lambda tx: messages.append(tx, session_id, batch.ready, now, lease),
-            session=session_id,
-            prepare=batch.prepare,
+        request = appending.Request(session_id, new, self._clock(), lease)
+        stored: list[StoredMessage] = await self._writer.write_together(
+            appending.append_many, request, session=session_id, prepare=request.prepare
         )
         self._index_soon()
         return stored
@@ -298,9 +303,9 @@ class SqlStore:
 
     async def import_lines(self, lines: Sequence[dict[str, Any]]) -> list[str]:
         now = self._clock()
-        threads = await self._write(lambda tx: importing.import_lines(tx, lines, now))
+        imported = await self._write(lambda tx: importing.import_lines(tx, lines, now))
         self._index_soon()
-        return threads
+        return imported
 
     async def check(self) -> Health:
         return await self._read(self._examine)
@@ -350,11 +355,11 @@ class PreparedBatch:
 
     def __init__(self, entries: Sequence[int | NewMessage]) -> None:
         self._given = entries
-        self.entries: list[int | messages.Prepared] = []
+        self.entries: list[int | Prepared] = []
 
     def prepare(self) -> None:
-        self.entries = [entry if isinstance(entry, int) else messages.prepare(entry) for entry in self._given]
+        self.entries = [entry if isinstance(entry, int) else prepare(entry) for entry in self._given]
 
     @property
-    def ready(self) -> list[messages.Prepared]:
+    def ready(self) -> list[Prepared]:
         return [entry for entry in self.entries if not isinstance(entry, int)]

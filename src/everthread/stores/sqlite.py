@@ -20,7 +20,7 @@ from everthread.errors import (
     StoreReadOnlyError,
 )
 from everthread.stores import schema
-from everthread.stores.database import Connection, Dialect, Row, Tx, new_private_file
+from everthread.stores.database import Connection, Dialect, Question, Row, Tx, new_private_file, no_store
 from everthread.stores.indexing import MOST_REPEATS, Piece
 from everthread.stores.queries import Candidate, Match, Phrase, strength
 
@@ -30,6 +30,10 @@ DIALECT = Dialect(
     lock="",
     share="",
     skip_locked="",
+    new_ids=(
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?) "
+        "SELECT COALESCE((SELECT seq FROM sqlite_sequence WHERE name = '{0}'), 0) + i FROM n"
+    ),
     day="date({0}, 'unixepoch')",
 )
 BUSY_SECONDS = 10.0
@@ -59,6 +63,9 @@ class SqliteConnection:
         rows = self.all(sql, values)
         return rows[0] if rows else None
 
+    def ask(self, questions: Sequence[Question]) -> list[list[Row]]:
+        return [self.all(*question) for question in questions]
+
     def run(self, sql: str, values: Sequence[Any] = ()) -> None:
         self.raw.execute(sql, tuple(values))
 
@@ -74,8 +81,12 @@ class SqliteConnection:
     def committed(self, batch: int) -> bool:
         raise NotImplementedError(f"a commit to a file is always answered; batch {batch} cannot be in doubt")
 
+    @property
+    def in_transaction(self) -> bool:
+        return self.raw.in_transaction
+
     def rollback(self) -> None:
-        if self.raw.in_transaction:
+        if self.in_transaction:
             self.raw.execute("ROLLBACK")
 
     def savepoint(self) -> None:
@@ -86,6 +97,7 @@ class SqliteConnection:
 
     def rollback_to_savepoint(self) -> None:
         self.raw.execute("ROLLBACK TO item")
+        self.raw.execute("RELEASE item")
 
     def close(self) -> None:
         self.raw.close()
@@ -100,20 +112,31 @@ class SqliteDatabase:
         self.path = path
         self.location = str(path)
 
-    def prepare(self) -> None:
-        """Make the file if it is absent, and bring its schema up to date. A newer schema is refused."""
+    def prepare(self, *, create: bool = True) -> int:
+        """Bring the schema up to date, in a new file if there is none. A newer schema is refused."""
+        if create:
+            self._make()
+        deadline = time.monotonic() + BUSY_SECONDS
+        try:
+            before = number = self._version() if self.path.exists() else 0
+            if not before and not create:
+                raise no_store(self.location)
+            while number < schema.latest(DIALECT.name):
+                self._migrate(deadline)
+                number = self._version()
+        except apsw.Error as error:
+            raise self.explain(error) from error
+        except OSError as error:
+            raise StoreReadOnlyError(f"{self.location}: cannot be read: {error.strerror or error}") from error
+        return before
+
+    def _make(self) -> None:
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self.path.exists():
                 os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
         except OSError as error:
             raise StoreReadOnlyError(f"{self.location}: cannot be made: {error.strerror or error}") from error
-        deadline = time.monotonic() + BUSY_SECONDS
-        try:
-            while self._version() < schema.latest(DIALECT.name):
-                self._migrate(deadline)
-        except apsw.Error as error:
-            raise self.explain(error) from error
 
     def _version(self) -> int:
         """The file's schema. What is not ours is refused before anything of it is changed."""
@@ -174,9 +197,6 @@ class SqliteDatabase:
 
     def is_passing(self, error: BaseException) -> bool:
         return isinstance(error, apsw.BusyError | apsw.LockedError | apsw.SchemaChangeError)
-
-    def ends_transaction(self, error: BaseException) -> bool:
-        return isinstance(error, apsw.FullError | apsw.IOError | apsw.NoMemError | apsw.CorruptError | apsw.NotADBError)
 
     def explain(self, error: BaseException) -> BaseException:
         place = self.location

@@ -9,12 +9,13 @@ database is asked first how that ended.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import queue
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,9 +30,15 @@ PATIENCE = 30.0
 """Seconds for which reading and writing are tried again before their callers are told."""
 
 
+Many = Callable[[Tx, list[Any]], list[Any]]
+"""Does what several callers ask for at once, with a result for each."""
+
+
 @dataclass(slots=True)
 class _Item:
     work: Callable[[Tx], Any]
+    many: Many | None
+    request: Any
     session: str | None
     prepare: Callable[[], None] | None
     loop: asyncio.AbstractEventLoop
@@ -58,16 +65,26 @@ class Writer:
 
         `session`: whose thread it changes. `prepare` runs in the writing thread, before the transaction.
         """
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[Any] = loop.create_future()
+        return await self._queued(_Item(work, None, None, session, prepare, *_waiter()))
+
+    async def write_together(
+        self, many: Many, request: Any, *, session: str, prepare: Callable[[], None] | None = None
+    ) -> Any:
+        """The same for work that is cheaper together: what others ask of `many` at the same time is done with it.
+
+        If that fails, each request is done alone, and only whose fault it was is told.
+        """
+        return await self._queued(_Item(lambda tx: many(tx, [request])[0], many, request, session, prepare, *_waiter()))
+
+    async def _queued(self, item: _Item) -> Any:
         with self._start:
             if self._closed:
                 raise StoreClosedError("the store was closed; open it again to write")
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="everthread-writer", daemon=True)
                 self._thread.start()
-            self._queue.put(_Item(work, session, prepare, loop, waiter))
-        return await waiter
+            self._queue.put(item)
+        return await item.waiter
 
     def close(self) -> None:
         """Write what is queued, then stop. Blocks until done."""
@@ -133,21 +150,62 @@ class Writer:
 
     def _attempt(self, connection: Connection, batch: list[_Item]) -> None:
         connection.begin()
-        alone = len(batch) == 1
-        for item in _in_order(connection, batch):
-            item.error = None
-            if not alone:
-                connection.savepoint()
-            try:
-                item.result = item.work(connection)
-            except Exception as error:
-                if alone or self._database.is_passing(error) or self._database.ends_transaction(error):
-                    raise
-                connection.rollback_to_savepoint()
-                item.error = self._database.explain(error)
-            if not alone:
-                connection.release()
+        if len(batch) == 1:
+            batch[0].error = None
+            batch[0].result = batch[0].work(connection)
+        else:
+            for group in _groups(_in_order(connection, batch)):
+                if len(group) == 1 or not self._done_together(connection, group):
+                    for item in group:
+                        self._do(connection, item)
         connection.commit()
+
+    def _do(self, connection: Connection, item: _Item) -> None:
+        """One item, in a savepoint. What fails is told to its caller; the rest of the batch goes on."""
+        item.error = None
+        connection.savepoint()
+        try:
+            item.result = item.work(connection)
+            connection.release()
+        except Exception as error:
+            if not self._can_go_on(connection, error):
+                raise
+            item.error = self._database.explain(error)
+
+    def _done_together(self, connection: Connection, group: list[_Item]) -> bool:
+        """Several requests of one kind, in one savepoint; False, and nothing is done, if one of them fails."""
+        many = group[0].many
+        assert many is not None
+        connection.savepoint()
+        try:
+            results = many(connection, [item.request for item in group])
+            connection.release()
+        except Exception as error:
+            if not self._can_go_on(connection, error):
+                raise
+            log.debug("%d writes are done one by one: %s", len(group), error)
+            return False
+        for item, result in zip(group, results, strict=True):
+            item.error, item.result = None, result
+        return True
+
+    def _can_go_on(self, connection: Connection, error: Exception) -> bool:
+        """Whether the rest of the batch is unharmed by an error: what was done since the savepoint is taken back."""
+        if self._database.is_passing(error) or not connection.in_transaction:
+            return False
+        connection.rollback_to_savepoint()
+        return True
+
+
+def _waiter() -> tuple[asyncio.AbstractEventLoop, asyncio.Future[Any]]:
+    loop = asyncio.get_running_loop()
+    return loop, loop.create_future()
+
+
+def _groups(items: list[_Item]) -> Iterator[list[_Item]]:
+    """Neighbours that can be done together; everything else alone."""
+    for _, group in itertools.groupby(enumerate(items), lambda each: each[1].many or each[0]):
+        yield [item for _, item in group]
 
 
 def _in_order(connection: Connection, batch: list[_Item]) -> list[_Item]:

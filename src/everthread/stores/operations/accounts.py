@@ -91,7 +91,8 @@ def insights(tx: Tx, *, since: float, until: float, tenant: str | None, platform
     counts = [_count(tx, *count) for count in _counts(since, until, tenant, platform)]
     saved = tx.one(
         "SELECT COUNT(*), COALESCE(SUM(c.tokens_before - c.tokens_after), 0) FROM compactions c "
-        f"JOIN sessions s ON s.id = c.session_id WHERE c.created >= ? AND c.created < ? {period[0]}",
+        "JOIN sessions s ON s.id = c.session_id WHERE c.reverted IS NULL AND c.created >= ? AND c.created < ?"
+        f"{period[0]}",
         (since, until, *period[1]),
     )
     assert saved is not None
@@ -143,7 +144,8 @@ def _count(tx: Tx, sql: str, values: Sequence[object]) -> int:
 def _tools(tx: Tx, since: float, until: float, period: tuple[str, list[str]]) -> list[ToolRow]:
     rows = tx.all(
         "SELECT m.tool, COUNT(*), COALESCE(SUM(m.tokens), 0) FROM messages m JOIN sessions s ON s.id = m.thread_id "
-        "WHERE m.role = 'tool' AND m.kind = 'message' AND m.tool <> '' AND m.created >= ? AND m.created < ?"
+        # A result is of role `tool`, or, in Anthropic's form, a block of a user's message.
+        "WHERE m.role <> 'assistant' AND m.kind = 'message' AND m.tool <> '' AND m.created >= ? AND m.created < ?"
         f"{period[0]} GROUP BY 1 ORDER BY 3 DESC, 2 DESC, 1",
         (since, until, *period[1]),
     )

@@ -9,7 +9,7 @@ from dataclasses import replace
 from everthread.errors import InputError, UnknownIdError
 from everthread.stores.base import NewSession, Session
 from everthread.stores.database import Tx
-from everthread.stores.operations import messages, sessions
+from everthread.stores.operations import messages, sessions, threads
 from everthread.stores.operations.continuation import carry
 from everthread.stores.operations.sessions import from_json, placeholders
 
@@ -29,6 +29,7 @@ def branch(tx: Tx, session_id: str, at_message: int, new: NewSession | None, fre
     if sessions.insert(tx, made, thread=made.id, now=now, branched_at=at_message):
         _share(tx, made.id, context, _said(tx, thread, at_message))
         _cite(tx, thread, made.id)
+        threads.recount(tx, made.id)
     known = sessions.get(tx, made.id)
     if (known.kind, known.parent, known.branched_at) != ("branch", source.id, at_message):
         raise InputError(f"the id {made.id!r} is taken by another session")
@@ -48,7 +49,7 @@ def _context(tx: Tx, thread: str, at_message: int) -> tuple[str, list[int]]:
         )
         if row is not None and not _tells_of_later(tx, session, at_message):
             # Not shown any more, only part of what an earlier branch took over: that is the context then.
-            first = 0 if row[0] >= 0 else -messages.LAST
+            first = 0 if row[0] >= 0 else -sessions.LAST
             shown = tx.all(
                 "SELECT message_id FROM places WHERE session_id = ? AND seq >= ? AND seq <= ? ORDER BY seq",
                 (session, first, row[0]),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from everthread.core.fingerprints import byte_fingerprint
 from everthread.errors import StoreDamagedError
 from everthread.stores.database import Tx
-from everthread.stores.operations import outputs
+from everthread.stores.operations import outputs, threads
 from everthread.stores.operations.sessions import from_json
 
 CHECKS = {
@@ -45,6 +45,10 @@ CHECKS = {
     "thread(s) go on at no place, or at several": (
         "SELECT COUNT(*) FROM (SELECT thread_id FROM sessions GROUP BY thread_id HAVING "
         "SUM(CASE WHEN kind <> 'reverted' AND COALESCE(end_reason, '') <> 'compression' THEN 1 ELSE 0 END) <> 1) t"
+    ),
+    "thread(s) are listed with wrong counts": (
+        f"SELECT COUNT(*) FROM sessions t WHERE {threads.AT_TIP} AND (t.said, t.said_tokens) <> "
+        f"(SELECT COUNT(*), COALESCE(SUM(m.tokens), 0) {threads.SAID.format(thread='t.thread_id')})"
     ),
     "session(s) have lost their system prompt": (
         "SELECT COUNT(*) FROM sessions s LEFT JOIN texts t ON t.hash = s.system_hash "

@@ -11,8 +11,9 @@ from everthread.core.exchange import System
 from everthread.errors import InputError, NothingToUndoError, UnknownIdError
 from everthread.stores.base import CompactionRecord, Continuation, Lease, NewCompaction, NewSession, Session
 from everthread.stores.database import Row, Tx
-from everthread.stores.operations import messages, sessions
-from everthread.stores.operations.messages import Prepared
+from everthread.stores.operations import messages, sessions, threads
+from everthread.stores.operations.appending import Request, append_many
+from everthread.stores.operations.prepared import Prepared
 
 
 def continue_session(
@@ -39,7 +40,8 @@ def continue_session(
     sessions.check_fence(tx, old.thread, lease)
     if not 0 <= seen <= old.next_seq:
         raise InputError(f"session {session_id} has {old.next_seq} messages, {seen} cannot have been seen")
-    messages.place(tx, old, pending, now)
+    if pending:
+        append_many(tx, [Request(session_id, (), now, prepared=pending)])
     parent = sessions.get(tx, session_id)
     new = NewSession(
         id=new_id, kind="continuation", parent=session_id, tenant=parent.tenant, platform=parent.platform,
@@ -51,6 +53,7 @@ def continue_session(
     unseen = tx.all("SELECT message_id FROM places WHERE session_id = ? AND seq >= ? ORDER BY seq", (session_id, seen))
     kept = [_message_id(tx, old.thread, entry, now) for entry in compacted]
     carry(tx, new_id, [*kept, *(row[0] for row in unseen)])
+    threads.hand_over(tx, session_id, new_id)
     _end(tx, new_id, parent.ended, parent.end_reason)  # a thread that has ended stays so
     _end(tx, session_id, now, "compression")
     tx.run(
@@ -58,7 +61,7 @@ def continue_session(
         "VALUES (?, ?, ?, ?, ?, ?, ?)",
         (
             old.thread, session_id, new_id, now, compaction.tokens_before, compaction.tokens_after,
-            _record_text(compaction),
+            record_text(compaction),
         ),
     )  # fmt: skip
     return Continuation(sessions.get(tx, new_id), won=True)
@@ -118,6 +121,7 @@ def undo(tx: Tx, session_id: str, now: float, lease: Lease | None) -> Session:
     tx.many("INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows)
     tx.run("UPDATE sessions SET next_seq = ? WHERE id = ?", (parent.messages + len(rows), parent.id))
     tx.run("UPDATE sessions SET kind = 'reverted' WHERE id = ?", (tip.id,))
+    threads.hand_over(tx, tip.id, parent.id)
     _end(tx, parent.id, tip.ended, tip.end_reason)
     _end(tx, tip.id, now, "reverted")
     tx.run("UPDATE compactions SET reverted = ? WHERE session_id = ?", (now, tip.id))
@@ -134,12 +138,15 @@ def compactions(tx: Tx, thread: str) -> list[CompactionRecord]:
 
 
 def as_compaction(row: Row) -> CompactionRecord:
-    record: dict[str, Any] = sessions.from_json(row[6])
+    return CompactionRecord(*[*row[:6], read_record(sessions.from_json(row[6]))])
+
+
+def read_record(record: dict[str, Any]) -> NewCompaction:
     cost = None if record["cost"] is None else Decimal(record["cost"])
-    return CompactionRecord(*[*row[:6], NewCompaction(**{**record, "cost": cost})])
+    return NewCompaction(**{**record, "cost": cost})
 
 
-def _record_text(compaction: NewCompaction) -> str:
+def record_text(compaction: NewCompaction) -> str:
     record = asdict(compaction)
     cost = None if compaction.cost is None else str(compaction.cost)
     return sessions.json_text(

@@ -11,22 +11,32 @@ from everthread.core.usage import CanonicalUsage
 from everthread.errors import StoreError, TranscriptError
 from everthread.stores.base import MessageKind, NewMessage, NewSession, NewUsage, SessionKind, new_id
 from everthread.stores.database import Tx
-from everthread.stores.operations import accounts, knowledge, messages, outputs, sessions
+from everthread.stores.operations import (
+    accounts,
+    continuation,
+    knowledge,
+    line_shapes,
+    messages,
+    outputs,
+    sessions,
+    threads,
+)
 from everthread.stores.operations.exporting import FORMAT, Line
-from everthread.stores.operations.sessions import json_text
+from everthread.stores.operations.line_shapes import SHAPES
+from everthread.stores.operations.prepared import prepare
+from everthread.stores.operations.tools import names_of, with_tool
 
 Numbered = tuple[int, Line]
-KINDS = frozenset({"session", "message", "places", "compaction", "usage", "output", "node", "state"})
 GARBLED = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError)
 """What reading a line of another form raises."""
 
 
 def import_lines(tx: Tx, lines: Sequence[Line], now: float) -> list[str]:
     """Store exported threads; their ids. A session that is there already is refused, and nothing is changed."""
-    threads: dict[str, None] = {}
+    found: dict[str, None] = {}
     for root, section in _sections(lines):
-        threads |= dict.fromkeys(_Section(tx, now, root, section).store())
-    return list(threads)
+        found |= dict.fromkeys(_Section(tx, now, root, section).store())
+    return list(found)
 
 
 def _sections(lines: Sequence[Any]) -> list[tuple[str, list[Numbered]]]:
@@ -40,11 +50,23 @@ def _sections(lines: Sequence[Any]) -> list[tuple[str, list[Numbered]]]:
             found.append((str(line.get("thread")), []))
         elif not found:
             raise TranscriptError("the first line must name the format; this is no export of Everthread")
-        elif kind not in KINDS:
+        elif not isinstance(kind, str) or kind not in SHAPES:
             raise TranscriptError(f"line {number}: a line of type {kind!r} is unknown")
         else:
+            _check(number, line, kind)
             found[-1][1].append((number, line))
     return found
+
+
+def _check(number: int, line: Line, kind: str) -> None:
+    try:
+        line_shapes.check(line, SHAPES[kind])
+        if kind == "compaction":
+            line_shapes.check(line["record"], line_shapes.RECORD)
+        if kind == "usage":
+            line_shapes.check(line["raw"], line_shapes.RAW_USAGE)
+    except TranscriptError as error:
+        raise TranscriptError(f"line {number} cannot be imported: {error}") from None
 
 
 class _Section:
@@ -65,6 +87,8 @@ class _Section:
         """Number of a message -> the thread it is stored in."""
         self.ids: dict[int, int] = {}
         """Number of a message -> its id here."""
+        self.calls: dict[str, str] = {}
+        """Tool call -> the tool."""
 
     def store(self) -> list[str]:
         self._each("session", self._await)
@@ -79,10 +103,12 @@ class _Section:
         self._each("output", self._output)
         self._each("node", self._node)
         self._each("state", self._state)
-        threads = list(dict.fromkeys(self.threads.values()))
-        for thread in threads:
+        stored = list(dict.fromkeys(self.threads.values()))
+        for thread in stored:
             self._verify(thread)
-        return threads
+            threads.recount(self.tx, thread)
+            threads.note_last_use(self.tx, thread)
+        return stored
 
     def _each(self, kind: str, take: Callable[[Line], None]) -> None:
         for number, line in self.lines:
@@ -91,7 +117,9 @@ class _Section:
                     take(line)
                 except GARBLED as error:
                     why = f"{type(error).__name__}: {error}"
-                    raise TranscriptError(f"line {number} cannot be imported ({why})") from error
+                    raise TranscriptError(
+                        f"line {number} cannot be imported: it does not fit the others ({why})"
+                    ) from error
 
     # Sessions
 
@@ -165,7 +193,10 @@ class _Section:
         origin = None if line.get("origin") is None else self.ids[line["origin"]]
         event = line.get("event") or new_id()
         new = NewMessage(line["body"], kind, event, line.get("tokens"), origin, line.get("created"))
-        made = messages.insert(self.tx, self.owners[number], messages.prepare(new), self.now)
+        item = prepare(new)
+        self.calls |= names_of(item.calls)
+        item = with_tool(item, lambda call_id: self.calls.get(call_id, ""))
+        made = messages.insert(self.tx, self.owners[number], item, self.now)
         if made is None:
             raise TranscriptError(f"the event {event!r} stands there twice")
         self.ids[number] = made
@@ -186,13 +217,14 @@ class _Section:
     # What goes with them
 
     def _compaction(self, line: Line) -> None:
-        record = {**line["record"], "covered": [self.ids[number] for number in line["record"]["covered"]]}
+        covered = [self.ids[number] for number in line["record"]["covered"]]
+        record = continuation.read_record({"cost": None, **line["record"], "covered": covered})
         self.tx.run(
             "INSERT INTO compactions (thread_id, parent_id, session_id, created, reverted, tokens_before, "
             "tokens_after, record) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 self.threads[line["session"]], line["parent"], line["session"], line["created"], line["reverted"],
-                record["tokens_before"], record["tokens_after"], json_text(record),
+                record.tokens_before, record.tokens_after, continuation.record_text(record),
             ),
         )  # fmt: skip
 

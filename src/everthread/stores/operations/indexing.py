@@ -11,7 +11,7 @@ from everthread.errors import StoreDamagedError
 from everthread.stores.database import Database, Row, Tx
 from everthread.stores.indexing import LONG, Cut, Piece, name, redacted_pieces, searchable_text
 from everthread.stores.operations import outputs
-from everthread.stores.operations.sessions import placeholders
+from everthread.stores.operations.sessions import placeholders, plain
 
 log = logging.getLogger(__name__)
 
@@ -138,7 +138,7 @@ def index(tx: Tx, database: Database, parts: Sequence[Part]) -> None:
     rows = [
         (
             entry.message, entry.output, entry.tenant, entry.thread, entry.role, entry.tool, cut.start, len(cut.text),
-            cut.text if part.redacted else None, entry.created,
+            plain(cut.text) if part.redacted else None, entry.created,
         )
         for part in mine for entry in (part.entry,) for cut in part.cuts
     ]  # fmt: skip

@@ -2,78 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-from everthread.core.fingerprints import byte_fingerprint, message_fingerprint
-from everthread.core.messages import calls_of, results_of
-from everthread.errors import InputError, UnknownIdError
-from everthread.stores.base import Lease, NewMessage, StoredMessage
+from everthread.errors import UnknownIdError
+from everthread.stores.base import StoredMessage
 from everthread.stores.database import Row, Tx
 from everthread.stores.operations import sessions
-from everthread.stores.operations.sessions import Tip, from_json, json_text, plain
+from everthread.stores.operations.prepared import Prepared
+from everthread.stores.operations.sessions import LAST, Tip, from_json
 
 COLUMNS = "m.id, p.session_id, p.seq, m.kind, m.body, m.event, m.tokens, m.canonical, m.byte_order, m.created, m.origin"
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A message and what is computed of it before the transaction begins."""
-
-    new: NewMessage
-    text: str
-    role: str
-    tool: str
-    canonical: str
-    byte_order: str
-
-
-def prepare(new: NewMessage) -> Prepared:
-    body = new.body
-    if not isinstance(body, dict):
-        raise InputError(f"a message is an object with a role, not {type(body).__name__}")
-    text = json_text(body)
-    named = next((result.name for result in results_of(body) if result.name), "")
-    tool = named or ",".join(dict.fromkeys(call.name for call in calls_of(body)))
-    role = plain(str(body.get("role", "")))
-    return Prepared(new, text, role, plain(tool), message_fingerprint(body), byte_fingerprint(body))
-
-
 def as_stored(row: Row) -> StoredMessage:
     return StoredMessage(*[*row[:4], from_json(row[4]), *row[5:]])
-
-
-def append(
-    tx: Tx, session_id: str, prepared: Sequence[Prepared], now: float, lease: Lease | None
-) -> list[StoredMessage]:
-    """Store and place messages where the thread goes on, whichever of its ids was given. What is new reopens it."""
-    current = sessions.hold_tip(tx, session_id)
-    sessions.check_fence(tx, current.thread, lease)
-    return place(tx, current, prepared, now)
-
-
-def place(tx: Tx, current: Tip, prepared: Sequence[Prepared], now: float) -> list[StoredMessage]:
-    """Store messages at the tip of a thread that is held. One whose event is known stays where it is."""
-    stored: dict[str, StoredMessage] = {}
-    places: list[tuple[str, int, int]] = []
-    for item in prepared:
-        event = item.new.event
-        if event in stored:
-            continue
-        message_id = insert(tx, current.thread, item, now)
-        if message_id is None:
-            stored[event] = by_event(tx, current, event)
-        else:
-            seq = current.next_seq + len(places)
-            places.append((current.id, seq, message_id))
-            stored[event] = _fresh(message_id, current.id, seq, item, now)
-    if places:
-        tx.many("INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", places)
-        tx.run(
-            "UPDATE sessions SET next_seq = ?, ended = NULL, end_reason = NULL WHERE id = ?",
-            (current.next_seq + len(places), current.id),
-        )
-    return [stored[item.new.event] for item in prepared]
 
 
 def insert(tx: Tx, thread: str, item: Prepared, now: float) -> int | None:
@@ -165,15 +105,3 @@ SAID = (
     "WHERE p.session_id = ? AND (p.seq < 0 OR p.seq >= ?) AND m.kind = 'message'"
 )
 """What a session adds to the history."""
-
-
-def _fresh(message_id: int, session_id: str, seq: int, item: Prepared, now: float) -> StoredMessage:
-    new = item.new
-    created = now if new.created is None else new.created
-    return StoredMessage(
-        message_id, session_id, seq, new.kind, new.body, new.event, new.tokens, item.canonical, item.byte_order,
-        created, new.origin,
-    )  # fmt: skip
-
-
-LAST = 2**62

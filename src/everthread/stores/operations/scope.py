@@ -9,6 +9,7 @@ from everthread.stores.base import SearchQuery
 from everthread.stores.database import Row, Tx
 from everthread.stores.indexing import name
 from everthread.stores.operations.indexing import RUN
+from everthread.stores.operations.sessions import plain
 from everthread.stores.queries import Match
 
 OF_THREAD = (
@@ -24,7 +25,8 @@ OF_SESSION = (
 def scope_of(tx: Tx, query: SearchQuery) -> Match | None:
     """The bounds of a search, without its words; None where nothing can be within them."""
     names: list[tuple[str, ...]] = [(name("tenant", query.tenant),)]
-    names += [(name(kind, value),) for kind, value in (("role", query.role), ("tool", query.tool)) if value is not None]
+    spoken = (("role", query.role), ("tool", query.tool))
+    names += [(name(kind, plain(value)),) for kind, value in spoken if value is not None]
     where: list[str] = []
     values: list[Any] = []
     if query.thread is not None:

@@ -65,9 +65,7 @@ def search(tx: Tx, database: Database, query: SearchQuery) -> list[Hit]:
         return []
     found: dict[Text, Found] = {}
     for piece in _all_ways(tx, database, asked, scope):
-        known = found.setdefault(piece.text, piece)
-        if (piece.score, -piece.start) > (known.score, -known.start):
-            found[piece.text] = piece
+        found.setdefault(piece.text, piece)  # the first counts, so that a page does not depend on how long it is
         if len(found) == wanted:
             break
     return _hits(tx, list(found.values())[skipped:], asked, query.session)
@@ -110,7 +108,12 @@ def _ranked(tx: Tx, candidates: Sequence[Candidate], weights: Sequence[float], *
         dilution = 1 + math.log2(1 + row[LENGTH] / TYPICAL) / 4
         return Found(round(bonus + weighed[row[0]] / dilution, 2), *row)
 
-    return sorted(map(scored, _pieces(tx, list(weighed))), key=lambda piece: (-piece.score, -piece.created, -piece.id))
+    return sorted(map(scored, _pieces(tx, list(weighed))), key=_best_first)
+
+
+def _best_first(piece: Found) -> tuple[float, float, int, str, int]:
+    """Of equals the newest; of one text's the earliest."""
+    return -piece.score, -piece.created, -(piece.message or 0), piece.output or "", piece.start
 
 
 def _spread(tx: Tx, database: Database, question: Match) -> list[Found]:

@@ -129,6 +129,9 @@ def tip(tx: Tx, session_id: str) -> str:
     return str(row[0])
 
 
+TIP = "t.id, t.thread_id, t.kind, t.parent_id, t.ended, t.end_reason, t.next_seq, t.active, t.said, t.said_tokens"
+
+
 @dataclass(frozen=True, slots=True)
 class Tip:
     """The session where a thread that is held goes on."""
@@ -140,27 +143,28 @@ class Tip:
     ended: float | None
     end_reason: str | None
     next_seq: int
+    active: float
+    said: int
+    said_tokens: int
 
 
 def hold_tip(tx: Tx, session_id: str) -> Tip:
     """Hold a thread, whichever of its ids was given, and see where it goes on."""
-    row = tx.one(
-        "SELECT t.id, t.thread_id, t.kind, t.parent_id, t.ended, t.end_reason, t.next_seq FROM sessions t "
-        f"WHERE t.thread_id = ? AND {IS_TIP}",
-        (hold(tx, session_id),),
-    )
+    row = tx.one(f"SELECT {TIP} FROM sessions t WHERE t.thread_id = ? AND {IS_TIP}", (hold(tx, session_id),))
     assert row is not None, "a thread goes on somewhere"
     return Tip(*row)
 
 
 def insert(tx: Tx, new: NewSession, *, thread: str, now: float, branched_at: int | None = None) -> bool:
     """Whether the session is new; one that is there stays as it is."""
+    started = now if new.started is None else new.started
     row = tx.one(
         "INSERT INTO sessions (id, thread_id, parent_id, kind, tenant, platform, user_name, title, model, system_hash, "
-        "started, branched_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING RETURNING id",
+        "started, active, branched_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+        "ON CONFLICT (id) DO NOTHING RETURNING id",
         (
             new.id, thread, new.parent, new.kind, new.tenant, new.platform, new.user, plain(new.title), new.model,
-            put_system(tx, new.system), now if new.started is None else new.started, branched_at,
+            put_system(tx, new.system), started, started, branched_at,
         ),
     )  # fmt: skip
     return row is not None
@@ -216,6 +220,11 @@ def check_fence(tx: Tx, thread: str, lease: Lease | None) -> None:
     if lease is None:
         return
     row = tx.one(f"SELECT fence, holder FROM leases WHERE thread_id = ? {tx.dialect.share}", (thread,))
+    check_lease(lease, thread, row)
+
+
+def check_lease(lease: Lease, thread: str, row: Row | None) -> None:
+    """The same with what is known of the newest lease: its number and who holds it."""
     if lease.thread != thread or row is None or row[0] != lease.fence:
         now_held = f"{row[1]} holds it with number {row[0]}" if row else "nobody holds it"
         raise LeaseLostError(
@@ -251,6 +260,10 @@ def _encodable(text: str) -> bool:
 def plain(text: str) -> str:
     """Text that every database takes: what is no character becomes a question mark. For words, never for content."""
     return text.encode("utf-8", "replace").decode().replace("\0", "?")
+
+
+LAST = 2**62
+"""Behind every number of ours."""
 
 
 def placeholders(values: Sequence[Any]) -> str:
