@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from everthread.core.errorlines import MAX_ERRORS, MAX_LINE, error_lines
+from everthread.core.errorlines import MAX_ERRORS, MAX_LINE, error_lines, says_nothing
 
 
 @pytest.mark.parametrize(
@@ -66,3 +66,37 @@ def test_a_long_line_is_cut() -> None:
 
 def test_letters_that_change_length_in_lower_case() -> None:
     assert error_lines("İİİ\nfatal: x") == ["fatal: x"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            'service/kite unchanged\nThe Service "kite" is invalid: spec.ports[0].port: Required value\n[exit code 1]',
+            'The Service "kite" is invalid: spec.ports[0].port: Required value',
+        ),
+        (
+            "pushing\naccess to the resource is not authorized\ndone\nexit code 1",
+            "access to the resource is not authorized",
+        ),
+        ("step one\nstep two", "step two"),
+        (
+            "ld: symbols not found for riscv: _open_v2\nmake: *** [link] Error 1",
+            "ld: symbols not found for riscv: _open_v2",
+        ),
+    ],
+)
+def test_a_failed_call_tells_why_in_its_last_words(text: str, line: str) -> None:
+    assert error_lines(text, failed=True)[0] == line
+    assert line not in error_lines(text)
+
+
+def test_a_failed_call_that_names_its_error_needs_no_last_words() -> None:
+    assert error_lines("ValueError: x\nbye", failed=True) == ["ValueError: x"]
+    assert error_lines("", failed=True) == []
+
+
+def test_lines_that_say_nothing() -> None:
+    assert says_nothing("[exit code 1]")
+    assert says_nothing("Tests  1 failed | 22 passed (23)")
+    assert not says_nothing("ValueError: x")

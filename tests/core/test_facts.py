@@ -293,3 +293,36 @@ def test_files_and_commands_of_a_real_session_are_found() -> None:
     }
     assert len(given_paths - paths) <= 0.02 * len(given_paths)
     assert len(given_commands - commands) <= 0.1 * len(given_commands)
+
+
+def test_the_id_a_call_is_about_is_held_on_to() -> None:
+    facts = facts_of_message(call("get_order", order="W8321", user="ana_li_77", note="ship it", count=3)).facts
+    assert [fact.value for fact in facts if fact.held] == ["W8321", "ana_li_77"]
+
+
+def test_names_that_look_alike_are_held_on_to_where_somebody_tells_them_apart() -> None:
+    text = "`grey_level` is the old one, `gray_level` the new one, other_name is neither."
+    for role in ("user", "assistant"):
+        facts = extract_facts([{"role": role, "content": text}, {"role": role, "content": "grey_level again"}])
+        assert {fact.value for fact in facts if fact.held} == {"grey_level", "gray_level"}
+    assert not any(fact.held for fact in facts_of_message(result("grey_level gray_level")).facts)
+
+
+def test_figures_stand_out_of_an_output() -> None:
+    noise = "\n".join(f"12:00:{n:02d} worker idle n={n}" for n in range(9))
+    line = "sync done: 4411 rows, 12 conflicts"
+    logged = [call("bash", command="cat sync.log"), result(f"{noise}\n{line}\nTests: 3 failed\nKeyError: 7 of 8")]
+    assert named(extract_facts(logged), "figure") == [line]
+    shown = [call("read_file", path="sync.log"), result(f"{noise}\n{line}")]
+    assert named(extract_facts(shown), "figure") == []
+
+
+def test_what_a_user_tells_weighs_more_than_what_a_request_names() -> None:
+    facts = extract_facts([{"role": "user", "content": "The test host is db_seven. Add parse_all to it."}])
+    weights = {fact.value: fact.weight for fact in facts}
+    assert weights["db_seven"] == 2 * weights["parse_all"]
+
+
+def test_a_failed_command_tells_why_in_its_last_words() -> None:
+    failed = [call("bash", command="apply"), result("ok\nThe Route is invalid: host: Required value\n[exit code 1]")]
+    assert "The Route is invalid: host: Required value" in named(extract_facts(failed), "error")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.mentions import CHECKABLE, checkable_tokens, mentions
+from everthread.core.mentions import CHECKABLE, IDENTIFIER, checkable_tokens, mentions
 
 SHA = "3f2a9c1e5b7d9f0a1c3e5b7d9f0a1c3e5b7d9f0a"
 
@@ -104,3 +104,13 @@ def test_tokens_stand_where_they_say(text: str) -> None:
 @pytest.mark.parametrize("garbage", [None, 3, ["a.py"]])
 def test_garbage_names_nothing(garbage: Any) -> None:
     assert checkable_tokens(garbage) == []
+
+
+@pytest.mark.parametrize("name", ["svc-mail-eu4", "db-eu-7", "web-01-blue"])
+def test_hosts_and_services_are_identifiers(name: str) -> None:
+    assert (IDENTIFIER, name) in mentions(f"It runs on {name}, I think.")
+
+
+@pytest.mark.parametrize("word", ["state-of-the-art", "utf-8", "up-to-date"])
+def test_words_with_hyphens_are_none(word: str) -> None:
+    assert mentions(f"It is {word} now.") == {}

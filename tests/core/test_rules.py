@@ -227,3 +227,8 @@ def test_any_text_gives_rules_that_stand_in_it(text: str) -> None:
     assert rules == user_rules(said(text))
     active = active_rules(rules)
     assert not rules or active, "the last rule is always active"
+
+
+def test_what_forbids_beside_a_permission_is_a_rule() -> None:
+    said_so = "You may read the logs but you may not change anything there."
+    assert [rule.polarity for rule in user_rules(said(said_so))] == ["dont"]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from everthread.core.errorlines import says_nothing
 from everthread.core.messages import Call
 from everthread.core.toolkinds import action_of
 from everthread.summarizers.extract_commands import CHECK, LOOK, RUN, TEST, understood
-from everthread.summarizers.extract_outcomes import Outcome, outcome, says_nothing
+from everthread.summarizers.extract_outcomes import Outcome, outcome
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def errors(messages: list[Message]) -> set[str]:
     }
 
 
-@pytest.mark.parametrize(("budget", "least_errors"), [(10_000, 0.85)])
+@pytest.mark.parametrize(("budget", "least_errors"), [(10_000, 0.85), (3_000, 0.3)])
 def test_a_long_session_keeps_its_files_and_its_last_errors(budget: int, least_errors: float) -> None:
     messages = transcript("coding-long-claude.json")
     text = render_sections(summary(messages, budget))

@@ -66,6 +66,7 @@ def recording_server(replies: Sequence[Scripted]) -> Iterator[RecordingServer]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # else each answer waits 40 ms for an acknowledgement
 
         def do_POST(self) -> None:
             raw = self.rfile.read(int(self.headers.get("content-length") or 0))

@@ -36,16 +36,50 @@ _OTHER = re.compile(
 _NOISE = re.compile(r"0x[0-9a-f]+|\d+|\s+", re.IGNORECASE)
 
 
-def error_lines(text: str) -> list[str]:
-    """The lines that state an error, in order: no source code, each once (numbers aside), the first and last ones."""
+def error_lines(text: str, *, failed: bool = False) -> list[str]:
+    """The lines that state an error, in order: no source code, each once (numbers aside), the first and last ones.
+
+    Of a call that `failed`, and of which no line tells why in the usual words, the last that says something.
+    """
     found: dict[str, str] = {}
     for start in sorted(_suspects(text)):
         line = text[start : start + MAX_LINE].split("\n", 1)[0]
         if _STATES.search(line) and not _OTHER.search(line):
             found.setdefault(_NOISE.sub("", line), line.strip())
     lines = list(found.values())
+    if failed and all(map(says_nothing, lines)):
+        lines = [*_last_words(text), *lines]
     half = MAX_ERRORS // 2
     return lines if len(lines) <= MAX_ERRORS else lines[:half] + lines[-half:]
+
+
+_SAYS_NOTHING = re.compile(
+    r"\W*(?:(?:command|process) )?(?:exit(?:ed)?|return(?:ed)?|failed)(?: with)?(?: non-zero)?(?: exit)?"
+    r"(?: code| status)\W*\d+\W*"
+    r"|\W*(?:\w+ {1,3})?(?:\d+ (?:passed|failed|errors?|skipped|warnings?)\b[ ,|]*){1,5}(?:\(\d+\)|in [\d.]+ ?m?s)?\W*"
+    r"|make(?:\[\d+\])?: \*\*\* .*",
+    re.IGNORECASE,
+)
+_TELLS = re.compile(
+    r"\b(?:invalid|required|denied|refused|unauthori[sz]ed|forbidden|cannot|can't|could not|couldn't|unable|missing|"
+    r"unexpected|rejected|not allowed|timed? ?out|mismatch|conflicts?|unknown|unsupported|exceed\w*|failed|not \w+)\b",
+    re.IGNORECASE,
+)
+_ENDING = 2_000
+"""So many characters of the end are looked at for the last words."""
+
+
+def says_nothing(line: str) -> bool:
+    """Whether an error line only states that there was one, or how many."""
+    return _SAYS_NOTHING.fullmatch(line) is not None
+
+
+def _last_words(text: str) -> list[str]:
+    """The last line that tells of a failure, or the last at all."""
+    rows = [row.strip() for row in text[-_ENDING:].split("\n")]
+    rows = [row[:MAX_LINE] for row in rows if any(map(str.isalpha, row)) and not says_nothing(row)]
+    telling = [row for row in rows if _TELLS.search(row) and not _OTHER.search(row)]
+    return (telling or rows)[-1:]
 
 
 def _suspects(text: str) -> set[int]:

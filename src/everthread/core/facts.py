@@ -14,19 +14,21 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
+from everthread.core.decisions import decided, decided_by_user, told_in
 from everthread.core.errorlines import error_lines
+from everthread.core.figures import figures
+from everthread.core.lookalikes import lookalikes
 from everthread.core.mentions import ERROR, HASH, IDENTIFIER, PATH, URL, VALUE, mentions
 from everthread.core.messages import Call, Messages, calls_of, results_of, text_of
-from everthread.core.outcomes import leading_error, unwrap
+from everthread.core.notes import notes
+from everthread.core.outcomes import counts_tests, exit_code, leading_error, unwrap
 from everthread.core.rules import Rule, active_rules, rules_of_message, settled
-from everthread.core.sentences import sentences
 from everthread.core.summary import without_summary
 from everthread.core.toolkinds import Action, action_of
 from everthread.core.transcript import user_text
 from everthread.core.values import values
-from everthread.core.wording import LANGUAGES, candidates, wording
 
-COMMAND, DECISION, RULE = "command", "decision", "rule"
+COMMAND, DECISION, RULE, FIGURE, NOTE = "command", "decision", "rule", "figure", "note"
 
 SCANNED = 32_000
 """How many characters of a text's start, and of its end, are read; `MessageFacts.unread` counts the rest."""
@@ -41,16 +43,20 @@ QUOTE = 160
 KIND_WEIGHTS = {
     RULE: 10.0,
     DECISION: 6.0,
+    NOTE: 6.0,
     ERROR: 5.0,
     COMMAND: 3.0,
     PATH: 3.0,
     URL: 3.0,
     HASH: 2.5,
+    FIGURE: 2.5,
     VALUE: 2.0,
     IDENTIFIER: 2.0,
 }
 USER, ASSISTANT, OUTPUT = 2.0, 1.2, 0.8
 """What a fact weighs by who named it."""
+ASKED = 0.5
+"""What is left of that for what a user names in a request or a question: it is told with what became of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,8 @@ class Fact:
     quote: str = ""
     """Of a value: the line it stands in."""
     by_user: bool = False
+    held: bool = False
+    """Worth holding on to, whoever named it: a thing's id in a call, a name that is easily taken for another one."""
     mentions: int = 1
     """How many messages name it."""
 
@@ -146,21 +154,29 @@ def _joined(seen: list[tuple[int, Fact]], total: int) -> Fact:
     index, last = seen[-1]
     if len(seen) == 1:
         weight, mentions, source, quote, by_user = last.weight, 1, last.source, last.quote, last.by_user
+        held = last.held
     else:
         weight = max(fact.weight for _, fact in seen)
         mentions = len({index for index, _ in seen})
         source = next((fact.source for _, fact in reversed(seen) if fact.source), "")
         quote = next((fact.quote for _, fact in reversed(seen) if fact.quote), "")
         by_user = any(fact.by_user for _, fact in seen)
+        held = any(fact.held for _, fact in seen)
     again = 1 + 0.5 * math.log2(mentions)
     recency = 0.5 + 0.5 * (index + 1) / total
     score = round(KIND_WEIGHTS[last.kind] * weight * again * recency, 4)
-    return Fact(last.kind, last.value, score, index, source, quote, by_user, mentions)
+    return Fact(last.kind, last.value, score, index, source, quote, by_user, held, mentions)
 
 
 def _of_user(text: str) -> Iterator[Fact]:
-    for fact in [*_stated(text, USER), *(Fact(ERROR, line, USER) for line in error_lines(text))]:
-        yield replace(fact, by_user=True)
+    settled_here = (Fact(DECISION, decision.text, USER) for decision in decided_by_user(text))
+    errors = (Fact(ERROR, line, USER) for line in error_lines(text))
+    asked_for = (Fact(NOTE, note, USER) for note in islice(notes(text), PER_KIND))
+    stated = [*islice(settled_here, PER_KIND), *asked_for]
+    told = "\n".join(told_in(text))
+    for fact in _once([*_valued(text, USER), *_told_apart(text, USER), *stated, *errors]):
+        asked = fact.kind not in (DECISION, NOTE) and fact.value not in told
+        yield replace(fact, by_user=True, weight=fact.weight * ASKED if asked else fact.weight)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -179,13 +195,19 @@ def _of_call(call: Call) -> Iterator[Fact]:
     elif action.kind in ("read", "write", "patch", "list"):
         yield Fact(PATH, action.target.removeprefix("./"), ASSISTANT)
     for text in islice(_strings(call.parsed), MAX_ARGUMENTS):
-        if len(text) <= MAX_ARGUMENT:
+        if _ID.fullmatch(text):
+            yield Fact(IDENTIFIER, text, ASSISTANT, held=True)
+        elif len(text) <= MAX_ARGUMENT:
             yield from _named(text, ASSISTANT)
         else:
             defined = dict.fromkeys(_DEFINITION.findall(_bounded(text)[0]))
             yield from _weighted([(IDENTIFIER, name, "") for name in defined], ASSISTANT)
 
 
+_FAILURE = re.compile(r"^\S+[(:]\d+[,:)]|\w(?:Error|Exception)\b|^npm (?:ERR!|error)")
+"""A line that is an error and no figure: it names a place in a file, or what was raised."""
+_ID = re.compile(r"#?(?=[\w-]*\d)(?=[\w-]*[A-Za-z#])[A-Za-z0-9][\w-]{2,39}|#\d{3,20}")
+"""A thing's id, as the whole of an argument."""
 _DEFINITION = re.compile(
     r"^[ \t+]*(?:(?:export|default|async|pub|public|private|static|abstract|final)\s+){0,4}"
     r"(?:def|class|function|fn|func|interface|type|struct|enum|trait|const)\s+\*?([A-Za-z_$][\w$]{2,80})",
@@ -199,16 +221,21 @@ def _of_output(text: str, call: Call | None) -> tuple[list[Fact], int]:
     body, left_out = _bounded(output.body)
     action = _action(call)
     shows = action is not None and action.kind in ("read", "list", "search", "web")
-    errors = [leading_error(body)] if shows else error_lines(body)
+    failed = bool(exit_code(body) if output.exit_code is None else output.exit_code)
+    errors = [leading_error(body)] if shows else error_lines(body, failed=failed)
     errors += output.error.strip().split("\n")[-1:]
     source = f"{action.tool}: {action.target}"[:QUOTE] if action else ""
     found = [Fact(ERROR, line, OUTPUT, source=source) for line in dict.fromkeys(errors) if line]
-    found += () if shows else _valued(body, OUTPUT)
+    if not shows:
+        found += _valued(body, OUTPUT)
+        telling = (line for line in figures(body) if not (counts_tests(line) or _FAILURE.search(line)))
+        found += (Fact(FIGURE, line, OUTPUT) for line in telling)
     return _once([*found, *_named(body, OUTPUT)]), left_out
 
 
 def _stated(text: str, weight: float) -> list[Fact]:
-    return _once([*_valued(text, weight), *_named(text, weight), *_decided(text, weight)])
+    settled_here = (Fact(DECISION, sentence, weight) for sentence in islice(decided(text), PER_KIND))
+    return _once([*_valued(text, weight), *_told_apart(text, weight), *settled_here])
 
 
 def _once(facts: list[Fact]) -> list[Fact]:
@@ -220,6 +247,13 @@ def _once(facts: list[Fact]) -> list[Fact]:
 
 def _named(text: str, weight: float) -> Iterator[Fact]:
     return _weighted([(kind, value.removeprefix("./"), "") for kind, value in mentions(text)], weight)
+
+
+def _told_apart(text: str, weight: float) -> Iterator[Fact]:
+    """What somebody's words name; names that are easily mixed up are worth holding on to."""
+    found = [*_named(text, weight)]
+    twins = lookalikes(fact.value for fact in found if fact.kind in (IDENTIFIER, PATH, HASH))
+    return (replace(fact, held=True) if fact.value in twins else fact for fact in found)
 
 
 def _valued(text: str, weight: float) -> Iterator[Fact]:
@@ -236,19 +270,6 @@ def _weighted(named: list[tuple[str, str, str]], weight: float) -> Iterator[Fact
         share = weight / math.sqrt(len(members))
         for value, quote in members[:PER_KIND]:
             yield Fact(kind, value, share, quote=quote)
-
-
-def _decided(text: str, weight: float) -> list[Fact]:
-    """Sentences that settle something, outside of quotations and code."""
-    lowered = text.lower()
-    if not any(language.may_decide(lowered) for language in map(wording, LANGUAGES)):
-        return []
-    found = (
-        Fact(DECISION, sentence.text, weight)
-        for sentence in sentences(text)
-        if any(wording(code).decides(sentence.masked) for code in candidates(sentence.masked))
-    )
-    return list(islice(found, PER_KIND))
 
 
 def _line(text: str, place: int) -> str:

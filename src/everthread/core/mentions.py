@@ -112,7 +112,7 @@ def _classified(chunk: str) -> tuple[tuple[str, str, int], ...]:
     if equals and "=" not in right and "&" not in value and _KEY.fullmatch(key):
         named = [(kind, name, offset + place + len(key) + 1) for kind, name, place in _classified(right)]
         own = _kind(key)
-        pair = [(VALUE, value, offset)] if _SETTING.fullmatch(right) else []
+        pair = [(VALUE, value, offset)] if _SETTING.fullmatch(right) and right != key else []
         return (*pair, *([(own, key, offset)] if own else []), *named)
     place = _LINE_NUMBER.sub("", value)
     if place != value and _kind(place) == PATH:
@@ -209,6 +209,7 @@ _TICKET = re.compile(r"([A-Z][A-Z0-9]{1,9})-\d{1,6}|CVE-\d{4}-\d{3,7}|#\d{2,6}")
 _CODE = re.compile(r"(?=[A-Z0-9]{0,20}\d)(?=[A-Z0-9]{0,20}[A-Z])[A-Z0-9]{5,20}")
 _SHAPED = re.compile(
     r"--[a-z][\w-]{1,60}"  # a flag
+    r"|(?=[a-z-]{1,60}\d)[a-z][a-z0-9]{0,20}(?:-[a-z0-9]{1,20}){2,6}"  # a host, a service
     r"|\$[A-Za-z_]\w{1,60}"  # a variable
     r"|[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{2,63})+"  # an address
     r"|@[\w-]{1,60}/[\w.-]{1,60}"  # a scoped package

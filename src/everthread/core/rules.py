@@ -147,10 +147,11 @@ def _made(sentence: Sentence, index: int, language: Wording, matches: list[Match
     if not wants | rejects:
         (rejects if matches[0].polarity == "dont" else wants).update(actions)
     settles = next((match for match in matches if match.topic), None)
+    forbids = any(match.polarity == "dont" for match in matches)
     return Rule(
         text=sentence.text,
         language=language.code,
-        polarity=matches[0].polarity,
+        polarity="dont" if forbids and matches[0].polarity == "may" else matches[0].polarity,
         where=index,
         wants=frozenset({settles.spoken} if settles else wants),
         rejects=frozenset(() if settles else rejects - wants),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 QUOTED = "\ufffc"
@@ -95,6 +95,12 @@ def _blank_tagged(text: str) -> str:
     return "".join(pieces) + text[done:]
 
 
+def joined(parts: Sequence[str]) -> str:
+    """Sentences in a row: with a space between them, unless their script has none."""
+    return _AFTER_FULL_STOP.sub("", " ".join(parts))
+
+
+_AFTER_FULL_STOP = re.compile(r"(?<=[。！？]) ")
 _NOT_NEWLINE = re.compile(r"[^\n]")
 
 

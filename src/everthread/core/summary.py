@@ -159,6 +159,8 @@ class SummaryRequest:
     """A person asked for it and waits."""
     facts: Sequence[MessageFacts] = ()
     """What each message states, where that is known already."""
+    rules: Sequence[str] = ()
+    """The user's rules that are told beside the summary, word for word: it need not tell them again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from everthread.core.injected import strip_injected as strip_injected  # noqa: PLC0414 - importable from here too
 from everthread.core.injected import users_words
 from everthread.core.messages import SYSTEM_ROLES, Messages, calls_of, content_text, kind_of, parts_of, results_of
 from everthread.core.summary import without_summary

@@ -88,6 +88,11 @@ class Wording:
     contrast: Regex
     decisions: Regex
     decision_hints: tuple[str, ...]
+    settles: Regex
+    retracts: Regex
+    revises: Regex
+    reasons: Regex
+    requests: Regex
     filler: Regex
     acting: Regex
     """Any action, to the end of its word."""
@@ -191,6 +196,11 @@ def wording(code: str) -> Wording:
         "headings",
         "contrast",
         "decisions",
+        "settles",
+        "retracts",
+        "revises",
+        "reasons",
+        "requests",
     )
     return Wording(
         code=code,

@@ -239,7 +239,7 @@ class Conversation:
                     await asyncio.shield(self._interrupted(""))
                     raise
                 else:
-                    return await self.record(reply)
+                    return await self._recorded(reply)
 
     async def stream(
         self, message: Given = None, *, inject: Given = None, max_tokens: int | None = None
@@ -264,7 +264,7 @@ class Conversation:
                 except (asyncio.CancelledError, GeneratorExit):
                     await asyncio.shield(self._interrupted("".join(said)))
                     raise
-            yield await self.record(reply)
+            yield await self._recorded(reply)
 
     async def _pieces(self, prepared: Prepared) -> AsyncGenerator[StreamDelta | Reply, None]:
         async for piece in self._model.stream(prepared.request):
@@ -409,6 +409,15 @@ class Conversation:
             new = [NewMessage(item.body, event=f"{event}.{index}") for index, item in enumerate(new)]
         stubs = [NewMessage(stub) for stub in open_stubs(live.open_calls)] if messages else []
         await live.append([*stubs, *new])
+
+    async def _recorded(self, reply: Reply) -> Answer:
+        """An answer that came whole is stored whole, also when nobody waits for it any more."""
+        recording = asyncio.ensure_future(self.record(reply))
+        try:
+            return await asyncio.shield(recording)
+        except asyncio.CancelledError:
+            await recording
+            raise
 
     async def _spent(self, error: ModelError) -> None:
         """What a call used that broke off after it had begun to answer."""

@@ -94,15 +94,20 @@ def _named(lines: Sequence[Line]) -> int:
     return sum(len(line.brief.encode()) // 3 + 2 for line in lines if line.brief and line.kind != NAMED)
 
 
-def choose(lines: Sequence[Line], room: int, count: Count, in_full: float = IN_FULL) -> tuple[Chosen, int]:
-    """The weightiest lines that fit, then the names of further ones, then lines again; and the tokens left over."""
+def choose(
+    lines: Sequence[Line], room: int, count: Count, in_full: float = IN_FULL, *, shorten: bool = True
+) -> tuple[Chosen, int]:
+    """The weightiest lines that fit, then the names of further ones, then lines again; and the tokens left over.
+
+    `shorten`: where nothing fits, the beginning of the first line does.
+    """
     ranked = sorted(lines, key=lambda line: -line.weight)
     chosen = Chosen()
     left, skipped = _whole(ranked, room, min(int(room * (1 - in_full)), _named(ranked)), chosen, count)
     left = _names(skipped, left, chosen, count)
     named = {id(line) for line in chosen.names}
     left, skipped = _whole([line for line in skipped if id(line) not in named], left, 0, chosen, count)
-    if not chosen.lines and not chosen.names and left >= SHORTEST and skipped:
+    if shorten and not chosen.lines and not chosen.names and left >= SHORTEST and skipped:
         short = replace(skipped[0], text=trim(skipped[0].text, 2 * left))
         left, unfit = _whole([short], left, 0, chosen, count)
         chosen.whole = [] if unfit else skipped[:1]
@@ -183,9 +188,12 @@ class Page:
         return left
 
     def _add(self, name: str, lines: Sequence[Line], room: int) -> int:
-        in_full = IN_FULL / 4 if name == FILES else IN_FULL if room > AMPLE else IN_FULL * 2 / 3
-        found, left = choose(lines, room, self.count, in_full)
+        in_full = IN_FULL if room > AMPLE else IN_FULL * 2 / 3
+        if name == FILES:
+            in_full = IN_FULL / 4 if room > AMPLE else IN_FULL / 8
+        shorten = name not in self.chosen
         known = self.chosen.setdefault(name, Chosen())
+        found, left = choose(lines, room, self.count, in_full, shorten=shorten)
         known.lines += found.lines
         known.names += found.names
         known.whole += found.whole

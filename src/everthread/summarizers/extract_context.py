@@ -8,13 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from everthread.core.facts import COMMAND, DECISION, RULE, Fact, facts_in_text, rank
+from everthread.core.errorlines import says_nothing
+from everthread.core.facts import COMMAND, DECISION, FIGURE, NOTE, RULE, Fact, facts_in_text, rank
 from everthread.core.mentions import ERROR, HASH, IDENTIFIER, PATH, URL, VALUE
+from everthread.core.summary import CRITICAL
 from everthread.summarizers.extract_actions import target
+from everthread.summarizers.extract_budget import SHARES, wants
 from everthread.summarizers.extract_commands import LOOK
 from everthread.summarizers.extract_lines import ERRORS, SEPARATORS, Line, Scale, once, recalled
 from everthread.summarizers.extract_open import unsettled
-from everthread.summarizers.extract_outcomes import says_nothing
 from everthread.summarizers.extract_reading import Story
 from everthread.summarizers.extract_talk import REMEMBER, USER, statement_lines
 from everthread.summarizers.extract_text import exact, is_prose, plain, spoken, trim
@@ -24,11 +26,14 @@ _TOP = 500
 """So many facts are considered; the rest is noise at any budget."""
 _LABELS = {IDENTIFIER: "identifier", PATH: "path", URL: "url", HASH: "hash", VALUE: "value"}
 _PLACES = (IDENTIFIER, PATH)
+_SEEN = frozenset({"identifier", "path", "value"})
 _PACKED = re.compile(rf"({'|'.join((ERRORS, *_LABELS.values()))}): (.+)")
 _NOTE = re.compile(
     r"\(?Extracted without a model from (\d[\d,]{0,14}) messages(?:[^\n]{0,80}?(\d[\d,]{0,14}) lesser lines?)?"
 )
 _EARLIER = 0.55
+_AMPLE = 2_500
+"""In a smaller budget one error line of an output is enough, without where it came from."""
 
 
 def note(messages: int, left_out: int, *, earlier: bool) -> str:
@@ -54,7 +59,9 @@ def context_lines(story: Story, previous: str, scale: Scale) -> list[Line]:
     lines += _seen(story, scale, known)
     lines += _of_facts(story, scale, known)
     lines += (line for line in _earlier(previous) if not (line.brief and known.has(line.brief)))
-    return once(lines)
+    named = [line for line in lines if not line.lesser]
+    crowded = wants(named) > SHARES[CRITICAL] * scale.budget
+    return once(named if crowded else lines)
 
 
 class _Known:
@@ -95,12 +102,13 @@ def _errors(story: Story, scale: Scale, known: _Known) -> Iterator[Line]:
             continue
         logged = deed.outcome.logged
         worth = 8.0 if logged or id(deed) in open_ones else 1.0 if deed.step.act == LOOK else 3.0
-        for place, error in enumerate(deed.outcome.errors):
+        for place, error in enumerate(deed.outcome.errors[: None if scale.budget > _AMPLE else 1]):
             if error not in seen:
                 seen.add(error)
                 known.add(error)
                 told = exact(error, scale.error)
-                text = f"{LOGGED if logged else 'error: '}{told} (from {target(deed, scale)})"
+                source = f" (from {target(deed, scale)})" if scale.budget > _AMPLE else ""
+                text = f"{LOGGED if logged else 'error: '}{told}{source}"
                 weight = worth * story.recency(deed.where) * (1.0 if place == 0 else 0.5)
                 yield Line(text, weight, deed.where, told, ERRORS, value=error)
 
@@ -108,7 +116,7 @@ def _errors(story: Story, scale: Scale, known: _Known) -> Iterator[Line]:
 def _of_facts(story: Story, scale: Scale, known: _Known) -> Iterator[Line]:
     named = _user_sentences(story)
     for fact in rank(story.facts)[:_TOP]:
-        if fact.kind in (RULE, DECISION, COMMAND) or says_nothing(fact.value) or _is_escaped(fact):
+        if fact.kind in (RULE, DECISION, COMMAND, FIGURE, NOTE) or says_nothing(fact.value) or _is_escaped(fact):
             continue
         if known.has(fact.value):
             continue
@@ -133,7 +141,11 @@ def _line(fact: Fact, named: dict[str, tuple[str, int]], scale: Scale) -> Line:
         weight *= 0.5  # files that were touched have a section of their own
     elif fact.kind == VALUE and fact.quote:
         text, weight = plain(trim(fact.quote, scale.error)), 0.7 * weight
-    return Line(text, weight, where, brief, label, value=fact.value)
+    return Line(text, weight, where, brief, label, value=fact.value, lesser=_only_seen(fact))
+
+
+def _only_seen(fact: Fact) -> bool:
+    return fact.kind in (IDENTIFIER, VALUE, PATH) and not (fact.by_user or fact.held)
 
 
 def _is_escaped(fact: Fact) -> bool:
@@ -164,7 +176,10 @@ def _earlier(previous: str) -> Iterator[Line]:
         names = packed[2].split(SEPARATORS.get(packed[1]) or ", ") if packed else []
         if packed and (packed[1] != VALUE or all(name.count(" ") < 4 for name in names)):
             weight = (2.0 if packed[1] == ERRORS else 1.2) * _EARLIER
-            yield from (Line(f"{packed[1]}: {name}", weight, order, name, packed[1], value=name) for name in names)
+            kind = packed[1]
+            yield from (
+                Line(f"{kind}: {name}", weight, order, name, kind, value=name, lesser=kind in _SEEN) for name in names
+            )
         elif not text.endswith(":"):
             worth = next((worth for lead, worth in _WORTH.items() if text.startswith(lead)), 3.0)
             if text.startswith(USER):

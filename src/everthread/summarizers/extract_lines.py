@@ -32,6 +32,8 @@ class Line:
     """More words that tell what it is about, for a topic to be found in."""
     value: str = ""
     """What the line is there for: where that is said already, the line is not needed."""
+    lesser: bool = False
+    """A name that only stood in some output: not told where there is more to tell than room."""
 
     @property
     def is_name(self) -> bool:
@@ -65,11 +67,11 @@ class Scale:
 
     @property
     def error(self) -> int:
-        return self._all(0.05, 100, 300)
+        return self._all(0.05, 160, 300)
 
     @property
     def decision(self) -> int:
-        return self._all(0.06, 220, 320)
+        return self._all(0.06, 320, 340)
 
     def _each(self, share: float, least: int, most: int) -> int:
         return round(min(max(self.budget * share / max(self.turns, 1), least), most))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from everthread.core.errorlines import MAX_ERRORS as MOST_AT_ONCE
-from everthread.core.errorlines import error_lines
+from everthread.core.errorlines import error_lines, says_nothing
+from everthread.core.figures import figures, states_exit
 from everthread.core.outcomes import Output, counted_tests, exit_code, leading_error, stopped, unwrap
 from everthread.core.outputs import line_count, persisted
 from everthread.core.toolkinds import Action, one_line, outcome_of
@@ -58,7 +58,7 @@ def _of_command(command: Command, output: Output, body: str, *, failed: bool | N
     code = exit_code(body) if output.exit_code is None else output.exit_code
     halted = stopped(body)
     tests = "" if command.act == LOOK else counted_tests(body)
-    errors = tuple(_errors(output.error, body) if command.act != LOOK or code or halted else ())
+    errors = tuple(_errors(output.error, body, failed=bool(code)) if command.act != LOOK or code or halted else ())
     if command.filtered and code == 1:  # grep found nothing: of errors, mostly
         failed = code = None
     bad = bool(failed or code or halted or _FAILED_TESTS.search(tests))
@@ -69,35 +69,11 @@ def _of_command(command: Command, output: Output, body: str, *, failed: bool | N
     elif code != 0 or tests:
         bad = bad or bool(errors)
     failing = tuple(_failing(body)) if bad and command.act != LOOK else ()
-    seen = tuple(line for line in outstanding(output.body) if line not in errors)
+    seen = () if tests else tuple(line for line in figures(output.body) if line not in errors)
     gist = _gist(command, body, bad=bad, errors=errors, tests=tests) if bad or not seen else trim(" / ".join(seen), 160)
     told = ", ".join(word for word in (halted, f"exit {code}" if code else "", tests, gist) if word) or "no output"
     clues = tuple(_clues(command, body))
     return Outcome(told, bad, errors if bad or logged else (), tests, failing, seen, bool(logged), clues)
-
-
-_FEWEST = 6
-_ROWS = 2_000
-
-
-def outstanding(text: str) -> list[str]:
-    """Up to three lines that look like no other, among many that look alike: in a log, what happened.
-
-    A line's look is which of its words hold digits. Where looks differ anyway, as in source code, nothing stands out.
-    """
-    rows = [row for row in text[: 2 * _SCANNED].split("\n")[:_ROWS] if row.strip() and not _STATED_EXIT.fullmatch(row)]
-    if len(rows) < _FEWEST:
-        return []
-    looks = [_look(row) for row in rows]
-    common = Counter(looks)
-    odd = [row.strip() for row, look in zip(rows, looks, strict=True) if common[look] == 1]
-    if len(odd) > 3 or len(odd) + 3 > len(rows) // 2 + 1:
-        return []
-    return [row for row in odd if 12 < len(row) < 240 and any(map(str.isdigit, row)) and any(map(str.isalpha, row))]
-
-
-def _look(row: str) -> str:
-    return "".join("0" if any(map(str.isdigit, word)) else "a" for word in row.split(None, 40)[:40])
 
 
 _LEVELS = ("ERROR", "FATAL", "CRITICAL", "SEVERE", "PANIC")
@@ -120,9 +96,9 @@ def _logged(text: str) -> tuple[str, ...]:
     return tuple(lines if len(lines) <= _LOGGED else lines[:half] + lines[-half:])
 
 
-def _errors(stated: str, body: str) -> list[str]:
+def _errors(stated: str, body: str, *, failed: bool) -> list[str]:
     """Every line that names an error, from start to end: of a text with many, piece by piece."""
-    lines = error_lines(body)
+    lines = error_lines(body, failed=failed)
     if len(lines) >= MOST_AT_ONCE:
         rows = body.split("\n")
         pieces = ("\n".join(rows[place : place + MOST_AT_ONCE]) for place in range(0, len(rows), MOST_AT_ONCE))
@@ -131,21 +107,7 @@ def _errors(stated: str, body: str) -> list[str]:
     return list(dict.fromkeys(line for line in lines if not says_nothing(line)))[:MAX_ERRORS]
 
 
-_SAYS_NOTHING = re.compile(
-    r"\W*(?:(?:command|process) )?(?:exit(?:ed)?|return(?:ed)?|failed)(?: with)?(?: non-zero)?(?: exit)?"
-    r"(?: code| status)\W*\d+\W*"
-    r"|\W*(?:\d+ (?:passed|failed|errors?|skipped|warnings?)\b[ ,]*){1,5}(?:in [\d.]+ ?m?s)?\W*",
-    re.IGNORECASE,
-)
-
-
-def says_nothing(line: str) -> bool:
-    """Whether an error line only states that there was one, or how many."""
-    return _SAYS_NOTHING.fullmatch(line) is not None
-
-
 _FAILED_TESTS = re.compile(r"\d (?:failed|error)")
-_STATED_EXIT = re.compile(r"\W*(?:exit|command exited|process exited)\b[^\n]{0,30}\d\W*", re.IGNORECASE)
 
 
 def _gist(command: Command, body: str, *, bad: bool, errors: tuple[str, ...], tests: str) -> str:
@@ -154,7 +116,7 @@ def _gist(command: Command, body: str, *, bad: bool, errors: tuple[str, ...], te
         return trim(errors[0], 110)
     if tests:
         return ""
-    lines = [line for line in body.split("\n") if line.strip() and not _STATED_EXIT.fullmatch(line)]
+    lines = [line for line in body.split("\n") if line.strip() and not states_exit(line)]
     if len(lines) == 1:
         return trim(lines[0], 90)
     if command.act == LOOK:

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from everthread.core.topics import overlap
 from everthread.summarizers.extract_lines import Line, aged, once, recalled
 from everthread.summarizers.extract_reading import Story
 from everthread.summarizers.extract_tasks import FINISHED, STARTED
 from everthread.summarizers.extract_text import trim
-from everthread.summarizers.extract_topic import overlap
 from everthread.summarizers.extract_wording import NEXT_STEPS
 
 _RECENT = 6

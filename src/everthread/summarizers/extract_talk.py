@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from everthread.core.notes import KEEP
 from everthread.core.rules import Rule, active_rules, rules_of_message, settled
+from everthread.core.topics import overlap
 from everthread.summarizers.extract_lines import Line, Scale, aged, once, recalled
 from everthread.summarizers.extract_reading import Episode, Story
 from everthread.summarizers.extract_text import READ_CHARS, opening, questions, said, spoken, trim
-from everthread.summarizers.extract_topic import overlap
-from everthread.summarizers.extract_wording import KEEP, LATER
+from everthread.summarizers.extract_wording import LATER
 
 USER, REMEMBER = "User: ", "To remember: "
 _GOALS = 12
@@ -39,8 +40,11 @@ def goal_lines(story: Story, previous: str, scale: Scale) -> list[Line]:
     return sorted(once(lines), key=lambda line: -line.weight)[:_GOALS]
 
 
-def rule_lines(story: Story, previous: str) -> list[Line]:
-    """The user's rules that hold, word for word; those stated later in the place of those they replace."""
+def rule_lines(story: Story, previous: str, told: Sequence[str]) -> list[Line]:
+    """The user's rules that hold, word for word; those stated later in the place of those they replace.
+
+    `told`: rules that stand elsewhere count, but are not told again.
+    """
     rules: list[Rule] = []
     texts = [text for text in recalled(previous) if not text.endswith(":")]
     for place, text in enumerate(texts):
@@ -49,7 +53,8 @@ def rule_lines(story: Story, previous: str) -> list[Line]:
         rules.append(replace(rule, text=text, where=place - len(texts)))
     for where, facts in enumerate(story.facts):
         rules += (replace(rule, where=where) for rule in facts.rules)
-    return once(Line(rule.text, 5.0 + rule.where / 1e6, rule.where) for rule in active_rules(settled(rules)))
+    holding = (rule for rule in active_rules(settled(rules)) if rule.text not in told)
+    return once(Line(rule.text, 5.0 + rule.where / 1e6, rule.where) for rule in holding)
 
 
 def answered_lines(story: Story, previous: str, scale: Scale) -> list[Line]:

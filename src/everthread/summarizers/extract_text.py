@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
 
-from everthread.core.sentences import Sentence, sentences
+from everthread.core.sentences import Sentence, joined, sentences
 from everthread.core.toolkinds import clip, one_line
 from everthread.core.wording import candidates, wording
 
@@ -66,11 +65,6 @@ def opening(text: str, room: int) -> str:
         if length >= 2 * room // 3:
             break
     return trim(joined(told) or text, room)
-
-
-def joined(sentences: Sequence[str]) -> str:
-    """Sentences in a row: with a space between them, unless their script has none."""
-    return re.sub(r"(?<=[。！？]) ", "", " ".join(sentences))
 
 
 def _is_short(piece: str) -> bool:

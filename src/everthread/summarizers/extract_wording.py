@@ -1,56 +1,10 @@
-"""How people say that they change their mind, put something off or want it remembered: in six languages."""
+"""How people say that they put something off, and what is left to do: in six languages."""
 
 from __future__ import annotations
 
 import re
 
 _FLAGS = re.IGNORECASE | re.MULTILINE
-
-REVISES = re.compile(
-    r"\b(?:chang\w+ my mind|second thoughts?|scratch that|forget (?:that|about|what|the)|no longer|instead|rather than|"
-    r"(?:switch|revert)\w* (?:back |over )?to|(?:go|going|went|move|moving|moved) back to|not .{1,40} any ?more|"
-    r"replac\w+ .{1,60} with|"
-    r"actually,? (?:let|use|we|no)|let's not|we(?:'re| are) not|we (?:now )?drop)\b|, (?:and )?not \w"
-    r"|\b(?:anders überlegt|umentschieden|meinung geändert|doch (?:lieber|nicht|kein\w*|wieder)|stattdessen|"
-    r"(?:an)?statt|nicht mehr|zurück zu|vergiss)\b"
-    r"|\b(?:cambi\w+ de (?:opinión|idea)|mejor (?:us|dej|volv)\w+|en (?:lugar|vez) de|ya no|olvida\w*|volv\w+ a)\b"
-    r"|改(?:变)?主意|改用|换成|换用|不再|还是(?:用|改)|算了|撤回|取消(?:之前|原来)|而不是|退回"
-    r"|やっぱり|やはり|考え(?:が|を)変|気が変わ|代わりに|ではなく|に戻|取り消|やめ"
-    r"|생각(?:이|을) ?바|대신|취소|말고|더 이상|다시 .{1,20}로",
-    _FLAGS,
-)
-"""What was settled is otherwise now."""
-
-CHANGED_MIND = re.compile(
-    r"\b(?:chang\w+ my mind|second thoughts?|scratch that|anders überlegt|umentschieden|meinung geändert|"
-    r"cambi\w+ de (?:opinión|idea))\b|改(?:变)?主意|考え(?:が|を)変|気が変わ|생각(?:이|을) ?바",
-    _FLAGS,
-)
-"""The same, said outright."""
-
-SETTLES = re.compile(
-    r"\b(?:we|i) (?:now )?(?:decide|agree|choose|settle|go with|stay with|stick with|stick to|drop|take)\b"
-    r"|\b(?:rather than|instead of)\b|\b(?:so|ok|okay|then)\b.{0,60}\bit is[.!]*$"
-    r"|\bwir (?:entscheiden|beschließen|legen fest|einigen uns)\b"
-    r"|\b(?:decidimos|acordamos|elegimos|decido|elijo)\b",
-    _FLAGS,
-)
-"""A user settles something by saying so."""
-
-REASON = re.compile(
-    r"\b(?:because|since|due to|so that|otherwise|too many|too much|weil|denn|wegen|damit|sonst|porque|ya que|debido|"
-    r"para que)\b|因为|由于|以免|否则|ので|から|ため|때문|니까|위해",
-    _FLAGS,
-)
-
-KEEP = re.compile(
-    r"\b(?:remember|note (?:it|that|this|down|:)|take note|keep in mind|for later|don't forget|fyi|for the record|"
-    r"merke? (?:dir|es)|denke? (?:dran|daran)|nicht vergessen|zur info|notier\w*|"
-    r"recuerda\w*|ten en cuenta|anota\w*|no olvides|apunta\w*)\b"
-    r"|记住|记下|请记|别忘|备注|覚えて|メモし|忘れないで|기억해|메모해|잊지",
-    _FLAGS,
-)
-"""The user wants something remembered."""
 
 LATER = re.compile(
     r"\b(?:(?:do|fix|handle|look at|tackle) (?:that|it|this) later|later,? (?:we|you|please|i want)|"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from everthread.core.decisions import SUPERSEDED
 from everthread.core.redaction import redact
 from everthread.core.summary import (
     ANSWERED,
@@ -48,6 +49,9 @@ FULL = 160
 """From this budget on the headings of empty sections are counted as well: below it they are left out."""
 NOTE = 36
 """Tokens for the line that says what this summary is."""
+REFILLS = 3
+"""Counting line by line is a little too careful: what is left in the end is filled again, so often."""
+SLACK = 16
 TOPIC = 0.65
 """What a topic the user named gets of the budget."""
 
@@ -75,16 +79,20 @@ class ExtractiveSummarizer:
         empty = self._count(render_sections({})) if request.budget >= FULL else 0
         page = Page(self._count)
         _fill(page, drafts, topic, story, request.budget - empty - NOTE)
+        refills = REFILLS
         while True:
             rest = page.left_out(drafts)
             earlier = not before and any(request.previous.values())
             last = note(before + len(request.messages), left_out + rest, earlier=earlier)
             told = _told(page, request.previous, last)
             over = self._count(render_sections(told, brief=not empty)) - request.budget
-            if over <= 0:
-                return told
-            if not page.drop(over):
+            if over > 0 and not page.drop(over):
                 return {}
+            if over <= 0 and (-over < SLACK or not refills):
+                return told
+            if over <= 0:
+                refills -= 1
+                page.fill(page.rest(drafts), -over)
 
 
 def _drafts(story: Story, request: SummaryRequest) -> Drafts:
@@ -94,8 +102,9 @@ def _drafts(story: Story, request: SummaryRequest) -> Drafts:
     state = state_of(story, earlier[STATE], scale)
     files = files_of(story, earlier[FILES], state.directory)
     holding, gone = decisions(story, earlier[DECISIONS])
-    decided, rules = decision_lines(holding, story, scale), rule_lines(story, earlier[RULES])
-    told = {identity(line.text) for line in (*decided, *rules)}
+    decided, rules = decision_lines(holding, story, scale), rule_lines(story, earlier[RULES], request.rules)
+    decided = [line for line in decided if line.text not in request.rules]
+    told = {identity(text) for text in (*(line.text for line in (*decided, *rules)), *request.rules)}
     goals = [line for line in goal_lines(story, earlier[GOAL], scale) if identity(line.text) not in told]
     return {
         GOAL: _marked(goals, gone),
@@ -115,10 +124,10 @@ def _drafts(story: Story, request: SummaryRequest) -> Drafts:
 
 def _marked(lines: Sequence[Line], gone: Sequence[Decision]) -> list[Line]:
     """Where a decision is quoted that no longer holds, that is said."""
-    starts = [decision.sentence[:60] for decision in gone]
+    starts = [decision.text[:60] for decision in gone]
     return [
-        replace(line, text=f"{line.text} (superseded later)")
-        if any(start in line.text for start in starts) and not line.text.endswith("(superseded later)")
+        replace(line, text=f"{line.text} {SUPERSEDED}")
+        if any(start in line.text for start in starts) and not line.text.endswith(SUPERSEDED)
         else line
         for line in lines
     ]

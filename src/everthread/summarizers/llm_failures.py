@@ -13,7 +13,7 @@ from everthread.errors import SummaryError, WireError
 _TOO_LONG = frozenset({"prompt_too_long", "max_tokens_too_large", "payload_too_large"})
 _MISSING = frozenset({401, 402, 403, 404})
 _PASSING = frozenset({408, 409, 425, 429})
-_NETWORK = re.compile(r"timeout|connect|network|transport|protocol|jsondecode")
+_NETWORK = re.compile(r"timeout|connect|unreach|network|transport|protocol|jsondecode")
 _NO_ACCESS = re.compile(r"authenticat|unauthori[sz]ed|credential|api[ _-]?key|no provider|not configured")
 _SHOWN = 300
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from everthread.core.injected import strip_injected
 from everthread.core.messages import (
     CALL_BLOCKS,
     REASONING_BLOCKS,
@@ -25,7 +26,7 @@ from everthread.core.messages import (
 )
 from everthread.core.redaction import redact
 from everthread.core.toolkinds import clip, one_line
-from everthread.core.transcript import spans, strip_injected
+from everthread.core.transcript import spans
 
 OPEN, CLOSE = "⟦", "⟧"
 _MATERIAL = str.maketrans({OPEN: "[", CLOSE: "]"})

@@ -1,46 +1,111 @@
 """Facts that later summaries must not lose, though the messages that stated them are long gone.
 
-Decisions, what the user named, and the errors of the last third. They are no second summary: those that the next one
-lacks are added to it.
+Decisions, what the user named or wants remembered, figures, commands, and the errors of the last third. They are no
+second summary: those that the next one lacks are added to it, as far as there is room.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from everthread.core.facts import DECISION, Fact
-from everthread.core.mentions import ERROR, HASH, IDENTIFIER, URL, VALUE
-from everthread.core.terms import query_terms
+from everthread.core.decisions import reasoned, statements, taken_back
+from everthread.core.facts import COMMAND, DECISION, FIGURE, NOTE, Fact
+from everthread.core.figures import shape
+from everthread.core.mentions import ERROR, HASH, IDENTIFIER, PATH, URL, VALUE
 
-MOST = 400
+MOST = {DECISION: 80, ERROR: 160, FIGURE: 120, COMMAND: 200, NOTE: 60}
+"""So many facts of a kind are held on to; of names of all kinds `NAMES`."""
+NAMES = 240
 AGED = 0.95
 """What a fact weighs after each compaction, of what it weighed before."""
-SAME = 0.4
-"""A decision was spoken of again where so many of its terms come up, and at least two."""
-_NAMED = frozenset({IDENTIFIER, HASH, URL, VALUE})
+LATE = 0.6
+"""Errors before this part of the thread are past."""
+TWINS = 3.0
+"""What it adds to a name's weight that the user told it apart from one that looks like it."""
+DECIDED = 10.0
+"""What a statement weighs that took back a decision."""
+MOST_GONE = 60
+_NAMED = frozenset({NOTE, IDENTIFIER, HASH, URL, VALUE, PATH})
 
 Spoken = Sequence[tuple[int, str]]
 """What the user said, each with its place in the thread."""
 
 
-def carry(known: Sequence[Fact], new: Sequence[Fact], spoken: Spoken, size: int) -> tuple[Fact, ...]:
+@dataclass(frozen=True, slots=True)
+class Carried:
+    facts: tuple[Fact, ...]
+    gone: tuple[str, ...]
+    """Decisions that were taken back, in their words: a summary that still tells one says so."""
+
+
+def carry(known: Sequence[Fact], new: Sequence[Fact], spoken: Spoken, gone: Sequence[str], size: int) -> Carried:
     """What to hold on to, the weightiest first. `size`: how many messages the thread has; `where` counts in them."""
-    facts = {(fact.kind, fact.value): replace(fact, weight=round(fact.weight * AGED, 4)) for fact in known}
+    facts = {_key(fact): replace(fact, weight=round(fact.weight * AGED, 4)) for fact in known}
     for fact in new:
-        if fact.kind == DECISION or (fact.by_user and fact.kind in _NAMED):
-            facts[fact.kind, fact.value] = fact
+        if fact.kind == FIGURE:
+            facts[_key(fact)] = _again(facts.get(_key(fact)), fact)
+        elif fact.kind == DECISION:
+            if fact.by_user or reasoned(fact.value):
+                facts[_key(fact)] = fact
+        elif fact.kind == COMMAND or (fact.held and not fact.by_user):
+            facts[_key(fact)] = fact
+        elif fact.by_user and fact.kind in _NAMED:
+            facts[_key(fact)] = replace(fact, weight=fact.weight * TWINS) if fact.held else fact
     for fact in _telling(new):
-        facts[fact.kind, fact.value] = fact
-    terms = [(place, frozenset(query_terms(said))) for place, said in spoken]
-    kept = (
+        facts[_key(fact)] = fact
+    settled = [fact for fact in facts.values() if fact.kind == DECISION]
+    again = {fact.value for fact in new if fact.kind == DECISION}
+    holding, past = _settled(
+        sorted(settled, key=lambda fact: fact.where), spoken, [text for text in gone if text not in again]
+    )
+    others = [
         fact
         for fact in facts.values()
-        if not (fact.kind == ERROR and 5 * fact.where < 3 * size)
-        and not (fact.kind == DECISION and _spoken_of_again(fact, terms))
-    )
-    return tuple(sorted(kept, key=lambda fact: -fact.weight)[:MOST])
+        if fact.kind != DECISION and not (fact.kind == ERROR and fact.where < LATE * size)
+    ]
+    return Carried(tuple(_most([*holding, *others])), tuple(past[-MOST_GONE:]))
+
+
+def _key(fact: Fact) -> tuple[str, str]:
+    """Figures that are told in the same words are one: the last is what counts."""
+    return fact.kind, shape(fact.value) if fact.kind == FIGURE else fact.value
+
+
+def _again(before: Fact | None, fact: Fact) -> Fact:
+    """A figure; what comes again and again is routine and weighs less each time."""
+    times = 1 + (before.mentions if before and before.value != fact.value else 0)
+    return replace(fact, mentions=times, weight=round(fact.weight / times, 4))
+
+
+def _most(facts: Sequence[Fact]) -> list[Fact]:
+    """The weightiest first, of each kind so many."""
+    left = Counter(MOST | {"": NAMES})
+    kept = []
+    for fact in sorted(facts, key=lambda fact: -fact.weight):
+        group = fact.kind if fact.kind in MOST else ""
+        if left[group] > 0:
+            left[group] -= 1
+            kept.append(fact)
+    return kept
+
+
+def _settled(decisions: Sequence[Fact], spoken: Spoken, gone: Sequence[str]) -> tuple[list[Fact], list[str]]:
+    """The decisions that hold after all the user said, and the texts of those that do not."""
+    holding = [fact for fact in decisions if fact.value not in gone]
+    past = list(gone)
+    for place, said in spoken:
+        for statement in statements(said):
+            before = [fact for fact in holding if fact.where <= place]
+            lost = [before[number].value for number in taken_back(statement, [fact.value for fact in before])]
+            holding = [fact for fact in holding if fact.value not in lost]
+            past += lost
+            new = all(statement.text not in fact.value for fact in holding) and statement.text not in past
+            if new and (lost or taken_back(statement, past)):
+                holding.append(Fact(DECISION, statement.text, DECIDED, place, by_user=True))
+    return holding, list(dict.fromkeys(past))
 
 
 def _telling(facts: Sequence[Fact]) -> Iterable[Fact]:
@@ -59,9 +124,3 @@ def _says(error: str) -> int:
 
 _COUNT = re.compile(r"\b\d+ (?:failed|failures?|errors?)\b|\bexit|^\W*(?:FAILED|FAIL)\b", re.IGNORECASE)
 _NAMED_ERROR = re.compile(r"(?:Error|Exception|\b[Ee]rror\b.{0,12}|ERROR|FATAL|fatal):? .{8}")
-
-
-def _spoken_of_again(decision: Fact, spoken: Sequence[tuple[int, frozenset[str]]]) -> bool:
-    """Whether the user came back to it: it may hold no longer, and whoever writes the summary has read why."""
-    own = {term for term in query_terms(decision.value) if len(term) > 3 or not term.isascii()}
-    return any(place > decision.where and len(own & later) >= max(2, SAME * len(own)) for place, later in spoken)

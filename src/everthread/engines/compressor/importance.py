@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from everthread.core.facts import DECISION, RULE, Fact, MessageFacts
+from everthread.core.facts import DECISION, NOTE, RULE, Fact, MessageFacts
 from everthread.core.mentions import ERROR
 from everthread.core.messages import Message, text_of
 from everthread.core.transcript import user_text
@@ -15,9 +15,11 @@ EXCERPT = 360
 """Characters of one quote."""
 SHORT = 15
 """So few characters say nothing."""
+LEAST = 6.0
+"""A message with a lower score says nothing that must be quoted."""
 LIKE = 40
 """So many characters at both ends tell a text."""
-KINDS = {RULE: 3.0, DECISION: 3.0, ERROR: 1.5}
+KINDS = {RULE: 3.0, DECISION: 3.0, NOTE: 2.0, ERROR: 1.5}
 
 
 def scores(found: Sequence[MessageFacts], ranked: Sequence[Fact]) -> list[float]:
@@ -59,7 +61,7 @@ def worth_quoting(
         role = message.get("role")
         settles = role == "assistant" and any(fact.kind == DECISION for fact in found[place].facts)
         said = " ".join((user_text(message) if role == "user" else text_of(message) if settles else "").split())
-        if len(said) > SHORT:
+        if len(said) > SHORT and points[place] >= LEAST:
             text = said if len(said) <= EXCERPT else f"{said[: EXCERPT - 60].rstrip()} … {said[-50:].lstrip()}"
             weight = points[place] * (3.0 if role == "user" else 1.0)
             weighed.append((weight, Quote(place, said, f"> #{ids[place]} {role}: {text}")))

@@ -31,6 +31,8 @@ class ThreadState:
     rules: tuple[str, ...] = ()
     facts: tuple[Fact, ...] = ()
     """Decisions, errors and what the user named; `where` counts the thread's messages."""
+    gone: tuple[str, ...] = ()
+    """Decisions that hold no longer."""
     seen: int = 0
     """How many messages were covered so far."""
 
@@ -39,10 +41,11 @@ class ThreadState:
         known = {entry.name for entry in fields(cls)}
         found = {key: value for key, value in state.items() if key in known}
         rules, facts = tuple(state.get("rules", ())), tuple(Fact(**fact) for fact in state.get("facts", ()))
-        return cls(**(found | {"rules": rules, "facts": facts}))
+        return cls(**(found | {"rules": rules, "facts": facts, "gone": tuple(state.get("gone", ()))}))
 
     def dump(self) -> dict[str, Any]:
-        return asdict(self) | {"rules": list(self.rules), "facts": [asdict(fact) for fact in self.facts]}
+        lists = {"rules": list(self.rules), "facts": [asdict(fact) for fact in self.facts], "gone": list(self.gone)}
+        return asdict(self) | lists
 
     def after(self, previous: Sections, middle: Messages, read: Sequence[Read], covered: Sequence[int]) -> ThreadState:
         """What is known once these messages are covered."""
@@ -53,14 +56,16 @@ class ThreadState:
             files[path] = CHANGED if files.pop(path, "") == CHANGED else action
         pinned = dict.fromkeys([*self.rules, *pins.pinned_in(previous.get(RULES, ""))])
         rules = pins.rules_in_force(list(pinned), read, covered)
+        carried_on = self._carried(read, covered)
         return ThreadState(
             files=dict(list(files.items())[-MOST_FILES:]),
             rules=tuple(rules),
-            facts=self._carried(read, covered),
+            facts=carried_on.facts,
+            gone=carried_on.gone,
             seen=self.seen + len(covered),
         )
 
-    def _carried(self, read: Sequence[Read], covered: Sequence[int]) -> tuple[Fact, ...]:
+    def _carried(self, read: Sequence[Read], covered: Sequence[int]) -> carried.Carried:
         ranked = rank(read[index].facts for index in covered)
         new = [replace(fact, where=self.seen + fact.where) for fact in ranked]
         first = covered[0] if covered else 0
@@ -69,7 +74,7 @@ class ThreadState:
             for index in range(first, len(read))
             if (said := user_text(read[index].message))
         ]
-        return carried.carry(self.facts, new, spoken, self.seen + len(read) - first)
+        return carried.carry(self.facts, new, spoken, self.gone, self.seen + len(read) - first)
 
     def files_by_weight(self) -> list[str]:
         """Changed files before read ones, the latest first."""

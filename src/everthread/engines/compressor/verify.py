@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from everthread.core.facts import DECISION, RULE, Fact
-from everthread.core.mentions import ERROR, HASH, Token, checkable_tokens
+from everthread.core.errorlines import says_nothing
+from everthread.core.facts import COMMAND, RULE, Fact
+from everthread.core.mentions import ERROR, HASH, VALUE, Token, checkable_tokens
 from everthread.core.messages import Messages, calls_of, results_of, text_of
 from everthread.core.summary import without_summary
 
 UNVERIFIED = "(unverified)"
+TOLD, TOLD_COMMAND = 120, 82
+"""A fact of which a text holds so many characters is told."""
 TOP = 80
 """So many of the best-ranked facts are looked for."""
 
@@ -90,31 +93,17 @@ def _continues(text: str, place: int) -> bool:
 
 def missing_facts(facts: Sequence[Fact], text: str) -> tuple[int, list[Fact]]:
     """How many facts are looked for, and those the text lacks."""
-    wanted = [fact for fact in facts if fact.kind != RULE]
-    return len(wanted), [fact for fact in wanted if fact.value not in text]
+    wanted = [fact for fact in facts if _is_wanted(fact)]
+    return len(wanted), [fact for fact in wanted if beginning(fact) not in text]
 
 
-def fact_lines(facts: Iterable[Fact], room: int, count: Callable[[str], int]) -> tuple[list[str], list[str], int]:
-    """Decisions, and the other facts, as lines within so many tokens; and how many they are.
+def _is_wanted(fact: Fact) -> bool:
+    """Rules are pinned; a plain number in an output, or that something failed, is nothing to look for."""
+    return fact.kind != RULE and not (fact.kind == VALUE and not fact.by_user) and not says_nothing(fact.value)
 
-    What needs no line of its own shares one with others of its kind.
-    """
-    decisions: list[str] = []
-    lines: list[str] = []
-    grouped: dict[str, list[str]] = {}
-    added = 0
-    for fact in facts:
-        alone = fact.kind == DECISION or fact.quote != ""
-        line = f"- {fact.quote or fact.value}" if alone else f"{fact.value}, "
-        cost = count(line) + 1 + (0 if alone or fact.kind in grouped else 4)
-        if cost > room:
-            continue
-        room -= cost
-        added += 1
-        if alone:
-            (decisions if fact.kind == DECISION else lines).append(line)
-        else:
-            grouped.setdefault(fact.kind, []).append(fact.value)
-    for kind, values in grouped.items():
-        lines.append(f"- errors: {' | '.join(values)}" if kind == ERROR else f"- {kind}: {', '.join(values)}")
-    return decisions, lines, added
+
+def beginning(fact: Fact) -> str:
+    """What tells a fact: a text that holds it holds the fact. A command is told on one line."""
+    if fact.kind == COMMAND:
+        return " ".join(fact.value.split()).replace("`", "'")[:TOLD_COMMAND].rstrip()
+    return fact.value[:TOLD]

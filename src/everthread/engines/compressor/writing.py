@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from everthread.core.facts import Fact, rank
+from everthread.core.decisions import SUPERSEDED, reasoned
+from everthread.core.facts import DECISION, Fact, rank
 from everthread.core.redaction import redact
 from everthread.core.summary import (
     CRITICAL,
@@ -23,6 +24,7 @@ from everthread.core.summary import (
     render_sections,
 )
 from everthread.engines.compressor import importance, pins, verify
+from everthread.engines.compressor.additions import Additions
 from everthread.engines.compressor.cutting import Plan
 from everthread.engines.compressor.importance import Quote
 from everthread.engines.compressor.state import ThreadState
@@ -30,6 +32,14 @@ from everthread.engines.compressor.task import request_text, unfulfilled
 from everthread.engines.compressor.texts import text as text_file
 
 Count = Callable[[str], int]
+
+SPARE = 12
+"""Tokens that are left free."""
+LESSER = 400
+AMPLE = 4_000
+"""In a smaller room than this there are fewer quotations."""
+GONE = 60
+"""So many characters tell a decision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +59,12 @@ class Frame:
     """Messages worth quoting, the best first."""
     facts: list[Fact]
     """What must not be lacking, the most important first."""
+    lesser: list[Fact]
+    """What is told too where there is room."""
     files: list[str]
     """Every file the thread touched, changed ones first."""
+    gone: tuple[str, ...]
+    """Decisions that hold no longer."""
     warnings: tuple[str, ...]
 
 
@@ -69,16 +83,21 @@ def frame(plan: Plan, state: ThreadState, ids: Sequence[int], count: Count, *, i
     found = [plan.read[index].facts for index in plan.covered]
     ranked = rank(found)
     numbers = [ids[index] for index in plan.covered]
-    quotes = importance.worth_quoting(plan.middle, numbers, importance.scores(found, ranked), found)
+    worth = importance.worth_quoting(plan.middle, numbers, importance.scores(found, ranked), found)
+    quotes = [quote for quote in worth if not _tells(quote.said, state.gone)]
     room = max(plan.budget - sum(map(count, (marker, SUMMARY_END, task, pinned))) - 8, 40)
-    quoting = min(important, room // 8) if quotes else 0
+    quoting = min(important, room // (8 if room > AMPLE else 16)) if quotes else 0
+    reserved = min(max(room // 8, sum(len(fact.value) for fact in state.facts) // 4), room * 2 // 5)
     warnings = (f"{left_out} of the user's standing rules had no room in the summary",) if left_out else ()
     facts: dict[str, Fact] = {}
     for fact in (*state.facts, *ranked[: verify.TOP]):
-        facts.setdefault(fact.value, fact)
+        echoes = fact.kind == DECISION and not (fact.by_user or reasoned(fact.value))
+        if not echoes and not _tells(f"{fact.value}\n{fact.quote}", state.gone):
+            facts.setdefault(fact.value, fact)
     return Frame(
-        marker, task, pinned, room, room - quoting - room // 8, quoting, quotes, [*facts.values()],
-        state.files_by_weight(), warnings,
+        marker, task, pinned, room, room - quoting - reserved, quoting, quotes, [*facts.values()],
+        ranked[verify.TOP : verify.TOP + LESSER],
+        state.files_by_weight(), state.gone, warnings,
     )  # fmt: skip
 
 
@@ -105,6 +124,7 @@ def write(
     sections = {name: _defused(text) for name, text in draft.sections.items()}
     sections[TASK] = ""
     sections[RULES] = _without_pinned(pins.without_pins(sections.get(RULES, "")), made.pins)
+    sections = {name: _settled(text, made.gone, drop=name == DECISIONS) for name, text in sections.items()}
     sources = verify.haystack(plan.messages, plan.previous.values())
     checked = unknown = 0
     for name, text in sections.items():
@@ -114,18 +134,26 @@ def write(
     sections = fit(sections, made.draft - overhead, count)
     body = render_sections(sections, template=template, brief=small)
     quotes = importance.quotes(made.quotes, "\n".join((body, made.task, made.pins)), made.quoting, count)
-    wanted, missing = verify.missing_facts(made.facts, "\n".join((body, made.task, made.pins, quotes)))
-    left = made.room - count(body) - count(quotes)
-    files, left = _files(made.files, body, left, count)
-    decisions, lines, added = verify.fact_lines(missing, left - 8, count)
-    for name, new in ((FILES, files), (DECISIONS, decisions), (CRITICAL, lines)):
-        sections[name] = "\n".join(filter(None, (sections.get(name, ""), *new)))
-    sections[TASK] = made.task
-    sections[RULES] = "\n".join(filter(None, (made.pins, sections[RULES])))
-    body = render_sections(sections, template=template, brief=small)
-    text = "\n\n".join(filter(None, (made.marker, body, quotes, SUMMARY_END)))
-    figures = Verification(wanted, wanted - len(missing), added, checked, unknown)
-    return Written(redact(text), figures, made.warnings)
+    files, left = _files(made.files, body, made.room - count(body) - count(quotes), count)
+    told = "\n".join((body, *files, made.task, made.pins, quotes))
+    wanted, missing = verify.missing_facts(made.facts, told)
+    more = Additions(left - 8, count)
+    more.share_out(missing)
+    figures = Verification(wanted, wanted - len(missing), more.added, checked, unknown)
+
+    def whole() -> str:
+        full = dict(sections)
+        for name, new in ((FILES, files), (DECISIONS, more.decisions), (CRITICAL, more.lines)):
+            full[name] = "\n".join(filter(None, (full.get(name, ""), *new)))
+        full[TASK] = made.task
+        full[RULES] = "\n".join(filter(None, (made.pins, full[RULES])))
+        shown = render_sections(full, template=template, brief=small)
+        return "\n\n".join(filter(None, (made.marker, shown, quotes, SUMMARY_END)))
+
+    # Counting piece by piece is a little too careful: what is left in the end goes to lesser facts.
+    more.room = plan.budget - count(whole()) - SPARE
+    more.share_out([*missing, *verify.missing_facts(made.lesser, told)[1]])
+    return Written(redact(whole()), figures, made.warnings)
 
 
 def fit(sections: Sections, room: int, count: Count) -> Sections:
@@ -161,6 +189,21 @@ def _files(paths: Sequence[str], body: str, room: int, count: Count) -> tuple[li
 def _defused(text: str) -> str:
     """No words of a summary can end it or begin another."""
     return re.sub(r"\[(END OF )?EVERTHREAD SUMMARY", r"(\1EVERTHREAD SUMMARY", text)
+
+
+def _settled(text: str, gone: Sequence[str], *, drop: bool) -> str:
+    """Lines that tell a decision which holds no longer say so; `drop`: they go, the decision being all they tell."""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        past = _tells(line, gone)
+        if not (past and drop):
+            lines.append(f"{line} {SUPERSEDED}" if past and SUPERSEDED not in line else line)
+    return "\n".join(lines)
+
+
+def _tells(text: str, gone: Sequence[str]) -> bool:
+    """Whether a text tells one of the decisions that hold no longer."""
+    return any(decision[:GONE] in text for decision in gone)
 
 
 def _without_pinned(text: str, pinned: str) -> str:

@@ -1,0 +1,84 @@
+"""Other software to be measured against, each in an environment of its own under `.venv-peers/`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import venv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+ENVIRONMENTS = HERE.parents[1] / ".venv-peers"
+INSTALLING = 300
+"""Seconds; a machine without a package index is told apart from a slow one."""
+
+
+class PeerAbsentError(Exception):
+    """The peer cannot be installed or started here; the message says why."""
+
+
+class Peer:
+    """A peer's process: lines of JSON there and back."""
+
+    def __init__(self, name: str) -> None:
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - lives as long as the process
+        self._process = subprocess.Popen(  # noqa: S603 - our own script in our own environment
+            [str(environment(name)), str(HERE / f"{name}_peer.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            encoding="utf-8",
+        )
+
+    def ask(self, line: dict[str, Any], answer: Callable[[dict[str, Any]], dict[str, Any]] | None = None) -> Any:
+        """What the peer answers. What it asks back (a line with `ask`) is answered by `answer`."""
+        while True:
+            process = self._process
+            assert process.stdin is not None
+            assert process.stdout is not None
+            try:
+                process.stdin.write(json.dumps(line) + "\n")
+                process.stdin.flush()
+            except BrokenPipeError:
+                pass  # it is gone: its last words are read below
+            heard = process.stdout.readline()
+            if not heard:
+                raise PeerAbsentError(self._last_words())
+            found = json.loads(heard)
+            if "ask" not in found or answer is None:
+                return found
+            line = answer(found)
+
+    def close(self) -> None:
+        self._process.communicate()
+        self._errors.close()
+
+    def _last_words(self) -> str:
+        code = self._process.wait()
+        self._errors.seek(0)
+        return self._errors.read().strip().split("\n")[-1] or f"it ended with code {code}"
+
+
+def environment(name: str) -> Path:
+    """The Python of a peer's environment, which is made when it is first asked for."""
+    folder = ENVIRONMENTS / name
+    python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+    wanted = (HERE / f"{name}.txt").read_text("utf-8")
+    ready = folder / "installed.txt"
+    if ready.exists() and ready.read_text("utf-8") == wanted:
+        return python
+    command = [str(python), "-m", "pip", "install", "--quiet", "-r", str(HERE / f"{name}.txt")]
+    try:
+        venv.create(folder, with_pip=True, clear=True)
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALLING)  # noqa: S603 - as above
+    except subprocess.CalledProcessError as error:
+        raise PeerAbsentError(error.stderr.strip().split("\n")[-1]) from error
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise PeerAbsentError(str(error)) from error
+    ready.write_text(wanted, "utf-8")
+    return python

@@ -1,0 +1,77 @@
+"""LangChain, in an environment of its own: one JSON line in, one out, until the input ends.
+
+    {"do": "summarize", "keep": K, "trim": N or null, "messages": […]}
+        SummarizationMiddleware keeps the last K tokens and asks for a summary of (the last N tokens of) what stands
+        before: {"ask": [[id, text], …]} goes out, {"summary": text} must come back, {"summary", "kept": [ids]} ends it.
+    {"do": "trim", "most": K, "messages": […]}
+        trim_messages: {"kept": [ids]}.
+
+Messages are OpenAI chat dicts with an `id` and the `tokens` they have.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from langchain.agents.middleware import SummarizationMiddleware  # type: ignore[import-not-found] # its own environment
+from langchain_core.language_models.fake_chat_models import FakeListChatModel  # type: ignore[import-not-found] # its own environment
+from langchain_core.messages import BaseMessage, RemoveMessage, convert_to_messages, trim_messages  # type: ignore[import-not-found] # its own environment
+
+Line = dict[str, Any]
+
+
+def main() -> None:
+    for line in sys.stdin:
+        asked = json.loads(line)
+        sizes = {message["id"]: (message.pop("tokens"), len(message["content"])) for message in asked["messages"]}
+        messages = convert_to_messages(asked["messages"])
+
+        def count(some: Any, sizes: dict[str, tuple[int, int]] = sizes) -> int:
+            return sum(_tokens(message, *sizes[str(message.id)]) for message in some)
+
+        say(summarize(asked, messages, count) if asked["do"] == "summarize" else trim(asked, messages, count))
+
+
+def _tokens(message: BaseMessage, tokens: int, length: int) -> int:
+    """Of a message that was cut its share."""
+    here = len(message.content)
+    return tokens if here == length else 4 + tokens * here // length
+
+
+def summarize(asked: Line, messages: list[BaseMessage], count: Any) -> Line:
+    written: list[str] = []
+
+    def summarizer(some: list[BaseMessage]) -> str:
+        say({"ask": [[message.id, message.content] for message in some]})
+        written.append(json.loads(sys.stdin.readline())["summary"])
+        return written[-1]
+
+    middleware: Any = SummarizationMiddleware(
+        FakeListChatModel(responses=["unused"]),
+        trigger=("messages", 1),
+        keep=("tokens", max(asked["keep"], 1)),
+        token_counter=count,
+        trim_tokens_to_summarize=asked["trim"],
+        summarizer=summarizer,
+    )
+    update = middleware.before_model({"messages": messages}, None)
+    if update is None:
+        return {"summary": None, "kept": [message.id for message in messages]}
+    new = [message for message in update["messages"] if not isinstance(message, RemoveMessage)]
+    return {"summary": new[0].content, "kept": [message.id for message in new[1:]]}
+
+
+def trim(asked: Line, messages: list[BaseMessage], count: Any) -> Line:
+    kept = trim_messages(messages, max_tokens=asked["most"], token_counter=count, strategy="last", start_on="human")
+    return {"kept": [message.id for message in kept]}
+
+
+def say(line: Line) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
