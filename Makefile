@@ -32,7 +32,7 @@ types: $(READY)
 
 unit: $(READY)
 	$(BIN)/pytest -n 2 --cov --cov-report=
-	$(BIN)/coverage report --include='src/everthread/core/*,src/everthread/wire/*' --fail-under=100
+	$(BIN)/coverage report --fail-under=100
 
 torture: $(READY) ## the long runs: thousands of kills, crashes of the server, long sequences
 	$(BIN)/pytest tests/torture

@@ -10,6 +10,7 @@ The tree:
     models/     how a model is reached: the official clients, retry, fallback, windows, a local model
     stores/     where conversations live: SQLite, PostgreSQL
     session/    the heart: prepare, send, record; compaction, recovery, events
+    agent/      a conversation whose model can do things: the tool loop, tools, memory, slash commands
     config      config.yaml
     compose     where the parts are put together
     lab/        a provider that can be told what to do
@@ -40,7 +41,8 @@ from everthread.errors import (
 )
 
 if TYPE_CHECKING:
-    from everthread.compose import acompress, compress, open_conversation, open_store
+    from everthread.agent.loop import Agent
+    from everthread.compose import acompress, compress, open_agent, open_conversation, open_store
     from everthread.config import Config, load_config
     from everthread.core.caching import apply_cache_control
     from everthread.core.overflow import ErrorVerdict, classify_error
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from everthread.session.conversation import Conversation
 
 __all__ = [
+    "Agent",
     "CanonicalUsage",
     "Compaction",
     "Config",
@@ -83,6 +86,7 @@ __all__ = [
     "estimate_request_tokens",
     "load_config",
     "normalize_usage",
+    "open_agent",
     "open_conversation",
     "open_store",
     "redact",
@@ -92,6 +96,7 @@ __all__ = [
 ]
 
 _PLACES = {
+    "Agent": "agent.loop",
     "CanonicalUsage": "core.usage",
     "Compaction": "core.summary",
     "Config": "config",
@@ -108,6 +113,7 @@ _PLACES = {
     "estimate_request_tokens": "core.tokens",
     "load_config": "config",
     "normalize_usage": "core.usage",
+    "open_agent": "compose",
     "open_conversation": "compose",
     "open_store": "compose",
     "redact": "core.redaction",

@@ -18,6 +18,7 @@ import platformdirs
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from everthread.agent import limits
 from everthread.core import budget
 from everthread.core.redaction import redact
 from everthread.errors import ConfigError
@@ -168,6 +169,20 @@ class ToolOutputOptions(Options):
         return self
 
 
+class AgentOptions(Options):
+    """The agent of `chat` and `run`. What it may do without asking stands in `approvals.txt` in the home."""
+
+    max_rounds: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        limits.MAX_ROUNDS, description="Rounds of tool calls in one turn; then it must say where it stands."
+    )
+    parallel: Annotated[int, Field(ge=1, le=64)] = Field(
+        limits.PARALLEL, description="Tools that run at the same time."
+    )
+    instructions_chars: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
+        limits.INSTRUCTIONS_CHARS, description="How much of the project's AGENTS.md enters the system prompt."
+    )
+
+
 class StoreOptions(Options):
     """Where conversations live."""
 
@@ -185,6 +200,7 @@ class Config(Options):
     auxiliary: AuxiliaryOptions = AuxiliaryOptions()
     prompt_caching: PromptCachingOptions = PromptCachingOptions()
     tool_output: ToolOutputOptions = ToolOutputOptions()
+    agent: AgentOptions = AgentOptions()
     store: StoreOptions = StoreOptions()
     engines: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="Options of single engines, by the engine's name; the engine checks them."

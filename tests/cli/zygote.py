@@ -5,24 +5,36 @@ What runs is a real process of its own: own memory, own standard streams, own en
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import runpy
 import socket
 import sys
+import termios
 import traceback
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
 # What the command loads anyway; its own modules are loaded by the fork, under the fork's environment.
 PRELOADED = (
     "apsw",
+    "genai_prices",
+    "httpx2",
+    "openai.resources.chat.completions",
+    "prompt_toolkit",
     "pydantic",
     "rich.console",
+    "rich.live",
+    "rich.markdown",
     "rich.table",
     "typer",
     "yaml",
+    "everthread.agent.commands",
+    "everthread.agent.tools",
+    "everthread.compose",
     "everthread.config",
     "everthread.core.tokens",
     "everthread.stores.sql_store",
@@ -32,12 +44,15 @@ PRELOADED = (
     "everthread.summarizers.extractive",
     "everthread.core.facts",
     "everthread.core.redaction",
+    "everthread.models.choose",
+    "everthread.session.conversation",
 )
 
 
 def serve(connection: socket.socket) -> None:
     for name in PRELOADED:
         __import__(name)
+    _warm()
     while True:
         head, streams, _, _ = socket.recv_fds(connection, 8, 3)
         if not head:
@@ -53,9 +68,21 @@ def serve(connection: socket.socket) -> None:
         connection.sendall(os.waitstatus_to_exitcode(status).to_bytes(4, "big", signed=True))
 
 
+def _warm() -> None:
+    """Tables that are built at their first use, in every process anew."""
+    from everthread.core.cost import prices_for  # noqa: PLC0415 - loaded with the rest
+    from everthread.core.redaction import redact  # noqa: PLC0415
+
+    redact("nothing secret")
+    prices_for("gpt-4o", at=datetime.now(UTC))
+
+
 def _become(order: dict[str, Any], streams: Sequence[int]) -> NoReturn:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
+    if order["terminal"]:
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that Ctrl-C there reaches this process
     os.environ.clear()
     os.environ.update(order["environment"])
     os.chdir(order["directory"])
@@ -90,11 +117,27 @@ class Zygote:
         self._connection = connection
 
     def run(self, arguments: Sequence[str | bytes], environment: dict[str, str], streams: Sequence[int]) -> int:
+        self.start(arguments, environment, streams)
+        return self.wait()
+
+    def start(
+        self,
+        arguments: Sequence[str | bytes],
+        environment: dict[str, str],
+        streams: Sequence[int],
+        *,
+        terminal: bool = False,
+    ) -> None:
+        """Have a command begin. The next one begins after `wait`."""
         words = [os.fsdecode(word) for word in arguments]
-        order = {"arguments": words, "environment": environment, "directory": str(Path.cwd())}
+        order: dict[str, Any] = {"arguments": words, "environment": environment, "directory": str(Path.cwd())}
+        order["terminal"] = terminal
         data = json.dumps(order).encode()
         socket.send_fds(self._connection, [len(data).to_bytes(8, "big")], list(streams))
         self._connection.sendall(data)
+
+    def wait(self) -> int:
+        """The exit code of the command that was started."""
         return int.from_bytes(_exactly(self._connection, 4), "big", signed=True)
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.cost import Prices, cost, cost_of, prices_for
+from everthread.core.cost import Prices, cost, cost_of, prices_for, stated_window
 from everthread.core.usage import CanonicalUsage, normalize_usage
 from tests.shared_data import shared
 
@@ -124,3 +124,8 @@ def test_what_a_real_session_cost() -> None:
         dollars = cost_of(normalize_usage(call), call["model"], at=AT)
         assert dollars is not None
         assert float(dollars) == pytest.approx(call["cost_usd"], abs=1e-9)
+
+
+def test_the_window_a_price_table_states() -> None:
+    assert stated_window("claude-sonnet-4-5") in (None, 200_000, 1_000_000)
+    assert stated_window("no-such-model") is None

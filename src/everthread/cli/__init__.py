@@ -10,28 +10,18 @@ import sys
 import typer
 
 from everthread._version import __version__
-from everthread.cli import compress, config, db, insights, inspect, lab, models, plugins, sessions, tokens, usage
-from everthread.cli.output import visible
+from everthread.cli.loading import LazyGroup, announce
 from everthread.errors import EverthreadError, InputError
 
 app = typer.Typer(
     name="everthread",
+    cls=LazyGroup,
     help="Keeps a conversation with a language model going past the model's context window.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("tokens")(tokens.tokens)
-app.command("inspect")(inspect.inspect)
-app.command("compress")(compress.compress)
-app.add_typer(sessions.app, name="sessions")
-app.command("usage")(usage.usage)
-app.command("insights")(insights.insights)
-app.add_typer(plugins.app, name="plugins")
-app.add_typer(config.app, name="config")
-app.add_typer(models.app, name="models")
-app.add_typer(db.app, name="db")
-app.add_typer(lab.app, name="lab")
+announce(app)
 
 
 def _version(value: bool) -> None:
@@ -52,12 +42,17 @@ def main() -> None:
     try:
         app()
     except InputError as error:
-        typer.echo(visible(f"everthread: {error}"), err=True)
-        sys.exit(2)
+        sys.exit(_told(error, 2))
     except EverthreadError as error:
-        typer.echo(visible(f"everthread: {error}"), err=True)
-        sys.exit(1)
+        sys.exit(_told(error, 1))
     except BrokenPipeError:
         # The reader (head, less) has left; that is its right. Keep the interpreter from complaining at exit.
         sys.stderr.close()
         sys.exit(1)
+
+
+def _told(error: EverthreadError, code: int) -> int:
+    from everthread.cli.output import visible
+
+    typer.echo(visible(f"everthread: {error}"), err=True)
+    return code

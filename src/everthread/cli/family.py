@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 from everthread.cli.output import excerpt
 from everthread.core.redaction import redact
 from everthread.core.transcript import user_text
+from everthread.stores.family import started_by, subagents
 
 if TYPE_CHECKING:
     from everthread.stores.base import Session, Store
+
+__all__ = ["started_by", "state_of", "subagents", "threads", "title_of"]
 
 PAGE = 2_000
 FIRST = 20
@@ -24,23 +27,6 @@ async def threads(store: Store, tenant: str | None) -> list[str]:
         found |= dict.fromkeys(session.thread for session in page)
         read += len(page)
     return list(found)
-
-
-async def started_by(store: Store, thread: str) -> list[Session]:
-    """The first sessions of the threads that began in this one: subagents and branches."""
-    children = [child for session in await store.thread_sessions(thread) for child in await store.children(session.id)]
-    return [child for child in children if child.thread != thread]
-
-
-async def subagents(store: Store, thread: str) -> list[str]:
-    """The threads of a thread's subagents, and of theirs."""
-    found, waiting = [thread], [thread]
-    while waiting:
-        started = await started_by(store, waiting.pop())
-        fresh = [child.id for child in started if child.kind == "subagent" and child.id not in found]
-        found += fresh
-        waiting += fresh
-    return found[1:]
 
 
 async def title_of(store: Store, session: Session) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,9 +14,12 @@ from everthread.cli.output import console, counted, money, print_json, print_tab
 from everthread.cli.running import AsJson, StoreUrl, Tenant, with_store
 from everthread.cli.times import Since, Until, ago, iso, read_time
 from everthread.errors import InputError
+from everthread.stores.sums import figures, merged, row_of
 
 if TYPE_CHECKING:
     from everthread.stores.base import Store, UsageRecord, UsageRow
+
+__all__ = ["cost_text", "figures", "merged", "row_of", "usage"]
 
 
 def usage(
@@ -60,44 +63,6 @@ def usage(
         print_json({"thread": thread, "since": iso(first), "until": iso(last), "sums": sums} | listed)
     else:
         _print(thread, rows, records if calls else [], now)
-
-
-def row_of(record: UsageRecord) -> UsageRow:
-    """One call as a line of account."""
-    from everthread.stores.base import UsageRow
-
-    used, cost = record.usage, record.cost
-    row = UsageRow(
-        record.task, 1, used.input_tokens, used.output_tokens, used.cache_read_tokens, used.cache_write_tokens,
-        used.reasoning_tokens,
-    )  # fmt: skip
-    return replace(row, unpriced=1) if cost is None else replace(row, cost=cost)
-
-
-def merged(key: str, rows: Sequence[UsageRow]) -> UsageRow:
-    """Several lines as one."""
-    from everthread.stores.base import UsageRow
-
-    names = [field.name for field in fields(UsageRow) if field.name != "key"]
-    return UsageRow(key, **{name: sum(getattr(row, name) for row in rows) for name in names}) if rows else UsageRow(key)
-
-
-def figures(row: UsageRow) -> dict[str, Any]:
-    """The figures of a line of account. `cost` is null if one call has no price; `known_cost` is that of the others."""
-    return {
-        "calls": row.calls,
-        "input": row.input,
-        "cache_read": row.cache_read,
-        "cache_write": row.cache_write,
-        "output": row.output,
-        "reasoning": row.reasoning,
-        "prompt": row.prompt,
-        "total": row.prompt + row.output,
-        "cost": None if row.unpriced else float(row.cost),
-        "known_cost": float(row.cost),
-        "unpriced_calls": row.unpriced,
-        "cache_hit_share": row.cache_share,
-    }
 
 
 def cost_text(row: UsageRow) -> str:

@@ -147,9 +147,11 @@ def calls_of(message: Mapping[str, Any]) -> list[Call]:
     """The tool calls of an assistant message, in order."""
     if message.get("role") != "assistant":
         return []
-    calls = [_call_from_block(part) for part in parts_of(message) if kind_of(part) in CALL_BLOCKS]
-    raw = message.get("tool_calls")
-    for item in raw if isinstance(raw, list) else []:
+    content, raw = message.get("content"), message.get("tool_calls")
+    calls: list[Call] = []
+    if isinstance(content, list):
+        calls = [_call_from_block(part) for part in parts_of(message) if kind_of(part) in CALL_BLOCKS]
+    for item in raw if isinstance(raw, list) else ():
         if not isinstance(item, dict):
             continue
         function = item.get("function")
@@ -174,6 +176,8 @@ def results_of(message: Mapping[str, Any]) -> list[Result]:
     if message.get("role") == "tool":
         name = as_text(message.get("name"))
         return [Result(as_text(message.get("tool_call_id")), name, message.get("content"))]
+    if not isinstance(message.get("content"), list):
+        return []
     return [
         Result(as_text(part.get("tool_use_id")), "", part.get("content"))
         for part in parts_of(message)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from everthread.core.exchange import System
+from everthread.core.facts import rank
 from everthread.core.ladder import Strength
 from everthread.core.messages import Messages
 from everthread.core.pruning import prune
@@ -141,8 +142,9 @@ class ContextCompressor(ContextEngine):
     async def _compact(self, made: Plan, ids: Sequence[int], focus: str | None, *, manual: bool) -> Compaction:
         services, budget = self._services, self._services.budget
         count = services.counter.text
-        known = self._thread.after(made.previous, made.middle, made.read, made.covered)
-        around = frame(made, known, ids, count, important=budget.important, small=budget.small)
+        ranked = rank(made.read[index].facts for index in made.covered)
+        known = self._thread.after(made, ranked)
+        around = frame(made, known, ranked, ids, count, important=budget.important, small=budget.small)
         request = SummaryRequest(
             messages=made.middle, pruned=made.pruned, budget=around.draft,
             previous=made.previous, task=around.task, focus=focus, ids=[ids[index] for index in made.covered],

@@ -7,16 +7,17 @@ Relevant Files and Critical Context; a summary that forgets a file does not make
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from everthread.core.facts import Fact, rank
+from everthread.core.facts import Fact
 from everthread.core.mentions import PATH, checkable_tokens
 from everthread.core.messages import Messages, calls_of
-from everthread.core.summary import FILES, RULES, Sections
+from everthread.core.summary import FILES, RULES
 from everthread.core.toolkinds import action_of
 from everthread.core.transcript import user_text
 from everthread.engines.compressor import carried, pins, verify
+from everthread.engines.compressor.cutting import Plan
 from everthread.engines.compressor.reading import Read
 
 MOST_FILES = 2_000
@@ -44,11 +45,12 @@ class ThreadState:
         return cls(**(found | {"rules": rules, "facts": facts, "gone": tuple(state.get("gone", ()))}))
 
     def dump(self) -> dict[str, Any]:
-        lists = {"rules": list(self.rules), "facts": [asdict(fact) for fact in self.facts], "gone": list(self.gone)}
-        return asdict(self) | lists
+        lists = {"rules": list(self.rules), "facts": [_plain(fact) for fact in self.facts], "gone": list(self.gone)}
+        return {"files": dict(self.files), "seen": self.seen} | lists
 
-    def after(self, previous: Sections, middle: Messages, read: Sequence[Read], covered: Sequence[int]) -> ThreadState:
-        """What is known once these messages are covered."""
+    def after(self, plan: Plan, ranked: Sequence[Fact]) -> ThreadState:
+        """What is known once the messages of the plan's middle are covered; `ranked` are their facts."""
+        previous, middle, read, covered = plan.previous, plan.middle, plan.read, plan.covered
         told = checkable_tokens(verify.verified(previous.get(FILES, "")))
         listed = [token.value for token in told if token.kind == PATH]
         files = {**dict.fromkeys(listed, KNOWN), **self.files}
@@ -56,7 +58,7 @@ class ThreadState:
             files[path] = CHANGED if files.pop(path, "") == CHANGED else action
         pinned = dict.fromkeys([*self.rules, *pins.pinned_in(previous.get(RULES, ""))])
         rules = pins.rules_in_force(list(pinned), read, covered)
-        carried_on = self._carried(read, covered)
+        carried_on = self._carried(read, covered, ranked)
         return ThreadState(
             files=dict(list(files.items())[-MOST_FILES:]),
             rules=tuple(rules),
@@ -65,9 +67,8 @@ class ThreadState:
             seen=self.seen + len(covered),
         )
 
-    def _carried(self, read: Sequence[Read], covered: Sequence[int]) -> carried.Carried:
-        ranked = rank(read[index].facts for index in covered)
-        new = [replace(fact, where=self.seen + fact.where) for fact in ranked]
+    def _carried(self, read: Sequence[Read], covered: Sequence[int], ranked: Sequence[Fact]) -> carried.Carried:
+        new = [replace(fact, where=self.seen + fact.where) for fact in ranked] if self.seen else list(ranked)
         first = covered[0] if covered else 0
         spoken = [
             (self.seen + index - first, said)
@@ -80,6 +81,14 @@ class ThreadState:
         """Changed files before read ones, the latest first."""
         latest = list(reversed(self.files))
         return sorted(latest, key=lambda path: (CHANGED, KNOWN, READ).index(self.files[path]))
+
+
+_FACT_FIELDS = tuple(entry.name for entry in fields(Fact))
+
+
+def _plain(fact: Fact) -> dict[str, Any]:
+    """A fact as JSON values; `dataclasses.asdict` copies each of them and takes ten times as long."""
+    return {name: getattr(fact, name) for name in _FACT_FIELDS}
 
 
 def touched(messages: Messages) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from everthread.core.decisions import SUPERSEDED, reasoned
-from everthread.core.facts import DECISION, Fact, rank
+from everthread.core.facts import DECISION, Fact
 from everthread.core.redaction import redact
 from everthread.core.summary import (
     CRITICAL,
@@ -75,13 +75,15 @@ class Written:
     warnings: tuple[str, ...]
 
 
-def frame(plan: Plan, state: ThreadState, ids: Sequence[int], count: Count, *, important: int, small: bool) -> Frame:
-    """Everything of the summary message that comes from the transcript itself."""
+def frame(
+    plan: Plan, state: ThreadState, ranked: list[Fact], ids: Sequence[int], count: Count, *, important: int,
+    small: bool,
+) -> Frame:  # fmt: skip
+    """Everything of the summary message that comes from the transcript itself; `ranked` are the middle's facts."""
     marker = text_file("marker_short" if small else "marker").format(count=len(plan.covered))
     task = _task(plan, plan.budget // 4, count)
     pinned, left_out = pins.pinned_text(state.rules, plan.budget // 4, count)
     found = [plan.read[index].facts for index in plan.covered]
-    ranked = rank(found)
     numbers = [ids[index] for index in plan.covered]
     worth = importance.worth_quoting(plan.middle, numbers, importance.scores(found, ranked), found)
     quotes = [quote for quote in worth if not _tells(quote.said, state.gone)]

@@ -1,0 +1,195 @@
+"""Who may do what: rules written beforehand, answers remembered, a person who is asked.
+
+    command: git status         this command, word for word
+    command: pytest *           with any further words, or none
+    command: cat docs/*.md      within a word `*` stops at a slash, `**/` does not
+    write: src/**               files below src, as paths relative to the workspace
+
+A rule speaks of one plain command. What a shell would make more of (a second command, a substitution, a redirection)
+matches no rule, whatever it begins with: it is always asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from everthread.agent.base import Permission
+from everthread.agent.globs import path_glob
+from everthread.agent.workspace import quoted
+from everthread.errors import InputError
+
+RULES_FILE = "approvals.txt"
+"""In the Everthread home: one rule a line; lines that begin with `#` are comments."""
+
+Said = bool | Literal["always"]
+"""A person's answer. `always`: the same again needs no asking in this session."""
+Ask = Callable[[Permission], Awaitable[Said]]
+Kind = Literal["command", "write"]
+
+_SHELL = frozenset(";&|<>()`${}!\n\r\0")
+"""Characters that can make more of a command than one program and its words, even where quotes take that away."""
+_GLOB = frozenset("*?[")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Something that is allowed without asking."""
+
+    kind: Kind
+    pattern: str
+
+    def allows(self, permission: Permission) -> bool:
+        if permission.kind != self.kind:
+            return False
+        if self.kind == "write":
+            return _path_matches(self.pattern, permission.what)
+        words = plain_words(permission.what)
+        return words is not None and _words_match(shlex.split(self.pattern), words)
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.pattern}"
+
+
+def parse_rule(text: str) -> Rule:
+    """A rule as it is written. `InputError` for what could not be one, or would allow more than it says."""
+    kind, colon, pattern = (part.strip() for part in text.partition(":"))
+    if not colon or kind not in ("command", "write") or not pattern:
+        raise InputError(f"{quoted(text)!r} is no rule; write `command: pytest *` or `write: src/**`")
+    if kind == "write":
+        parts = pattern.split("/")
+        if pattern.startswith(("/", "~")) or ".." in parts or "\0" in pattern:
+            raise InputError(f"the rule {quoted(text)!r} must name paths relative to the workspace, without `..`")
+        return Rule("write", pattern.removeprefix("./"))
+    words = plain_words(pattern)
+    if words is None:
+        raise InputError(
+            f"the rule {quoted(text)!r} is no plain command: a rule allows one program, "
+            "without ; & | < > ( ) $ and the like"
+        )
+    if _GLOB & set(words[0]):
+        raise InputError(f"the rule {quoted(text)!r} must name the program itself; to allow everything use --yes")
+    return Rule("command", pattern)
+
+
+def parse_rules(lines: Iterable[str]) -> tuple[Rule, ...]:
+    """Rules, one a line; empty lines and comments between them."""
+    return tuple(parse_rule(line) for line in lines if line.strip() and not line.lstrip().startswith("#"))
+
+
+def read_rules(home: Path) -> tuple[Rule, ...]:
+    """The rules in the Everthread home; none where there is no such file."""
+    file = home / RULES_FILE
+    try:
+        lines = file.read_text("utf-8").splitlines()
+    except FileNotFoundError:
+        return ()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{file} cannot be read: {error}") from error
+    try:
+        return parse_rules(lines)
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from error
+
+
+def plain_words(command: str) -> list[str] | None:
+    """The words of a command that is one program and its arguments; None where a shell might make more of it."""
+    if any(char in _SHELL or not (char.isprintable() or char == "\t") for char in command):
+        return None
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return None
+    if any(word.startswith("#") for word in words):
+        return None  # a comment would hide the words after it from the shell, not from a rule
+    return words or None
+
+
+class Approvals:
+    """Allows by rule, by what was answered before, or by asking. Without anybody to ask, the rest is refused.
+
+    Questions are put one at a time, and the answer to one may settle those that waited.
+    """
+
+    def __init__(self, rules: Iterable[Rule | str] = (), ask: Ask | None = None, *, everything: bool = False) -> None:
+        self.rules = tuple(parse_rule(rule) if isinstance(rule, str) else rule for rule in rules)
+        self._ask = ask
+        self._everything = everything
+        self._always: set[tuple[str, str, str]] = set()
+        self._asking = asyncio.Lock()
+
+    async def __call__(self, permission: Permission) -> bool:
+        if self._settled(permission):
+            return True
+        if self._ask is None:
+            return False
+        async with self._asking:
+            if self._settled(permission):
+                return True
+            said = await self._ask(permission)
+            if said == "always":
+                self._always.add(_identity(permission))
+            return bool(said)
+
+    def refusal(self, permission: Permission) -> str:
+        """What to say where it was refused: the reason, and how it can be allowed."""
+        what = f"{permission.kind} {quoted(permission.what)!r}"
+        if self._ask is not None:
+            return f"Refused: the user did not allow {what}."
+        return f"Refused: {what} needs approval and nobody is there to ask. {how_to_allow(permission)}"
+
+    def _settled(self, permission: Permission) -> bool:
+        return (
+            self._everything
+            or _identity(permission) in self._always
+            or any(rule.allows(permission) for rule in self.rules)
+        )
+
+
+def how_to_allow(permission: Permission) -> str:
+    """How the user can allow it beforehand."""
+    what = permission.what
+    if permission.kind == "write":
+        what = "".join(f"\\{char}" if char in _GLOB or char == "\\" else char for char in what)
+    try:
+        rule = parse_rule(f"{permission.kind}: {what}")
+    except InputError:
+        rule = None
+    if rule is not None and rule.allows(permission) and what.isprintable():
+        return f"The user can allow it with the line `{rule}` in {RULES_FILE} in the Everthread home, or with --yes."
+    if permission.kind == "command" and plain_words(what) is None:
+        return "No rule can allow a compound command: run its parts one by one, or let the user start with --yes."
+    return "The user can allow it with --yes."
+
+
+def _identity(permission: Permission) -> tuple[str, str, str]:
+    """What must be the same for an answer to hold again: of a command also where it runs, not what a file will hold."""
+    return permission.kind, permission.what, permission.detail if permission.kind == "command" else ""
+
+
+def _words_match(pattern: list[str], words: list[str]) -> bool:
+    if pattern[-1] == "*":
+        pattern = pattern[:-1]
+        words = words[: len(pattern)]
+    return len(pattern) == len(words) and all(map(_word_matches, pattern, words))
+
+
+def _word_matches(pattern: str, word: str) -> bool:
+    """Word for word; a pattern matches no word that the shell or the file system would lead elsewhere."""
+    if pattern == word:
+        return True
+    if not _GLOB & set(pattern) or _GLOB & set(word) or word.startswith("~"):
+        return False
+    return _path_matches(pattern, word)
+
+
+def _path_matches(pattern: str, path: str) -> bool:
+    """A pattern reaches into `.git` (whose hooks are run) only where it names it."""
+    parts = path.lower().split("/")
+    if ".." in parts or (".git" in parts and ".git" not in pattern.split("/")):
+        return False
+    return path_glob(pattern).fullmatch(path) is not None

@@ -1,0 +1,168 @@
+"""One tool call, from what the model wrote to what it is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from everthread.agent.base import Approver, Permission, Tool, ToolContext, ToolReply
+from everthread.agent.events import ToolFinished, ToolStarted
+from everthread.core.messages import Call, Message, json_value
+from everthread.errors import EverthreadError
+from everthread.session.events import Listener
+
+INTERRUPTED = (
+    "[Interrupted: the user stopped the turn before this tool finished. What it had done until then stays done.]"
+)
+NOTHING = "(no output)"
+_KNOWN_SHOWN = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A call's answer, and whether somebody refused it."""
+
+    reply: ToolReply
+    refused: bool = False
+
+
+@dataclass(slots=True)
+class Caller:
+    """Runs the calls of an answer: several at a time, asking for leave one by one, writing one by one.
+
+    Whatever a tool does, its call gets an answer, and the answers stand in the order of the calls.
+    """
+
+    tools: Mapping[str, Tool]
+    approve: Approver
+    tell: Listener
+    parallel: int
+    seconds: float
+    own: Callable[[], Sequence[str]]
+    """The names of the engine's own tools."""
+    _slots: asyncio.Semaphore = field(init=False)
+    _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        self._slots = asyncio.Semaphore(self.parallel)
+
+    async def run(
+        self, calls: Sequence[Call], context: ToolContext, keep: Callable[[list[Message]], Awaitable[Any]]
+    ) -> None:
+        """Answer every call and hand the results to `keep`; also when cancelled, saying which did not finish."""
+        tasks = [asyncio.create_task(self._told(call, replace(context, call_id=call.id))) for call in calls]
+        try:
+            await asyncio.wait(tasks)
+        except asyncio.CancelledError:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            await _to_its_end(keep(_results(calls, tasks)))
+            raise
+        await _to_its_end(keep(_results(calls, tasks)))
+
+    async def _told(self, call: Call, context: ToolContext) -> ToolReply:
+        async with self._slots:
+            began, session = time.monotonic(), context.conversation.session.id
+            done = Finished(ToolReply(INTERRUPTED, failed=True))
+            try:
+                done = await self._answered(call, context)
+            finally:
+                spent = time.monotonic() - began
+                told = ToolFinished(
+                    session, call.id, call.name, done.reply.text, done.reply.failed, done.refused, spent
+                )
+                self.tell(told)
+            return done.reply
+
+    async def _answered(self, call: Call, context: ToolContext) -> Finished:
+        arguments = _arguments(call)
+        if isinstance(arguments, ToolReply):
+            return Finished(arguments)
+        tool = self.tools.get(call.name)
+        if tool is None and call.name not in self.own():
+            return Finished(self._unknown(call.name))
+        try:
+            return await self._done(call, tool, arguments, context)
+        except EverthreadError as error:
+            return Finished(ToolReply(f"Failed: {error}", failed=True))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool is anybody's code; the model and the listener are told
+            return Finished(ToolReply(f"Failed: {call.name} raised {type(error).__name__}: {error}", failed=True))
+
+    async def _done(self, call: Call, tool: Tool | None, arguments: dict[str, Any], context: ToolContext) -> Finished:
+        needed = None if tool is None else tool.needs(arguments, context)
+        if needed is not None:
+            async with self._asking:
+                allowed = await self.approve(needed)
+            if not allowed:
+                return Finished(ToolReply(self._refusal(needed), failed=True), refused=True)
+        self.tell(ToolStarted(context.conversation.session.id, call.id, call.name, arguments))
+        if needed is not None and needed.kind == "write":
+            async with self._writing:
+                return Finished(await self._timed(call, tool, arguments, context))
+        return Finished(await self._timed(call, tool, arguments, context))
+
+    async def _timed(self, call: Call, tool: Tool | None, arguments: dict[str, Any], context: ToolContext) -> ToolReply:
+        limit = asyncio.timeout(self.seconds)
+        try:
+            async with limit:
+                if tool is None:
+                    return ToolReply(await context.conversation.handle_tool_call(call.name, arguments))
+                return await tool.call(arguments, context)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return ToolReply(
+                f"Failed: {call.name} did not finish within {self.seconds:,.0f} s and was ended.", failed=True
+            )
+
+    def _refusal(self, needed: Permission) -> str:
+        """The approver's own words, where it has any: it knows whether somebody was asked."""
+        words = getattr(self.approve, "refusal", None)
+        said = words(needed) if callable(words) else f"Refused: {needed.kind} {needed.what!r} was not allowed."
+        return f"{said} Go on without it, or say what you need it for; do not try to get it done in another way."
+
+    def _unknown(self, name: str) -> ToolReply:
+        known = ", ".join([*self.tools, *self.own()][:_KNOWN_SHOWN]) or "none"
+        return ToolReply(f"Failed: there is no tool {name!r}. Tools: {known}.", failed=True)
+
+
+def as_result(call: Call, reply: ToolReply) -> Message:
+    """What the model reads. Text no protocol can carry (lone surrogates) is made readable."""
+    text = reply.text.encode("utf-8", "replace").decode("utf-8")
+    message: Message = {"role": "tool", "tool_call_id": call.id, "content": text if text.strip() else NOTHING}
+    if reply.failed:
+        message["is_error"] = True
+    return message
+
+
+def _arguments(call: Call) -> dict[str, Any] | ToolReply:
+    value = json_value(call.arguments) if call.arguments.strip() else {}
+    if isinstance(value, dict):
+        return value
+    wrong = "no valid JSON" if value is None else f"a JSON {type(value).__name__}, not an object"
+    said = f"Failed: the arguments of {call.name} are {wrong}, so nothing was run. Send them again as one JSON object."
+    return ToolReply(said, failed=True)
+
+
+def _results(calls: Sequence[Call], tasks: Sequence[asyncio.Task[ToolReply]]) -> list[Message]:
+    """The results in the order of the calls, one for each id."""
+    kept: dict[str, Message] = {}
+    for call, task in zip(calls, tasks, strict=True):
+        reply = ToolReply(INTERRUPTED, failed=True) if task.cancelled() else task.result()
+        kept.setdefault(call.id, as_result(call, reply))
+    return list(kept.values())
+
+
+async def _to_its_end(work: Awaitable[Any]) -> None:
+    """Wait for what must not be left half done, also when cancelled meanwhile."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await task
+        raise

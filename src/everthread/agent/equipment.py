@@ -1,0 +1,61 @@
+"""What an agent is given for its work: memory, a system prompt, tools, who listens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from everthread.agent.base import Approver, Tool
+from everthread.agent.loop import Agent
+from everthread.agent.memory import Memory
+from everthread.agent.prompt import AgentHooks, SystemPrompt
+from everthread.agent.tools import file_tools
+from everthread.agent.tools.delegate import Delegate
+from everthread.agent.tools.memory import MemoryTool
+from everthread.agent.tools.recall import Recall
+from everthread.agent.tools.todo import Todo
+from everthread.models.wrapper import ModelEvent
+from everthread.session.events import Event
+from everthread.stores.base import Store
+
+
+@dataclass(slots=True)
+class Equipment:
+    """Made before the agent; `agent` is set once there is one, and hears what its conversation tells."""
+
+    workspace: Path
+    memory: Memory
+    approve: Approver
+    instructions_chars: int
+    given: Sequence[Tool] | None = None
+    """Tools instead of the built-in ones."""
+    agent: Agent | None = None
+    prompt: SystemPrompt = field(init=False)
+    tools: list[Tool] = field(init=False)
+
+    def __post_init__(self) -> None:
+        texts = ("role", "tools") if self.given is None else ("role",)
+        self.prompt = self._prompt(*texts)
+        self.tools = self._built_in() if self.given is None else list(self.given)
+
+    def hooks(self, store: Store) -> AgentHooks:
+        return AgentHooks(self.memory, self.prompt, store)
+
+    def hear(self, event: Event) -> None:
+        """The conversation's listener."""
+        if self.agent is not None:
+            self.agent.hear(event)
+
+    def hear_model(self, event: ModelEvent) -> None:
+        """For the wrappers around a model that was chosen later."""
+        if self.agent is not None:
+            self.agent.conversation.on_model_event(event)
+
+    def _built_in(self) -> list[Tool]:
+        """In the order the model is shown them."""
+        common: list[Tool] = [*file_tools(), Recall(), Todo(), MemoryTool(self.memory)]
+        return [*common, Delegate(common, self.approve, system=self._prompt("subagent", "tools"), tell=self.hear)]
+
+    def _prompt(self, *texts: str) -> SystemPrompt:
+        return SystemPrompt(self.workspace, self.memory, texts=texts, instructions_chars=self.instructions_chars)

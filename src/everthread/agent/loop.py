@@ -1,0 +1,240 @@
+"""The tool loop: ask the model, run what it calls, give it the results, until it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Self
+
+from everthread.agent.base import Approver, Tool, ToolContext, ToolReply
+from everthread.agent.calls import Caller, as_result
+from everthread.agent.events import Ending, TurnEnded
+from everthread.agent.journal import Journal
+from everthread.agent.limits import MAX_ROUNDS, PARALLEL, TOOL_SECONDS
+from everthread.agent.memory import Memory
+from everthread.agent.texts import text
+from everthread.core.exchange import StreamDelta
+from everthread.errors import InputError
+from everthread.session.conversation import Answer, Conversation
+from everthread.session.events import Event, Listener
+from everthread.session.incoming import Given
+from everthread.session.setup import Route
+
+Item = StreamDelta | Event | Answer
+Routes = Callable[[str], Awaitable[Route]]
+"""From a model's name to the way it is reached."""
+Closing = Callable[[], Awaitable[Any]]
+"""Something to be closed with the agent."""
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far a turn has come."""
+
+    began: float
+    rounds: int = 0
+    calls: int = 0
+
+
+class Agent:
+    """A conversation whose model can do things.
+
+    `approve` decides what needs leave. `listener` is told every event: the agent's own, and the conversation's where
+    `hear` was given to it as its listener. `routes` finds a model by its name.
+    """
+
+    def __init__(  # noqa: PLR0913 - what an agent depends on, each by its name
+        self,
+        conversation: Conversation,
+        tools: Sequence[Tool],
+        *,
+        context: ToolContext,
+        approve: Approver,
+        max_rounds: int = MAX_ROUNDS,
+        parallel: int = PARALLEL,
+        tool_seconds: float = TOOL_SECONDS,
+        listener: Listener | None = None,
+        journal: Journal | None = None,
+        memory: Memory | None = None,
+        routes: Routes | None = None,
+        closing: Sequence[Closing] = (),
+    ) -> None:
+        self.conversation = conversation
+        self.context = context
+        self.max_rounds = max_rounds
+        self.journal = journal or Journal()
+        self.memory = memory
+        self.routes = routes
+        self._closing = closing
+        self._tools = _by_name(tools)
+        self._listener = listener
+        self._opened = [conversation]
+        self._items: asyncio.Queue[Item | None] | None = None
+        self._work: asyncio.Task[Answer] | None = None
+        self._turning = asyncio.Lock()
+        self._caller = Caller(self._tools, approve, self.hear, parallel, tool_seconds, self._engine_tools)
+        self._offer(conversation)
+
+    # Life
+
+    async def close(self, reason: str | None = None) -> None:
+        """Stop a turn under way and close its conversations. With a reason the session ends; it can be resumed."""
+        if self._work is not None:
+            self._work.cancel()
+            await asyncio.wait([self._work])
+        opened, self._opened = self._opened, []
+        for conversation in reversed(opened):
+            await conversation.close(reason if conversation is self.conversation else None)
+        closing, self._closing = self._closing, ()
+        for close in closing:
+            await close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # What it is
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """The schemas the model is offered, the engine's own among them."""
+        return self.conversation.tools
+
+    @property
+    def tool_list(self) -> list[Tool]:
+        return list(self._tools.values())
+
+    @property
+    def busy(self) -> bool:
+        """A turn is under way."""
+        return self._turning.locked()
+
+    # Turns
+
+    async def turn(self, message: Given) -> AsyncGenerator[Item, None]:
+        """One turn: what the model says and every event as they come, then the final `Answer`, once and last.
+
+        Closing the generator, or cancelling whoever reads it, stops the turn: running tools are ended, and the history
+        says so.
+        """
+        async with self._turning:
+            items = self._items = asyncio.Queue[Item | None]()
+            work = self._work = asyncio.create_task(self._worked(message))
+            work.add_done_callback(lambda _: items.put_nowait(None))
+            try:
+                while (item := await items.get()) is not None:
+                    yield item
+                yield await work
+            finally:
+                self._items = None
+                work.cancel()
+                await asyncio.wait([work])
+                self._work = None
+                if not work.cancelled():
+                    work.exception()
+
+    async def send(self, message: Given) -> Answer:
+        """The final answer of a turn."""
+        async with contextlib.aclosing(self.turn(message)) as items:
+            async for item in items:
+                if isinstance(item, Answer):
+                    return item
+        raise AssertionError("a turn ends with its answer or an error")
+
+    def hear(self, event: Event) -> None:
+        """Pass an event on: to the journal, to whoever reads the turn, to the listener."""
+        self.journal(event)
+        if self._items is not None:
+            self._items.put_nowait(event)
+        if self._listener is not None:
+            self._listener(event)
+
+    # Other conversations
+
+    async def switch(self, session: str) -> Conversation:
+        """Go on in another session of the same store."""
+        tenant = self.conversation.session.tenant
+        found = await self.conversation.store.resolve(session, tenant=tenant)
+        async with self._turning:
+            self.conversation = await self.conversation.another(resume=found.id)
+            self._opened.append(self.conversation)
+            self._offer(self.conversation)
+        return self.conversation
+
+    async def use_model(self, name: str) -> Route:
+        """Go on with another model."""
+        if self.routes is None:
+            raise InputError("this agent cannot reach other models: it was made without a way to find them")
+        route = await self.routes(name)
+        await self.conversation.use_model(route)
+        return route
+
+    # Inside
+
+    async def _worked(self, message: Given) -> Answer:
+        progress = _Progress(time.monotonic())
+        try:
+            answer = await self._rounds(message, progress)
+        except asyncio.CancelledError:
+            self._end("interrupted", progress)
+            raise
+        except Exception as error:
+            self._end("failed", progress, f"{type(error).__name__}: {error}")
+            raise
+        self._end("max_rounds" if progress.rounds >= self.max_rounds else "answered", progress)
+        return answer
+
+    async def _rounds(self, message: Given, progress: _Progress) -> Answer:
+        answer = await self._ask(message)
+        while answer.calls and progress.rounds < self.max_rounds:
+            progress.rounds += 1
+            progress.calls += len(answer.calls)
+            context = replace(self.context, conversation=self.conversation)
+            await self._caller.run(answer.calls, context, self.conversation.add_results)
+            last = progress.rounds == self.max_rounds
+            answer = await self._ask(None, inject=text("last_round").format(rounds=self.max_rounds) if last else None)
+        if answer.calls:
+            unused = ToolReply(f"[Not run: the limit of {self.max_rounds} rounds was reached.]", failed=True)
+            await self.conversation.add_results([as_result(call, unused) for call in answer.calls])
+        return answer
+
+    async def _ask(self, message: Given, *, inject: str | None = None) -> Answer:
+        answer: Answer | None = None
+        async with contextlib.aclosing(self.conversation.stream(message, inject=inject)) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, Answer):
+                    answer = piece
+                elif self._items is not None:
+                    self._items.put_nowait(piece)
+        if answer is None:
+            raise AssertionError("a stream ends with its answer or an error")
+        return answer
+
+    def _end(self, reason: Ending, progress: _Progress, error: str = "") -> None:
+        spent = time.monotonic() - progress.began
+        self.hear(TurnEnded(self.conversation.session.id, reason, progress.rounds, progress.calls, spent, error))
+
+    def _offer(self, conversation: Conversation) -> None:
+        schemas = [tool.schema for tool in self._tools.values()]
+        if conversation.tools[: len(schemas)] != schemas:
+            conversation.use_tools(schemas)
+
+    def _engine_tools(self) -> list[str]:
+        return [str(schema.get("function", {}).get("name")) for schema in self.tools[len(self._tools) :]]
+
+
+def _by_name(tools: Sequence[Tool]) -> Mapping[str, Tool]:
+    named: dict[str, Tool] = {}
+    for tool in tools:
+        if tool.name in named:
+            raise InputError(f"two tools are called {tool.name}; a model could not tell them apart")
+        named[tool.name] = tool
+    return named

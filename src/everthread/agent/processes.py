@@ -1,0 +1,188 @@
+"""Child processes: run to their end or to a limit, with bounded output, and ended with all they started.
+
+A child gets a session of its own. What it starts may leave its process group, so each child also carries a mark in its
+environment by which its descendants are found where the system shows it (Linux).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from everthread.errors import InputError
+
+MARK = "EVERTHREAD_CHILD"
+GRACE = 0.5
+"""Seconds between asking a process to end and ending it."""
+LINGER = 1.0
+"""Seconds in which output is still awaited when the child has ended but something it started has not."""
+KEPT = 1_000_000
+"""Bytes kept of an output's start, and of its end."""
+_CHUNK = 1 << 16
+_TRIES = 5
+_PATIENCE = 5.0
+"""Seconds in which the system takes away what was ended; a process that waits for a broken disk may stay."""
+_SHOWN = Path("/proc/self/environ")
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a child process ended."""
+
+    exit_code: int | None
+    """Negative: the signal that ended it. None: its time was up."""
+    output: str
+    """Standard output and standard error, as they came; what is left out of the middle is said there."""
+    running: tuple[int, ...] = ()
+    """What it left running in the background."""
+
+
+async def run(argv: Sequence[str], *, folder: Path, environment: Mapping[str, str], seconds: float) -> Finished:
+    """Run a program. Cancelled or out of time, it is ended with everything it started."""
+    child = _start(argv, folder, environment)
+    try:
+        if not await _within(seconds, child.exited):
+            await child.end()
+            return Finished(None, child.output.text())
+        await _within(LINGER, child.drained)
+    except asyncio.CancelledError:
+        await asyncio.shield(child.end())
+        raise
+    return Finished(child.process.returncode, child.output.text(), child.left())
+
+
+async def _within(seconds: float, event: asyncio.Event) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False
+
+
+class Output:
+    """The start and the end of what is fed to it. Filled by one thread, read by another."""
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self._kept = kept
+        self._head, self._tail = bytearray(), bytearray()
+        self._dropped = 0
+        self._lock = threading.Lock()
+
+    def feed(self, chunk: bytes) -> None:
+        with self._lock:
+            room = self._kept - len(self._head)
+            self._head += chunk[:room]
+            self._tail += chunk[room:]
+            if len(self._tail) > 2 * self._kept:
+                self._trim()
+
+    def text(self) -> str:
+        with self._lock:
+            self._trim()
+            if not self._dropped:
+                return (self._head + self._tail).decode("utf-8", "replace")
+            whole = len(self._head) + self._dropped + len(self._tail)
+            gap = (
+                f"\n[{self._dropped:,} of {whole:,} bytes are left out here; to see them, send the output to a file]\n"
+            )
+            return self._head.decode("utf-8", "replace") + gap + self._tail.decode("utf-8", "replace")
+
+    def _trim(self) -> None:
+        surplus = max(0, len(self._tail) - self._kept)
+        self._dropped += surplus
+        del self._tail[:surplus]
+
+
+class Child:
+    """A running program. Threads wait for it and read it, so that no reader is lost with a task or a loop."""
+
+    def __init__(self, process: subprocess.Popen[bytes], reading: int, mark: str) -> None:
+        self.process = process
+        self.output = Output()
+        self.exited, self.drained = asyncio.Event(), asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._mark = mark
+        threading.Thread(target=self._wait, name="child-wait", daemon=True).start()
+        threading.Thread(target=self._read, args=(reading,), name="child-read", daemon=True).start()
+
+    def left(self) -> tuple[int, ...]:
+        """What it started and still runs when it has ended itself; its group (negative) where they are not shown."""
+        try:
+            os.killpg(self.process.pid, 0)
+        except (ProcessLookupError, PermissionError):
+            if self.drained.is_set():
+                return ()
+        return tuple(sorted(_marked(self._mark))) if _SHOWN.exists() else (-self.process.pid,)
+
+    async def end(self) -> None:
+        """Ask it and all it started to end, and end what does not."""
+        try:
+            self._signal(signal.SIGTERM)
+            await _within(GRACE, self.drained)
+        finally:
+            for _ in range(_TRIES):
+                self._signal(signal.SIGKILL)
+                if next(_marked(self._mark), None) is None:
+                    break
+        await _within(_PATIENCE, self.exited)
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+        for found in _marked(self._mark):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(found, number)
+
+    def _wait(self) -> None:
+        self.process.wait()
+        self._tell(self.exited)
+
+    def _read(self, reading: int) -> None:
+        """To the end, also when nobody listens any more: a closed pipe would kill what runs in the background."""
+        try:
+            while chunk := os.read(reading, _CHUNK):
+                self.output.feed(chunk)
+        finally:
+            os.close(reading)
+            self._tell(self.drained)
+
+    def _tell(self, event: asyncio.Event) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            self._loop.call_soon_threadsafe(event.set)
+
+
+def _start(argv: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Child:
+    reading, writing = os.pipe()
+    mark = secrets.token_hex(16)
+    marks = f"{environment.get(MARK, '')} {mark}"  # a child of a child is a child of both
+    try:
+        process = subprocess.Popen(  # noqa: S603 - running what was approved is the purpose
+            list(argv), cwd=folder, env={**environment, MARK: marks}, stdin=subprocess.DEVNULL, stdout=writing,
+            stderr=writing, start_new_session=True,
+        )  # fmt: skip
+    except (OSError, ValueError) as error:
+        os.close(reading)
+        raise InputError(f"{argv[0]} could not be started in {folder}: {error}") from error
+    finally:
+        os.close(writing)
+    return Child(process, reading, mark)
+
+
+def _marked(mark: str) -> Iterator[int]:
+    """The processes that carry a mark."""
+    name, wanted = f"{MARK}=".encode(), mark.encode()
+    for place in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            carried = place.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if any(entry.startswith(name) and wanted in entry for entry in carried):
+            yield int(place.parent.name)

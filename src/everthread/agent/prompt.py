@@ -1,0 +1,80 @@
+"""The system prompt of an agent: who it is, where it works, the project's instructions, its memory.
+
+Written when a session begins, and only then. What changes least stands first, so that a cached prefix lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from everthread.agent.limits import INSTRUCTIONS_CHARS
+from everthread.agent.memory import FILES, SHELVES, Memory
+from everthread.agent.texts import text
+from everthread.agent.tools import todo
+from everthread.stores.base import Store
+
+INSTRUCTIONS = "AGENTS.md"
+_HEADINGS = {"memory": "What you remember of earlier sessions", "user": "What you know of the user"}
+
+
+class SystemPrompt:
+    """Who writes it: the same files give the same bytes."""
+
+    def __init__(
+        self,
+        workspace: Path,
+        memory: Memory | None = None,
+        *,
+        texts: Sequence[str] = ("role",),
+        instructions_chars: int = INSTRUCTIONS_CHARS,
+    ) -> None:
+        self._workspace, self._memory, self._texts, self._limit = workspace, memory, texts, instructions_chars
+        self._plan = ""
+
+    def __call__(self) -> str:
+        parts = [*map(text, self._texts), f"The workspace is {self._workspace}.", self._instructions()]
+        parts += self._remembered()
+        if self._plan:
+            parts.append(f"# Your list of tasks as it was when this part began; `todo` shows it now\n\n{self._plan}")
+            self._plan = ""
+        return "\n\n".join(part for part in parts if part)
+
+    def plan(self, items: Sequence[dict[str, str]]) -> None:
+        """For the session that begins next: what is still to be done in its thread."""
+        self._plan = todo.shown(items) if todo.is_open(items) else ""
+
+    def _instructions(self) -> str:
+        file = self._workspace / INSTRUCTIONS
+        try:
+            if not file.resolve().is_relative_to(self._workspace.resolve()) or not file.is_file():
+                return ""
+            with file.open(encoding="utf-8", errors="replace") as opened:
+                said = opened.read(self._limit + 1)
+        except OSError as error:
+            return f"({INSTRUCTIONS} of the project cannot be read: {error.strerror})"
+        if len(said) > self._limit:
+            said = f"{said[: self._limit].rstrip()}\n[{INSTRUCTIONS} is longer; read_file shows the rest]"
+        return f"# The project's own instructions ({INSTRUCTIONS})\n\n{said.strip()}" if said.strip() else ""
+
+    def _remembered(self) -> list[str]:
+        if self._memory is None:
+            return []
+        found = [(shelf, self._memory.text(shelf)) for shelf in SHELVES]
+        return [f"# {_HEADINGS[shelf]} ({FILES[shelf]})\n\n{said}" for shelf, said in found if said]
+
+
+class AgentHooks:
+    """Around a compaction: memory is on disk before it, and the next prompt knows what was still to be done."""
+
+    def __init__(self, memory: Memory, prompt: SystemPrompt, store: Store) -> None:
+        self._memory, self._prompt, self._store = memory, prompt, store
+
+    async def before_compaction(self, session: str) -> None:
+        await self._memory.before_compaction(session)
+        thread = (await self._store.session(session)).thread
+        if (await self._store.session(thread)).kind != "subagent":
+            self._prompt.plan(await todo.load(self._store, thread))
+
+    async def after_compaction(self, session: str, previous: str) -> None:
+        await self._memory.after_compaction(session, previous)

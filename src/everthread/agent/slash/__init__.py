@@ -1,0 +1,1 @@
+"""What the slash commands do, by subject."""

@@ -1,0 +1,86 @@
+"""Give a part of the work to a subagent: a conversation of its own, whose answer is all that comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from everthread.agent.base import Approver, Permission, Tool, ToolContext, ToolReply
+from everthread.agent.events import Delegated, TurnEnded
+from everthread.agent.limits import SUBAGENT_ROUNDS
+from everthread.agent.loop import Agent
+from everthread.agent.tools import arguments as given
+from everthread.session.events import Event, Listener
+from everthread.stores.base import NewSession
+
+TITLE_CHARS = 80
+SCHEMA = given.schema(
+    "delegate",
+    "Give a task that stands by itself to a subagent with the same tools and a context of its own. It sees nothing of "
+    "this conversation: say all it must know. Only its final answer comes back. Several can work at the same time.",
+    {
+        "task": {"type": "string", "description": "What to do, and what to report."},
+        "context": {"type": "string", "description": "What it must know: paths, findings, the user's rules."},
+    },
+    ["task"],
+)
+
+
+class Delegate:
+    """The tool `delegate`. `system` writes the subagent's system prompt; `tell` hears what happens in it."""
+
+    name = "delegate"
+    schema = SCHEMA
+
+    def __init__(
+        self,
+        tools: Sequence[Tool],
+        approve: Approver,
+        *,
+        system: Callable[[], str],
+        tell: Listener,
+        max_rounds: int = SUBAGENT_ROUNDS,
+    ) -> None:
+        self._tools = [tool for tool in tools if tool.name != self.name]
+        self._approve, self._system, self._tell, self._rounds = approve, system, tell, max_rounds
+
+    def needs(self, arguments: Mapping[str, Any], context: ToolContext) -> Permission | None:  # noqa: ARG002 - as every tool
+        """Nothing: what the subagent does needs leave by itself."""
+        return None
+
+    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
+        given.check_names(arguments, SCHEMA)
+        task, known = given.text(arguments, "task"), given.text(arguments, "context", default="", empty=True)
+        parent, ended = context.conversation.session, []
+        thread = ""
+
+        def heard(event: Event) -> None:
+            if isinstance(event, TurnEnded):
+                ended.append(event)
+            self._tell(Delegated(context.conversation.session.id, thread, event))
+
+        new = NewSession(
+            kind="subagent", parent=parent.id, tenant=parent.tenant, platform=parent.platform, user=parent.user,
+            title=" ".join(task.split())[:TITLE_CHARS],
+        )  # fmt: skip
+        thread = new.id
+        child = await context.conversation.another(
+            new=new, tools=[tool.schema for tool in self._tools], system=self._system, listener=heard
+        )
+        agent = Agent(
+            child, self._tools, context=replace(context, conversation=child), approve=self._approve,
+            max_rounds=self._rounds, listener=heard,
+        )  # fmt: skip
+        try:
+            answer = await agent.send(f"{task}\n\nContext:\n{known}" if known else task)
+        finally:
+            await agent.close(ended[-1].reason if ended else "failed")
+        return _reply(answer.text, ended[-1], child.id)
+
+
+def _reply(text: str, ended: TurnEnded, thread: str) -> ToolReply:
+    note = f"[Subagent {thread[:8]}: {ended.calls} tool calls in {ended.rounds} rounds]"
+    if ended.reason == "max_rounds":
+        note = f"[Subagent {thread[:8]} stopped at its limit of {ended.rounds} rounds; its work may be unfinished]"
+    return ToolReply(f"{text.strip() or '(it answered nothing)'}\n\n{note}", failed=not text.strip())

@@ -1,0 +1,161 @@
+"""The one folder in which file tools work, and how its files are opened so that nothing leads out of it.
+
+A path is resolved first: what it really names must be inside. Then every component of the resolved path is opened in
+the one before it without following links, so that a link put there meanwhile is refused, not followed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from everthread.errors import InputError
+
+LONGEST = 4_096
+"""Characters of a path."""
+WRITING = threading.Lock()
+"""Held from reading a file to replacing it: of two changes at once neither is lost."""
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Workspace:
+    """A folder whose inside is all there is."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = Path(os.path.realpath(root))
+
+    def resolve(self, given: str) -> Path:
+        """What a path really names, links followed. `InputError` where that is outside, or is no path."""
+        if not given.strip():
+            raise InputError('the path is empty; give one inside the workspace, "." for all of it')
+        if "\0" in given or len(given) > LONGEST:
+            raise InputError(f"{quoted(given)} is no path: it has a NUL in it, or more than {LONGEST:,} characters")
+        plain = os.path.expanduser(given) if given == "~" or given.startswith("~/") else given  # noqa: PTH111 - Path would drop what a name may hold
+        try:
+            os.fsencode(plain)
+            real = Path(os.path.realpath(self.root / plain))
+        except (UnicodeEncodeError, RecursionError) as error:
+            raise InputError(f"{quoted(given)} is no path that can be followed: {type(error).__name__}") from error
+        if not real.is_relative_to(self.root):
+            raise InputError(
+                f"{quoted(given)} is outside the workspace ({quoted(str(self.root))}); file tools work inside it only"
+            )
+        return real
+
+    def shown(self, path: Path) -> str:
+        """A resolved path as people and rules write it: relative to the workspace."""
+        return path.relative_to(self.root).as_posix()
+
+    def status(self, path: Path) -> os.stat_result | None:
+        """What is at a resolved path; None: nothing."""
+        try:
+            if path == self.root:
+                return os.stat(self.root)  # noqa: PTH116 - the same call as below
+            with self._folder(path.parent) as folder:
+                return os.stat(path.name, dir_fd=folder, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    @contextlib.contextmanager
+    def reading(self, path: Path) -> Iterator[BinaryIO]:
+        """An ordinary file at a resolved path, to be read. A pipe or a device is refused, never waited for."""
+        if path == self.root:
+            raise InputError("the workspace itself is a folder; name a file in it")
+        with self._folder(path.parent) as folder:
+            number = os.open(path.name, _READ, dir_fd=folder)
+        mode = os.fstat(number).st_mode
+        if not stat.S_ISREG(mode):
+            os.close(number)
+            what = "a folder" if stat.S_ISDIR(mode) else "no ordinary file"
+            raise InputError(f"{quoted(self.shown(path))} is {what}")
+        with os.fdopen(number, "rb") as file:
+            yield file
+
+    def entries(self, path: Path) -> list[str]:
+        """The names in a folder, sorted; those of folders end in `/`."""
+        with self._folder(path) as folder, os.scandir(folder) as found:
+            return sorted(f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name for entry in found)
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """Write a file at a resolved path, whole or not at all. Its folders are made, its mode is kept."""
+        if path == self.root:
+            raise InputError("the workspace itself is a folder; name a file in it")
+        with self._folder(path.parent, create=True) as folder:
+            before = _status(path.name, folder)
+            if before is not None:
+                self._check_replaceable(path, before)
+            temporary = f".{secrets.token_hex(8)}.tmp"
+            number = os.open(temporary, _NEW, 0o666, dir_fd=folder)
+            try:
+                with os.fdopen(number, "wb") as file:
+                    if before is not None:
+                        os.fchmod(number, before.st_mode & 0o777)
+                    file.write(data)
+                    file.flush()
+                    os.fsync(number)
+                os.replace(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=folder)
+                raise
+
+    def check_writable(self, path: Path, home: Path) -> None:
+        """Everthread's own files (its rules of approval among them) are no files of a project that contains them."""
+        real = Path(os.path.realpath(home))
+        if real != self.root and real.is_relative_to(self.root) and path.is_relative_to(real):
+            raise InputError(f"{quoted(self.shown(path))} belongs to Everthread itself; file tools do not write there")
+
+    def _check_replaceable(self, path: Path, before: os.stat_result) -> None:
+        if stat.S_ISDIR(before.st_mode):
+            raise InputError(f"{quoted(self.shown(path))} is a folder; name a file")
+        if not stat.S_ISREG(before.st_mode):
+            raise InputError(f"{quoted(self.shown(path))} is no ordinary file; it was not touched")
+        if not before.st_mode & 0o222:
+            raise InputError(f"{quoted(self.shown(path))} is read-only; change its mode first if it shall be written")
+
+    @contextlib.contextmanager
+    def _folder(self, path: Path, *, create: bool = False) -> Iterator[int]:
+        number = os.open(self.root, _FOLDER)
+        try:
+            for part in path.relative_to(self.root).parts:
+                if create:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(part, dir_fd=number)
+                inner = os.open(part, _FOLDER, dir_fd=number)
+                os.close(number)
+                number = inner
+            yield number
+        finally:
+            os.close(number)
+
+
+@contextlib.contextmanager
+def explained(given: str) -> Iterator[None]:
+    """What the system says about a path, as a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{quoted(given)} cannot be used: {error.strerror or error}") from error
+
+
+def quoted(text: str, limit: int = 200, *, keep: str = "") -> str:
+    """A name or path in one line that any protocol carries, whatever characters are in it."""
+    safe = "".join(
+        char if char.isprintable() or char in keep else char.encode("unicode_escape").decode() for char in text[:limit]
+    )
+    return f"{safe}…" if len(text) > limit else safe
+
+
+def _status(name: str, folder: int) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None

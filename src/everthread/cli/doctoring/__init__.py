@@ -1,0 +1,1 @@
+"""What `everthread doctor` looks at."""

@@ -1,0 +1,62 @@
+"""The commands by name: what `--help` says of each without loading it, and the one that is asked for loaded."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_group
+
+COMMANDS = {
+    "chat": "Talk with a model that has tools, in this directory.",
+    "run": "Do one task and print the answer.",
+    "doctor": "Say what works here and what does not, and what to do about it.",
+    "tokens": "Count the tokens of a conversation: by role, by tool, by message.",
+    "inspect": "Show turns, tool groups, validity problems and what repair would do.",
+    "compress": "Compact a conversation: prune, cut, summarise, verify, assemble.",
+    "sessions": "Stored conversations: find, read, move and undo them.",
+    "usage": "Show the tokens and the cost of a thread, or of all.",
+    "insights": "Show usage and cost by day, model, platform, task and tool, and what compaction saved. Days are UTC.",
+    "plugins": "Context engines: which there are, where they come from, which one is used.",
+    "config": "The configuration: what is in force, whether a file is right, where it is.",
+    "models": "Models: what is known about them, which one is used, and the one on this machine.",
+    "db": "The store: whether it is sound, its schema, copies, its size.",
+    "lab": "What cannot be had offline, simulated: a provider.",
+}
+"""The first words of each command's own help; a test compares them."""
+
+
+class LazyGroup(TyperGroup):
+    """A group whose commands are loaded when they are called: `--help` takes a tenth of the time, and no library."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in COMMANDS:
+            self.commands[args[0]] = load(args[0])
+        return super().resolve_command(ctx, args)
+
+
+def load(name: str) -> Any:
+    """The command of this name: the module's group where it has one, else the function called like it.
+
+    A module's `COMMAND` holds what else the command line must know of its function.
+    """
+    module = import_module(f"everthread.cli.{name}")
+    holder = typer.Typer()
+    if hasattr(module, "app"):
+        holder.add_typer(module.app, name=name)
+    else:
+        holder.command(name, **getattr(module, "COMMAND", {}))(getattr(module, name))
+        holder.callback()(_nothing)
+    return get_group(holder).commands[name]
+
+
+def announce(app: typer.Typer) -> None:
+    """Give the app every command's name and help."""
+    for name, words in COMMANDS.items():
+        app.command(name, help=words)(_nothing)
+
+
+def _nothing() -> None:
+    """What a name stands for until its command is loaded."""

@@ -1,0 +1,131 @@
+"""`everthread run "TASK"`: one task, one answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from everthread.agent.approval import Approvals, read_rules
+from everthread.agent.events import TurnEnded
+from everthread.agent.loop import Agent
+from everthread.cli.chatting.asking import Asker
+from everthread.cli.chatting.interrupting import Interrupts, StoppedError
+from everthread.cli.chatting.reading import LineReader
+from everthread.cli.chatting.starting import model_for, with_room
+from everthread.cli.resuming import NO_ID, PLATFORM, Continue, Model, Resume, Resuming, Workspace, Yes, latest
+from everthread.cli.running import StoreUrl, store_address
+from everthread.cli.telling import JsonLines, Shown, Words
+from everthread.compose import open_agent, open_store
+from everthread.config import Config, home_directory, load_config
+from everthread.errors import EverthreadError, InputError
+from everthread.session.conversation import Answer
+from everthread.stores.base import NewSession, Store
+
+COMMAND = {"cls": Resuming}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be done, by which model, in which thread, where."""
+
+    task: str
+    model: str | None
+    resume: str | None
+    workspace: Path
+
+
+def run(
+    task: Annotated[str, typer.Argument(help="What to do; `-` reads it from standard input.")],
+    model: Model = None,
+    resume: Resume = None,
+    continue_: Continue = False,
+    workspace: Workspace = ".",
+    yes: Yes = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No word about tools and compactions.")] = False,
+    store: StoreUrl = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON.")] = False,
+) -> None:
+    """Do one task and print the answer. What its tools do is told on standard error.
+
+    Where nobody is at a terminal, what needs approval is refused, unless --yes or a rule in approvals.txt allows it.
+    """
+    place, text = Path(workspace).expanduser().resolve(), _task(task)
+    if not place.is_dir():
+        raise InputError(f"--workspace {workspace}: there is no such directory")
+    config = load_config()
+    chosen = model_for(config, model, ask=False)
+    asked = NO_ID if continue_ and resume is None else resume
+    shown: Shown = JsonLines() if as_json else Words(quiet=quiet)
+    opened = open_store(store_address(store))
+    done = asyncio.run(_run(with_room(config, chosen), opened, shown, Wanted(text, chosen, asked, place), yes=yes))
+    if not done:
+        raise typer.Exit(1)
+
+
+def _task(given: str) -> str:
+    try:
+        text = sys.stdin.buffer.read().decode("utf-8") if given == "-" else given
+    except UnicodeDecodeError as error:
+        raise InputError(f"the task on standard input is no UTF-8 text: {error}") from error
+    if not text.strip():
+        raise InputError("the task is empty: say what to do")
+    return text.strip()
+
+
+async def _run(config: Config, store: Store, shown: Shown, wanted: Wanted, *, yes: bool) -> bool:
+    """Whether the task was done."""
+    try:
+        resume = await latest(store) if wanted.resume == NO_ID else wanted.resume
+        agent = await open_agent(
+            config, model=wanted.model, resume=resume, workspace=wanted.workspace,
+            approve=_approvals(shown, yes=yes), store=store,
+            session=None if resume else NewSession(platform=PLATFORM),
+        )  # fmt: skip
+        async with agent:
+            return await _done(agent, shown, wanted.task)
+    finally:
+        await store.close()
+
+
+def _approvals(shown: Shown, *, yes: bool) -> Approvals:
+    """Somebody at a terminal is asked, on standard error, so that the answer can go elsewhere."""
+    somebody = sys.stdin.isatty() and sys.stderr.isatty()
+    reader = LineReader(shown.screen.console, interactive=True)
+    return Approvals(
+        read_rules(home_directory()), Asker(shown.screen, reader, lambda: None) if somebody else None, everything=yes
+    )
+
+
+async def _done(agent: Agent, shown: Shown, task: str) -> bool:
+    interrupts = Interrupts(lambda: None, lambda words: shown.screen.print(Text(words)))
+    shown.begin(agent.conversation)
+    try:
+        with interrupts.caught():
+            answer, ended = await interrupts.run(_turn(agent, shown, task))
+    except StoppedError:
+        shown.failed("stopped by Ctrl-C")
+        return False
+    except EverthreadError as error:
+        shown.failed(str(error))
+        return False
+    shown.end(answer)
+    return ended is None or ended.reason == "answered"
+
+
+async def _turn(agent: Agent, shown: Shown, task: str) -> tuple[Answer, TurnEnded | None]:
+    ended: TurnEnded | None = None
+    async with contextlib.aclosing(agent.turn(task)) as items:
+        async for item in items:
+            if isinstance(item, Answer):
+                return item, ended
+            if isinstance(item, TurnEnded):
+                ended = item
+            shown.item(item)
+    raise AssertionError("a turn ends with its answer or an error")

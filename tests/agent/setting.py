@@ -1,0 +1,109 @@
+"""Agents for tests: a real store and home in a folder, a model that says what it was told to."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from everthread import Agent, open_agent, open_store
+from everthread.agent.base import Permission, ToolContext, ToolReply
+from everthread.config import parse_config
+from everthread.core.exchange import Reply
+from everthread.session.events import Event
+from everthread.stores.base import Store
+from everthread.testing import PrefixWatch
+
+Work = Callable[[Mapping[str, Any], ToolContext], Awaitable[ToolReply]]
+
+
+@dataclass
+class Double:
+    """A tool that does what a function says; `kind` is what it needs leave for."""
+
+    name: str
+    work: Work
+    kind: Any = None
+    seen: list[Mapping[str, Any]] = field(default_factory=list)
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        parameters = {"type": "object", "properties": {"what": {"type": "string"}}}
+        function = {"name": self.name, "description": f"Does {self.name}.", "parameters": parameters}
+        return {"type": "function", "function": function}
+
+    def needs(self, arguments: Mapping[str, Any], context: ToolContext) -> Permission | None:  # noqa: ARG002 - as every tool
+        return Permission(self.kind, str(arguments.get("what", ""))) if self.kind else None
+
+    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
+        self.seen.append(arguments)
+        return await self.work(arguments, context)
+
+
+def saying(name: str, text: str = "done", **more: Any) -> Double:
+    async def work(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
+        return ToolReply(text)
+
+    return Double(name, work, **more)
+
+
+def calls(*wanted: tuple[str, Any] | tuple[str, Any, str], text: str | None = None) -> Reply:
+    """An answer that asks for tools; arguments as a value, or as the text a model wrote."""
+    made: list[Any] = []
+    for number, (name, arguments, *rest) in enumerate(wanted):
+        written = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        made.append(
+            {"id": rest[0] if rest else f"call_{number}_{name}", "type": "function",
+             "function": {"name": name, "arguments": written}}
+        )  # fmt: skip
+    return Reply({"role": "assistant", "content": text, "tool_calls": made}, "tool_calls")
+
+
+class Place:
+    """A folder with a store, a workspace and agents in it."""
+
+    def __init__(self, folder: Path, store: Store) -> None:
+        self.folder, self.store = folder, store
+        self.workspace = folder / "workspace"
+        self.workspace.mkdir(exist_ok=True)
+        self.watch = PrefixWatch()
+        self.opened: list[Agent] = []
+
+    async def open(self, model: Any, *, config: str = "", **more: Any) -> Agent:
+        more.setdefault("summarizer", "extractive")
+        more.setdefault("yes", True)
+        agent = await open_agent(
+            parse_config(config), model=model, workspace=self.workspace, store=self.store, listener=self.watch, **more
+        )
+        self.opened.append(agent)
+        return agent
+
+    def told(self, kind: type[Event]) -> list[Any]:
+        return self.watch.of(kind)
+
+
+@asynccontextmanager
+async def place(folder: Path) -> AsyncIterator[Place]:
+    """At its end no request may have broken its session's prefix."""
+    store = open_store(folder / "store.db")
+    made = Place(folder, store)
+    try:
+        yield made
+    finally:
+        for agent in made.opened:
+            await agent.close()
+        await store.close()
+    assert not made.watch.broken, [str(found) for found in made.watch.broken]
+
+
+def results(agent: Agent) -> list[str]:
+    """The tool results in view, in order."""
+    return [str(message.get("content")) for message in agent.conversation.messages if message["role"] == "tool"]
+
+
+def run(work: Any) -> Any:
+    return asyncio.run(work)

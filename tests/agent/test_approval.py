@@ -1,0 +1,226 @@
+"""Rules, remembered answers, and nobody to ask."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everthread.agent.approval import Approvals, Rule, Said, parse_rule, parse_rules, plain_words, read_rules
+from everthread.agent.base import Permission
+from everthread.errors import InputError
+
+COMPOUND = [
+    "{} && rm -rf x", "{}; rm x", "{} | sh", "{} || rm x", "{} & rm x", "{}\nrm x", "{} > x", "{} < x", "{} >> x",
+    "{} 2>&1", "{} $(rm x)", "{} `rm x`", "{} ${{IFS}}x", "{} $HOME", "({})", "{{ {}; }}", "{} <(rm x)", "{}\r\nrm x",
+    "{} \"$(rm x)\"", "{} 'a;b'", "{} \\\nrm", "{} {{a,b}}", "! {}", "{}\0rm", "{}\u2028rm x", "{} 'open", "{} # x",
+    "{} (", "{} )", "{} {{", "{} }}", "{} !", "{} ()",
+]  # fmt: skip
+
+
+def allows(rule: str, what: str, kind: Literal["command", "write"] = "command") -> bool:
+    return parse_rule(rule).allows(Permission(kind, what))
+
+
+@pytest.mark.parametrize("form", COMPOUND)
+@pytest.mark.parametrize("rule", ["pytest *", "pytest -q"])
+def test_no_rule_matches_a_compound_command(rule: str, form: str) -> None:
+    assert allows(f"command: {rule}", "pytest -q")
+    assert not allows(f"command: {rule}", form.format("pytest -q"))
+
+
+@pytest.mark.parametrize(
+    ("rule", "command", "allowed"),
+    [
+        ("git status", "git status", True),
+        ("git status", "git   status ", True),
+        ("git status", "git 'status'", True),
+        ("git status", "git status -s", False),
+        ("git status", "git", False),
+        ("git status", "git statuses", False),
+        ("pytest *", "pytest", True),
+        ("pytest *", "pytest tests/ -q -k 'a or b'", True),
+        ("pytest *", "pytestx", False),
+        ("pytest *", "PYTHONPATH=evil pytest", False),
+        ("pytest *", "/opt/evil/pytest", False),
+        ("pytest *", "./pytest", False),
+        ("npm run *", "npm run build", True),
+        ("npm run *", "npm install", False),
+        ("cat docs/*.md", "cat docs/a.md", True),
+        ("cat docs/*.md", "cat docs/sub/a.md", False),
+        ("cat docs/**/*.md", "cat docs/sub/a.md", True),
+        ("cat docs/**", "cat docs/../secret", False),
+        ("cat docs/*", "cat docs/.[.]", False),
+        ("cat *.md x", "cat ~root.md x", False),
+        ("deploy * --dry-run", "deploy prod --dry-run", True),
+        ("deploy * --dry-run", "deploy prod", False),
+        ("deploy * --dry-run", "deploy #x --dry-run", False),
+    ],
+)
+def test_what_a_command_rule_matches(rule: str, command: str, allowed: bool) -> None:
+    assert allows(f"command: {rule}", command) is allowed
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "allowed"),
+    [
+        ("src/**", "src/a/b.py", True),
+        ("src/**", "src/a.py", True),
+        ("src/**", "srcs/a.py", False),
+        ("src/**", "src", False),
+        ("src/*", "src/a/b.py", False),
+        ("**/*.md", "README.md", True),
+        ("**/*.md", "docs/a/b.md", True),
+        ("*.md", "docs/a.md", False),
+        ("**", "x/y", True),
+        ("**", ".git/hooks/pre-commit", False),
+        ("**", "sub/.git/config", False),
+        (".git/**", ".git/info/exclude", True),
+        ("src/**", "src/a\nb", True),
+        ("src/[ab].py", "src/a.py", True),
+        ("src/[!a].py", "src/a.py", False),
+    ],
+)
+def test_what_a_write_rule_matches(rule: str, path: str, allowed: bool) -> None:
+    assert allows(f"write: {rule}", path, "write") is allowed
+
+
+def test_a_rule_is_for_its_kind() -> None:
+    assert not allows("write: **", "pytest")
+    assert not allows("command: pytest *", "pytest", "write")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "pytest", "command:", "read: x", "command: a; b", "command: *", "command: pyt* x", "write: /etc/*",
+     "write: ../x",     "write: ~/x", "command: a && b", "command: $X", "command: 'open"],
+)  # fmt: skip
+def test_what_is_no_rule(text: str) -> None:
+    with pytest.raises(InputError):
+        parse_rule(text)
+
+
+WORDS = st.text(st.sampled_from("ab -'\"\\ \t~=*?[]#%,.:/@^+é"), max_size=20)
+
+
+@given(tail=WORDS)
+def test_a_plain_command_is_what_the_shell_makes_of_it(tail: str) -> None:
+    """The words a rule is matched against are those the program gets (file names put in for patterns aside)."""
+    words = plain_words(f"pytest {tail}")
+    if words is None:
+        return
+    script = f"set -f; pytest() {{ printf '%s\\0' \"$@\"; }}; HOME='~' ; pytest {tail}"
+    said = subprocess.run(["bash", "-c", script], capture_output=True, check=False)
+    got = said.stdout.decode().split("\0")[:-1] if words[1:] else []
+    if not any(word.startswith("~") for word in words):
+        assert got == words[1:]
+    assert not said.stderr
+
+
+@given(st.text(max_size=80))
+def test_whatever_an_allowed_command_is_it_is_one_program(text: str) -> None:
+    permission = Permission("command", f"pytest {text}")
+    if Rule("command", "pytest *").allows(permission):
+        assert shlex.split(permission.what)[0] == "pytest"
+        assert not set(";&|<>()`$\n\r\0") & set(permission.what)
+
+
+def test_rules_from_the_home(tmp_path: Path) -> None:
+    assert read_rules(tmp_path) == ()
+    (tmp_path / "approvals.txt").write_text("# mine\n\ncommand: git status\nwrite: src/**\n")
+    assert [str(rule) for rule in read_rules(tmp_path)] == ["command: git status", "write: src/**"]
+    (tmp_path / "approvals.txt").write_text("command: a | b\n")
+    with pytest.raises(InputError, match=r"approvals\.txt: the rule"):
+        read_rules(tmp_path)
+    (tmp_path / "approvals.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_rules(tmp_path)
+
+
+class Person:
+    """Somebody who answers in turn, and what was asked."""
+
+    def __init__(self, *answers: Said) -> None:
+        self.answers = list(answers)
+        self.asked: list[str] = []
+        self.at_once = self.most = 0
+
+    async def __call__(self, permission: Permission) -> Said:
+        self.asked.append(permission.what)
+        self.at_once += 1
+        self.most = max(self.most, self.at_once)
+        await asyncio.sleep(0)
+        self.at_once -= 1
+        return self.answers.pop(0)
+
+
+def test_a_rule_asks_nobody_and_the_rest_is_asked() -> None:
+    person = Person(True, False)
+
+    async def work() -> list[bool]:
+        approvals = Approvals(parse_rules(["command: ls *"]), person)
+        return [await approvals(Permission("command", what)) for what in ("ls -l", "make", "make")]
+
+    assert asyncio.run(work()) == [True, True, False]
+    assert person.asked == ["make", "make"]
+
+
+def test_always_holds_for_the_same_thing_only() -> None:
+    person = Person("always", False, "always", True)
+
+    async def work() -> list[bool]:
+        approvals = Approvals((), person)
+        asked = [
+            Permission("command", "make; ls"),
+            Permission("command", "make; ls"),
+            Permission("command", "make; ls", "in sub"),
+            Permission("write", "a.py", "-1"),
+            Permission("write", "a.py", "-2"),
+            Permission("write", "b.py"),
+        ]
+        return [await approvals(one) for one in asked]
+
+    assert asyncio.run(work()) == [True, True, False, True, True, True]
+    assert person.asked == ["make; ls", "make; ls", "a.py", "b.py"]
+
+
+def test_questions_come_one_at_a_time_and_one_answer_settles_those_that_wait() -> None:
+    person = Person("always", True)
+
+    async def work() -> list[bool]:
+        approvals = Approvals((), person)
+        asked = [Permission("command", "make"), Permission("command", "make"), Permission("command", "tox")]
+        return list(await asyncio.gather(*(approvals(one) for one in asked)))
+
+    assert asyncio.run(work()) == [True, True, True]
+    assert (person.asked, person.most) == (["make", "tox"], 1)
+
+
+def test_nobody_to_ask() -> None:
+    approvals = Approvals(["command: ls"])
+    assert asyncio.run(approvals(Permission("command", "ls")))
+    assert not asyncio.run(approvals(Permission("command", "pytest -q")))
+    said = approvals.refusal(Permission("command", "pytest -q"))
+    assert "nobody is there to ask" in said
+    assert "`command: pytest -q` in approvals.txt" in said
+    assert "--yes" in said
+    assert "compound" in approvals.refusal(Permission("command", "a && b"))
+    assert "`write: src/a.py`" in approvals.refusal(Permission("write", "src/a.py"))
+
+
+def test_yes_allows_everything() -> None:
+    assert asyncio.run(Approvals(everything=True)(Permission("command", "a && b > c")))
+
+
+@pytest.mark.parametrize("what", ["a*b.py", "x[1].py", "pytest -q", "a\nb"])
+def test_the_rule_that_is_suggested_allows_what_was_refused(what: str) -> None:
+    permission = Permission("write", what)
+    said = Approvals().refusal(permission)
+    rule = said.partition("`")[2].partition("`")[0]
+    assert parse_rule(rule).allows(permission) if what.isprintable() else not rule

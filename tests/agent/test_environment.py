@@ -1,0 +1,90 @@
+"""What children see of the environment."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everthread.agent.environment import PLAIN, child_environment
+
+KEPT = {
+    "PATH": "/usr/bin:/bin", "HOME": "/home/mo", "LANG": "de_DE.UTF-8", "LC_ALL": "C.UTF-8", "PWD": "/w", "OLDPWD": "/",
+    "USER": "mo", "SHELL": "/bin/bash", "TMPDIR": "/w/t", "VIRTUAL_ENV": "/w/.venv", "EDITOR": "vi", "KEYBOARD": "de",
+    "TOKENIZERS_PARALLELISM": "false", "MAX_TOKENS": "4096", "SSH_AUTH_SOCK": "/run/ssh/agent", "PYTHONPATH": "src",
+    "XDG_RUNTIME_DIR": "/run/1", "CI": "true", "HTTP_PROXY": "http://proxy:3128", "PASSAGE": "x", "MONKEY": "x",
+    "COMPASS": "n",
+}  # fmt: skip
+SECRET = [
+    "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GITHUB_TOKEN", "CLIENT_SECRET", "DB_PASSWORD", "PGPASSWORD", "MYSQL_PWD",
+    "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN", "NPM_TOKEN", "npm_config__authToken",
+    "SMTP_PASS", "GOOGLE_APPLICATION_CREDENTIALS", "SSH_PRIVATE_KEY", "api_key", "Stripe_Secret_Key", "PASSPHRASE",
+    "KEY", "SENTRY_DSN", "SECRET_KEY_BASE", "TOKEN", "MY_APIKEY", "SESSION_COOKIE", "GH_PAT",
+]  # fmt: skip
+
+
+def test_ordinary_variables_stay() -> None:
+    assert child_environment(KEPT) == KEPT | PLAIN
+
+
+@pytest.mark.parametrize("name", SECRET)
+def test_names_that_announce_a_credential_go(name: str) -> None:
+    assert name not in child_environment({name: "x", **KEPT})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("DATABASE_URL", "postgres://app:hunter2@db/app"),
+        ("INDEX", "https://u:p4ss@pypi.test/simple"),
+        ("NOTE", "sk-ant-api03-R2D2c3poXw9vTq8LmN4bYzKfHsJd7GpQ"),
+    ],
+)
+def test_values_that_are_a_credential_go(name: str, value: str) -> None:
+    assert name not in child_environment({name: value})
+
+
+def test_configured_keys_go_by_whatever_name_and_wherever_they_are_repeated() -> None:
+    source = {"MY_LLM": "correct-horse-battery", "COPY": "Bearer correct-horse-battery", "OTHER": "horse"}
+    assert child_environment(source, ["my_llm"]) == {"OTHER": "horse"} | PLAIN
+
+
+@given(
+    names=st.lists(st.text("ABCXYZ_", min_size=1, max_size=8), max_size=4),
+    ending=st.sampled_from(["_KEY", "_TOKEN", "_SECRET", "PASSWORD", "_PASSWORD_FILE"]),
+)
+def test_whatever_comes_before_it(names: list[str], ending: str) -> None:
+    assert child_environment({"_".join(names) + ending: "value"}) == PLAIN
+
+
+SEALED = """
+import json, os, subprocess, sys
+from everthread.agent.environment import seal
+def shown():
+    told = subprocess.run(["cat", f"/proc/{os.getpid()}/environ"], capture_output=True, env={})
+    return told.stdout.decode()
+before = shown()
+os.environ["LATER"] = "set meanwhile"
+sealed = seal({"PATH", "HOME", "KEPT"})
+again = seal({"PATH", "HOME", "KEPT"})
+told = subprocess.run(["sh", "-c", "echo $MY_KEY"], capture_output=True, text=True).stdout
+print(json.dumps([before, shown(), sealed, again, os.environ["MY_KEY"], told, os.getenv("EMPTY"), os.environ["LATER"]]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows a process's environment to others in a file")
+def test_a_child_cannot_read_the_keys_of_this_process() -> None:
+    """What the system shows of the process has no secrets any more; the process itself still has them."""
+    environment = {"PATH": "/usr/bin:/bin", "MY_KEY": "swordfish", "KEPT": "plain", "EMPTY": "", "é": "ü=ö"}
+    done = subprocess.run([sys.executable, "-c", SEALED], env=environment, capture_output=True, text=True, check=True)
+    before, after, sealed, again, own, told, empty, later = json.loads(done.stdout)
+    assert "swordfish" in before
+    assert "swordfish" not in after
+    assert "KEPT=plain" in after
+    assert sealed >= 2
+    assert again == 0
+    assert (own, told.strip(), empty, later) == ("swordfish", "swordfish", "", "set meanwhile")

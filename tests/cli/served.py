@@ -1,0 +1,69 @@
+"""The simulated provider beside a real process: in a thread of its own, so that a test may wait for the process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from everthread.core.exchange import Reply
+from everthread.lab.provider import Provider, ServedModel
+
+MODEL = "gpt-4o"
+
+
+@contextmanager
+def provider(script: Any = None, models: Any = None) -> Iterator[Provider]:
+    """A provider that is up. What its script raised is raised at the end."""
+    made: list[Provider] = []
+    failures: list[BaseException] = []
+    ready, stop = threading.Event(), list[Callable[[], object]]()
+
+    async def serve() -> None:
+        done, loop = asyncio.Event(), asyncio.get_running_loop()
+        stop.append(lambda: loop.call_soon_threadsafe(done.set))
+        async with Provider(models or [ServedModel(MODEL, 64_000, shows="max_model_len")], script) as served:
+            made.append(served)
+            ready.set()
+            await done.wait()
+
+    def run() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            failures.append(error)
+            ready.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    ready.wait(20)
+    try:
+        yield made[0]
+    finally:
+        stop[0]()
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def configure(home: Path, text: str) -> None:
+    home.mkdir(exist_ok=True)
+    (home / "config.yaml").write_text(text, "utf-8")
+
+
+def use(home: Path, served: Provider, model: str = MODEL, extra: str = "") -> None:
+    """The home's configuration: this provider, and no key."""
+    configure(home, f"model: {{default: {model}, base_url: '{served.url}/v1'}}\n{extra}")
+
+
+def calls(*wanted: tuple[str, dict[str, Any]], say: str | None = None) -> Reply:
+    """An answer that asks for tools."""
+    made: Any = [
+        {"id": f"call_{at}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+        for at, (name, arguments) in enumerate(wanted)
+    ]
+    return Reply({"role": "assistant", "content": say, "tool_calls": made}, "tool_calls")

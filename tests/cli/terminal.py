@@ -1,0 +1,96 @@
+"""A real terminal with the command in it: what is typed goes in, what is shown comes out without its colours."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import termios
+import time
+from types import TracebackType
+from typing import Self
+
+import pexpect
+from pexpect.fdpexpect import fdspawn
+
+from tests.cli.zygote import Zygote
+
+SIZE = (30, 110)
+WAIT = 30.0
+WHERE = "\x1b[6n"
+"""`Where is the cursor?` A terminal answers; a person never sees it."""
+_ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07|[()][A-B0-2]|[=>78])")
+ENTER, ALT_ENTER, CTRL_C, CTRL_D, TAB, UP = "\r", "\x1b\r", "\x03", "\x04", "\t", "\x1b[A"
+
+
+class Terminal:
+    """What a person has: a keyboard and a screen."""
+
+    def __init__(self, zygote: Zygote, *arguments: str, environment: dict[str, str]) -> None:
+        ours, theirs = pty.openpty()
+        termios.tcsetwinsize(theirs, SIZE)
+        given = {key: value for key, value in environment.items() if key not in ("COLUMNS", "LINES")}
+        zygote.start(arguments, given, [theirs] * 3, terminal=True)
+        os.close(theirs)
+        self._zygote = zygote
+        self._screen = fdspawn(ours, encoding="utf-8", codec_errors="replace")
+        self._left = False
+        self.raw = ""
+        self._asked = 0
+        self._at = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._left:
+            self._end()
+
+    @property
+    def shown(self) -> str:
+        """Everything that was shown so far."""
+        return _ESCAPES.sub("", self.raw).replace("\r", "")
+
+    def type(self, text: str, end: str = ENTER) -> None:
+        """Keys, one after another as fast as a machine types."""
+        self._screen.send(text + end)
+
+    def see(self, words: str) -> str:
+        """Wait for words that were not seen before; what was shown up to them."""
+        until = time.monotonic() + WAIT
+        while words not in self.shown[self._at :]:
+            alive = self._read()
+            if not alive and words not in self.shown[self._at :]:
+                raise AssertionError(f"it ended, and {words!r} was never shown:\n{self.shown}")
+            if time.monotonic() > until:
+                raise AssertionError(f"{words!r} was not shown within {WAIT} s:\n{self.shown}")
+        found = self.shown.index(words, self._at) + len(words)
+        text, self._at = self.shown[self._at : found], found
+        return text
+
+    def leave(self) -> int:
+        """Wait for the end of the program; its exit code."""
+        until = time.monotonic() + WAIT
+        while self._read():
+            assert time.monotonic() < until, f"it did not end:\n{self.shown}"
+        return self._end()
+
+    def _end(self) -> int:
+        """Take the terminal away, which ends what still runs in it."""
+        self._left = True
+        self._screen.close()
+        return self._zygote.wait()
+
+    def _read(self) -> bool:
+        try:
+            self.raw += self._screen.read_nonblocking(65_536, timeout=0.2)
+        except pexpect.TIMEOUT:
+            return True
+        except pexpect.EOF:
+            return False
+        for _ in range(self.raw.count(WHERE) - self._asked):
+            self._asked += 1
+            self._screen.send("\x1b[1;1R")
+        return True

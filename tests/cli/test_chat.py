@@ -1,0 +1,363 @@
+"""`everthread chat` in a real terminal, against the simulated provider; and without a terminal."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everthread.core.exchange import Request
+from everthread.core.messages import text_of
+from everthread.core.validity import validate_messages
+from everthread.lab.provider import Fault, Provider, ServedModel
+from everthread.stores.base import Store
+from tests.cli.conftest import environment
+from tests.cli.served import calls, configure, provider, use
+from tests.cli.terminal import ALT_ENTER, CTRL_C, CTRL_D, TAB, UP, Terminal
+from tests.cli.zygote import Zygote
+
+PROMPT = "› "
+LONG = "word " * 200
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def terminal_of(home: Path, zygote: Zygote) -> Any:
+    """The command at a terminal, in this home."""
+
+    def opened(*arguments: str, **more: str) -> Terminal:
+        return Terminal(zygote, *arguments, environment=environment(home) | more)
+
+    return opened
+
+
+@pytest.fixture
+def chat(home: Path, workspace: Path, terminal_of: Any) -> Any:
+    """A chat at a terminal, its prompt shown."""
+
+    @contextmanager
+    def opened(served: Provider, *arguments: str, extra: str = "") -> Iterator[Terminal]:
+        use(home, served, extra=extra)
+        with terminal_of("chat", "-w", str(workspace), *arguments) as terminal:
+            terminal.see(PROMPT)
+            yield terminal
+
+    return opened
+
+
+def last_thread(fill: Any) -> tuple[str, list[Any]]:
+    """The newest thread and what the model would be shown of it."""
+
+    async def read(store: Store) -> tuple[str, list[Any]]:
+        (row, *_) = await store.list_threads(limit=1)
+        return row.first.id, [stored.body for stored in await store.messages(row.tip.id)]
+
+    found: tuple[str, list[Any]] = fill(read)
+    return found
+
+
+def asked(served: Provider, at: int = -1) -> Request:
+    """A request that arrived."""
+    request = served.log[at].request
+    assert request is not None
+    return request
+
+
+class TestTalking:
+    def test_answers_stream_as_markdown_and_figures_stand_below(self, chat: Any) -> None:
+        said = "# Plan\n\nThis is **bold**.\n\n- one\n- two\n\n```python\nprint(1)\n```\nDone."
+        with provider([said, "Second."]) as served, chat(served) as terminal:
+            assert "64,000 tokens, as the server says" in terminal.shown
+            terminal.see("of 64K")
+            terminal.type("hello")
+            shown = terminal.see("Done.")
+            assert "This is bold." in shown
+            assert "• one" in shown
+            assert "```" not in shown
+            terminal.see("cache 0%")
+            terminal.type("and")
+            terminal.see("Second.")
+            terminal.see(PROMPT)
+            terminal.type("", CTRL_D)
+            told = terminal.see("everthread chat --resume ")
+            assert "2 calls" in told
+            assert "from the cache" in told
+            assert terminal.leave() == 0
+
+    def test_several_lines_and_history_and_completion(self, chat: Any, home: Path, workspace: Path) -> None:
+        (workspace / "ledger.py").touch()
+        with provider() as served:
+            with chat(served) as terminal:
+                terminal.type("first", ALT_ENTER)
+                terminal.type("second\\")
+                terminal.type("third")
+                terminal.see("You said: first")
+                terminal.see(PROMPT)
+                assert text_of(asked(served).messages[-1]) == "first\nsecond\nthird"
+                terminal.type("look at led", TAB)
+                terminal.see("ger.py")
+                terminal.type("")
+                terminal.see("You said: look at ledger.py")
+                terminal.see(PROMPT)
+                terminal.type("/exit")
+                assert terminal.leave() == 0
+            with chat(served) as terminal:
+                terminal.type("", UP)
+                terminal.see("/exit")
+                terminal.type("", UP)
+                terminal.see("look at ledger.py")
+        kept = home / "chat_history"
+        assert stat.S_IMODE(kept.stat().st_mode) == 0o600, "what was typed is nobody else's business"
+
+    def test_slash_commands_never_reach_the_model(self, chat: Any) -> None:
+        with provider() as served, chat(served) as terminal:
+            terminal.type("hello")
+            terminal.see("You said: hello")
+            for typed, words in [
+                ("/help", "/compress [--preview]"),
+                ("/usage", "1 call"),
+                ("/context", "64,000"),
+                ("/compres", "Did you mean /compress"),
+                ("/new", "A new conversation"),
+            ]:
+                terminal.see(PROMPT)
+                terminal.type(typed)
+                terminal.see(words)
+            terminal.see(PROMPT)
+            terminal.type("again")
+            terminal.see("You said: again")
+            assert len(served.log) == 2
+            assert len(asked(served).messages) == 1, "the new conversation knows nothing of the old one"
+
+    def test_an_error_is_told_and_the_talk_goes_on(self, chat: Any) -> None:
+        refusal = Fault("payload_too_large", message="no images today")
+        with provider([refusal, refusal, refusal, refusal, "Better."]) as served, chat(served) as terminal:
+            terminal.type("hello")
+            terminal.see("✗ ")
+            terminal.see(PROMPT)
+
+    def test_a_compaction_is_seen(self, chat: Any) -> None:
+        long = "The books of month seven are settled. " * 150
+
+        def answer(request: Any) -> str:
+            return f"Noted {len(request.messages)}. {long}"
+
+        models = [ServedModel("gpt-4o", 12_000, shows="max_model_len")]
+        extra = "compression: {background: false}\n"
+        with provider(answer, models) as served, chat(served, extra=extra) as terminal:
+            for number in range(12):
+                terminal.type(f"Month {number} please")
+                terminal.see("Noted ")
+                terminal.see("of 12K")
+                if "◆ compacted" in terminal.shown:
+                    break
+            assert "◆ compacted: " in terminal.shown
+            assert "summary by " in terminal.shown
+            terminal.see("1 compaction")
+
+
+class TestLeave:
+    def test_yes_no_and_always(self, chat: Any, workspace: Path) -> None:
+        touch = calls(("terminal", {"command": "touch made; echo done"}))
+        script = [touch, "Refused.", touch, "Made.", touch, "Again.", touch, "Once more."]
+        with provider(script) as served, chat(served) as terminal:
+            terminal.type("make it")
+            terminal.see("touch made; echo done")
+            terminal.see("[a]lways")
+            terminal.type("n")
+            terminal.see("Refused.")
+            assert not (workspace / "made").exists()
+            terminal.see(PROMPT)
+            terminal.type("make it")
+            terminal.see("[a]lways")
+            terminal.type("y")
+            assert "exit 0" in terminal.see("Made.")
+            assert (workspace / "made").exists()
+            terminal.see(PROMPT)
+            terminal.type("make it")
+            terminal.see("[a]lways")
+            terminal.type("a")
+            terminal.see("Again.")
+            terminal.see(PROMPT)
+            terminal.type("make it")
+            assert "[a]lways" not in terminal.see("Once more."), "always is always"
+
+    def test_a_change_is_shown_before_it_is_made(self, chat: Any, workspace: Path) -> None:
+        (workspace / "a.txt").write_text("old line\n", "utf-8")
+        script = [calls(("write_file", {"path": "a.txt", "content": "new line\n"})), "Written."]
+        with provider(script) as served, chat(served) as terminal:
+            terminal.type("write")
+            shown = terminal.see("[a]lways")
+            assert "-old line" in shown
+            assert "+new line" in shown
+            assert (workspace / "a.txt").read_text("utf-8") == "old line\n"
+            terminal.type("y")
+            terminal.see("Written.")
+            assert (workspace / "a.txt").read_text("utf-8") == "new line\n"
+
+    def test_with_yes_nobody_is_asked(self, chat: Any) -> None:
+        script = [calls(("terminal", {"command": "echo $((40 + 2))"})), "Done."]
+        with provider(script) as served, chat(served, "--yes") as terminal:
+            terminal.type("count")
+            assert "[a]lways" not in terminal.see("Done.")
+
+
+class TestInterrupting:
+    def test_in_mid_stream(self, chat: Any, fill: Any) -> None:
+        with provider([Fault("slow", LONG, seconds=0.05), "Go on."]) as served, chat(served) as terminal:
+            terminal.type("tell")
+            terminal.see("word word word")
+            terminal.type("", CTRL_C)
+            terminal.see("■ stopped")
+            terminal.see(PROMPT)
+            terminal.type("and now")
+            terminal.see("Go on.")
+            terminal.see(PROMPT)
+            terminal.type("", CTRL_D)
+            assert terminal.leave() == 0
+        _, messages = last_thread(fill)
+        assert [message["role"] for message in messages] == ["user", "assistant", "user", "assistant"]
+        assert "interrupted" in text_of(messages[1])
+        assert text_of(messages[1]).startswith("word word word")
+
+    def test_in_mid_tool_the_child_is_ended_and_the_history_is_valid(
+        self, chat: Any, fill: Any, workspace: Path
+    ) -> None:
+        command = "touch began; sleep 60; touch ended"
+        script = [calls(("terminal", {"command": command})), "Go on."]
+        with provider(script) as served, chat(served, "--yes") as terminal:
+            terminal.type("wait")
+            terminal.see("⚙ terminal")
+            terminal.type("", CTRL_C)
+            terminal.see("■ stopped")
+            terminal.see(PROMPT)
+            terminal.type("and now")
+            terminal.see("Go on.")
+            terminal.see(PROMPT)
+            terminal.type("", CTRL_D)
+            assert terminal.leave() == 0
+        assert not (workspace / "ended").exists()
+        _, messages = last_thread(fill)
+        assert not validate_messages(messages)
+        (result,) = [message for message in messages if message["role"] == "tool"]
+        assert "nterrupted" in text_of(result)
+
+    def test_at_the_question(self, chat: Any, workspace: Path) -> None:
+        with provider([calls(("terminal", {"command": "touch made"})), "Go on."]) as served, chat(served) as terminal:
+            terminal.type("make")
+            terminal.see("[a]lways")
+            terminal.type("", CTRL_C)
+            terminal.see("■ stopped")
+            terminal.see(PROMPT)
+            assert not (workspace / "made").exists()
+
+    def test_at_the_prompt_once_warns_and_twice_ends(self, chat: Any) -> None:
+        with provider() as served, chat(served) as terminal:
+            terminal.type("half a thou", CTRL_C)
+            terminal.type("", CTRL_C)
+            terminal.see("Ctrl-C again")
+            terminal.see(PROMPT)
+            terminal.type("", CTRL_C)
+            assert terminal.leave() == 0
+            assert not served.log
+
+
+class TestResuming:
+    def test_by_id_by_number_and_the_last(self, chat: Any, fill: Any, terminal_of: Any) -> None:
+        with provider() as served:
+            with chat(served) as terminal:
+                terminal.type("remember the harbour")
+                terminal.see("You said")
+                terminal.see(PROMPT)
+                terminal.type("", CTRL_D)
+                terminal.see("--resume ")
+                assert terminal.leave() == 0
+            thread, _ = last_thread(fill)
+            with chat(served, "--resume", thread[:8]) as terminal:
+                assert f"thread {thread[:8]} goes on: 2 messages in context" in terminal.shown
+                terminal.type("by id")
+                terminal.see("You said: by id")
+            with chat(served, "--continue") as terminal:
+                terminal.type("the last")
+                terminal.see("You said: the last")
+            with terminal_of("chat", "--resume") as terminal:
+                terminal.see("remember the harbour")
+                terminal.see("Which one?")
+                terminal.type("1")
+                terminal.see("goes on")
+        assert [text_of(message) for message in asked(served).messages if message["role"] == "user"] == [
+            "remember the harbour", "by id", "the last",
+        ]  # fmt: skip
+
+
+class TestWithoutATerminal:
+    def test_lines_are_read_and_what_needs_leave_is_refused(self, everthread: Any, home: Path, workspace: Path) -> None:
+        script = ["**Hello.**", calls(("terminal", {"command": "touch made"})), "It was refused."]
+        with provider(script) as served:
+            use(home, served)
+            answer = everthread("chat", "-w", str(workspace), given=b"hello \\\nthere\n/usage\nmake it\n")
+        assert answer.returncode == 0, answer.stderr
+        assert "**Hello.**\n" in answer.stdout, "a pipe gets the text as it is"
+        assert "1 call" in answer.stdout
+        assert "refused" in answer.stdout
+        assert "\x1b" not in answer.stdout
+        assert "everthread chat --resume" in answer.stdout
+        assert not (workspace / "made").exists()
+        assert text_of(asked(served, 0).messages[-1]) == "hello \nthere"
+
+    def test_a_terminal_that_can_do_nothing(self, home: Path, workspace: Path, terminal_of: Any) -> None:
+        with provider([calls(("terminal", {"command": "echo hi"})), "# Plain"]) as served:
+            use(home, served)
+            with terminal_of("chat", "-w", str(workspace), TERM="dumb") as terminal:
+                terminal.see(PROMPT)
+                terminal.type("hello", "\n")
+                terminal.see("[a]lways")
+                terminal.type("y", "\n")
+                terminal.see("# Plain")
+                terminal.see(PROMPT)
+                terminal.type("", CTRL_D)
+                assert terminal.leave() == 0
+                assert "\x1b[" not in terminal.raw
+
+    def test_without_a_model_it_says_how_to_get_one(
+        self, everthread: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+        for text in ("{}\n", "model: {default: claude-sonnet-4-5}\n"):
+            configure(home, text)
+            answer = everthread("chat")
+            assert answer.returncode == 2
+            assert "export ANTHROPIC_API_KEY=" in answer.stderr
+            assert "everthread models pull" in answer.stderr
+
+    def test_at_a_terminal_the_local_model_is_offered(self, terminal_of: Any) -> None:
+        with terminal_of("chat") as terminal:
+            terminal.see("everthread models pull")
+            terminal.see("Use the small model on this machine now")
+            terminal.type("n")
+            assert terminal.leave() == 2
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (("--workspace", "/nowhere"), "there is no such directory"),
+            (("--resume", "0123"), "0123"),
+            (("--continue",), "no thread to go on with"),
+        ],
+    )
+    def test_bad_input(self, everthread: Any, home: Path, arguments: tuple[str, ...], words: str) -> None:
+        configure(home, "model: {default: mine, base_url: 'http://127.0.0.1:9/v1', context_length: 9000}\n")
+        answer = everthread("chat", *arguments)
+        assert answer.returncode == 2
+        assert words in answer.stderr
+        assert answer.stderr.startswith("everthread: ")

@@ -1,0 +1,324 @@
+"""What a chat shows, without a terminal: events to lines, text to blocks, figures to the status line."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
+from rich.console import Console
+
+from everthread.agent.base import Permission
+from everthread.agent.events import Delegated, ToolFinished, ToolStarted, TurnEnded
+from everthread.cli.chatting.asking import Asker, shown
+from everthread.cli.chatting.completing import ChatCompleter
+from everthread.cli.chatting.interrupting import Interrupts, StoppedError
+from everthread.cli.chatting.lines import ToolLines, line_of
+from everthread.cli.chatting.screen import Screen
+from everthread.cli.chatting.status import Status, thousands
+from everthread.cli.chatting.streaming import Blocks
+from everthread.cli.resuming import NO_ID, with_ids
+from everthread.core.summary import Verification
+from everthread.core.usage import CanonicalUsage
+from everthread.session import events
+
+TEXT = (
+    "# Title\n\nHello *world*,\nmore.\n\n- a\n- b\n\n  deep\n\n1. x\n\n```python\ndef f():\n\n    return 1\n```\n"
+    "After.\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\nlast"
+)
+
+
+def fed(text: str, size: int) -> list[str]:
+    blocks = Blocks()
+    done = [block for at in range(0, len(text), size) for block in blocks.feed(text[at : at + size])]
+    return [*done, *blocks.finish()]
+
+
+class TestBlocks:
+    @pytest.mark.parametrize("size", [1, 3, 7, 1_000])
+    def test_a_block_is_settled_when_the_next_has_begun_and_not_before(self, size: int) -> None:
+        done = fed(TEXT, size)
+        assert [block.split("\n")[0] for block in done] == [
+            "# Title", "Hello *world*,", "- a", "1. x", "```python", "After.", "| a | b |", "last",
+        ]  # fmt: skip
+
+    @given(st.text(alphabet="ab \n#`-*|1.>\t", max_size=80), st.integers(1, 9))
+    def test_whatever_is_said_nothing_is_lost_or_doubled(self, text: str, size: int) -> None:
+        assert "\n".join(fed(text, size)) == text
+
+    def test_code_that_is_not_closed_stays_one_block(self) -> None:
+        blocks = Blocks()
+        assert blocks.feed("```\n# no heading\n\n- no list\n\n") == []
+        assert blocks.feed("````\n") == [], "longer than the opening: it closes, and nothing has begun after it"
+        assert blocks.feed("Then.\n") == ["```\n# no heading\n\n- no list\n\n````"]
+
+    def test_the_tail_of_long_code_is_still_code(self) -> None:
+        blocks = Blocks()
+        blocks.feed("```python\n" + "".join(f"line{n}\n" for n in range(100)))
+        assert blocks.tail(4) == "```python\nline98\nline99\n"
+        assert len(blocks.tail(500).split("\n")) == 102
+
+
+def plain(event: events.Event) -> str:
+    line = line_of(event)
+    assert line is not None
+    return line.plain
+
+
+class TestLines:
+    def test_a_compaction_tells_before_after_who_and_how_it_was_checked(self) -> None:
+        checked = Verification(facts=12, present=10, added=1, checked=30, unverified=2)
+        line = plain(
+            events.CompactionDone(
+                "s2", "s1", "in-loop", 101_000, 24_500, 210, 31, "gpt-4o-mini", 3, checked, 2.34, Decimal("0.012"),
+                ("the tail was halved",), ("the auxiliary model failed",),
+            )
+        )  # fmt: skip
+        assert "101,000 → 24,500 tokens, 210 → 31 messages" in line
+        assert "summary by gpt-4o-mini; 11 of 12 top facts in it, 1 added, 2 unverified; 2.3 s; $0.0120" in line
+        assert "the tail was halved" in line
+        assert "! the auxiliary model failed" in line
+
+    @pytest.mark.parametrize(
+        ("event", "words"),
+        [
+            (events.Recovery("s", "prompt_too_long", 2, "compacting again"), "compacting again (attempt 2)"),
+            (events.LimitLearnt("s", "m", 8_192, "the server said so", True), "window of m is 8,192 tokens"),
+            (events.OutputStored("s", "o1", "terminal", 250_000), "terminal: 250,000 characters stored as output:o1"),
+            (events.Notice("s", "Detail may fade."), "! Detail may fade."),
+            (events.CompactionVoid("s", "it grew"), "nothing was compacted: it grew"),
+            (events.CompactionFailed("s", "no room"), "the compaction failed: no room"),
+            (events.CompactionProgress("s", "gpt-4o rests"), "gpt-4o rests"),
+            (events.CompactionStarted("s", "manual", 5_000), "compacting 5,000 tokens (manual)"),
+            (TurnEnded("s", "max_rounds", 90, 120, 3.0), "stopped after 90 rounds"),
+        ],
+    )
+    def test_what_happens_has_a_line(self, event: events.Event, words: str) -> None:
+        assert words in plain(event)
+
+    def test_figures_alone_have_none(self) -> None:
+        assert line_of(events.Estimated("s", 1, 2, 3, True)) is None
+        assert line_of(events.CompactionStarted("s", "background", 5_000, background=True)) is None
+        assert line_of(TurnEnded("s", "answered", 1, 1, 1.0)) is None
+
+    def test_what_comes_from_outside_cannot_move_the_cursor(self) -> None:
+        assert "\x1b" not in plain(events.Notice("s", "\x1b[2Jgone"))
+
+
+class TestToolLines:
+    def test_name_target_outcome_seconds(self) -> None:
+        tools = ToolLines()
+        assert tools.line_of(ToolStarted("s", "c1", "terminal", {"command": "pytest tests/"})) is None
+        assert "terminal pytest tests/" in tools.running
+        line = tools.line_of(ToolFinished("s", "c1", "terminal", "1 failed, 12 passed\n[exit code: 1]", seconds=1.26))
+        assert line is not None
+        assert line.plain.startswith("✓ terminal pytest tests/")
+        assert "1 failed, 12 passed" in line.plain
+        assert line.plain.endswith("1.3 s")
+        assert tools.running == ""
+
+    def test_failed_and_refused(self) -> None:
+        tools = ToolLines()
+        failed = tools.line_of(ToolFinished("s", "c1", "read_file", "Failed: there is no such file", failed=True))
+        refused = tools.line_of(ToolFinished("s", "c2", "terminal", "Refused: …", failed=True, refused=True))
+        assert failed is not None
+        assert failed.plain.startswith("✗ read_file")
+        assert refused is not None
+        assert "refused" in refused.plain
+
+    def test_a_subagent_is_indented_and_control_characters_are_shown(self) -> None:
+        tools = ToolLines()
+        inner = ToolFinished("sub", "c1", "ter\x1b[31mminal", "ok")
+        line = tools.line_of(Delegated("s", "t2", inner))
+        assert line is not None
+        assert line.plain.startswith("  ✓")
+        assert "\x1b" not in line.plain
+
+
+class TestStatus:
+    def test_the_line(self) -> None:
+        status = Status("gpt-4o", 0, 128_000)
+        assert status.line() == "gpt-4o · 0 of 128K (0%)"
+        used = CanonicalUsage(input_tokens=2_000, cache_read_tokens=6_000, output_tokens=10)
+        status.heard(events.UsageRecorded("s", "gpt-4o", "main", used, Decimal("0.02")))
+        status.heard(events.Estimated("s", 32_000, 128_000, 64_000, True))
+        assert status.line() == "gpt-4o · 32K of 128K (25%) · cache 75% · $0.0200"
+        status.heard(events.UsageRecorded("s", "x", "auxiliary", CanonicalUsage(), None))
+        done = events.CompactionDone("s2", "s", "manual", 9, 5, 9, 5, "x", 2, Verification(), 0.1)
+        status.heard(done)
+        assert status.line().endswith("cost $0.0200 + unknown · 2 compactions")
+
+    def test_a_price_that_is_not_known_is_never_nothing(self) -> None:
+        status = Status("m", 10, 100)
+        status.heard(events.UsageRecorded("s", "m", "main", CanonicalUsage(input_tokens=5), None))
+        assert "cost unknown" in status.line()
+
+    @pytest.mark.parametrize(
+        ("tokens", "text"), [(0, "0"), (950, "950"), (12_345, "12.3K"), (200_000, "200K"), (1_000_000, "1M")]
+    )
+    def test_sizes(self, tokens: int, text: str) -> None:
+        assert thousands(tokens) == text
+
+
+class Answering:
+    """A reader that gives the answers it was told."""
+
+    interactive = True
+
+    def __init__(self, *answers: str) -> None:
+        self.answers = list(answers)
+
+    async def read(self) -> str:
+        raise EOFError
+
+    async def ask(self, question: str) -> str:
+        assert "[y]es" in question
+        if not self.answers:
+            raise EOFError
+        return self.answers.pop(0)
+
+    def interrupt(self) -> None:
+        """Nobody waits."""
+
+
+def drawn(renderable: Any) -> str:
+    console = Console(file=io.StringIO(), width=100)
+    console.print(renderable)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+class TestAsking:
+    @pytest.mark.parametrize(
+        ("typed", "said"),
+        [(["y"], True), (["n"], False), ([""], False), (["a"], "always"), (["what", "YES"], True), ([], False)],
+    )
+    def test_yes_no_always_and_anything_else_is_asked_again(self, typed: list[str], said: object) -> None:
+        asker = Asker(Screen(Console(file=io.StringIO())), Answering(*typed), lambda: None)
+        assert asyncio.run(asker(Permission("command", "ls"))) == said
+
+    def test_all_of_it_is_seen_before_somebody_says_yes(self) -> None:
+        told = drawn(shown(Permission("command", "ls\nrm -rf /\x1b[8m # \u202ehidden")))
+        assert "rm -rf /␛[8m # \\u202ehidden" in told
+        diff = drawn(shown(Permission("write", "a.py", "--- a.py\n+++ a.py\n-old\n+new\n" + "+x\n" * 100)))
+        assert "write" in diff
+        assert "+new" in diff
+        assert "… 44 more lines" in diff
+
+
+class TestCompleting:
+    def offered(self, text: str, folder: Path, *, asked: bool = False) -> list[str]:
+        completer = ChatCompleter([("/compress", "compact"), ("/context", "what"), ("/new", "begin")], folder)
+        event = CompleteEvent(text_inserted=not asked, completion_requested=asked)
+        return [item.text for item in completer.get_completions(Document(text), event)]
+
+    def test_commands(self, tmp_path: Path) -> None:
+        assert self.offered("/co", tmp_path) == ["/compress", "/context"]
+        assert self.offered("/compress", tmp_path) == ["/compress"]
+        assert self.offered("say /compr", tmp_path) == [], "only where a message begins"
+
+    def test_paths(self, tmp_path: Path) -> None:
+        (tmp_path / "src").mkdir()
+        (tmp_path / "src" / "main.py").touch()
+        (tmp_path / "src" / ".hidden").touch()
+        (tmp_path / "setup.py").touch()
+        assert self.offered("look at src/m", tmp_path) == ["main.py"]
+        assert self.offered("look at s", tmp_path) == []
+        assert self.offered("look at s", tmp_path, asked=True) == ["setup.py", "src/"]
+        assert self.offered("look at src/", tmp_path) == ["main.py"]
+        assert self.offered("look at nowhere/x", tmp_path) == []
+
+
+class TestInterrupts:
+    def test_the_first_stops_the_work_and_the_program_goes_on(self) -> None:
+        async def run() -> list[str]:
+            idle: list[str] = []
+            interrupts = Interrupts(lambda: idle.append("idle"), idle.append)
+
+            async def work() -> None:
+                interrupts.happen()
+                await asyncio.sleep(60)
+
+            with pytest.raises(StoppedError):
+                await interrupts.run(work())
+            interrupts.happen()
+            return idle
+
+        assert asyncio.run(run()) == ["idle"]
+
+    def test_what_is_being_put_in_order_is_not_torn_by_a_second_one(self) -> None:
+        async def run() -> tuple[list[str], list[str]]:
+            told: list[str] = []
+            done: list[str] = []
+            interrupts = Interrupts(lambda: None, told.append)
+
+            async def work() -> None:
+                try:
+                    interrupts.happen()
+                    await asyncio.sleep(60)
+                finally:
+                    interrupts.happen()
+                    await asyncio.sleep(0)
+                    done.append("in order")
+
+            with pytest.raises(StoppedError):
+                await interrupts.run(work())
+            return told, done
+
+        told, done = asyncio.run(run())
+        assert done == ["in order"]
+        assert "stopping" in told[0]
+
+    def test_work_that_fails_by_itself_says_so(self) -> None:
+        async def run() -> None:
+            async def work() -> None:
+                raise ValueError("itself")
+
+            await Interrupts(lambda: None, print).run(work())
+
+        with pytest.raises(ValueError, match="itself"):
+            asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("given_words", "meant"),
+    [
+        (["--resume"], ["--resume", NO_ID]),
+        (["--resume", "--yes"], ["--resume", NO_ID, "--yes"]),
+        (["-r", "abc", "--yes"], ["-r", "abc", "--yes"]),
+        (["--", "--resume"], ["--", "--resume"]),
+    ],
+)
+def test_resume_may_stand_without_an_id(given_words: list[str], meant: list[str]) -> None:
+    assert with_ids(given_words) == meant
+
+
+class TestScreen:
+    def test_without_a_terminal_the_text_goes_out_as_it_is(self) -> None:
+        console = Console(file=io.StringIO(), width=40)
+        screen = Screen(console)
+        for piece in ("# Hi\n\n", "**you", "**"):
+            screen.text(piece)
+        screen.print("a line")
+        screen.settle()
+        assert isinstance(console.file, io.StringIO)
+        assert console.file.getvalue() == "# Hi\n\n**you**\na line\n"
+
+    def test_on_a_terminal_what_was_settled_is_never_drawn_again(self) -> None:
+        console = Console(file=io.StringIO(), width=40, height=20, force_terminal=True, color_system=None)
+        screen = Screen(console)
+        for piece in ("First block.\n\nSec", "ond block.\n\n", "Third."):
+            screen.text(piece)
+        screen.settle()
+        assert isinstance(console.file, io.StringIO)
+        out = console.file.getvalue()
+        last = out.rindex("First block.")
+        assert "Second block." in out[last:]
+        assert out.rstrip().endswith("Third.")

@@ -1,0 +1,111 @@
+"""`everthread doctor` as a person meets it: real files, a real server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everthread.lab.provider import ServedModel
+from everthread.models.local_file import SMOLLM2
+from everthread.stores.base import Store
+from tests.cli.served import configure, provider
+from tests.wire.recording import json_reply, recording_server
+
+KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENROUTER_API_KEY")
+
+
+@pytest.fixture(autouse=True)
+def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in KEYS:
+        monkeypatch.delenv(name, raising=False)
+
+
+def findings(everthread: Any, code: int) -> dict[str, dict[str, str]]:
+    answer = everthread("doctor", "--json")
+    assert answer.returncode == code, answer.stdout + answer.stderr
+    told = json.loads(answer.stdout)
+    assert told["healthy"] is (code == 0)
+    return {finding["what"]: finding for finding in told["findings"]}
+
+
+def test_where_everything_is_in_order(everthread: Any, home: Path, fill: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "sk-lab-0123456789abcdef")
+
+    async def nothing(_store: Store) -> None:
+        return None
+
+    fill(nothing)
+    with provider(models=[ServedModel("mine", 12_345, shows="max_model_len")]) as served:
+        configure(home, f"model: {{default: mine, base_url: '{served.url}/v1', api_key_env: MY_KEY}}\n")
+        found = findings(everthread, 0)
+        printed = everthread("doctor")
+    assert {name: item["state"] for name, item in found.items()} == {
+        "home": "good", "configuration": "good", "keys": "good", "model": "good", "endpoint": "good",
+        "store": "good", "window": "good", "engine": "good", "local model": "note",
+    }  # fmt: skip
+    assert "12,345 tokens, as the server says" in found["window"]["text"]
+    assert found["keys"]["text"] == "MY_KEY"
+    assert "✓ endpoint" in printed.stdout
+    assert "Everything needed is in order." in printed.stdout
+    assert "sk-lab" not in printed.stdout + json.dumps(found), "keys are named, never shown"
+
+
+def test_where_nothing_is_configured_it_says_what_to_do(everthread: Any, home: Path) -> None:
+    found = findings(everthread, 1)
+    assert found["model"]["state"] == "broken"
+    assert "ANTHROPIC_API_KEY" in found["model"]["advice"]
+    assert "everthread models pull" in found["model"]["advice"]
+    assert found["store"]["state"] == "good", "no store yet is no fault"
+    assert not home.exists(), "who only looks makes nothing"
+    printed = everthread("doctor")
+    assert printed.returncode == 1
+    assert "✗ model" in printed.stdout
+    assert "Not in order: model." in printed.stdout
+
+
+def test_a_missing_key_is_named(everthread: Any, home: Path) -> None:
+    with recording_server([]) as server:
+        configure(home, f"model: {{default: mine, base_url: '{server.url}', api_key_env: MISSING_KEY}}\n")
+    found = findings(everthread, 1)
+    assert "MISSING_KEY is not set" in found["model"]["text"]
+    assert found["endpoint"]["state"] == "broken"
+    assert "ConnectError" in found["endpoint"]["text"]
+    assert "base_url" in found["endpoint"]["advice"]
+
+
+@pytest.mark.parametrize(("status", "words"), [(401, "refuses the key (401)"), (503, "answers with an error (503)")])
+def test_a_server_that_refuses(everthread: Any, home: Path, status: int, words: str) -> None:
+    with recording_server([json_reply({}, status=status)] * 6) as server:
+        configure(home, f"model: {{default: mine, base_url: '{server.url}'}}\n")
+        found = findings(everthread, 1)
+    assert words in found["endpoint"]["text"]
+
+
+def test_a_wrong_setting_is_told_with_its_path(everthread: Any, home: Path) -> None:
+    configure(home, "compression: {threshold: 7}\n")
+    found = findings(everthread, 1)
+    assert "compression.threshold" in found["configuration"]["text"]
+    assert "config check" in found["configuration"]["advice"]
+
+
+def test_a_damaged_store_an_unknown_engine_a_model_that_is_not_there(everthread: Any, home: Path) -> None:
+    configure(home, "model: {provider: local}\ncontext: {engine: nobody}\n")
+    (home / "everthread.db").write_bytes(b"this is no database, however long it may be" * 100)
+    found = findings(everthread, 1)
+    assert found["store"]["state"] == found["engine"]["state"] == found["local model"]["state"] == "broken"
+    assert "there is no context engine 'nobody'" in found["engine"]["text"]
+    assert found["local model"]["advice"] == "everthread models pull"
+    assert "endpoint" not in found, "a local model has none"
+
+
+def test_a_local_model_that_is_there(everthread: Any, home: Path) -> None:
+    configure(home, "model: {provider: local}\n")
+    path = SMOLLM2.path(home)
+    path.parent.mkdir(parents=True)
+    path.touch()
+    found = findings(everthread, 0)
+    assert found["local model"]["text"] == str(path)
+    assert "8,192" in found["window"]["text"]

@@ -1,0 +1,201 @@
+"""`everthread run` as a script meets it: one task, exit codes, events as lines of JSON."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everthread.cli.loading import COMMANDS, load
+from everthread.core.messages import text_of
+from everthread.lab.provider import Fault
+from tests.cli.conftest import environment
+from tests.cli.served import calls, configure, provider, use
+from tests.cli.terminal import CTRL_C, Terminal
+from tests.cli.zygote import Zygote
+
+WRITE = ("write_file", {"path": "a.txt", "content": "hello\n"})
+ECHO = ("terminal", {"command": "echo hi"})
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def task(everthread: Any, workspace: Path) -> Any:
+    def run(*arguments: str, **more: Any) -> Any:
+        return everthread("run", "-w", str(workspace), *arguments, **more)
+
+    return run
+
+
+def lines(answer: Any) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in answer.stdout.splitlines()]
+
+
+def test_the_answer_is_all_that_is_printed(task: Any, home: Path, workspace: Path) -> None:
+    with provider([calls(WRITE, say="I write."), "It is **written**."]) as served:
+        use(home, served)
+        answer = task("write hello", "--yes")
+    assert (answer.returncode, answer.stdout) == (0, "It is **written**.\n"), answer.stderr
+    assert "✓ write_file a.txt" in answer.stderr, "what tools do is told where it disturbs nobody"
+    assert (workspace / "a.txt").read_text("utf-8") == "hello\n"
+
+
+def test_quiet_is_quiet(task: Any, home: Path) -> None:
+    with provider([calls(ECHO), "Done."]) as served:
+        use(home, served)
+        answer = task("do", "--yes", "--quiet")
+    assert (answer.stdout, answer.stderr) == ("Done.\n", "")
+
+
+def test_the_task_comes_from_standard_input(task: Any, home: Path) -> None:
+    with provider() as served:
+        use(home, served)
+        answer = task("-", given="Grüße\nan alle\n".encode())
+        assert answer.stdout == "You said: Grüße\nan alle\n"
+        request = served.log[0].request
+    assert request is not None
+    assert text_of(request.messages[-1]) == "Grüße\nan alle"
+
+
+def test_every_event_is_a_line_of_json(task: Any, home: Path) -> None:
+    with provider([calls(ECHO), "Done."]) as served:
+        use(home, served)
+        told = lines(task("do", "--yes", "--json"))
+    kinds = [line["event"] for line in told]
+    assert kinds[0] == "start"
+    assert kinds[-1] == "answer"
+    for kind in ("request", "usage", "tool_started", "tool_finished", "text", "turn_ended"):
+        assert kind in kinds
+    assert told[0]["window"] == 64_000
+    assert told[-1]["text"] == "Done."
+    assert told[-1]["usage"]["prompt"] > 0
+    assert told[-1]["thread"] == told[0]["thread"]
+    (finished,) = [line for line in told if line["event"] == "tool_finished"]
+    assert (finished["tool"], finished["failed"]) == ("terminal", False)
+
+
+def test_without_a_terminal_what_needs_leave_is_refused_unless_a_rule_allows_it(
+    task: Any, home: Path, workspace: Path
+) -> None:
+    both = calls(ECHO, WRITE)
+    with provider([both, "Refused.", both, "Half.", both, "All."]) as served:
+        use(home, served)
+        refused = [line["refused"] for line in lines(task("do", "--json")) if line["event"] == "tool_finished"]
+        assert refused == [True, True]
+        (home / "approvals.txt").write_text("command: echo *\n", "utf-8")
+        told = {line["tool"]: line["refused"] for line in lines(task("do", "--json")) if "refused" in line}
+        assert told == {"terminal": False, "write_file": True}
+        assert not (workspace / "a.txt").exists()
+        assert task("do", "--yes").returncode == 0
+        assert (workspace / "a.txt").exists()
+
+
+def test_a_thread_goes_on(task: Any, home: Path) -> None:
+    with provider() as served:
+        use(home, served)
+        first = lines(task("remember the harbour", "--json"))
+        task("by its id", "--resume", first[0]["thread"][:10])
+        task("the last", "--continue")
+        request = served.log[-1].request
+    assert request is not None
+    users = [text_of(message) for message in request.messages if message["role"] == "user"]
+    assert users == ["remember the harbour", "by its id", "the last"]
+
+
+def test_a_provider_that_fails_is_exit_code_1(task: Any, home: Path) -> None:
+    refusal = Fault("server_error", message="the cellar is flooded")
+    with provider(lambda _request: refusal) as served:
+        use(home, served)
+        answer = task("do", "--json")
+    assert answer.returncode == 1
+    assert lines(answer)[-1]["event"] == "error"
+    assert "the cellar is flooded" in lines(answer)[-1]["error"]
+
+
+def test_rounds_without_end_are_exit_code_1(task: Any, home: Path) -> None:
+    with provider(lambda _request: calls(ECHO)) as served:
+        use(home, served, extra="agent: {max_rounds: 2}\n")
+        answer = task("do", "--yes")
+    assert answer.returncode == 1
+    assert "stopped after 2 rounds" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given", "words"),
+    [
+        (("",), b"", "the task is empty"),
+        (("-",), b" \n", "the task is empty"),
+        (("-",), b"\xff\xfe", "no UTF-8"),
+        (("do", "--workspace", "/nowhere"), b"", "there is no such directory"),
+        (("do", "--resume", "feed"), b"", "feed"),
+        (("do", "--continue"), b"", "no thread to go on with"),
+    ],
+)
+def test_bad_input_is_exit_code_2(
+    everthread: Any, home: Path, arguments: tuple[str, ...], given: bytes, words: str
+) -> None:
+    configure(home, "model: {default: mine, base_url: 'http://127.0.0.1:9/v1', context_length: 9000}\n")
+    answer = everthread("run", *arguments, given=given)
+    assert answer.returncode == 2
+    assert words in answer.stderr
+    assert answer.stdout == ""
+
+
+def test_without_a_model_it_says_how_to_get_one(everthread: Any) -> None:
+    answer = everthread("run", "do")
+    assert answer.returncode == 2
+    assert "everthread models pull" in answer.stderr
+
+
+class TestAtATerminal:
+    def test_somebody_there_is_asked(self, home: Path, workspace: Path, zygote: Zygote) -> None:
+        with provider([calls(WRITE), "Written."]) as served:
+            use(home, served)
+            with Terminal(zygote, "run", "write", "-w", str(workspace), environment=environment(home)) as terminal:
+                assert "+hello" in terminal.see("[a]lways")
+                terminal.type("y")
+                terminal.see("Written.")
+                assert terminal.leave() == 0
+        assert (workspace / "a.txt").exists()
+
+    def test_ctrl_c_is_exit_code_1_and_tells_how_to_go_on(self, home: Path, workspace: Path, zygote: Zygote) -> None:
+        with provider([calls(("terminal", {"command": "echo began; sleep 60"}))]) as served:
+            use(home, served)
+            arguments = ("run", "wait", "-w", str(workspace), "--yes", "--json")
+            with Terminal(zygote, *arguments, environment=environment(home)) as terminal:
+                terminal.see("tool_started")
+                terminal.type("", CTRL_C)
+                terminal.see("stopped by Ctrl-C")
+                assert terminal.leave() == 1
+
+
+class TestStart:
+    def test_help_loads_no_sdk_and_none_of_our_own_parts(self) -> None:
+        heavy = (
+            "{'openai', 'anthropic', 'httpx', 'httpx2', 'pydantic', 'apsw', 'prompt_toolkit', 'starlette', 'asyncio'}"
+        )
+        code = (
+            "import sys\nfrom everthread.cli import main\nsys.argv = ['everthread', '--help']\n"
+            "try:\n    main()\nexcept SystemExit:\n    pass\n"
+            f"loaded = {heavy} & set(sys.modules)\n"
+            "ours = {name for name in sys.modules if name.startswith('everthread.')}\n"
+            "print(sorted(loaded), sorted(ours), file=sys.stderr)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stderr.strip() == (
+            "[] ['everthread._version', 'everthread.cli', 'everthread.cli.loading', 'everthread.errors']"
+        )
+
+    @pytest.mark.parametrize("name", COMMANDS)
+    def test_the_list_says_of_a_command_what_it_says_itself(self, name: str) -> None:
+        assert " ".join(load(name).help.split()).startswith(COMMANDS[name])
