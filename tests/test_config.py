@@ -30,6 +30,7 @@ def test_defaults_are_those_of_the_contract() -> None:
         },
         "prompt_caching": {"cache_ttl": "5m"},
         "tool_output": {"result_chars": 100_000, "turn_chars": 200_000, "preview_chars": 1500, "per_tool": {}},
+        "agent": {"max_rounds": 90, "parallel": 4, "instructions_chars": 20_000},
         "store": {"url": None},
         "engines": {},
     }  # fmt: skip
@@ -49,6 +50,7 @@ def test_defaults_are_those_of_the_contract() -> None:
         "auxiliary: {compression: {provider: main, context_length: 4096}}",
         "store: {url: 'postgresql://me@db.internal/everthread'}",
         "tool_output: {per_tool: {read_file: null, terminal: 50000}}",
+        "agent: {max_rounds: 1, instructions_chars: 0}",
         "engines: {mine: {depth: 3, anything: [goes]}}",
     ],
 )
@@ -67,7 +69,8 @@ def test_what_is_allowed(text: str) -> None:
         ("compression: {enabled: 1}", "compression.enabled = 1", "boolean"),
         ("compression: {treshold: 0.4}", "compression.treshold", "did you mean threshold?"),
         ("compresion: {}", "compresion", "did you mean compression?"),
-        ("zzz: 1", "zzz", "known here: auxiliary"),
+        ("agent: {max_rounds: 0}", "agent.max_rounds = 0", "greater than or equal to 1"),
+        ("zzz: 1", "zzz", "known here: agent, auxiliary"),
         ("prompt_caching: {cache_ttl: 10m}", "prompt_caching.cache_ttl = '10m'", "'5m' or '1h'"),
         ("model: {provider: main}", "model.provider = 'main'", "'openrouter'"),
         ("model: {provider: custom}", "model", "needs a base_url"),

@@ -35,7 +35,8 @@ async def opened(here: Place, main: list[Said], sub: Any, tools: list[Any], appr
     async def allow(permission: Permission) -> bool:
         return True
 
-    delegate = Delegate(tools, approve or allow, system=lambda: "You are a subagent.", tell=here.watch)
+    inner = Delegate(tools, approve or allow, system=lambda: "You are nobody.", tell=here.watch)
+    delegate = Delegate([*tools, inner], approve or allow, system=lambda: "You are a subagent.", tell=here.watch)
     return await here.open(model, tools=[*tools, delegate], approve=approve or allow, yes=False), model
 
 

@@ -22,12 +22,14 @@ from everthread.agent.base import Permission, ToolContext, ToolReply
 from everthread.agent.calls import INTERRUPTED
 from everthread.agent.events import ToolFinished, ToolStarted, TurnEnded
 from everthread.core.exchange import Reply, Request, StreamDelta
+from everthread.core.messages import text_of
 from everthread.session.conversation import Answer
 from everthread.session.events import OutputStored
 from everthread.session.setup import Route
 from everthread.stores.base import NewSession
 from everthread.testing import ScriptedModel
 from tests.agent.setting import Double, calls, place, results, run, saying
+from tests.session.talk import words
 
 
 def valid(agent: Agent) -> bool:
@@ -383,6 +385,45 @@ def test_two_tools_of_one_name_are_refused(tmp_path: Path) -> None:
         async with place(tmp_path) as here:
             with pytest.raises(InputError, match="two tools are called look"):
                 await here.open(ScriptedModel(), tools=[saying("look"), saying("look")])
+
+    run(talk())
+
+
+@pytest.mark.parametrize("patience", [0, 0.001, 0.003, 0.006, 0.01, 0.015, 0.02, 0.03, 0.05])
+def test_wherever_a_turn_is_stopped_the_history_is_valid_and_goes_on(tmp_path: Path, patience: float) -> None:
+    """Also while a message is stored, an answer recorded, a result kept, the history compacted."""
+
+    async def work(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
+        await asyncio.sleep(0.002)
+        return ToolReply(words(300, str(arguments["what"])))
+
+    async def talk() -> None:
+        asked = 0
+
+        def script(request: Request) -> Any:
+            nonlocal asked
+            asked += 1
+            last = str(request.messages[-1].get("content"))
+            if last.startswith("Stop") or asked % 4 == 0:
+                return "Well."
+            return calls(("work", {"what": f"a{asked}"}, f"a{asked}"), ("work", {"what": f"b{asked}"}, f"b{asked}"))
+
+        async with place(tmp_path) as here:
+            config = "compression: {background: false, protect_last_n: 2}"
+            agent = await here.open(ScriptedModel(script, window=5_000), tools=[Double("work", work)], config=config)
+            for turn in range(12):
+                reading = asyncio.create_task(_read(agent, f"Go {turn}. {words(100, f'turn {turn}')}"))
+                await asyncio.sleep(patience)
+                reading.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await reading
+                assert (await agent.send("Stop here.")).text == "Well."
+                assert valid(agent)
+            again = await here.open(ScriptedModel(["Still here."]), resume=agent.conversation.id, tools=[])
+            assert again.conversation.messages == agent.conversation.messages, "what is in view is what is stored"
+            history = [item.body for item in await here.store.history(agent.conversation.id)]
+            assert not validate_messages(history)
+            assert sum(text_of(body) == "Stop here." for body in history) == 12
 
     run(talk())
 

@@ -174,9 +174,8 @@ def test_after_a_compaction_the_prompt_has_the_new_memory_and_the_open_tasks(tmp
             prompt = content_text(model.requests[-1].system)
             assert "Receipts are in the blue folder." in prompt
             assert "[>] Sort the receipts\n[ ] Close the year" in prompt
-            other = ScriptedModel(["Hi."])
-            await (await here.open(other)).send("Hello.")
-            assert "Sort the receipts" not in content_text(other.requests[0].system), "a list belongs to its thread"
+            other = await agent.conversation.another(new=NewSession())
+            assert "Sort the receipts" not in content_text(other.session.system), "a list belongs to its thread"
 
     run(talk())
 

@@ -18,6 +18,9 @@ import pytest
 from everthread.compose import open_store
 from everthread.stores.base import Store
 from tests.cli.zygote import Zygote
+from tests.models.conftest import local_file
+
+__all__ = ["local_file"]
 
 T = TypeVar("T")
 Answer = subprocess.CompletedProcess[str]

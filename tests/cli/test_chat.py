@@ -14,6 +14,7 @@ from everthread.core.exchange import Request
 from everthread.core.messages import text_of
 from everthread.core.validity import validate_messages
 from everthread.lab.provider import Fault, Provider, ServedModel
+from everthread.models.local_file import SMOLLM2
 from everthread.stores.base import Store
 from tests.cli.conftest import environment
 from tests.cli.served import calls, configure, provider, use
@@ -165,6 +166,32 @@ class TestTalking:
             assert "summary by " in terminal.shown
             terminal.see("1 compaction")
 
+    def test_claude_is_cached_and_it_says_so(self, home: Path, terminal_of: Any) -> None:
+        models = [ServedModel("claude-sonnet-5", 200_000)]
+        with provider(["Hello there."], models) as served:
+            reached = f"provider: anthropic, base_url: '{served.url}', api_key_env: LAB"
+            configure(home, f"model: {{default: claude-sonnet-5, {reached}}}\nprompt_caching: {{cache_ttl: 1h}}\n")
+            with terminal_of("chat", LAB="any") as terminal:
+                terminal.see("💾 Prompt caching: ENABLED (Claude via Anthropic, 1h TTL)")
+                terminal.see(PROMPT)
+                terminal.type("hello")
+                terminal.see("Hello there.")
+
+    def test_a_real_model_with_real_tools_in_its_window(
+        self, home: Path, workspace: Path, local_file: Path, terminal_of: Any
+    ) -> None:
+        place = SMOLLM2.path(home)
+        place.parent.mkdir(parents=True)
+        place.symlink_to(local_file)
+        with terminal_of("chat", "-m", f"local/{SMOLLM2.name}", "-w", str(workspace)) as terminal:
+            terminal.see("8,192 tokens")
+            terminal.see(PROMPT)
+            terminal.type("Say hello in one short sentence.")
+            terminal.see("cost unknown")
+            terminal.type("", CTRL_D)
+            assert "1 call" in terminal.see("--resume")
+            assert terminal.leave() == 0
+
 
 class TestLeave:
     def test_yes_no_and_always(self, chat: Any, workspace: Path) -> None:
@@ -204,6 +231,20 @@ class TestLeave:
             terminal.type("y")
             terminal.see("Written.")
             assert (workspace / "a.txt").read_text("utf-8") == "new line\n"
+
+    def test_what_happens_while_somebody_thinks_is_shown_above_the_question(self, chat: Any) -> None:
+        both = calls(("terminal", {"command": "echo one; sleep 0.1"}), ("terminal", {"command": "echo two"}))
+        with provider([both, "Both."]) as served, chat(served) as terminal:
+            terminal.type("do both")
+            terminal.see("echo one")
+            terminal.see("[a]lways")
+            terminal.type("y")
+            terminal.see("echo two")
+            terminal.see("✓ terminal echo one")
+            terminal.see("[a]lways")
+            terminal.type("y")
+            terminal.see("✓ terminal echo two")
+            terminal.see("Both.")
 
     def test_with_yes_nobody_is_asked(self, chat: Any) -> None:
         script = [calls(("terminal", {"command": "echo $((40 + 2))"})), "Done."]
@@ -261,7 +302,7 @@ class TestInterrupting:
             terminal.see(PROMPT)
             assert not (workspace / "made").exists()
 
-    def test_at_the_prompt_once_warns_and_twice_ends(self, chat: Any) -> None:
+    def test_at_the_prompt_once_warns_and_twice_ends(self, chat: Any, fill: Any) -> None:
         with provider() as served, chat(served) as terminal:
             terminal.type("half a thou", CTRL_C)
             terminal.type("", CTRL_C)
@@ -270,6 +311,7 @@ class TestInterrupting:
             terminal.type("", CTRL_C)
             assert terminal.leave() == 0
             assert not served.log
+        assert fill(lambda store: store.list_threads()) == [], "where nothing was said nothing is kept"
 
 
 class TestResuming:
@@ -324,6 +366,9 @@ class TestWithoutATerminal:
                 terminal.see("[a]lways")
                 terminal.type("y", "\n")
                 terminal.see("# Plain")
+                terminal.see(PROMPT)
+                terminal.type("", CTRL_C)
+                terminal.see("Ctrl-C again")
                 terminal.see(PROMPT)
                 terminal.type("", CTRL_D)
                 assert terminal.leave() == 0

@@ -97,6 +97,7 @@ class TestLines:
             (events.CompactionFailed("s", "no room"), "the compaction failed: no room"),
             (events.CompactionProgress("s", "gpt-4o rests"), "gpt-4o rests"),
             (events.CompactionStarted("s", "manual", 5_000), "compacting 5,000 tokens (manual)"),
+            (Delegated("s", "t2", events.Notice("sub", "Detail may fade.")), "  ! Detail may fade."),
             (TurnEnded("s", "max_rounds", 90, 120, 3.0), "stopped after 90 rounds"),
         ],
     )
@@ -154,6 +155,13 @@ class TestStatus:
         done = events.CompactionDone("s2", "s", "manual", 9, 5, 9, 5, "x", 2, Verification(), 0.1)
         status.heard(done)
         assert status.line().endswith("cost $0.0200 + unknown · 2 compactions")
+
+    def test_what_a_subagent_used_counts_and_its_window_does_not(self) -> None:
+        status = Status("m", 10, 100)
+        status.heard(Delegated("s", "t2", events.Estimated("sub", 90, 100, 50, True)))
+        used = CanonicalUsage(input_tokens=5)
+        status.heard(Delegated("s", "t2", events.UsageRecorded("sub", "m", "main", used, Decimal("0.5"))))
+        assert status.line() == "m · 10 of 100 (10%) · cache 0% · $0.5000"
 
     def test_a_price_that_is_not_known_is_never_nothing(self) -> None:
         status = Status("m", 10, 100)

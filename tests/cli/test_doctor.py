@@ -109,3 +109,21 @@ def test_a_local_model_that_is_there(everthread: Any, home: Path) -> None:
     found = findings(everthread, 0)
     assert found["local model"]["text"] == str(path)
     assert "8,192" in found["window"]["text"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "state", "words"),
+    [
+        ("model: small, base_url: 'http://127.0.0.1:9/v1'", "good", "small, custom"),
+        ("model: claude-haiku-4-5", "note", "ANTHROPIC_API_KEY is not set"),
+        ("model: who-is-this", "note", "not clear who serves"),
+    ],
+)
+def test_the_model_for_summaries_where_one_is_named(
+    everthread: Any, home: Path, settings: str, state: str, words: str
+) -> None:
+    main = "model: {default: mine, base_url: 'http://127.0.0.1:9/v1', context_length: 9000}\n"
+    configure(home, f"{main}auxiliary: {{compression: {{{settings}}}}}\n")
+    found = findings(everthread, 1)["summaries"]
+    assert found["state"] == state
+    assert words in found["text"]

@@ -113,8 +113,7 @@ def test_a_thread_goes_on(task: Any, home: Path) -> None:
 
 
 def test_a_provider_that_fails_is_exit_code_1(task: Any, home: Path) -> None:
-    refusal = Fault("server_error", message="the cellar is flooded")
-    with provider(lambda _request: refusal) as served:
+    with provider([Fault("stream_error", message="the cellar is flooded")]) as served:
         use(home, served)
         answer = task("do", "--json")
     assert answer.returncode == 1

@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 # What the command loads anyway; its own modules are loaded by the fork, under the fork's environment.
 PRELOADED = (
+    "anthropic.resources.messages",
     "apsw",
     "genai_prices",
     "httpx2",

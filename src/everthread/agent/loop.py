@@ -109,10 +109,6 @@ class Agent:
         return self.conversation.tools
 
     @property
-    def tool_list(self) -> list[Tool]:
-        return list(self._tools.values())
-
-    @property
     def busy(self) -> bool:
         """A turn is under way."""
         return self._turning.locked()

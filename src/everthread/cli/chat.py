@@ -77,6 +77,8 @@ async def _chat(
             thread = agent.conversation.id
         if last := await farewell(store, thread):
             screen.print(last)
+        elif resume is None:
+            await store.delete_thread(thread)  # nothing was said: there is nothing to come back to
     finally:
         await store.close()
 

@@ -102,9 +102,12 @@ def _keys() -> KeyBindings:
     return keys
 
 
-def history_file(home: Path) -> Path:
-    """Where what was typed is kept: in the home, for nobody else to read."""
-    home.mkdir(parents=True, exist_ok=True)
+def history_file(home: Path) -> Path | None:
+    """Where what was typed is kept: in the home, for nobody else to read. None where it cannot be written."""
     path = home / "chat_history"
-    path.touch(mode=0o600, exist_ok=True)
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600, exist_ok=True)
+    except OSError:
+        return None  # it is then remembered until the chat ends
     return path

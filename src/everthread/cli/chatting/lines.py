@@ -52,6 +52,9 @@ def line_of(event: Event) -> Text | None:
             return _said("▤", f"{event.tool}: {event.chars:,} characters stored as output:{event.output}", QUIET)
         case Notice():
             return _said("!", event.text, BAD)
+        case Delegated():
+            inner = line_of(event.event)
+            return Text.assemble("  ", inner) if inner else None
         case TurnEnded(reason="max_rounds"):
             return _said("!", f"stopped after {counted(event.rounds, 'round')} of tools", BAD)
         case _:
@@ -120,7 +123,7 @@ class ToolLines:
                 return tool_line(event, started.arguments if started else {})
             case Delegated():
                 inner = self.line_of(event.event)
-                return Text.assemble(("  ", ""), inner) if inner else None
+                return Text.assemble("  ", inner) if inner else None
         return None
 
     @property

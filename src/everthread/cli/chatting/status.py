@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+from everthread.agent.events import Delegated
 from everthread.cli.output import counted, money, visible
 from everthread.session.events import CompactionDone, Estimated, Event, LimitLearnt, UsageRecorded
 from everthread.stores.base import CompactionRecord, UsageRecord
@@ -49,6 +50,8 @@ class Status:
                 self.tokens, self.window = event.tokens, event.window
             case UsageRecorded():
                 self.add(event)
+            case Delegated(event=UsageRecorded() as inner):
+                self.add(inner)
             case CompactionDone():
                 self.compactions, self.tokens = event.count, event.tokens_after
             case LimitLearnt():

@@ -13,6 +13,7 @@ from everthread.cli.chatting.lines import BAD, QUIET, ToolLines, line_of, styled
 from everthread.cli.chatting.reading import Reader, unechoed
 from everthread.cli.chatting.screen import Screen
 from everthread.cli.chatting.status import Status
+from everthread.cli.family import subagents
 from everthread.cli.output import visible
 from everthread.core.exchange import StreamDelta
 from everthread.errors import EverthreadError
@@ -123,7 +124,8 @@ class Chat:
     async def account(self, agent: Agent) -> None:
         """The figures of the thread as the store has them: at the start, and in another thread."""
         store, thread = agent.conversation.store, agent.conversation.id
-        self.status.restart(await store.usage(thread), await store.compactions(thread))
+        theirs = [record for other in await subagents(store, thread) for record in await store.usage(other)]
+        self.status.restart([*await store.usage(thread), *theirs], await store.compactions(thread))
 
     def _figures(self, agent: Agent) -> None:
         conversation = agent.conversation

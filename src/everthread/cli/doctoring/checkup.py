@@ -39,7 +39,7 @@ async def checkup(workspace: Path, environment: Mapping[str, str] | None = None)
     text = f"{config_path()}{'' if there else ' is absent: every default is in force'}"
     found += [Finding("configuration", "good", text), keys(config, env)]
     choice, model = chosen(config, env)
-    found.append(model)
+    found += [model, *summaries(config, env)]
     if choice is not None and choice.provider != "local":
         found.append(await reach(choice, env))
     store, limit = await kept(config, choice)
@@ -81,6 +81,26 @@ def chosen(config: Config, env: Mapping[str, str]) -> tuple[Choice | None, Findi
     if choice.key_env and not env.get(choice.key_env, "").strip():
         return choice, Finding("model", "broken", f"{text}: {choice.key_env} is not set", f"export {choice.key_env}=…")
     return choice, Finding("model", "good", text + (f", key from {choice.key_env}" if choice.key_env else ""))
+
+
+def summaries(config: Config, env: Mapping[str, str]) -> list[Finding]:
+    """The model that is named for summaries, where one is. Without it others write them: nothing needed is broken."""
+    options = config.auxiliary.compression
+    if options.provider == "main" or (
+        options.model is None and options.base_url is None and options.provider == "auto"
+    ):
+        return []
+    try:
+        choice = choose(
+            options.model or config.model.default, environment=env, provider=options.provider,
+            base_url=options.base_url, api_key_env=options.api_key_env,
+        )  # fmt: skip
+    except ConfigError as error:
+        return [Finding("summaries", "note", str(error), "correct auxiliary.compression; until then others write them")]
+    if choice.key_env and not env.get(choice.key_env, "").strip():
+        text = f"{choice.model}, {choice.provider}: {choice.key_env} is not set, so others write them"
+        return [Finding("summaries", "note", text, f"export {choice.key_env}=…")]
+    return [Finding("summaries", "good", f"{choice.model}, {choice.provider}, {choice.api}")]
 
 
 async def kept(config: Config, choice: Choice | None) -> tuple[Finding, LearntLimit | None]:
