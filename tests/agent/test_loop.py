@@ -23,8 +23,8 @@ from everthread.agent.calls import INTERRUPTED
 from everthread.agent.events import ToolFinished, ToolStarted, TurnEnded
 from everthread.core.exchange import Reply, Request, StreamDelta
 from everthread.core.messages import text_of
-from everthread.session.conversation import Answer
 from everthread.session.events import OutputStored
+from everthread.session.recording import Answer
 from everthread.session.setup import Route
 from everthread.stores.base import NewSession
 from everthread.testing import ScriptedModel

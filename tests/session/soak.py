@@ -20,7 +20,7 @@ from everthread.core.summary import without_summary
 from everthread.core.validity import validate_messages
 from everthread.errors import NothingToUndoError
 from everthread.lab.provider import FaultPlan
-from everthread.session.conversation import INTERRUPTED
+from everthread.session.recording import INTERRUPTED
 from tests.session.served import TOOL, Lab, answering, asks_for, lab, model
 from tests.session.talk import words
 

@@ -11,8 +11,8 @@ import pytest
 from everthread.core.exchange import Reply, StreamDelta
 from everthread.core.validity import validate_messages
 from everthread.errors import InputError, ModelError
-from everthread.session.conversation import INTERRUPTED, Answer
 from everthread.session.events import CompactionDone, Estimated, OutputStored, UsageRecorded
+from everthread.session.recording import INTERRUPTED, Answer
 from everthread.testing import ScriptedModel
 from tests.session.talk import SYSTEM, call, result, room, run, words
 

@@ -19,9 +19,10 @@ from everthread.agent.memory import Memory
 from everthread.agent.texts import text
 from everthread.core.exchange import StreamDelta
 from everthread.errors import InputError
-from everthread.session.conversation import Answer, Conversation
+from everthread.session.conversation import Conversation
 from everthread.session.events import Event, Listener
 from everthread.session.incoming import Given
+from everthread.session.recording import Answer
 from everthread.session.setup import Route
 
 Item = StreamDelta | Event | Answer

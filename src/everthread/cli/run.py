@@ -25,7 +25,7 @@ from everthread.cli.telling import JsonLines, Shown, Words
 from everthread.compose import open_agent, open_store
 from everthread.config import Config, home_directory, load_config
 from everthread.errors import EverthreadError, InputError
-from everthread.session.conversation import Answer
+from everthread.session.recording import Answer
 from everthread.stores.base import NewSession, Store
 
 COMMAND = {"cls": Resuming}

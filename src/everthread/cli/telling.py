@@ -11,8 +11,9 @@ from everthread.cli.chatting.lines import ToolLines, line_of
 from everthread.cli.chatting.screen import Screen
 from everthread.cli.output import json_text, short, visible
 from everthread.core.exchange import StreamDelta
-from everthread.session.conversation import Answer, Conversation
+from everthread.session.conversation import Conversation
 from everthread.session.events import Event
+from everthread.session.recording import Answer
 
 
 class Words:

@@ -5,53 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from decimal import Decimal
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 from everthread.core.exchange import Reply, StreamDelta, StreamingModel, System
-from everthread.core.messages import Call, Message, calls_of, text_of
+from everthread.core.messages import Message
 from everthread.core.summary import Compaction
-from everthread.core.usage import CanonicalUsage
 from everthread.errors import ConfigError, InputError, ModelError
 from everthread.models.wrapper import ModelEvent
 from everthread.session import requests, results
-from everthread.session.accounting import account, usage_of
 from everthread.session.compacting import commit, discard, draft
-from everthread.session.events import LimitLearnt, Listener, Notice
+from everthread.session.events import Listener, Notice
 from everthread.session.incoming import Given, as_messages, open_stubs
 from everthread.session.live import Live
+from everthread.session.opening import begun, found, live_on
 from everthread.session.pressure import Pressure
+from everthread.session.recording import Answer, Recorder
 from everthread.session.recovery import Recovery
 from everthread.session.requests import Prepared
-from everthread.session.saving import restore, save
+from everthread.session.saving import restore
 from everthread.session.setup import Route, Setup
 from everthread.stores.base import NewMessage, NewSession, Session, Store, UsageRecord, new_id
-
-INTERRUPTED = "[The answer was interrupted here.]"
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a model answered, stored and accounted for."""
-
-    message: Message
-    stop: str | None
-    usage: CanonicalUsage
-    cost: Decimal | None
-    """Dollars; None where a price is unknown."""
-    id: int
-    """The stored message."""
-
-    @property
-    def text(self) -> str:
-        return text_of(self.message)
-
-    @property
-    def calls(self) -> list[Call]:
-        """The tools it wants; their results are given to `add_results`."""
-        return calls_of(self.message)
 
 
 class Conversation:
@@ -61,10 +36,8 @@ class Conversation:
         self._live = live
         self._pressure = Pressure(live)
         self._recovery = Recovery(live)
-        self._prepared: Prepared | None = None
+        self._recorder = Recorder(live)
         self._injected: tuple[Message, ...] = ()
-        self._lost: list[Reply] = []
-        """Replies that broke off and were asked for again by the model's own wrappers."""
         self._turn = asyncio.Lock()
 
     # Life
@@ -79,36 +52,10 @@ class Conversation:
         tools: Sequence[dict[str, Any]] = (),
     ) -> Self:
         """A new conversation, or with `resume` (any id of the thread, or how it begins) the thread at its tip."""
-        store = setup.store
         if resume is None:
-            given = new or NewSession()
-            fresh = NewSession(
-                id=given.id, kind=given.kind, parent=given.parent, tenant=given.tenant, platform=given.platform,
-                user=given.user, title=given.title, model=given.model or setup.route.name,
-                system=setup.written_system() if given.system is None else given.system, started=given.started,
-            )  # fmt: skip
-            return await cls._on(setup, await store.create_session(fresh), tools, reason="new")
-        found = await store.resolve(resume, tenant=None if new is None else new.tenant)
-        tip = await store.session(await store.get_compression_tip(found.id))
-        return await cls._on(setup, tip, tools, reason="resume")
-
-    @classmethod
-    async def _on(cls, setup: Setup, session: Session, tools: Sequence[dict[str, Any]], *, reason: Any) -> Self:
-        live = Live(setup, session, tools)
-        store, route = setup.store, setup.route
-        messages, records, learnt = await asyncio.gather(
-            store.messages(session.id),
-            store.compactions(session.thread),
-            store.limit_for(route.base_url, route.name, headers=route.headers),
-        )
-        live.show(session, messages)
-        live.compactions = sum(record.reverted is None for record in records)
-        await restore(live)
-        if learnt is not None and learnt.limit < live.window:
-            live.learnt = learnt.limit
-            live.fit(learnt.limit)
-        live.engine.on_session_start(session.id, reason=reason, previous=session.parent)
-        return cls(live)
+            return cls(await live_on(setup, await begun(setup, new or NewSession()), tools, reason="new"))
+        tip = await found(setup, resume, tenant=None if new is None else new.tenant)
+        return cls(await live_on(setup, tip, tools, reason="resume"))
 
     async def close(self, reason: str | None = None) -> None:
         """Stop what runs beside the conversation. With a reason the session ends; it can still be resumed."""
@@ -192,36 +139,22 @@ class Conversation:
         if not live.bodies:
             raise InputError("there is nothing to send: the conversation has no message yet")
         await self._pressure.relieve(reason="in-loop" if full or message is None else "preflight")
-        self._prepared = requests.build(live, self._injected, cap=self._recovery.cap)
-        return self._prepared
+        self._recorder.sent = requests.build(live, self._injected, cap=self._recovery.cap)
+        return self._recorder.sent
 
     async def record(self, response: Any) -> Answer:
         """Store and account for an answer: of a client, as it came; a list of stream chunks; or a `Reply`."""
-        live = self._live
-        reply = requests.decode(live, response)
-        prompt = self._prepared.tokens if self._prepared else live.tokens
-        usage, estimated = usage_of(live, reply, prompt)
-        answered = live.route.name if live.route.model is None else live.route.model.name
-        if self._prepared and not estimated and answered == live.route.name:
-            live.calibration.observe(answered, usage.prompt_tokens, self._prepared.estimate)
-        live.engine.update_from_response(usage)
-        new = NewMessage(reply.message, event=new_id())
-        stored, cost, _ = await asyncio.gather(
-            live.append([new]), account(live, usage, model=answered, estimated=estimated), save(live)
-        )
-        await self._account_lost()
-        await self._outgrown(usage)
-        self._prepared = None
+        answer = await self._recorder.record(response)
         self._pressure.prepare_ahead()
-        return Answer(reply.message, reply.stop, usage, cost, stored[0].id)
+        return answer
 
     async def recover(self, error: Exception) -> Prepared:
         """After a refused request: the one to send instead. Raises where size is not at fault or nothing helps."""
-        sent = self._prepared.request if self._prepared else None
+        sent = self._recorder.sent.request if self._recorder.sent else None
         await self._pressure.preparation.drop("the provider refused the request")
         await self._recovery.meet(error, sent)
-        self._prepared = requests.build(self._live, self._injected, cap=self._recovery.cap)
-        return self._prepared
+        self._recorder.sent = requests.build(self._live, self._injected, cap=self._recovery.cap)
+        return self._recorder.sent
 
     # The whole
 
@@ -233,10 +166,11 @@ class Conversation:
                 try:
                     reply = await self._model.complete(prepared.request)
                 except ModelError as error:
-                    await self._spent(error)
+                    self._recorder.lose(error)
+                    await self._recorder.account_lost()
                     prepared = await self.recover(error)
                 except asyncio.CancelledError:
-                    await asyncio.shield(self._interrupted(""))
+                    await asyncio.shield(self._recorder.interrupted(""))
                     raise
                 else:
                     return await self._recorded(reply)
@@ -259,10 +193,11 @@ class Conversation:
                                 said.append(piece.text if piece.kind == "text" else "")
                                 yield piece
                 except ModelError as error:
-                    await self._spent(error)
+                    self._recorder.lose(error)
+                    await self._recorder.account_lost()
                     prepared = await self.recover(error)
                 except (asyncio.CancelledError, GeneratorExit):
-                    await asyncio.shield(self._interrupted("".join(said)))
+                    await asyncio.shield(self._recorder.interrupted("".join(said)))
                     raise
             yield await self._recorded(reply)
 
@@ -348,7 +283,7 @@ class Conversation:
         at = live.stored[-1].id if at_message is None else at_message
         new = NewSession(kind="branch", title=title) if title else None
         session = await live.setup.store.branch(live.session.id, at, new=new)
-        return await Conversation._on(self._shared(), session, live.given_tools, reason="branch")
+        return Conversation(await live_on(self._shared(), session, live.given_tools, reason="branch"))
 
     async def another(
         self,
@@ -378,7 +313,7 @@ class Conversation:
         """What the wrappers around the model tell: a retry, another model that steps in."""
         self._live.emit(Notice(self._live.session.id, event.text))
         if event.error is not None:
-            self._lose(event.error)
+            self._recorder.lose(event.error)
 
     def use_tools(self, tools: Sequence[dict[str, Any]]) -> None:
         """Offer other tools from the next request on. The provider's cache is lost by it."""
@@ -418,39 +353,3 @@ class Conversation:
         except asyncio.CancelledError:
             await recording
             raise
-
-    async def _spent(self, error: ModelError) -> None:
-        """What a call used that broke off after it had begun to answer."""
-        self._lose(error)
-        await self._account_lost()
-
-    def _lose(self, error: ModelError) -> None:
-        """One failure may be told by several wrappers; what it used counts once."""
-        if isinstance(error.partial, Reply) and not any(error.partial is lost for lost in self._lost):
-            self._lost.append(error.partial)
-
-    async def _account_lost(self) -> None:
-        prompt = self._prepared.tokens if self._prepared else self._live.tokens
-        lost, self._lost = self._lost, []
-        for reply in lost:
-            usage, estimated = usage_of(self._live, reply, prompt)
-            await account(self._live, usage, estimated=estimated)
-
-    async def _interrupted(self, said: str) -> None:
-        """A stream nobody reads any more: what was said is kept, what it used is estimated."""
-        live = self._live
-        message: Message = {"role": "assistant", "content": f"{said}\n\n{INTERRUPTED}" if said else INTERRUPTED}
-        prompt = self._prepared.tokens if self._prepared else live.tokens
-        usage = CanonicalUsage(input_tokens=prompt, output_tokens=live.counter.text(said))
-        await asyncio.gather(live.append([NewMessage(message)]), account(live, usage, estimated=True))
-
-    async def _outgrown(self, usage: CanonicalUsage) -> None:
-        """A learnt limit dies at the first success above it."""
-        live = self._live
-        if live.learnt is None or usage.prompt_tokens <= live.learnt:
-            return
-        route = live.route
-        await live.setup.store.forget_limits(base_url=route.base_url, model=route.name, below=usage.prompt_tokens)
-        live.learnt = None
-        live.fit(route.window)
-        live.emit(LimitLearnt(live.session.id, route.name, route.window, "a larger prompt was accepted", stored=True))

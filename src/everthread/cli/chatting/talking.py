@@ -17,8 +17,8 @@ from everthread.cli.family import subagents
 from everthread.cli.output import visible
 from everthread.core.exchange import StreamDelta
 from everthread.errors import EverthreadError
-from everthread.session.conversation import Answer
 from everthread.session.events import Event
+from everthread.session.recording import Answer
 
 LEAVING = ("/exit", "/quit")
 

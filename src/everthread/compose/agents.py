@@ -1,0 +1,112 @@
+"""From a configuration to an agent in its workspace."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from everthread.compose.conversations import open_conversation
+from everthread.compose.models import Closing, closing_of, route_to
+from everthread.compose.stores import open_store, store_url
+from everthread.config import Config, home_directory, load_config
+from everthread.core.exchange import Api, StreamingModel
+from everthread.core.summary import Summarizer
+from everthread.errors import InputError
+from everthread.stores.base import NewSession, Store
+
+if TYPE_CHECKING:
+    from everthread.agent.base import Approver, Tool
+    from everthread.agent.loop import Agent
+    from everthread.session.events import Listener
+    from everthread.session.setup import Route
+
+
+async def open_agent(
+    config: Config | None = None,
+    *,
+    model: str | StreamingModel | None = None,
+    resume: str | None = None,
+    workspace: str | Path | None = None,
+    approve: Approver | None = None,
+    yes: bool = False,
+    store: Store | str | Path | None = None,
+    listener: Listener | None = None,
+    tools: Sequence[Tool] | None = None,
+    session: NewSession | None = None,
+    summarizer: str | Summarizer = "auto",
+    api: Api | None = None,
+    fallback: Sequence[StreamingModel] = (),
+) -> Agent:
+    """An agent in a workspace (default: the current folder): new, or resumed by any id of its thread.
+
+    `approve` decides what needs leave; without it only what `approvals.txt` in the home allows is done, and with `yes`
+    everything. `tools`: these instead of the built-in ones. What is opened here is closed with the agent.
+    """
+    from everthread.agent.approval import Approvals, read_rules
+    from everthread.agent.base import ToolContext
+    from everthread.agent.environment import child_environment
+    from everthread.agent.equipment import Equipment
+    from everthread.agent.journal import Journal
+    from everthread.agent.loop import Agent
+    from everthread.agent.memory import Memory, memory_folder
+
+    settings, home = config or load_config(), home_directory()
+    options, place = settings.agent, _workspace(workspace)
+    allowed = Approvals(everything=True) if yes else approve or Approvals(read_rules(home))
+    opened: list[Closing] = []
+    if store is None or isinstance(store, str | Path):
+        store = await asyncio.to_thread(open_store, store if store is not None else store_url(settings))
+        opened.append(store.close)
+    try:
+        memory = Memory(memory_folder(home, await _tenant(store, resume, session)))
+        equipment = Equipment(place, memory, allowed, options.instructions_chars, tools)
+        conversation = await open_conversation(
+            model, config=settings, store=store, resume=resume, system=equipment.prompt,
+            tools=[tool.schema for tool in equipment.tools], summarizer=summarizer, listener=equipment.hear,
+            hooks=equipment.hooks(store), session=session, api=api, fallback=fallback, project=place,
+            model_events=equipment.hear_model,
+        )  # fmt: skip
+    except BaseException:
+        for close in opened:
+            await close()
+        raise
+
+    async def routes(name: str) -> Route:
+        route = await route_to(name, settings, api=None, own_client=False, fallback=(), events=equipment.hear_model)
+        if route.model is not None:
+            opened.insert(0, closing_of(route.model))
+        return route
+
+    environment = child_environment(os.environ, _key_names(settings))
+    equipment.agent = Agent(
+        conversation, equipment.tools, context=ToolContext(place, home, conversation, environment=environment),
+        approve=allowed, max_rounds=options.max_rounds, parallel=options.parallel, listener=listener,
+        journal=Journal(ttl=_SECONDS[settings.prompt_caching.cache_ttl]), memory=memory, routes=routes, closing=opened,
+    )  # fmt: skip
+    return equipment.agent
+
+
+_SECONDS = {"5m": 300.0, "1h": 3_600.0}
+
+
+def _workspace(given: str | Path | None) -> Path:
+    place = Path(given or ".").expanduser().resolve()
+    if not place.is_dir():
+        raise InputError(f"the workspace {place} is no folder")
+    return place
+
+
+async def _tenant(store: Store, resume: str | None, session: NewSession | None) -> str:
+    """Whose memory it is."""
+    if session is not None or resume is None:
+        return (session or NewSession()).tenant
+    return (await store.resolve(resume)).tenant
+
+
+def _key_names(config: Config) -> list[str]:
+    """The environment variables the configuration names for keys."""
+    named = (config.model.api_key_env, config.auxiliary.compression.api_key_env)
+    return [name for name in named if name]
