@@ -1,0 +1,1 @@
+"""An HTTP service: any agent gets an unlimited conversation by changing one URL."""
