@@ -7,6 +7,7 @@ import pytest
 from everthread.core.facts import COMMAND, DECISION, FIGURE, RULE, Fact
 from everthread.core.mentions import ERROR, IDENTIFIER, VALUE
 from everthread.core.messages import FunctionCall, Message, ToolCall
+from everthread.engines.compressor.reading import Reader
 from everthread.engines.compressor.verify import UNVERIFIED, haystack, mark_unverified, missing_facts, verified
 
 SHOWN = FunctionCall(name="bash", arguments='{"command": "cat a\\\\nb_file.py"}')
@@ -34,7 +35,7 @@ SOURCES: list[Message] = [
     ],
 )
 def test_what_the_sources_say_is_not_marked(line: str) -> None:
-    assert mark_unverified(line, haystack(SOURCES, []))[0] == line
+    assert mark_unverified(line, haystack(Reader().read(SOURCES), []))[0] == line
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,7 @@ def test_what_the_sources_say_is_not_marked(line: str) -> None:
     ],
 )
 def test_a_part_of_a_longer_name_or_an_invention_is(line: str) -> None:
-    marked, checked, unknown = mark_unverified(line, haystack(SOURCES, []))
+    marked, checked, unknown = mark_unverified(line, haystack(Reader().read(SOURCES), []))
     assert marked == f"{line} {UNVERIFIED}"
     assert checked >= unknown >= 1
     assert mark_unverified(marked, "")[0] == marked, "once"

@@ -6,13 +6,22 @@ message always survives word for word.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from everthread.core.messages import RESULT_BLOCKS, Message, Messages, kind_of, part_text, with_content
+from everthread.core.messages import (
+    RESULT_BLOCKS,
+    Message,
+    Messages,
+    calls_of,
+    kind_of,
+    part_text,
+    results_of,
+    with_content,
+)
 from everthread.core.summary import is_summary, without_summary
-from everthread.core.transcript import Span, groups, head_length, latest_user_index, spans
+from everthread.core.transcript import Span, head_length, latest_user_index, spans
 
 Count = Callable[[Message], int]
 """The tokens of one message."""
@@ -74,7 +83,7 @@ def choose(messages: Messages, room: Room, count: Count, *, earliest: int = 0) -
     head_end = _head_end(messages, pieces)
     user = latest_user_index(messages)
     size = _Size(messages, count, head_end, user, room.fixed)
-    least = max(latest_piece(messages), head_end)
+    least = max(latest_piece(messages, pieces), head_end)
     start, used = least, size.of(least, len(messages))
     by_tokens = start
     for piece in reversed(pieces):
@@ -121,12 +130,12 @@ def without_tail(messages: Messages, cut: Boundaries, room: Room, count: Count) 
     )
 
 
-def latest_piece(messages: Messages) -> int:
+def latest_piece(messages: Messages, pieces: Sequence[Span] | None = None) -> int:
     """Where the least tail begins: at the latest group or message, or at the calls that are still open.
 
     An earlier summary at the very end is no tail.
     """
-    pieces = spans(messages)
+    pieces = spans(messages) if pieces is None else pieces
     start = pieces[-1].start if pieces else 0
     if all(without_earlier_summary(message) is None for message in messages[start:]):
         start = len(messages)
@@ -138,9 +147,14 @@ def latest_piece(messages: Messages) -> int:
 
 def open_group(messages: Messages) -> int | None:
     """The assistant message whose calls may still be answered: some are not, and no assistant message follows it."""
-    speaking = [index for index, message in enumerate(messages) if message.get("role") == "assistant"]
-    waiting = [group.assistant for group in groups(messages) if group.missing]
-    return waiting[-1] if waiting and waiting[-1] == speaking[-1] else None
+    last = next((at for at in range(len(messages) - 1, -1, -1) if messages[at].get("role") == "assistant"), None)
+    if last is None:
+        return None
+    waiting = [call.id for call in calls_of(messages[last])]
+    for result in (result for message in messages[last + 1 :] for result in results_of(message)):
+        if result.call_id in waiting:
+            waiting.remove(result.call_id)
+    return last if waiting else None
 
 
 def without_earlier_summary(message: Message) -> Message | None:

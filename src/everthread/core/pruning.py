@@ -10,8 +10,8 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -64,20 +64,41 @@ class Pruned:
         return sum(saving.chars for saving in self.savings)
 
 
-def prune(messages: Messages, *, protect_from: int, start: int = 0, results: bool = True) -> Pruned:
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What became of a message, and what that depended on besides the message itself."""
+
+    message: Message
+    around: Any
+    pruned: Message
+    savings: tuple[Saving, ...]
+
+
+Memo = dict[int, Remembered]
+"""By the message's identity: a history that is pruned again costs a look at each message that is known."""
+
+
+def prune(
+    messages: Messages, *, protect_from: int, start: int = 0, results: bool = True, memo: Memo | None = None
+) -> Pruned:
     """The transcript with what is old in `[start, protect_from)` made small; without `results`, not tools' results."""
     work = _Work(_newest(messages))
     latest_user, unanswered = latest_user_index(messages), open_group(messages)
     pruned = list(messages)
     for index, message in enumerate(messages):
-        work.calls |= {call.id: call for call in calls_of(message)}
-        if start <= index < protect_from:
-            if results:
-                pruned[index] = work.results(index, pruned[index])
-            if index != unanswered:
-                pruned[index] = work.arguments(index, pruned[index])
-            if index != latest_user:
-                pruned[index] = work.images(index, pruned[index])
+        for call in calls_of(message):
+            work.calls[call.id] = call
+        if not start <= index < protect_from:
+            continue
+        spared = {"results": results, "unanswered": index == unanswered, "latest": index == latest_user}
+        around = *spared.values(), *work.around(index, message)
+        known = memo.get(id(message)) if memo is not None else None
+        if known is None or known.message is not message or known.around != around:
+            known = Remembered(message, around, *work.made_small(index, message, **spared))
+            if memo is not None:
+                memo[id(message)] = known
+        pruned[index] = known.pruned
+        work.savings += (replace(saving, index=index) for saving in known.savings)
     return Pruned(pruned, tuple(work.savings))
 
 
@@ -93,6 +114,26 @@ class _Work:
     newest: Mapping[str, tuple[_Place, str]]
     calls: dict[str, Call] = field(default_factory=dict)
     savings: list[Saving] = field(default_factory=list)
+
+    def around(self, index: int, message: Message) -> Iterator[Any]:
+        """What else decides about the results of a message: their calls, and whether they come again later."""
+        for number, result in enumerate(results_of(message)):
+            newest, call_id = self.newest.get(result.text, (None, ""))
+            yield self.calls.get(result.call_id), newest is None or newest == (index, number), call_id
+
+    def made_small(
+        self, index: int, message: Message, *, results: bool, unanswered: bool, latest: bool
+    ) -> tuple[Message, tuple[Saving, ...]]:
+        """The message made small, and what that saved."""
+        before, self.savings = self.savings, []
+        if results:
+            message = self.results(index, message)
+        if not unanswered:
+            message = self.arguments(index, message)
+        if not latest:
+            message = self.images(index, message)
+        saved, self.savings = tuple(self.savings), before
+        return message, saved
 
     def results(self, index: int, message: Message) -> Message:
         """Long tool results become one line, images in them a placeholder."""

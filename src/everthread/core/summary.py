@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from everthread.core.messages import Message, text_of
 
 if TYPE_CHECKING:
-    from everthread.core.facts import MessageFacts
+    from everthread.core.facts import Fact, MessageFacts
 
 SUMMARY_START = "[EVERTHREAD SUMMARY"
 """How the first line of a summary begins; the rest of that line is for the reader."""
@@ -159,6 +159,8 @@ class SummaryRequest:
     """A person asked for it and waits."""
     facts: Sequence[MessageFacts] = ()
     """What each message states, where that is known already."""
+    ranked: Sequence[Fact] = ()
+    """The same as one list, the most important first."""
     rules: Sequence[str] = ()
     """The user's rules that are told beside the summary, word for word: it need not tell them again."""
 

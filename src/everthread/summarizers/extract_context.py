@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from everthread.core.errorlines import says_nothing
-from everthread.core.facts import COMMAND, DECISION, FIGURE, NOTE, RULE, Fact, facts_in_text, rank
+from everthread.core.facts import COMMAND, DECISION, FIGURE, NOTE, RULE, Fact, facts_in_text
 from everthread.core.mentions import ERROR, HASH, IDENTIFIER, PATH, URL, VALUE
 from everthread.core.summary import CRITICAL
 from everthread.summarizers.extract_actions import target
@@ -115,7 +115,7 @@ def _errors(story: Story, scale: Scale, known: _Known) -> Iterator[Line]:
 
 def _of_facts(story: Story, scale: Scale, known: _Known) -> Iterator[Line]:
     named = _user_sentences(story)
-    for fact in rank(story.facts)[:_TOP]:
+    for fact in story.ranked[:_TOP]:
         if fact.kind in (RULE, DECISION, COMMAND, FIGURE, NOTE) or says_nothing(fact.value) or _is_escaped(fact):
             continue
         if known.has(fact.value):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, cast
 
-from everthread.core.facts import MessageFacts, facts_of_message
+from everthread.core.facts import Fact, MessageFacts, facts_of_message, rank
 from everthread.core.mentions import IDENTIFIER, mentions
 from everthread.core.messages import Call, Message, Result, calls_of, kind_of, parts_of, results_of, text_of
 from everthread.core.summary import without_summary
@@ -97,6 +97,8 @@ class Story:
     said: tuple[str, ...]
     """What each message's author said."""
     by_user: tuple[bool, ...]
+    ranked: Sequence[Fact]
+    """The facts as one list, the most important first."""
 
     @property
     def size(self) -> int:
@@ -135,14 +137,17 @@ class Reader:
     _known: dict[int, tuple[Any, tuple[Step, ...], _Reading]] = field(default_factory=dict)
     """By identity: the message, the calls its results answer, what it holds."""
 
-    def story(self, messages: Sequence[Message], facts: Sequence[MessageFacts] = ()) -> Story:
-        """The transcript, as turns; `facts` of the messages, where they are known already."""
+    def story(
+        self, messages: Sequence[Message], facts: Sequence[MessageFacts] = (), ranked: Sequence[Fact] = ()
+    ) -> Story:
+        """The transcript, as turns; `facts` of the messages and their ranking, where they are known already."""
         readings = self._readings(messages, facts if len(facts) == len(messages) else (None,) * len(messages))
         return Story(
             tuple(_episodes(readings)),
             tuple(reading.facts for reading in readings),
             tuple(reading.said for reading in readings),
             tuple(reading.by_user for reading in readings),
+            ranked or rank(reading.facts for reading in readings),
         )
 
     def _readings(self, messages: Sequence[Any], facts: Sequence[MessageFacts | None]) -> list[_Reading]:

@@ -72,7 +72,7 @@ class ExtractiveSummarizer:
 
     def sections(self, request: SummaryRequest) -> Sections:
         """The sections, together within the budget."""
-        story = self._reader.story(request.messages, request.facts)
+        story = self._reader.story(request.messages, request.facts, request.ranked)
         drafts = _drafts(story, request)
         topic = topic_of(request.focus, story) if request.focus else None
         before, left_out = noted(request.previous.get(CRITICAL, ""))

@@ -80,7 +80,7 @@ def plan(
         rest = without_earlier_summary(read[index].message)
         if rest is not None and index != cut.keep_after_summary:
             middle[index] = rest
-    slim = prune(list(middle.values()), protect_from=len(middle)).messages
+    slim = prune(list(middle.values()), protect_from=len(middle), memo=reader.pruned).messages
     tokens = sum(map(counter.message, middle.values()))
     return Plan(
         messages=given,

@@ -148,7 +148,7 @@ class ContextCompressor(ContextEngine):
         request = SummaryRequest(
             messages=made.middle, pruned=made.pruned, budget=around.draft,
             previous=made.previous, task=around.task, focus=focus, ids=[ids[index] for index in made.covered],
-            manual=manual, facts=[made.read[index].facts for index in made.covered], rules=known.rules,
+            manual=manual, facts=[made.read[index].facts for index in made.covered], ranked=ranked, rules=known.rules,
         )  # fmt: skip
         draft = await services.summarizer.summarize(request)
         written = write(made, around, draft, count, template=self._template, small=budget.small)

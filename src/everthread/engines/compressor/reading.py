@@ -5,13 +5,15 @@ Remembered per message object, so that a later compaction of the same history re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 from everthread.core.facts import MessageFacts, facts_of_message
-from everthread.core.messages import Call, Message, Messages, calls_of
+from everthread.core.messages import Call, Message, Messages, calls_of, results_of, text_of
+from everthread.core.pruning import Memo
 from everthread.core.redaction import redact, redact_value
+from everthread.core.summary import without_summary
 
 REMEMBERED = 20_000
 
@@ -22,6 +24,8 @@ class Read:
 
     message: Message
     facts: MessageFacts
+    source: str
+    """Everything it says, as one text to look names up in."""
 
 
 class Reader:
@@ -29,6 +33,8 @@ class Reader:
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Message, Read]] = {}
+        self.pruned: Memo = {}
+        """What messages became, as a model is given them."""
 
     def read(self, messages: Messages) -> list[Read]:
         """What each message says. An error names the call it came from, if that is in the list."""
@@ -38,13 +44,36 @@ class Reader:
             known = self._known.get(id(message))
             if known is None or known[0] is not message:
                 clean = without_secrets(message)
-                known = (message, Read(clean, facts_of_message(clean, calls)))
+                known = (message, Read(clean, facts_of_message(clean, calls), source_text(message)))
                 self._known[id(message)] = known
             found.append(known[1])
             calls.update((call.id, call) for call in calls_of(known[1].message))
-        for key in list(self._known)[: max(len(self._known) - REMEMBERED, 0)]:
-            del self._known[key]
+        for memory in (self._known, self.pruned):
+            for key in list(memory)[: max(len(memory) - REMEMBERED, 0)]:
+                del memory[key]
         return found
+
+
+def source_text(message: Message) -> str:
+    """What a message says, its calls and results included. A summary is no source."""
+    parts = [without_summary(text_of(message))]
+    for call in calls_of(message):
+        parts.append(call.name)
+        parts += _strings(call.parsed) if "\\" in call.arguments else (call.arguments,)
+    return "\n".join([*parts, *(result.text for result in results_of(message))])
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Every string in parsed arguments, as it reads."""
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, Mapping):
+            pending += (*item.keys(), *item.values())
+        elif isinstance(item, list):
+            pending += item
 
 
 def without_secrets(message: Message) -> Message:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from everthread.core.errorlines import says_nothing
 from everthread.core.facts import COMMAND, RULE, Fact
 from everthread.core.mentions import ERROR, HASH, VALUE, Token, checkable_tokens
-from everthread.core.messages import Messages, calls_of, results_of, text_of
-from everthread.core.summary import without_summary
+from everthread.engines.compressor.reading import Read
 
 UNVERIFIED = "(unverified)"
 TOLD, TOLD_COMMAND = 120, 82
@@ -18,19 +16,12 @@ TOP = 80
 """So many of the best-ranked facts are looked for."""
 
 
-def haystack(messages: Messages, previous: Iterable[str]) -> str:
+def haystack(read: Iterable[Read], previous: Iterable[str]) -> str:
     """Everything the sources say, as one text to look names up in.
 
     What an earlier summary said and no source did is no source: told again without its mark it is marked again.
     """
-    parts = [verified(section) for section in previous]
-    for message in messages:
-        parts.append(without_summary(text_of(message)))
-        for call in calls_of(message):
-            parts.append(call.name)
-            parts += _strings(call.parsed) if "\\" in call.arguments else (call.arguments,)
-        parts += (result.text for result in results_of(message))
-    return "\n".join(parts)
+    return "\n".join([*map(verified, previous), *(each.source for each in read)])
 
 
 def verified(text: str) -> str:
@@ -38,24 +29,19 @@ def verified(text: str) -> str:
     return "\n".join(line for line in text.split("\n") if not line.endswith(UNVERIFIED))
 
 
-def _strings(value: Any) -> Iterator[str]:
-    """Every string in parsed arguments, as it reads."""
-    pending = [value]
-    while pending:
-        item = pending.pop()
-        if isinstance(item, str):
-            yield item
-        elif isinstance(item, Mapping):
-            pending += (*item.keys(), *item.values())
-        elif isinstance(item, list):
-            pending += item
+def names_in(read: Iterable[Read]) -> dict[str, bool]:
+    """Names that were read in the sources: they need not be looked for again."""
+    return {fact.value: True for each in read for fact in each.facts.facts}
 
 
-def mark_unverified(text: str, sources: str) -> tuple[str, int, int]:
-    """The text with a mark at the end of each line that names what no source says; names checked, names unknown."""
+def mark_unverified(text: str, sources: str, known: dict[str, bool] | None = None) -> tuple[str, int, int]:
+    """The text with a mark at the end of each line that names what no source says; names checked, names unknown.
+
+    `known`: names of which it is known already whether a source has them; what is found out is added.
+    """
     lines = text.split("\n")
     checked = unknown = 0
-    known: dict[str, bool] = {}
+    known = {} if known is None else known
     for number, line in enumerate(lines):
         if line.startswith("#"):
             continue

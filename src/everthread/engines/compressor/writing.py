@@ -127,10 +127,11 @@ def write(
     sections[TASK] = ""
     sections[RULES] = _without_pinned(pins.without_pins(sections.get(RULES, "")), made.pins)
     sections = {name: _settled(text, made.gone, drop=name == DECISIONS) for name, text in sections.items()}
-    sources = verify.haystack(plan.messages, plan.previous.values())
+    sources = verify.haystack(plan.read, plan.previous.values())
+    names = verify.names_in(plan.read)
     checked = unknown = 0
     for name, text in sections.items():
-        sections[name], here, bad = verify.mark_unverified(text, sources)
+        sections[name], here, bad = verify.mark_unverified(text, sources, names)
         checked, unknown = checked + here, unknown + bad
     overhead = count(render_sections(sections, template=template, brief=small)) - sum(map(count, sections.values()))
     sections = fit(sections, made.draft - overhead, count)
