@@ -32,6 +32,15 @@ def test_defaults_are_those_of_the_contract() -> None:
         "tool_output": {"result_chars": 100_000, "turn_chars": 200_000, "preview_chars": 1500, "per_tool": {}},
         "agent": {"max_rounds": 90, "parallel": 4, "instructions_chars": 20_000},
         "store": {"url": None},
+        "gateway": {
+            "host": "127.0.0.1", "port": 8484, "mode": "managed", "include_usage": True,
+            "upstreams": (),
+            "limits": {
+                "body_bytes": 67_108_864, "header_bytes": 65_536, "concurrent": 256, "header_seconds": 15.0,
+                "body_seconds": 120.0, "connect_seconds": 10.0, "answer_seconds": 600.0, "write_seconds": 60.0,
+                "manage_seconds": 180.0, "hold_seconds": 10.0,
+            },
+        },
         "engines": {},
     }  # fmt: skip
 
@@ -52,6 +61,9 @@ def test_defaults_are_those_of_the_contract() -> None:
         "tool_output: {per_tool: {read_file: null, terminal: 50000}}",
         "agent: {max_rounds: 1, instructions_chars: 0}",
         "engines: {mine: {depth: 3, anything: [goes]}}",
+        "gateway: {mode: off, upstreams: [{name: a, url: 'http://a.b', mode: off}]}",
+        "gateway: {mode: observe, host: '::1', limits: {hold_seconds: 5}}",
+        "gateway: {upstreams: [{name: a, url: 'http://a.b/v1', models: [gpt-*], api_key_env: A_KEY, mode: observe}]}",
     ],
 )
 def test_what_is_allowed(text: str) -> None:
@@ -80,6 +92,18 @@ def test_what_is_allowed(text: str) -> None:
         ("auxiliary: {compression: {zz: 1}}", "auxiliary.compression.zz", "known here: api_key_env"),
         ("tool_output: {preview_chars: 5000, result_chars: 2000}", "tool_output", "must not exceed"),
         ("tool_output: {per_tool: {terminal: 0}}", "tool_output.per_tool.terminal = 0", "greater than or equal to 1"),
+        ("gateway: {port: 70000}", "gateway.port = 70000", "less than or equal to 65535"),
+        (
+            "gateway: {upstreams: [{name: a, url: 'http://x', modle: 1}]}",
+            "gateway.upstreams.0.modle",
+            "did you mean mode?",
+        ),
+        ("gateway: {upstreams: [{name: a, url: 'http://me:pw@x'}]}", "gateway.upstreams.0.url", "without a password"),
+        (
+            "gateway: {upstreams: [{name: a, url: 'http://x'}, {name: a, url: 'http://y'}]}",
+            "gateway",
+            "a stands there twice",
+        ),
         ("store: {url: 'mysql://x'}", "store.url = 'mysql://x'", "postgresql://"),
         ("store: {url: 'postgresql://me:secret@h/db'}", "store.url", "PGPASSWORD"),
         ("context: {engine: {}}", "context.engine", "string"),

@@ -11,17 +11,19 @@ import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlsplit
 
 import platformdirs
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from everthread.agent import limits
 from everthread.core import budget
 from everthread.core.redaction import redact
 from everthread.errors import ConfigError
+from everthread.gateway import limits as gateway
+from everthread.gateway.base import Mode
 
 
 def _environment_name(value: str) -> str:
@@ -58,6 +60,9 @@ EnvironmentName = Annotated[str, AfterValidator(_environment_name)]
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
 Window = Annotated[int, Field(ge=1_000)]
 """Tokens. A smaller number is a slip: 128 for 128,000."""
+GatewayMode = Annotated[Mode, BeforeValidator(lambda value: "off" if value is False else value)]
+"""YAML reads a bare `off` as false."""
+Seconds = Annotated[float, Field(ge=0.01, le=86_400, strict=False)]
 
 
 class Options(BaseModel):
@@ -191,6 +196,79 @@ class StoreOptions(Options):
     )
 
 
+class UpstreamOptions(Options):
+    """A provider behind the gateway."""
+
+    name: str = Field(min_length=1, description="What it is called in logs and figures.")
+    url: HttpUrl = Field(description="Where it is, with or without `/v1`.")
+    models: tuple[str, ...] = Field(
+        (), strict=False, description="Patterns of the model names that go there, such as `claude-*`."
+    )
+    protocol: Literal["openai", "anthropic"] | None = Field(
+        None, description="It also gets what no pattern decides, in this protocol. Null: in any."
+    )
+    api_key_env: EnvironmentName | None = Field(
+        None, description="The environment variable with the key that replaces the client's. Null: the client's goes."
+    )
+    mode: GatewayMode | None = Field(None, description="Instead of `gateway.mode`.")
+
+
+class GatewayLimits(Options):
+    """What one client can ask of the gateway."""
+
+    body_bytes: Annotated[int, Field(ge=1_000)] = Field(
+        gateway.BODY_BYTES, description="Largest request body, as it comes and once decoded."
+    )
+    header_bytes: Annotated[int, Field(ge=1_000)] = Field(
+        gateway.HEADER_BYTES, description="Largest headers of a request, in all."
+    )
+    concurrent: Annotated[int, Field(ge=1, le=100_000)] = Field(
+        gateway.CONCURRENT, description="Requests answered at the same time; more are told to come again."
+    )
+    header_seconds: Seconds = Field(gateway.HEADER_SECONDS, description="Until a request's headers are complete.")
+    body_seconds: Seconds = Field(gateway.BODY_SECONDS, description="Until a request's body is.")
+    connect_seconds: Seconds = Field(gateway.CONNECT_SECONDS, description="Until an upstream takes the connection.")
+    answer_seconds: Seconds = Field(gateway.ANSWER_SECONDS, description="Between two pieces of an upstream's answer.")
+    write_seconds: Seconds = Field(gateway.WRITE_SECONDS, description="Until a client has read a piece of its answer.")
+    manage_seconds: Seconds = Field(
+        gateway.MANAGE_SECONDS, description="For a rewrite, its summary included; then the original is forwarded."
+    )
+    hold_seconds: Seconds = Field(
+        gateway.HOLD_SECONDS, description="How long the first events of a nearly full request's stream are held."
+    )
+
+
+class GatewayOptions(Options):
+    """The HTTP service of `everthread serve`."""
+
+    host: str = Field(
+        "127.0.0.1",
+        min_length=1,
+        description="Where it listens: an address of this machine only, as long as clients need no key.",
+    )
+    port: Annotated[int, Field(ge=0, le=65_535)] = Field(8484, description="0 finds a free one.")
+    mode: GatewayMode = Field(
+        "managed", description="`managed` rewrites where needed, `observe` only records, `off` neither."
+    )
+    include_usage: bool = Field(
+        default=True, description="Ask for the usage on OpenAI chat streams where the client said nothing."
+    )
+    upstreams: tuple[UpstreamOptions, ...] = Field(
+        (),
+        strict=False,
+        description="The providers, the default first, each with `name`, `url` and, if wanted, `models`, `protocol`, "
+        "`api_key_env`, `mode`. Empty: OpenAI and Anthropic.",
+    )
+    limits: GatewayLimits = GatewayLimits()
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> GatewayOptions:
+        names = [upstream.name for upstream in self.upstreams]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"every upstream needs a name of its own; {', '.join(twice)} stands there twice")
+        return self
+
+
 class Config(Options):
     """Everything that can be configured."""
 
@@ -202,6 +280,7 @@ class Config(Options):
     tool_output: ToolOutputOptions = ToolOutputOptions()
     agent: AgentOptions = AgentOptions()
     store: StoreOptions = StoreOptions()
+    gateway: GatewayOptions = GatewayOptions()
     engines: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="Options of single engines, by the engine's name; the engine checks them."
     )
@@ -279,6 +358,9 @@ def _hint(path: list[str]) -> str:
         return "; secrets stay out of the file: name an environment variable with api_key_env"
     section: Any = Config
     for step in path[:-1]:
+        if step.isdecimal():  # an item of a list
+            section = next(iter(get_args(section)), None)
+            continue
         field = section.model_fields.get(step) if hasattr(section, "model_fields") else None
         section = field.annotation if field else None
     known = sorted(section.model_fields) if hasattr(section, "model_fields") else []

@@ -224,3 +224,11 @@ def test_the_rule_that_is_suggested_allows_what_was_refused(what: str) -> None:
     said = Approvals().refusal(permission)
     rule = said.partition("`")[2].partition("`")[0]
     assert parse_rule(rule).allows(permission) if what.isprintable() else not rule
+
+
+def test_a_rule_holds_at_the_top_of_the_workspace_only() -> None:
+    """`make test` in a folder that may be written runs another Makefile."""
+    rule, elsewhere = parse_rule("command: make *"), Permission("command", "make test", "in src")
+    assert rule.allows(Permission("command", "make test"))
+    assert not rule.allows(elsewhere)
+    assert "top of the workspace" in Approvals([rule]).refusal(elsewhere)

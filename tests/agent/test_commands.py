@@ -18,6 +18,7 @@ from everthread.core.exchange import Request
 from everthread.core.messages import text_of
 from everthread.core.usage import CanonicalUsage
 from everthread.lab.provider import Provider, ServedModel
+from everthread.models.local_file import SMOLLM2
 from everthread.session.events import CompactionDone, RequestReady, UsageRecorded
 from everthread.stores.base import NewSession
 from everthread.testing import ScriptedModel, SteppedClock
@@ -76,6 +77,22 @@ def test_every_command_of_the_contract_is_there_and_helped(tmp_path: Path) -> No
     names = {command.name for command in COMMANDS}
     wanted = "compress undo usage insights new resume branch sessions search help model context pin memory why"
     assert names == set(wanted.split())
+    run(talk())
+
+
+@pytest.mark.parametrize(("config", "window"), [("", 8_192), ("model: {context_length: 4096}", 4_096)])
+def test_the_local_model_has_all_of_its_window_also_when_it_comes_later(
+    tmp_path: Path, home: Path, config: str, window: int
+) -> None:
+    async def talk() -> None:
+        file = SMOLLM2.path(home)
+        file.parent.mkdir(parents=True)
+        file.touch()  # nothing is loaded before the first call
+        async with place(tmp_path) as here:
+            agent = await here.open(ScriptedModel(), config=config)
+            said = await do(agent, f"/model local/{SMOLLM2.name}")
+            assert said.data["window"] == agent.conversation.window == window
+
     run(talk())
 
 
@@ -168,6 +185,24 @@ def test_compress_preview_and_undo(tmp_path: Path) -> None:
     run(talk())
 
 
+def test_a_preview_never_promises_more_than_there_is(tmp_path: Path) -> None:
+    async def talk() -> None:
+        async with place(tmp_path) as here:
+            agent = await here.open(ScriptedModel(lambda _: "Noted.", window=6_000), config=SMALL)
+            tight = 0
+            for turn in range(12):
+                await agent.send(f"Page {turn}: {words(100, f'page {turn}')}")
+                bound = await agent.conversation.preview()
+                said = await do(agent, "/compress --preview")
+                assert said.data["tokens_after"] <= said.data["tokens_before"]
+                if bound.tokens_after > bound.tokens_before:
+                    tight += 1
+                    assert f"at most {bound.tokens_before:,}" in said.text
+            assert tight, "the summary's room was larger than what it would replace"
+
+    run(talk())
+
+
 def test_compress_with_nothing_to_do_or_disabled(tmp_path: Path) -> None:
     async def talk() -> None:
         async with place(tmp_path) as here:
@@ -221,6 +256,11 @@ def test_new_resume_branch_and_sessions(tmp_path: Path) -> None:
             assert "Spring cleaning" in listed.text
             assert "Page 0" in listed.text
             assert [row["here"] for row in listed.data["threads"]].count(True) == 1
+            parent = agent.conversation.session
+            other = await agent.conversation.another(new=NewSession(kind="subagent", parent=parent.id, title="A part"))
+            await other.add("Count the files.")
+            await other.close()
+            assert (await do(agent, "/sessions")).data == listed.data, "a subagent's thread is nobody's conversation"
             assert "/resume ID" in (await do(agent, "/resume")).text
             back = await do(agent, f"/resume {first[:8]}")
             assert back.switch == first

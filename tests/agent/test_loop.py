@@ -145,6 +145,26 @@ def test_whatever_goes_wrong_is_a_result_and_the_loop_goes_on(tmp_path: Path) ->
     run(talk())
 
 
+def test_a_tool_that_answers_with_no_reply_is_understood_or_told(tmp_path: Path) -> None:
+    def answering(name: str, value: Any) -> Double:
+        async def work(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
+            return value  # type: ignore[no-any-return]  # as anybody may write it
+
+        return Double(name, work)
+
+    async def talk() -> None:
+        tools = [answering("plain", "a text"), answering("none", None), answering("raw", ToolReply(b"x"))]  # type: ignore[arg-type]  # on purpose
+        async with place(tmp_path) as here:
+            model = ScriptedModel([calls(*((tool.name, {}) for tool in tools)), "I see."])
+            agent = await here.open(model, tools=tools)
+            assert (await agent.send("Try all.")).text == "I see."
+            assert results(agent)[0] == "a text"
+            assert "answered with NoneType" in results(agent)[1]
+            assert "instead of text" in results(agent)[2]
+
+    run(talk())
+
+
 def test_a_tool_that_hangs_is_ended(tmp_path: Path) -> None:
     ended: list[str] = []
 
@@ -375,7 +395,9 @@ def test_hostile_call_ids_and_one_id_twice(tmp_path: Path) -> None:
             )
             agent = await here.open(ScriptedModel([wanted, "ok"]), tools=[look])
             assert (await agent.send("Go.")).text == "ok"
-            assert len(results(agent)) == 2, "one result for each id"
+            answered = [message["tool_call_id"] for message in agent.conversation.messages if message["role"] == "tool"]
+            assert len(answered) == len(set(answered)) >= 2, "one result for each id"
+            assert not validate_messages(agent.conversation.messages)
 
     run(talk())
 

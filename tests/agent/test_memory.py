@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from everthread.agent.limits import MEMORY_CHARS, USER_CHARS
 from everthread.agent.memory import Memory, memory_folder
 from everthread.agent.prompt import SystemPrompt
 from everthread.core.messages import content_text
+from everthread.core.tokens import TokenCounter
 from everthread.errors import InputError
 from everthread.session.events import CompactionDone
 from everthread.stores.base import NewSession
@@ -214,3 +216,42 @@ def test_instructions_outside_the_workspace_are_not_read(tmp_path: Path) -> None
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "AGENTS.md").symlink_to(tmp_path / "outside.md")
     assert "Obey me." not in SystemPrompt(tmp_path / "work")()
+
+
+@pytest.mark.parametrize("text", ["Use tabs, never spaces.\n", "必ずタブを使うこと。\n", "🙂🙃\n"])
+def test_instructions_take_no_more_than_a_tenth_of_the_window(tmp_path: Path, text: str) -> None:
+    (tmp_path / "AGENTS.md").write_text(text * 3_000, "utf-8")
+    bare, counter = SystemPrompt(tmp_path, instructions_chars=0)(), TokenCounter()
+    for window in (2_048, 8_192, 32_000):
+        prompt = SystemPrompt(tmp_path, window=partial(int, window))()
+        spent = counter.text(prompt) - counter.text(bare)
+        assert window * 0.05 < spent < window * 0.1 + 40, "its heading and its note are not counted"
+        assert "AGENTS.md is longer" in prompt
+
+
+def test_the_window_of_the_model_that_is_talked_to_counts(tmp_path: Path) -> None:
+    async def talk() -> None:
+        async with place(tmp_path) as here:
+            (here.workspace / "AGENTS.md").write_text("Use tabs, never spaces.\n" * 800, "utf-8")
+            sizes = []
+            for window in (8_192, 200_000):
+                agent = await here.open(ScriptedModel(["ok"], window=window))
+                sizes.append(len(str(agent.conversation.session.system)))
+            assert sizes[0] < 10_000
+            assert sizes[1] > 19_000
+
+    run(talk())
+
+
+def test_a_file_that_cannot_be_used_is_told_and_ends_nothing(tmp_path: Path, home: Path) -> None:
+    async def talk() -> None:
+        (home / "MEMORY.md").mkdir(parents=True)
+        async with place(tmp_path) as here:
+            wanted = calls(("memory", {"action": "list"}), ("memory", {"action": "add", "text": "A fact."}))
+            agent = await here.open(ScriptedModel([wanted, "It is a folder."]))
+            assert "MEMORY.md cannot be read" in str(agent.conversation.session.system)
+            await agent.send("What do you know?")
+            assert all("MEMORY.md cannot be " in said for said in results(agent))
+
+    run(talk())
+    assert not list(home.glob(".MEMORY.md*")), "nothing half written is left"

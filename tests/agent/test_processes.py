@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.agent.processes import KEPT, Finished, Output, run
+from everthread.agent.processes import KEPT, Family, Finished, Output, run
 from everthread.errors import InputError
 
 ENVIRONMENT = {"PATH": os.environ["PATH"]}
@@ -190,3 +191,26 @@ def test_start_and_end_are_kept_whatever_comes(chunks: list[bytes], kept: int) -
         assert said.startswith(whole[:kept].decode("utf-8", "replace"))
         assert said.endswith(whole[-kept:].decode("utf-8", "replace"))
         assert f"[{len(whole) - 2 * kept:,} of {len(whole):,} bytes" in said
+
+
+def test_a_family_is_ended_and_nobody_else(tmp_path: Path) -> None:
+    async def work() -> tuple[list[int], list[int]]:
+        family, other = Family(ENVIRONMENT), Family(ENVIRONMENT)
+        stubborn = "trap '' TERM; echo $BASHPID >> pids; while :; do sleep 0.1; done"
+        command = f"setsid bash -c {shlex.quote(stubborn)} & (echo $BASHPID >> pids; exec sleep 60) &"
+        await run(["bash", "-c", command], folder=tmp_path, environment=family.environment, seconds=60)
+        theirs = tmp_path / "theirs"
+        theirs.mkdir()
+        command = "(echo $BASHPID >> pids; exec sleep 60) &"
+        await run(["bash", "-c", command], folder=theirs, environment=other.environment, seconds=60)
+        mine, others = pids(tmp_path, wanted=2), pids(theirs, wanted=1)
+        assert all(map(lives, mine))
+        await family.end()
+        left = [pid for pid in others if lives(pid)]
+        await other.end()
+        await family.end()
+        assert left == others
+        return mine, others
+
+    mine, others = asyncio.run(work())
+    assert gone(*mine, *others)

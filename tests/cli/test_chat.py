@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from everthread.core.validity import validate_messages
 from everthread.lab.provider import Fault, Provider, ServedModel
 from everthread.models.local_file import SMOLLM2
 from everthread.stores.base import Store
+from tests.agent.test_processes import gone, lives
 from tests.cli.conftest import environment
 from tests.cli.served import calls, configure, provider, use
 from tests.cli.terminal import ALT_ENTER, CTRL_C, CTRL_D, TAB, UP, Terminal
@@ -54,6 +56,15 @@ def chat(home: Path, workspace: Path, terminal_of: Any) -> Any:
             yield terminal
 
     return opened
+
+
+def pids(file: Path) -> list[int]:
+    """What a command wrote into a file, once it did."""
+    for _ in range(500):
+        if file.exists() and (found := file.read_text("utf-8").split()):
+            return [int(pid) for pid in found]
+        time.sleep(0.02)
+    raise AssertionError(f"nothing was written to {file}")
 
 
 def last_thread(fill: Any) -> tuple[str, list[Any]]:
@@ -142,10 +153,37 @@ class TestTalking:
 
     def test_an_error_is_told_and_the_talk_goes_on(self, chat: Any) -> None:
         refusal = Fault("payload_too_large", message="no images today")
-        with provider([refusal, refusal, refusal, refusal, "Better."]) as served, chat(served) as terminal:
+
+        def answer(request: Any) -> Any:
+            return "Better." if text_of(request.messages[-1]) == "again" else refusal
+
+        with provider(answer) as served, chat(served) as terminal:
             terminal.type("hello")
             terminal.see("✗ ")
             terminal.see(PROMPT)
+            terminal.type("again")
+            terminal.see("Better.")
+            said = [text_of(message) for message in asked(served).messages if message["role"] == "user"]
+            assert said[0].startswith("hello"), "what failed is not forgotten"
+
+    def test_a_command_is_answered_once(self, chat: Any) -> None:
+        long = "The books of month seven are settled. " * 60
+        models = [ServedModel("gpt-4o", 12_000, shows="max_model_len")]
+        extra = "compression: {background: false, protect_last_n: 2}\n"
+        with provider(lambda _: f"Noted. {long}", models) as served, chat(served, extra=extra) as terminal:
+            for number in range(6):
+                terminal.type(f"Month {number} please")
+                terminal.see("Noted.")
+                terminal.see(PROMPT)
+            terminal.type("/compress")
+            told = terminal.see("1 compaction")
+            assert told.count("Compacted: ") == 1
+            assert "◆ compacted" not in told, "the answer says it all"
+            terminal.type("/undo")
+            told = terminal.see("in view again.")
+            assert told.count("The last compaction was taken back") == 1
+            terminal.see(PROMPT)
+            assert "compaction" not in terminal.see("of 12K").rpartition(PROMPT)[2], "and the line below knows"
 
     def test_a_compaction_is_seen(self, chat: Any) -> None:
         long = "The books of month seven are settled. " * 150
@@ -292,6 +330,20 @@ class TestInterrupting:
         assert not validate_messages(messages)
         (result,) = [message for message in messages if message["role"] == "tool"]
         assert "nterrupted" in text_of(result)
+
+    def test_when_the_terminal_is_closed_what_runs_in_it_ends_and_the_history_says_so(
+        self, chat: Any, fill: Any, workspace: Path
+    ) -> None:
+        command = "echo $$ > pid; sleep 60"
+        with provider([calls(("terminal", {"command": command}))]) as served, chat(served, "--yes") as terminal:
+            terminal.type("wait")
+            terminal.see("⚙ terminal")
+            (pid,) = pids(workspace / "pid")
+            assert lives(pid)
+        assert gone(pid)
+        _, messages = last_thread(fill)
+        assert [message["role"] for message in messages] == ["user", "assistant", "tool"]
+        assert "nterrupted" in text_of(messages[-1])
 
     def test_at_the_question(self, chat: Any, workspace: Path) -> None:
         with provider([calls(("terminal", {"command": "touch made"})), "Go on."]) as served, chat(served) as terminal:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import io
+import signal
+import stat
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from hypothesis import given
 from hypothesis import strategies as st
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 from rich.console import Console
 
+from everthread import open_agent
 from everthread.agent.base import Permission
 from everthread.agent.events import Delegated, ToolFinished, ToolStarted, TurnEnded
 from everthread.cli.chatting.asking import Asker, shown
@@ -24,10 +28,13 @@ from everthread.cli.chatting.lines import ToolLines, line_of
 from everthread.cli.chatting.screen import Screen
 from everthread.cli.chatting.status import Status, thousands
 from everthread.cli.chatting.streaming import Blocks
+from everthread.cli.chatting.talking import Chat
+from everthread.cli.faults import unforeseen
 from everthread.cli.resuming import NO_ID, with_ids
 from everthread.core.summary import Verification
 from everthread.core.usage import CanonicalUsage
 from everthread.session import events
+from everthread.testing import ScriptedModel
 
 TEXT = (
     "# Title\n\nHello *world*,\nmore.\n\n- a\n- b\n\n  deep\n\n1. x\n\n```python\ndef f():\n\n    return 1\n```\n"
@@ -96,6 +103,12 @@ class TestLines:
             (events.CompactionVoid("s", "it grew"), "nothing was compacted: it grew"),
             (events.CompactionFailed("s", "no room"), "the compaction failed: no room"),
             (events.CompactionProgress("s", "gpt-4o rests"), "gpt-4o rests"),
+            (
+                events.CompactionProgress(
+                    "s", events.progress_text("summary_failed", {"route": "m", "reason": "no sections", "rest": 0.0})
+                ),
+                "◇ m wrote no summary: no sections",
+            ),
             (events.CompactionStarted("s", "manual", 5_000), "compacting 5,000 tokens (manual)"),
             (Delegated("s", "t2", events.Notice("sub", "Detail may fade.")), "  ! Detail may fade."),
             (TurnEnded("s", "max_rounds", 90, 120, 3.0), "stopped after 90 rounds"),
@@ -118,7 +131,10 @@ class TestToolLines:
         tools = ToolLines()
         assert tools.line_of(ToolStarted("s", "c1", "terminal", {"command": "pytest tests/"})) is None
         assert "terminal pytest tests/" in tools.running
-        line = tools.line_of(ToolFinished("s", "c1", "terminal", "1 failed, 12 passed\n[exit code: 1]", seconds=1.26))
+        done = "1 failed, 12 passed\n[exit code: 1]"
+        line = tools.line_of(
+            ToolFinished("s", "c1", "terminal", done, seconds=1.26, arguments={"command": "pytest tests/"})
+        )
         assert line is not None
         assert line.plain.startswith("✓ terminal pytest tests/")
         assert "1 failed, 12 passed" in line.plain
@@ -128,11 +144,13 @@ class TestToolLines:
     def test_failed_and_refused(self) -> None:
         tools = ToolLines()
         failed = tools.line_of(ToolFinished("s", "c1", "read_file", "Failed: there is no such file", failed=True))
-        refused = tools.line_of(ToolFinished("s", "c2", "terminal", "Refused: …", failed=True, refused=True))
+        refused = tools.line_of(
+            ToolFinished("s", "c2", "terminal", "Refused: …", failed=True, refused=True, arguments={"command": "rm x"})
+        )
         assert failed is not None
         assert failed.plain.startswith("✗ read_file")
         assert refused is not None
-        assert "refused" in refused.plain
+        assert refused.plain == "✗ terminal rm x  refused", "also what was never begun says what it was"
 
     def test_a_subagent_is_indented_and_control_characters_are_shown(self) -> None:
         tools = ToolLines()
@@ -141,6 +159,22 @@ class TestToolLines:
         assert line is not None
         assert line.plain.startswith("  ✓")
         assert "\x1b" not in line.plain
+
+    def test_ids_of_calls_repeat_in_a_subagent(self) -> None:
+        tools = ToolLines()
+        tools.line_of(ToolStarted("s", "call_0", "delegate", {"task": "Count the files"}))
+        tools.line_of(Delegated("s", "t2", ToolStarted("sub", "call_0", "terminal", {"command": "ls"})))
+        tools.line_of(Delegated("s", "t2", ToolFinished("sub", "call_0", "terminal", "ok")))
+        assert "Count the files" in tools.running
+        tools.line_of(ToolFinished("s", "call_0", "delegate", "Three."))
+        assert tools.running == ""
+
+    def test_a_file_of_one_line_is_not_told_by_its_line(self) -> None:
+        read = ToolFinished("s", "c1", "read_file", "1\tUse tabs.", arguments={"path": "AGENTS.md"})
+        line = ToolLines().line_of(read)
+        assert line is not None
+        assert "Use tabs" not in line.plain
+        assert line.plain.startswith("✓ read_file AGENTS.md")
 
 
 class TestStatus:
@@ -284,6 +318,35 @@ class TestInterrupts:
         assert done == ["in order"]
         assert "stopping" in told[0]
 
+    @pytest.mark.parametrize(("before", "code"), [(signal.SIG_DFL, 129), (signal.SIG_IGN, 0)])
+    def test_a_hangup_ends_in_good_order_unless_it_is_to_be_ignored(self, before: Any, code: int) -> None:
+        done: list[str] = []
+
+        async def work() -> None:
+            try:
+                signal.raise_signal(signal.SIGHUP)
+                await asyncio.sleep(0.05)
+            finally:
+                await asyncio.sleep(0)
+                done.append("in order")
+
+        async def run() -> None:
+            interrupts = Interrupts(lambda: None, print)
+            with interrupts.caught():
+                await interrupts.run(work())
+
+        former = signal.signal(signal.SIGHUP, before)
+        try:
+            left = 0
+            try:
+                asyncio.run(run())
+            except typer.Exit as ended:
+                left = ended.exit_code
+            assert signal.getsignal(signal.SIGHUP) == before, "as it was found"
+        finally:
+            signal.signal(signal.SIGHUP, former)
+        assert (left, done) == (code, ["in order"])
+
     def test_work_that_fails_by_itself_says_so(self) -> None:
         async def run() -> None:
             async def work() -> None:
@@ -330,3 +393,59 @@ class TestScreen:
         last = out.rindex("First block.")
         assert "Second block." in out[last:]
         assert out.rstrip().endswith("Third.")
+
+
+class Typed:
+    """A reader that gives these messages, then ends."""
+
+    interactive = False
+
+    def __init__(self, *messages: str) -> None:
+        self.messages = list(messages)
+
+    async def read(self) -> str:
+        if not self.messages:
+            raise EOFError
+        return self.messages.pop(0)
+
+    async def ask(self, question: str) -> str:  # noqa: ARG002 - as every reader
+        raise EOFError
+
+    def interrupt(self) -> None:
+        """Nobody waits."""
+
+
+class TestUnforeseen:
+    @pytest.fixture(autouse=True)
+    def home(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        monkeypatch.setenv("EVERTHREAD_HOME", str(tmp_path / "home"))
+        return tmp_path / "home"
+
+    def test_it_is_told_and_kept_and_the_talk_goes_on(self, tmp_path: Path, home: Path) -> None:
+        async def talk() -> str:
+            screen = Screen(Console(file=io.StringIO(), width=200))
+            chat = Chat(screen, Status(), Typed("one", "two"))
+            model = ScriptedModel([ZeroDivisionError("with key sk-proj-" + "a1B2c3D4" * 6), "Better."])
+            async with await open_agent(model=model, workspace=tmp_path, store=tmp_path / "s.db") as agent:
+                await chat.talk(agent)
+            assert isinstance(screen.console.file, io.StringIO)
+            return screen.console.file.getvalue()
+
+        said = asyncio.run(talk())
+        assert "✗ something went wrong that should not: ZeroDivisionError" in said
+        assert f"The details are in {home / 'errors.log'}" in said
+        assert "Better." in said
+        kept = home / "errors.log"
+        assert "Traceback (most recent call last)" in kept.read_text("utf-8")
+        assert "a1B2c3D4a1B2c3D4" not in kept.read_text("utf-8") + said
+        assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+
+    def test_where_it_cannot_be_kept_it_is_told_whole(self, home: Path) -> None:
+        home.write_text("no folder", "utf-8")
+        assert "ZeroDivisionError: by nothing" in unforeseen(ZeroDivisionError("by nothing"))
+
+    def test_the_log_does_not_grow_for_ever(self, home: Path) -> None:
+        home.mkdir()
+        (home / "errors.log").write_text("x" * 1_000_001, "utf-8")
+        unforeseen(ValueError("odd"))
+        assert (home / "errors.log").stat().st_size < 1_000

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from everthread.lab.provider import ServedModel
 from everthread.models.local_file import SMOLLM2
 from everthread.stores.base import Store
+from tests.cli.conftest import environment
 from tests.cli.served import configure, provider
 from tests.wire.recording import json_reply, recording_server
 
@@ -127,3 +130,18 @@ def test_the_model_for_summaries_where_one_is_named(
     found = findings(everthread, 1)["summaries"]
     assert found["state"] == state
     assert words in found["text"]
+
+
+def test_a_workspace_that_is_not_there(everthread: Any) -> None:
+    answer = everthread("doctor", "--workspace", "/nowhere")
+    assert answer.returncode == 2
+    assert "there is no such directory" in answer.stderr
+
+
+def test_a_terminal_that_lacks_the_marks(home: Path) -> None:
+    given = environment(home) | {"PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "everthread", "doctor"]
+    done = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, "no model is configured"
+    assert "? configuration" in done.stdout
+    assert not done.stderr

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from everthread.cli.loading import COMMANDS, load
 from everthread.core.messages import text_of
 from everthread.lab.provider import Fault
+from tests.agent.test_processes import gone
 from tests.cli.conftest import environment
 from tests.cli.served import calls, configure, provider, use
 from tests.cli.terminal import CTRL_C, Terminal
@@ -176,6 +179,24 @@ class TestAtATerminal:
                 terminal.type("", CTRL_C)
                 terminal.see("stopped by Ctrl-C")
                 assert terminal.leave() == 1
+
+
+def test_a_signal_to_end_ends_what_runs_and_says_so(home: Path, workspace: Path) -> None:
+    command = {"command": "(sleep 60 & echo $!) > pid; sleep 60"}
+    with provider([calls(("terminal", command))]) as served:
+        use(home, served)
+        arguments = [sys.executable, "-m", "everthread", "run", "wait", "-w", str(workspace), "--yes", "--json"]
+        with subprocess.Popen(arguments, stdout=subprocess.PIPE, env=environment(home), text=True) as process:
+            assert process.stdout is not None
+            events = (json.loads(line) for line in process.stdout)
+            next(event for event in events if event["event"] == "tool_started")
+            while not (workspace / "pid").exists() or not (workspace / "pid").read_text("utf-8").strip():
+                time.sleep(0.02)
+            process.send_signal(signal.SIGTERM)
+            last = list(events)[-1]
+            assert (last["event"], last["error"]) == ("error", "ended by SIGTERM")
+            assert process.wait(timeout=20) == 143
+    assert gone(int((workspace / "pid").read_text("utf-8")))
 
 
 class TestStart:

@@ -5,8 +5,9 @@
     command: cat docs/*.md      within a word `*` stops at a slash, `**/` does not
     write: src/**               files below src, as paths relative to the workspace
 
-A rule speaks of one plain command. What a shell would make more of (a second command, a substitution, a redirection)
-matches no rule, whatever it begins with: it is always asked for.
+A rule speaks of one plain command at the top of the workspace: elsewhere the same words may be another program. What a
+shell would make more of (a second command, a substitution, a redirection) matches no rule,
+whatever it begins with: it is always asked for.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Rule:
             return False
         if self.kind == "write":
             return _path_matches(self.pattern, permission.what)
-        words = plain_words(permission.what)
+        words = None if permission.detail else plain_words(permission.what)
         return words is not None and _words_match(shlex.split(self.pattern), words)
 
     def __str__(self) -> str:
@@ -161,6 +162,8 @@ def how_to_allow(permission: Permission) -> str:
         rule = None
     if rule is not None and rule.allows(permission) and what.isprintable():
         return f"The user can allow it with the line `{rule}` in {RULES_FILE} in the Everthread home, or with --yes."
+    if permission.kind == "command" and permission.detail:
+        return "Rules allow commands at the top of the workspace only: leave workdir out, or let the user use --yes."
     if permission.kind == "command" and plain_words(what) is None:
         return "No rule can allow a compound command: run its parts one by one, or let the user start with --yes."
     return "The user can allow it with --yes."

@@ -44,6 +44,8 @@ class ToolContext:
     call_id: str = ""
     environment: Mapping[str, str] | None = None
     """For child processes, secrets taken out; None: tools start none."""
+    allowed: Permission | None = None
+    """What leave was given for: a call does this, or nothing."""
 
 
 class Tool(Protocol):

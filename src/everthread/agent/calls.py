@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,20 @@ class Finished:
 
 
 @dataclass(slots=True)
+class _Run:
+    """A call on its way. `began`: when its tool was started; a person who thinks about leave takes no time of it."""
+
+    call: Call
+    context: ToolContext
+    arguments: dict[str, Any] = field(default_factory=dict)
+    began: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        return 0.0 if self.began is None else time.monotonic() - self.began
+
+
+@dataclass(slots=True)
 class Caller:
     """Runs the calls of an answer: several at a time, asking for leave one by one, writing one by one.
 
@@ -54,7 +69,7 @@ class Caller:
         self, calls: Sequence[Call], context: ToolContext, keep: Callable[[list[Message]], Awaitable[Any]]
     ) -> None:
         """Answer every call and hand the results to `keep`; also when cancelled, saying which did not finish."""
-        tasks = [asyncio.create_task(self._told(call, replace(context, call_id=call.id))) for call in calls]
+        tasks = [asyncio.create_task(self._told(_Run(call, replace(context, call_id=call.id)))) for call in calls]
         try:
             await asyncio.wait(tasks)
         except asyncio.CancelledError:
@@ -65,54 +80,66 @@ class Caller:
             raise
         await _to_its_end(keep(_results(calls, tasks)))
 
-    async def _told(self, call: Call, context: ToolContext) -> ToolReply:
-        async with self._slots:
-            began, session = time.monotonic(), context.conversation.session.id
-            done = Finished(ToolReply(INTERRUPTED, failed=True))
-            try:
-                done = await self._answered(call, context)
-            finally:
-                spent = time.monotonic() - began
-                told = ToolFinished(
-                    session, call.id, call.name, done.reply.text, done.reply.failed, done.refused, spent
-                )
-                self.tell(told)
-            return done.reply
+    async def _told(self, run: _Run) -> ToolReply:
+        call, session = run.call, run.context.conversation.session.id
+        done = Finished(ToolReply(INTERRUPTED, failed=True))
+        try:
+            done = await self._answered(run)
+        finally:
+            told = ToolFinished(
+                session,
+                call.id,
+                call.name,
+                done.reply.text,
+                done.reply.failed,
+                done.refused,
+                run.seconds,
+                run.arguments,
+            )
+            self.tell(told)
+        return done.reply
 
-    async def _answered(self, call: Call, context: ToolContext) -> Finished:
+    async def _answered(self, run: _Run) -> Finished:
+        call = run.call
         arguments = _arguments(call)
         if isinstance(arguments, ToolReply):
             return Finished(arguments)
+        run.arguments = arguments
         tool = self.tools.get(call.name)
         if tool is None and call.name not in self.own():
             return Finished(self._unknown(call.name))
         try:
-            return await self._done(call, tool, arguments, context)
+            return await self._done(run, tool, arguments)
         except EverthreadError as error:
             return Finished(ToolReply(f"Failed: {error}", failed=True))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool is anybody's code; the model and the listener are told
             return Finished(ToolReply(f"Failed: {call.name} raised {type(error).__name__}: {error}", failed=True))
 
-    async def _done(self, call: Call, tool: Tool | None, arguments: dict[str, Any], context: ToolContext) -> Finished:
-        needed = None if tool is None else tool.needs(arguments, context)
-        if needed is not None:
+    async def _done(self, run: _Run, tool: Tool | None, arguments: dict[str, Any]) -> Finished:
+        """Leave is asked for before the call takes a slot: what needs none does not wait for a person."""
+        needed = None if tool is None else tool.needs(arguments, run.context)
+        if needed is not None and tool is not None:
+            waits = self._asking.locked() or self._writing.locked()
             async with self._asking:
-                allowed = await self.approve(needed)
-            if not allowed:
-                return Finished(ToolReply(self._refusal(needed), failed=True), refused=True)
-        self.tell(ToolStarted(context.conversation.session.id, call.id, call.name, arguments))
-        if needed is not None and needed.kind == "write":
-            async with self._writing:
-                return Finished(await self._timed(call, tool, arguments, context))
-        return Finished(await self._timed(call, tool, arguments, context))
+                if waits:
+                    async with self._writing:  # what is shown is what a write before it left
+                        needed = tool.needs(arguments, run.context) or needed
+                if not await self.approve(needed):
+                    return Finished(ToolReply(self._refusal(needed), failed=True), refused=True)
+            run.context = replace(run.context, allowed=needed)
+        writes = needed is not None and needed.kind == "write"
+        async with self._slots, self._writing if writes else contextlib.nullcontext():
+            run.began = time.monotonic()
+            self.tell(ToolStarted(run.context.conversation.session.id, run.call.id, run.call.name, arguments))
+            return Finished(await self._timed(run, tool, arguments))
 
-    async def _timed(self, call: Call, tool: Tool | None, arguments: dict[str, Any], context: ToolContext) -> ToolReply:
-        limit = asyncio.timeout(self.seconds)
+    async def _timed(self, run: _Run, tool: Tool | None, arguments: dict[str, Any]) -> ToolReply:
+        limit, call, context = asyncio.timeout(self.seconds), run.call, run.context
         try:
             async with limit:
                 if tool is None:
                     return ToolReply(await context.conversation.handle_tool_call(call.name, arguments))
-                return await tool.call(arguments, context)
+                return _as_reply(call.name, await tool.call(arguments, context))
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -129,6 +156,15 @@ class Caller:
     def _unknown(self, name: str) -> ToolReply:
         known = ", ".join([*self.tools, *self.own()][:_KNOWN_SHOWN]) or "none"
         return ToolReply(f"Failed: there is no tool {name!r}. Tools: {known}.", failed=True)
+
+
+def _as_reply(tool: str, given: object) -> ToolReply:
+    """What a tool answered; a plain text is one. A tool is anybody's code, whatever its types say."""
+    if isinstance(given, ToolReply) and isinstance(given.text, str):
+        return given
+    if isinstance(given, str):
+        return ToolReply(given)
+    return ToolReply(f"Failed: {tool} ran, and answered with {type(given).__name__} instead of text.", failed=True)
 
 
 def as_result(call: Call, reply: ToolReply) -> Message:

@@ -17,6 +17,7 @@ from everthread.agent.tools.recall import Recall
 from everthread.agent.tools.todo import Todo
 from everthread.models.wrapper import ModelEvent
 from everthread.session.events import Event
+from everthread.session.setup import Route
 from everthread.stores.base import Store
 
 
@@ -31,6 +32,8 @@ class Equipment:
     given: Sequence[Tool] | None = None
     """Tools instead of the built-in ones."""
     agent: Agent | None = None
+    window: int | None = None
+    """Of the model that was found, until there is an agent to ask."""
     prompt: SystemPrompt = field(init=False)
     tools: list[Tool] = field(init=False)
 
@@ -38,6 +41,10 @@ class Equipment:
         texts = ("role", "tools") if self.given is None else ("role",)
         self.prompt = self._prompt(*texts)
         self.tools = self._built_in() if self.given is None else list(self.given)
+
+    def found(self, route: Route) -> None:
+        """Which model is talked to; told before the first prompt is written."""
+        self.window = route.window
 
     def hooks(self, store: Store) -> AgentHooks:
         return AgentHooks(self.memory, self.prompt, store)
@@ -58,4 +65,9 @@ class Equipment:
         return [*common, Delegate(common, self.approve, system=self._prompt("subagent", "tools"), tell=self.hear)]
 
     def _prompt(self, *texts: str) -> SystemPrompt:
-        return SystemPrompt(self.workspace, self.memory, texts=texts, instructions_chars=self.instructions_chars)
+        return SystemPrompt(
+            self.workspace, self.memory, texts=texts, instructions_chars=self.instructions_chars, window=self._window
+        )
+
+    def _window(self) -> int | None:
+        return self.agent.conversation.window if self.agent is not None else self.window

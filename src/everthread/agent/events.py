@@ -41,6 +41,9 @@ class ToolFinished(Event):
     refused: bool = False
     """Nobody gave leave."""
     seconds: float = 0.0
+    """From its start; the time somebody took to give leave is not in it."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """What was asked for: a call that was refused has told it nowhere else."""
 
     def as_dict(self) -> dict[str, Any]:
         shown = {name: getattr(self, name) for name in ("call_id", "tool", "failed", "refused")}

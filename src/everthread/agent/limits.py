@@ -11,6 +11,8 @@ TOOL_SECONDS = 3_600.0
 SUBAGENT_ROUNDS = 40
 INSTRUCTIONS_CHARS = 20_000
 """Of the project's AGENTS.md, in the system prompt."""
+INSTRUCTIONS_SHARE = 0.1
+"""Of the window, at most."""
 MEMORY_CHARS = 4_000
 USER_CHARS = 2_000
 RECALL_CHARS = 6_000

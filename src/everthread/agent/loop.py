@@ -88,11 +88,12 @@ class Agent:
             self._work.cancel()
             await asyncio.wait([self._work])
         opened, self._opened = self._opened, []
-        for conversation in reversed(opened):
-            await conversation.close(reason if conversation is self.conversation else None)
         closing, self._closing = self._closing, ()
-        for close in closing:
-            await close()
+        async with contextlib.AsyncExitStack() as ending:  # the last first; one that fails does not keep the others
+            for close in reversed(closing):
+                ending.push_async_callback(close)
+            for conversation in opened:
+                ending.push_async_callback(conversation.close, reason if conversation is self.conversation else None)
 
     async def __aenter__(self) -> Self:
         return self

@@ -127,10 +127,15 @@ class Memory:
             return (self.folder / FILES[shelf]).read_text("utf-8", errors="replace")
         except FileNotFoundError:
             return ""
+        except OSError as error:
+            raise InputError(f"{self.folder / FILES[shelf]} cannot be read: {error.strerror}") from error
 
     async def _change(self, shelf: Shelf, edit: Callable[[Groups], Groups]) -> None:
         async with self._writing:
-            await asyncio.to_thread(self._changed, shelf, edit)
+            try:
+                await asyncio.to_thread(self._changed, shelf, edit)
+            except OSError as error:
+                raise InputError(f"{self.folder / FILES[shelf]} cannot be written: {error.strerror}") from error
 
     def _changed(self, shelf: Shelf, edit: Callable[[Groups], Groups]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

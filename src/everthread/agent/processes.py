@@ -13,6 +13,7 @@ import secrets
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ _CHUNK = 1 << 16
 _TRIES = 5
 _PATIENCE = 5.0
 """Seconds in which the system takes away what was ended; a process that waits for a broken disk may stay."""
+_GLANCE = 0.02
 _SHOWN = Path("/proc/self/environ")
 
 
@@ -65,6 +67,23 @@ async def _within(seconds: float, event: asyncio.Event) -> bool:
             return await event.wait()
     except TimeoutError:
         return False
+
+
+class Family:
+    """All that is started with an environment: it carries a mark of its own, by which what still runs is found."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._mark = secrets.token_hex(16)
+        self.environment = {**environment, MARK: f"{environment.get(MARK, '')} {self._mark}"}
+
+    async def end(self) -> None:
+        """Ask what still runs to end, and end what does not."""
+        for number, seconds in ((signal.SIGTERM, GRACE), (signal.SIGKILL, _PATIENCE)):
+            until = time.monotonic() + seconds
+            if not _signalled(self._mark, number):
+                return
+            while time.monotonic() < until and next(_marked(self._mark), None) is not None:  # noqa: ASYNC110 - they are not our children: nobody is told when they end
+                await asyncio.sleep(_GLANCE)
 
 
 class Output:
@@ -137,9 +156,7 @@ class Child:
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
-        for found in _marked(self._mark):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(found, number)
+        _signalled(self._mark, number)
 
     def _wait(self) -> None:
         self.process.wait()
@@ -174,6 +191,16 @@ def _start(argv: Sequence[str], folder: Path, environment: Mapping[str, str]) ->
     finally:
         os.close(writing)
     return Child(process, reading, mark)
+
+
+def _signalled(mark: str, number: signal.Signals) -> int:
+    """Send a signal to the processes that carry a mark; how many there were."""
+    count = 0
+    for found in _marked(mark):
+        count += 1
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(found, number)
+    return count
 
 
 def _marked(mark: str) -> Iterator[int]:

@@ -5,21 +5,28 @@ Written when a session begins, and only then. What changes least stands first, s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from everthread.agent.limits import INSTRUCTIONS_CHARS
+from everthread.agent.limits import INSTRUCTIONS_CHARS, INSTRUCTIONS_SHARE
 from everthread.agent.memory import FILES, SHELVES, Memory
 from everthread.agent.texts import text
 from everthread.agent.tools import todo
+from everthread.core.tokens import TokenCounter
+from everthread.errors import InputError
 from everthread.stores.base import Store
 
 INSTRUCTIONS = "AGENTS.md"
 _HEADINGS = {"memory": "What you remember of earlier sessions", "user": "What you know of the user"}
 
 
+def _unknown() -> int | None:
+    """A window nobody knows limits nothing."""
+    return None
+
+
 class SystemPrompt:
-    """Who writes it: the same files give the same bytes."""
+    """Who writes it: the same files and the same window give the same bytes."""
 
     def __init__(
         self,
@@ -28,8 +35,10 @@ class SystemPrompt:
         *,
         texts: Sequence[str] = ("role",),
         instructions_chars: int = INSTRUCTIONS_CHARS,
+        window: Callable[[], int | None] = _unknown,
     ) -> None:
         self._workspace, self._memory, self._texts, self._limit = workspace, memory, texts, instructions_chars
+        self._window = window
         self._plan = ""
 
     def __call__(self) -> str:
@@ -50,18 +59,33 @@ class SystemPrompt:
             if not file.resolve().is_relative_to(self._workspace.resolve()) or not file.is_file():
                 return ""
             with file.open(encoding="utf-8", errors="replace") as opened:
-                said = opened.read(self._limit + 1)
+                whole = opened.read(self._limit + 1)
         except OSError as error:
             return f"({INSTRUCTIONS} of the project cannot be read: {error.strerror})"
-        if len(said) > self._limit:
-            said = f"{said[: self._limit].rstrip()}\n[{INSTRUCTIONS} is longer; read_file shows the rest]"
+        said = self._fitting(whole[: self._limit])
+        if len(said) < len(whole):
+            said = f"{said.rstrip()}\n[{INSTRUCTIONS} is longer; read_file shows the rest]"
         return f"# The project's own instructions ({INSTRUCTIONS})\n\n{said.strip()}" if said.strip() else ""
+
+    def _fitting(self, said: str) -> str:
+        """As much of it as its share of the window holds."""
+        window, counter = self._window(), TokenCounter()
+        room = None if window is None else int(window * INSTRUCTIONS_SHARE)
+        while said and room is not None and (tokens := counter.text(said)) > room:
+            said = said[: min(len(said) - 1, len(said) * room // tokens)]
+        return said
 
     def _remembered(self) -> list[str]:
         if self._memory is None:
             return []
-        found = [(shelf, self._memory.text(shelf)) for shelf in SHELVES]
-        return [f"# {_HEADINGS[shelf]} ({FILES[shelf]})\n\n{said}" for shelf, said in found if said]
+        parts = []
+        for shelf in SHELVES:
+            try:
+                said = self._memory.text(shelf)
+            except InputError as error:
+                said = f"({error})"
+            parts += [f"# {_HEADINGS[shelf]} ({FILES[shelf]})\n\n{said}"] if said else []
+        return parts
 
 
 class AgentHooks:

@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 failed, 2 bad input. Bad input is one clear line on standa
 from __future__ import annotations
 
 import sys
+from io import TextIOWrapper
 
 import typer
 
@@ -39,6 +40,9 @@ def _root(
 
 def main() -> None:
     """Run the command; turn our errors into one line and an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and stream.encoding.lower().replace("-", "") != "utf8":
+            stream.reconfigure(errors="replace")  # what a terminal's encoding lacks is no reason to end
     try:
         app()
     except InputError as error:

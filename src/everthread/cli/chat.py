@@ -16,7 +16,7 @@ from everthread.cli.chatting.completing import ChatCompleter
 from everthread.cli.chatting.leaving import farewell
 from everthread.cli.chatting.reading import LineReader, Reader, at_terminal
 from everthread.cli.chatting.screen import Screen
-from everthread.cli.chatting.starting import greeting, model_for, with_room
+from everthread.cli.chatting.starting import greeting, model_for
 from everthread.cli.chatting.status import Status
 from everthread.cli.chatting.talking import Chat
 from everthread.cli.family import title_of
@@ -50,7 +50,7 @@ def chat(
     chosen = model_for(config, model, ask=at_terminal())
     opened = open_store(store_address(store))
     asked = NO_ID if continue_ and resume is None else resume
-    asyncio.run(_chat(with_room(config, chosen), opened, chosen, asked, place, pick=not continue_, yes=yes))
+    asyncio.run(_chat(config, opened, chosen, asked, place, pick=not continue_, yes=yes))
 
 
 async def _chat(

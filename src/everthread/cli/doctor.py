@@ -14,6 +14,7 @@ from everthread.cli.doctoring.checkup import checkup
 from everthread.cli.doctoring.finding import MARKS, Finding
 from everthread.cli.output import console, print_json, visible
 from everthread.cli.running import AsJson
+from everthread.errors import InputError
 
 
 def doctor(
@@ -21,7 +22,10 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Say what works here and what does not, and what to do about it. Exit code 1 if something needed is broken."""
-    found = asyncio.run(checkup(Path(workspace)))
+    place = Path(workspace).expanduser()
+    if not place.is_dir():
+        raise InputError(f"--workspace {workspace}: there is no such directory")
+    found = asyncio.run(checkup(place))
     healthy = all(finding.state != "broken" for finding in found)
     if as_json:
         print_json({"healthy": healthy, "findings": [dataclasses.asdict(finding) for finding in found]})

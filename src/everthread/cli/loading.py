@@ -12,6 +12,7 @@ from typer.main import get_group
 COMMANDS = {
     "chat": "Talk with a model that has tools, in this directory.",
     "run": "Do one task and print the answer.",
+    "serve": "Serve an endpoint that gives any client an unlimited conversation.",
     "doctor": "Say what works here and what does not, and what to do about it.",
     "tokens": "Count the tokens of a conversation: by role, by tool, by message.",
     "inspect": "Show turns, tool groups, validity problems and what repair would do.",

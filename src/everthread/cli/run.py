@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,8 @@ from everthread.agent.loop import Agent
 from everthread.cli.chatting.asking import Asker
 from everthread.cli.chatting.interrupting import Interrupts, StoppedError
 from everthread.cli.chatting.reading import LineReader
-from everthread.cli.chatting.starting import model_for, with_room
+from everthread.cli.chatting.starting import model_for
+from everthread.cli.faults import unforeseen
 from everthread.cli.resuming import NO_ID, PLATFORM, Continue, Model, Resume, Resuming, Workspace, Yes, latest
 from everthread.cli.running import StoreUrl, store_address
 from everthread.cli.telling import JsonLines, Shown, Words
@@ -64,7 +66,7 @@ def run(
     asked = NO_ID if continue_ and resume is None else resume
     shown: Shown = JsonLines() if as_json else Words(quiet=quiet)
     opened = open_store(store_address(store))
-    done = asyncio.run(_run(with_room(config, chosen), opened, shown, Wanted(text, chosen, asked, place), yes=yes))
+    done = asyncio.run(_run(config, opened, shown, Wanted(text, chosen, asked, place), yes=yes))
     if not done:
         raise typer.Exit(1)
 
@@ -114,6 +116,12 @@ async def _done(agent: Agent, shown: Shown, task: str) -> bool:
         return False
     except EverthreadError as error:
         shown.failed(str(error))
+        return False
+    except typer.Exit as left:
+        shown.failed(f"ended by {signal.Signals(left.exit_code - 128).name}")
+        raise
+    except Exception as error:  # noqa: BLE001 - told, logged with its traceback, and the exit code says that it failed
+        shown.failed(unforeseen(error))
         return False
     shown.end(answer)
     return ended is None or ended.reason == "answered"

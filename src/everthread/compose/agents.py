@@ -52,6 +52,7 @@ async def open_agent(
     from everthread.agent.journal import Journal
     from everthread.agent.loop import Agent
     from everthread.agent.memory import Memory, memory_folder
+    from everthread.agent.processes import Family
 
     settings, home = config or load_config(), home_directory()
     options, place = settings.agent, _workspace(workspace)
@@ -64,10 +65,10 @@ async def open_agent(
         memory = Memory(memory_folder(home, await _tenant(store, resume, session)))
         equipment = Equipment(place, memory, allowed, options.instructions_chars, tools)
         conversation = await open_conversation(
-            model, config=settings, store=store, resume=resume, system=equipment.prompt,
+            model, config=_with_room(settings, model), store=store, resume=resume, system=equipment.prompt,
             tools=[tool.schema for tool in equipment.tools], summarizer=summarizer, listener=equipment.hear,
             hooks=equipment.hooks(store), session=session, api=api, fallback=fallback, project=place,
-            model_events=equipment.hear_model,
+            model_events=equipment.hear_model, found=equipment.found,
         )  # fmt: skip
     except BaseException:
         for close in opened:
@@ -75,14 +76,16 @@ async def open_agent(
         raise
 
     async def routes(name: str) -> Route:
-        route = await route_to(name, settings, api=None, own_client=False, fallback=(), events=equipment.hear_model)
+        fit = _with_room(settings, name)
+        route = await route_to(name, fit, api=None, own_client=False, fallback=(), events=equipment.hear_model)
         if route.model is not None:
             opened.insert(0, closing_of(route.model))
         return route
 
-    environment = child_environment(os.environ, _key_names(settings))
+    children = Family(child_environment(os.environ, _key_names(settings)))
+    opened.insert(0, children.end)
     equipment.agent = Agent(
-        conversation, equipment.tools, context=ToolContext(place, home, conversation, environment=environment),
+        conversation, equipment.tools, context=ToolContext(place, home, conversation, environment=children.environment),
         approve=allowed, max_rounds=options.max_rounds, parallel=options.parallel, listener=listener,
         journal=Journal(ttl=_SECONDS[settings.prompt_caching.cache_ttl]), memory=memory, routes=routes, closing=opened,
     )  # fmt: skip
@@ -97,6 +100,23 @@ def _workspace(given: str | Path | None) -> Path:
     if not place.is_dir():
         raise InputError(f"the workspace {place} is no folder")
     return place
+
+
+def _with_room(config: Config, model: str | StreamingModel | None) -> Config:
+    """The local model with all of its window, unless another is configured: an agent's tools need the room."""
+    from everthread.models.choose import choose
+    from everthread.models.local_file import SMOLLM2
+
+    options = config.model
+    if options.context_length is not None or not isinstance(model, str | None):
+        return config
+    choice = choose(
+        model or options.default, environment=os.environ, provider=options.provider, base_url=options.base_url,
+        api_key_env=options.api_key_env,
+    )  # fmt: skip
+    if choice.provider != "local":
+        return config
+    return config.model_copy(update={"model": options.model_copy(update={"context_length": SMOLLM2.trained_window})})
 
 
 async def _tenant(store: Store, resume: str | None, session: NewSession | None) -> str:

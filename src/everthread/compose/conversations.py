@@ -40,12 +40,14 @@ async def open_conversation(
     fallback: Sequence[StreamingModel] = (),
     project: Path | None = None,
     model_events: Callable[[ModelEvent], None] | None = None,
+    found: Callable[[Route], None] | None = None,
 ) -> Conversation:
     """A conversation with a model: new, or resumed by any id of its thread.
 
     `model`: a name, or a model of your own; None: as configured. `own_client`: you send what `prepare` gives and hand
     the answer to `record`; no key is needed here. `fallback`: models that step in when the first is out of service.
     `model_events` hears of retries instead of the conversation, for who goes on in others with the same model.
+    `found` is told which model it is before the system prompt is written.
     What is opened here is closed with the conversation.
     """
     from everthread.session.conversation import Conversation
@@ -67,6 +69,8 @@ async def open_conversation(
         )
         if route.model is not model and route.model is not None:
             opened.insert(0, closing_of(route.model))
+        if found is not None:
+            found(route)
         setup = _setup(store, route, settings, opened, system=system, summarizer=summarizer, project=project)
         setup = replace(
             setup,

@@ -46,12 +46,16 @@ class Chain:
     digest: str = ""
 
     def extend(self, message: Any) -> Chain:
-        link = f"{self.digest}{_fingerprint(message, self.kind)}"
-        return Chain(self.kind, self.length + 1, _hash(link, b"chain"))
+        return Chain(self.kind, self.length + 1, chained(self.digest, _fingerprint(message, self.kind)))
 
 
 CANONICAL = Chain("canonical")
 BYTE_ORDER = Chain("bytes")
+
+
+def chained(digest: str, fingerprint: str) -> str:
+    """The digest after one more message, from that message's fingerprint."""
+    return _hash(f"{digest}{fingerprint}", b"chain")
 
 
 def canonical_chain(messages: Iterable[Any]) -> list[str]:

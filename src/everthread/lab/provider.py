@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import time
 from collections.abc import Callable
 from typing import Any, Self
@@ -38,6 +37,7 @@ from starlette.types import ASGIApp
 
 from everthread.core.exchange import Api
 from everthread.errors import InputError
+from everthread.gateway.serving import LoopServer, listen
 from everthread.lab.answering import Answering
 from everthread.lab.checks import unknown_model
 from everthread.lab.dialects import refusal
@@ -48,7 +48,6 @@ from everthread.lab.protocols import ANTHROPIC, PROTOCOLS, Protocol
 from everthread.lab.script import Answers, Recorded, Script
 from everthread.lab.sending import Connections, Sending, remembering
 from everthread.lab.served import Models, ServedModel, served
-from everthread.lab.serving import LoopServer
 
 __all__ = ["Fault", "FaultPlan", "Provider", "Record", "Recorded", "ServedModel"]
 
@@ -89,7 +88,7 @@ class Provider:
         return self.url if api == "anthropic" else f"{self.url}/v1"
 
     async def __aenter__(self) -> Self:
-        listener = _listener(self._port)
+        listener = listen(self._port)
         self._port = listener.getsockname()[1]
         self._closing = asyncio.Event()
         self._server = LoopServer(self._application(), listener, remembering(self._connections))
@@ -162,19 +161,6 @@ class Provider:
             return JSONResponse(_listed(self.models[name]))
         error = unknown_model("anthropic" if "anthropic-version" in http.headers else "openai_chat", name)
         return JSONResponse(error.body, error.status)
-
-
-def _listener(port: int) -> socket.socket:
-    """A socket that says that it is TCP: only then asyncio sends small pieces at once."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", port))
-        listener.listen()
-    except OSError as error:
-        listener.close()
-        raise InputError(f"port {port} cannot be used: {error.strerror or error}") from error
-    return listener
 
 
 def _listed(model: ServedModel) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from everthread.core.cost import cost_of
-from everthread.core.exchange import Reply
+from everthread.core.exchange import Api, Reply
 from everthread.core.messages import calls_of, text_of
 from everthread.core.usage import CanonicalUsage, normalize_usage
 from everthread.session.events import UsageRecorded
@@ -58,9 +58,9 @@ async def account_lost(live: Live) -> None:
         await account(live, usage, model=request.model, task="auxiliary", estimated=True)
 
 
-def usage_of(live: Live, reply: Reply, prompt: int) -> tuple[CanonicalUsage, bool]:
+def usage_of(live: Live, reply: Reply, prompt: int, *, api: Api) -> tuple[CanonicalUsage, bool]:
     """What a reply used, and whether that had to be estimated: the provider said nothing, or not all."""
-    reported = normalize_usage(reply.usage, api=live.route.api) if reply.usage else CanonicalUsage()
+    reported = normalize_usage(reply.usage, api=api) if reply.usage else CanonicalUsage()
     if reported.prompt_tokens and (reported.output_tokens or not _said(reply)):
         return reported, False
     words = live.counter.text(_said(reply))

@@ -49,13 +49,14 @@ class Preparation:
     async def drop(self, why: str) -> None:
         """Give up what is under way."""
         task, self._task = self._task, None
-        if task is None:
-            return
-        if not task.done():
+        if task is not None:
             task.cancel()
-        await asyncio.wait({task})
+            await asyncio.wait({task})
         await account_lost(self._live)
-        if task.cancelled():
+        if task is None or task.cancelled():
             return
-        if task.exception() is None:
+        failure = task.exception()
+        if failure is None:
             await discard(self._live, task.result(), why)
+        else:
+            self._live.emit(CompactionFailed(self._live.session.id, str(failure)))

@@ -6,7 +6,6 @@ begins its continuation. Before that transaction the old state holds, after it t
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
 
@@ -14,9 +13,9 @@ from everthread.core.exchange import System
 from everthread.core.ladder import Strength
 from everthread.core.messages import Message, calls_of
 from everthread.core.summary import Compaction, is_summary
-from everthread.errors import EngineError, EverthreadError
 from everthread.session.accounting import account_auxiliary, account_lost
-from everthread.session.events import CompactionDone, CompactionStarted, CompactionVoid, Notice
+from everthread.session.events import CompactionDone, CompactionFailed, CompactionStarted, CompactionVoid, Notice
+from everthread.session.finishing import finished
 from everthread.session.live import Live
 from everthread.session.prompt import note_in, with_note, without_note
 from everthread.session.results import keep
@@ -60,24 +59,35 @@ async def draft(
         live.emit(CompactionStarted(session, reason, size, background))
     if background:
         size = max(size, live.budget.threshold)  # it is made for the moment at which it will be used
-    try:
-        made = await live.engine.compress(
-            bodies, current_tokens=size, focus_topic=focus, system=live.system, tools=live.tools,
-            strength=strength, manual=manual, dry_run=preview, ids=[message.id for message in stored],
-        )  # fmt: skip
-    except EverthreadError:
-        raise
-    except Exception as error:  # an engine is anybody's code
-        raise EngineError(f"the context engine {live.engine.name} failed: {type(error).__name__}: {error}") from error
+    made = await live.engine.compress(
+        bodies, current_tokens=size, focus_topic=focus, system=live.system, tools=live.tools,
+        strength=strength, manual=manual, dry_run=preview, ids=[message.id for message in stored],
+    )  # fmt: skip
     return Draft(made, session, stored, tuple(bodies))
 
 
-async def commit(live: Live, made: Draft, *, reason: str, focus: str | None = None) -> bool:
-    """Continue the session with the compacted context; False where somebody else did it first."""
-    compaction, old = _as_used(live, made), live.session
+async def commit(live: Live, made: Draft, *, reason: str, focus: str | None = None) -> str:
+    """Continue the session with the compacted context; why it was not, empty where it was.
+
+    Once begun it comes to its end, whoever goes away meanwhile.
+    """
+    cost = await finished(_accounted(live, made))
+    try:
+        await live.setup.hooks.before_compaction(live.session.id)
+    except Exception as error:  # noqa: BLE001 - it is told; what must outlive the compaction is not risked
+        why = f"what must outlive a compaction could not be written down ({type(error).__name__}: {error})"
+        live.emit(CompactionFailed(live.session.id, why))
+        return why
+    return await finished(_continue(live, made, reason, focus, cost))
+
+
+async def _accounted(live: Live, made: Draft) -> Decimal | None:
     await account_lost(live)
-    cost = await account_auxiliary(live, compaction.usage, old.id)
-    await live.setup.hooks.before_compaction(old.id)
+    return await account_auxiliary(live, made.compaction.usage, live.session.id)
+
+
+async def _continue(live: Live, made: Draft, reason: str, focus: str | None, cost: Decimal | None) -> str:
+    compaction, old = _as_used(live, made), live.session
     tools = {call.id: call.name for body in made.bodies for call in calls_of(body)}
     for item in compaction.to_store:
         await keep(live, item, tool=tools.get(item.call_id, ""))
@@ -89,11 +99,12 @@ async def commit(live: Live, made: Draft, *, reason: str, focus: str | None = No
         system=_continued_system(live, compaction),
     )
     if not continued.won:
-        live.emit(CompactionVoid(old.id, "another process continued this conversation first; its context is used"))
+        why = "another process continued this conversation first; its context is used"
+        live.emit(CompactionVoid(old.id, why))
         await live.reload()
-        return False
+        return why
     await _switch(live, compaction, reason, cost)
-    return True
+    return ""
 
 
 async def discard(live: Live, made: Draft, why: str) -> None:
@@ -113,13 +124,15 @@ def _as_used(live: Live, made: Draft) -> Compaction:
 async def _switch(live: Live, compaction: Compaction, reason: str, cost: Decimal | None) -> None:
     """Go on in the continuation: tell the engine, then everybody else."""
     old, before = live.session.id, len(live.stored)
-    await live.reload()
-    live.calibration.reset()
-    live.marked, live.last_request = None, None
+    await live.move_to_tip()
     live.compactions += 1
     live.engine.on_compacted(replace(compaction, reason=_strike_reason(reason)))
     live.engine.on_session_start(live.session.id, reason="compression", previous=old)
-    await asyncio.gather(save(live), live.setup.hooks.after_compaction(live.session.id, old))
+    await save(live)
+    try:
+        await live.setup.hooks.after_compaction(live.session.id, old)
+    except Exception as error:  # noqa: BLE001 - it is told; the compaction is committed and holds
+        live.emit(Notice(live.session.id, f"After the compaction something failed: {type(error).__name__}: {error}"))
     live.emit(
         CompactionDone(
             live.session.id, old, reason, compaction.tokens_before, live.tokens, before, len(live.stored),
@@ -174,5 +187,11 @@ def _record(made: Draft, compaction: Compaction, reason: str, focus: str | None,
 def _continued_system(live: Live, compaction: Compaction) -> System:
     """The system prompt, written anew where somebody writes it, and the note that there are summaries."""
     note = note_in(live.system) or compaction.system_note
-    fresh = live.setup.written_system() if callable(live.setup.system) else without_note(live.system)
+    fresh = without_note(live.system)
+    if callable(live.setup.system):
+        try:
+            fresh = live.setup.written_system()
+        except Exception as error:  # noqa: BLE001 - it is told; the prompt that was there still holds
+            said = f"The system prompt could not be written anew, the old one stays: {type(error).__name__}: {error}"
+            live.emit(Notice(live.session.id, said))
     return with_note(fresh, note)

@@ -10,14 +10,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from everthread.core.exchange import Reply, StreamDelta, StreamingModel, System
-from everthread.core.messages import Message
+from everthread.core.messages import Message, results_of
 from everthread.core.summary import Compaction
 from everthread.errors import ConfigError, InputError, ModelError
 from everthread.models.wrapper import ModelEvent
 from everthread.session import requests, results
 from everthread.session.compacting import commit, discard, draft
 from everthread.session.events import Listener, Notice
-from everthread.session.incoming import Given, as_messages, open_stubs
+from everthread.session.finishing import finished
+from everthread.session.incoming import Given, as_messages, open_stubs, results_apart
 from everthread.session.live import Live
 from everthread.session.opening import begun, found, live_on
 from everthread.session.pressure import Pressure
@@ -59,12 +60,13 @@ class Conversation:
 
     async def close(self, reason: str | None = None) -> None:
         """Stop what runs beside the conversation. With a reason the session ends; it can still be resumed."""
-        await self._pressure.preparation.drop("the conversation was closed")
-        if reason is not None:
-            self._live.engine.on_session_end(self._live.session.id)
-            await self._live.setup.store.end_session(self._live.session.id, reason)
-        for close in self._live.setup.closing:
-            await close()
+        async with contextlib.AsyncExitStack() as stack:
+            for close in reversed(self._live.setup.closing):
+                stack.push_async_callback(close)
+            await self._pressure.preparation.drop("the conversation was closed")
+            if reason is not None:
+                self._live.engine.on_session_end(self._live.session.id)
+                await self._live.setup.store.end_session(self._live.session.id, reason)
 
     async def __aenter__(self) -> Self:
         return self
@@ -136,6 +138,8 @@ class Conversation:
         self._injected = tuple(as_messages(inject))
         full = live.reported and live.tokens >= live.budget.threshold
         await self._store(as_messages(message), event)
+        if live.open_calls:
+            await live.append([NewMessage(stub) for stub in open_stubs(live.open_calls)])
         if not live.bodies:
             raise InputError("there is nothing to send: the conversation has no message yet")
         await self._pressure.relieve(reason="in-loop" if full or message is None else "preflight")
@@ -161,31 +165,33 @@ class Conversation:
     async def send(self, message: Given = None, *, inject: Given = None, max_tokens: int | None = None) -> Answer:
         """Send a message, or go on after tool results; the answer."""
         async with self._turn:
+            model = self._model
             prepared = await self.prepare(message, inject=inject, max_tokens=max_tokens)
             while True:
                 try:
-                    reply = await self._model.complete(prepared.request)
+                    reply = await model.complete(prepared.request)
                 except ModelError as error:
                     self._recorder.lose(error)
                     await self._recorder.account_lost()
                     prepared = await self.recover(error)
                 except asyncio.CancelledError:
-                    await asyncio.shield(self._recorder.interrupted(""))
+                    await finished(self._recorder.interrupted(""))
                     raise
                 else:
-                    return await self._recorded(reply)
+                    return await finished(self.record(reply))
 
     async def stream(
         self, message: Given = None, *, inject: Given = None, max_tokens: int | None = None
     ) -> AsyncGenerator[StreamDelta | Answer, None]:
         """The answer piece by piece, then the whole `Answer`, once and last."""
         async with self._turn:
+            model = self._model
             prepared = await self.prepare(message, inject=inject, max_tokens=max_tokens)
             reply: Reply | None = None
             while reply is None:
                 said: list[str] = []
                 try:
-                    async with contextlib.aclosing(self._pieces(prepared)) as pieces:
+                    async with contextlib.aclosing(_pieces(model, prepared)) as pieces:
                         async for piece in pieces:
                             if isinstance(piece, Reply):
                                 reply = piece
@@ -197,26 +203,26 @@ class Conversation:
                     await self._recorder.account_lost()
                     prepared = await self.recover(error)
                 except (asyncio.CancelledError, GeneratorExit):
-                    await asyncio.shield(self._recorder.interrupted("".join(said)))
+                    await finished(self._recorder.interrupted("".join(said)))
                     raise
-            yield await self._recorded(reply)
-
-    async def _pieces(self, prepared: Prepared) -> AsyncGenerator[StreamDelta | Reply, None]:
-        async for piece in self._model.stream(prepared.request):
-            yield piece
+            yield await finished(self.record(reply))
 
     async def add_results(self, messages: Sequence[Message]) -> list[Message]:
         """Store the results of the tools the last answer asked for, those too large outside the context."""
         live = self._live
-        unknown = [
-            str(item.get("tool_call_id")) for item in messages if item.get("tool_call_id") not in live.open_calls
-        ]
+        given, others = results_apart(as_messages(messages))
+        if others:
+            raise InputError(f"add_results takes tool results only, not a message of role {others[0]['role']!r}")
+        answered = [result.call_id for message in given for result in results_of(message)]
+        unknown = [call_id or "(none given)" for call_id in answered if call_id not in live.open_calls]
         if unknown:
             raise InputError(
-                f"no open call has the id {', '.join(unknown) or '(none given)'}; "
-                f"open: {', '.join(live.open_calls) or 'none'}"
+                f"no open call has the id {', '.join(unknown)}; open: {', '.join(live.open_calls) or 'none'}"
             )
-        fitting = await results.limited(live, messages)
+        twice = {call_id for call_id in answered if answered.count(call_id) > 1}
+        if twice:
+            raise InputError(f"a call has one result; there are several for {', '.join(sorted(twice))}")
+        fitting = await results.limited(live, given)
         await live.append([NewMessage(message) for message in fitting])
         return fitting
 
@@ -243,12 +249,12 @@ class Conversation:
         async with self._turn:
             await self._pressure.preparation.drop("a person asked for another")
             made = await draft(live, reason="manual", focus=focus, manual=True)
-            if made.compaction.changed:
-                await commit(live, made, reason="manual", focus=focus)
-            else:
-                await discard(live, made, made.compaction.reason)
             self._pressure.forget()
-            return made.compaction
+            if not made.compaction.changed:
+                await discard(live, made, made.compaction.reason)
+                return made.compaction
+            unused = await commit(live, made, reason="manual", focus=focus)
+            return replace(made.compaction, changed=False, reason=unused) if unused else made.compaction
 
     async def preview(self, focus: str | None = None) -> Compaction:
         """What `compress` would keep, cut and summarise; nothing is changed."""
@@ -334,22 +340,18 @@ class Conversation:
 
     async def _store(self, messages: list[Message], event: str | None) -> None:
         live = self._live
+        given, messages = results_apart(messages)
+        if given:
+            await self.add_results(given)
         if not messages:
             return
-        if any(message["role"] == "tool" for message in messages):
-            await self.add_results([message for message in messages if message["role"] == "tool"])
-            messages = [message for message in messages if message["role"] != "tool"]
         new = [NewMessage(message, event=new_id()) for message in messages]
         if event is not None:
             new = [NewMessage(item.body, event=f"{event}.{index}") for index, item in enumerate(new)]
-        stubs = [NewMessage(stub) for stub in open_stubs(live.open_calls)] if messages else []
+        stubs = [NewMessage(stub) for stub in open_stubs(live.open_calls)]
         await live.append([*stubs, *new])
 
-    async def _recorded(self, reply: Reply) -> Answer:
-        """An answer that came whole is stored whole, also when nobody waits for it any more."""
-        recording = asyncio.ensure_future(self.record(reply))
-        try:
-            return await asyncio.shield(recording)
-        except asyncio.CancelledError:
-            await recording
-            raise
+
+async def _pieces(model: StreamingModel, prepared: Prepared) -> AsyncGenerator[StreamDelta | Reply, None]:
+    async for piece in model.stream(prepared.request):
+        yield piece

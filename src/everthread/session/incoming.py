@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from everthread.core.messages import Call, Message
+from everthread.core.messages import RESULT_BLOCKS, Call, Message, Part, kind_of, parts_of, results_of, with_content
+from everthread.core.validity import is_empty
 from everthread.errors import InputError
 
 Given = str | Message | Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
@@ -25,9 +26,12 @@ def as_messages(given: Given) -> list[Message]:
         return [{"role": "user", "content": given}]
     if isinstance(given, Mapping):
         return [_message(given)]
-    items: list[Any] = list(given)
+    several: Any = given
+    if not isinstance(several, list | tuple):
+        raise InputError(f"a message is text or an object with a role, not {type(given).__name__}; nothing was stored")
+    items: list[Any] = list(several)
     if items and all(isinstance(item, Mapping) and "role" not in item and "type" in item for item in items):
-        return [{"role": "user", "content": [dict(item) for item in items]}]
+        return [_message({"role": "user", "content": [dict(item) for item in items]})]
     return [_message(item) for item in items]
 
 
@@ -44,4 +48,33 @@ def _message(value: Any) -> Message:
             f"a message of role {value['role']!r} cannot be sent; use {', '.join(ROLES)}. "
             "The system prompt is given when the conversation is opened."
         )
-    return cast("Message", dict(value))
+    message = cast("Message", dict(value))
+    if not isinstance(message.get("content"), str | list | None):
+        raise InputError(f"content is text or a list of parts, not {type(value['content']).__name__}")
+    if message["role"] != "tool" and is_empty(message) and not results_of(message):
+        raise InputError("the message is empty; nothing was stored")
+    return message
+
+
+def results_apart(messages: Iterable[Message]) -> tuple[list[Message], list[Message]]:
+    """Tool results as messages of their own, also those that came as blocks of a user message, and all else."""
+    results: list[Message] = []
+    others: list[Message] = []
+    for message in messages:
+        if message["role"] == "tool":
+            results.append(message)
+            continue
+        if not results_of(message):
+            others.append(message)
+            continue
+        parts = parts_of(message)
+        results += [_result(part) for part in parts if kind_of(part) in RESULT_BLOCKS]
+        rest = with_content(message, [part for part in parts if kind_of(part) not in RESULT_BLOCKS])
+        if not is_empty(rest):
+            others.append(rest)
+    return results, others
+
+
+def _result(part: Part) -> Message:
+    message: Message = {"role": "tool", "tool_call_id": part.get("tool_use_id", ""), "content": part.get("content")}
+    return {**message, "is_error": True} if part.get("is_error") is True else message

@@ -13,8 +13,11 @@ from everthread.core.messages import Call, Message, calls_of, results_of
 from everthread.core.tokens import TokenCounter
 from everthread.engines.base import Services
 from everthread.session import events
+from everthread.session.guarding import Guarded
+from everthread.session.saving import restore
 from everthread.session.setup import Desk, Route, Setup
 from everthread.stores.base import NewMessage, Session, StoredMessage
+from everthread.wire.anthropic.writing import Written
 
 SPARE_OUTPUT = 4_096
 """Room for an answer where its cap is not known."""
@@ -35,6 +38,7 @@ class Live:
         self.last_request: Request | None = None
         self.marked: int | None = None
         """Which message the last request had its last cache mark on."""
+        self.written = Written()
         self.compactions = 0
         self.lost: list[Request] = []
         """Requests of a summariser that were given up under way; they are accounted for as estimated."""
@@ -44,7 +48,7 @@ class Live:
         self._known: set[int] = set()
         self.open_calls: dict[str, Call] = {}
         self.summarizer = setup.summarizer(self._desk())
-        self.engine = setup.engine(self._services())
+        self.engine = Guarded(setup.engine(self._services()), lambda text: self.tell("notice", text=text))
         self.tools = [*self.given_tools, *self.engine.get_tool_schemas()]
         self._total = self.counter.running(system=self.system, tools=self.tools)
 
@@ -60,8 +64,7 @@ class Live:
         if kind == "notice":
             self.emit(events.Notice(self.session.id, str(details.get("text", ""))))
         else:
-            shown = ", ".join(f"{key} {value}" for key, value in details.items())
-            self.emit(events.CompactionProgress(self.session.id, f"{kind.replace('_', ' ')}: {shown}"))
+            self.emit(events.CompactionProgress(self.session.id, events.progress_text(kind, details)))
 
     # What is in view
 
@@ -97,12 +100,24 @@ class Live:
         return stored
 
     async def reload(self) -> None:
-        """Read the thread's tip again: another process wrote to it, or continued it."""
+        """Read the thread's tip again: another process wrote to it, or continued it, and then knows more."""
+        old = self.session.id
+        await self.move_to_tip()
+        if self.session.id == old:
+            return
+        records = await self.setup.store.compactions(self.session.thread)
+        self.compactions = sum(record.reverted is None for record in records)
+        await restore(self)
+        self.engine.on_session_start(self.session.id, reason="compression", previous=old)
+
+    async def move_to_tip(self) -> None:
+        """Show the thread's tip; what was known of the last request means nothing in another session."""
         store = self.setup.store
         tip = await store.get_compression_tip(self.session.id)
         session, stored = await asyncio.gather(store.session(tip), store.messages(tip))
         if session.id != self.session.id:
             self.calibration.reset()
+            self.marked, self.last_request = None, None
         self.show(session, stored)
 
     # How large it is
@@ -120,6 +135,11 @@ class Live:
     def reported(self) -> bool:
         """Whether `tokens` builds on what this model's provider counted."""
         return self.calibration.reported(self.route.name)
+
+    @property
+    def answering(self) -> str:
+        """Which model is asked: the route's own, or one that stepped in for it."""
+        return self.route.name if self.route.model is None else self.route.model.name
 
     @property
     def fixed(self) -> int:
@@ -147,6 +167,7 @@ class Live:
         self.summarizer = self.setup.summarizer(self._desk())
         self.learnt = learnt
         self.marked, self.last_request = None, None
+        self.calibration.reset()
         self.fit(min(route.window, learnt or route.window))
         self._recount()
 

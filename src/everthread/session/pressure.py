@@ -72,10 +72,12 @@ class Pressure:
         live = self.live
         if not live.setup.options.enabled or len(live.stored) < HYGIENE_MESSAGES or live.tokens < live.budget.hygiene:
             return
+        futile = self._futile
         try:
             await self.compact("hygiene")
         except EverthreadError as error:
             live.emit(CompactionFailed(live.session.id, str(error)))
+        self._futile = min(self._futile, futile)
 
     def forget(self) -> None:
         """Another model, or a person's own compaction: nothing is in vain yet."""
@@ -115,8 +117,9 @@ class Pressure:
         """Commit a compaction; one that failed or could make nothing smaller is not tried again at once."""
         live = self.live
         if made is not None and made.compaction.changed:
+            before = live.session.id
             await commit(live, made, reason=reason)
-            self._futile = 0
+            self._futile = 0 if live.session.id != before else round(live.tokens * GROWTH)
             return
         self._futile = round(live.tokens * GROWTH)
         if made is not None:

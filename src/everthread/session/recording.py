@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from everthread.core.exchange import Reply
+from everthread.core.exchange import Api, Reply
 from everthread.core.messages import Call, Message, calls_of, text_of
 from everthread.core.usage import CanonicalUsage
 from everthread.errors import ModelError
 from everthread.session import requests
 from everthread.session.accounting import account, usage_of
 from everthread.session.events import LimitLearnt
+from everthread.session.incoming import open_stubs
 from everthread.session.live import Live
+from everthread.session.replies import storable
 from everthread.session.requests import Prepared
 from everthread.session.saving import save
 from everthread.stores.base import NewMessage, new_id
@@ -58,23 +60,40 @@ class Recorder:
     def _prompt(self) -> int:
         return self.sent.tokens if self.sent else self._live.tokens
 
+    @property
+    def _api(self) -> Api:
+        """The protocol of the request under way: a model chosen since may speak another."""
+        return self.sent.api if self.sent else self._live.route.api
+
+    @property
+    def _asked(self) -> str:
+        return self.sent.request.model if self.sent else self._live.route.name
+
+    @property
+    def _answered(self) -> str:
+        """The model that answers the request under way."""
+        return self._live.answering if self._asked == self._live.route.name else self._asked
+
     async def record(self, response: Any) -> Answer:
         """Store and account for an answer, in whichever form it came."""
         live = self._live
-        reply = requests.decode(live, response)
-        usage, estimated = usage_of(live, reply, self._prompt)
-        answered = live.route.name if live.route.model is None else live.route.model.name
-        if self.sent and not estimated and answered == live.route.name:
+        reply = requests.decode(response, api=self._api, model=self._asked)
+        message = storable(reply.message)
+        usage, estimated = usage_of(live, reply, self._prompt, api=self._api)
+        answered = self._answered
+        own = answered == live.route.name
+        if self.sent and not estimated and own:
             live.calibration.observe(answered, usage.prompt_tokens, self.sent.estimate)
         live.engine.update_from_response(usage)
-        new = NewMessage(reply.message, event=new_id())
+        new = [*(NewMessage(stub) for stub in open_stubs(live.open_calls)), NewMessage(message, event=new_id())]
         stored, cost, _ = await asyncio.gather(
-            live.append([new]), account(live, usage, model=answered, estimated=estimated), save(live)
+            live.append(new), account(live, usage, model=answered, estimated=estimated), save(live)
         )
         await self.account_lost()
-        await self._outgrown(usage)
+        if own:
+            await self._outgrown(usage)
         self.sent = None
-        return Answer(reply.message, reply.stop, usage, cost, stored[0].id)
+        return Answer(message, reply.stop, usage, cost, stored[-1].id)
 
     def lose(self, error: ModelError) -> None:
         """What a failed call had begun to answer. Several wrappers may tell of it; what it used counts once."""
@@ -84,7 +103,7 @@ class Recorder:
     async def account_lost(self) -> None:
         lost, self._lost = self._lost, []
         for reply in lost:
-            usage, estimated = usage_of(self._live, reply, self._prompt)
+            usage, estimated = usage_of(self._live, reply, self._prompt, api=self._api)
             await account(self._live, usage, estimated=estimated)
 
     async def interrupted(self, said: str) -> None:

@@ -17,7 +17,7 @@ from everthread.core.overflow import ErrorVerdict, classify_error
 from everthread.core.pruning import prune
 from everthread.core.summary import Compaction
 from everthread.core.transcript import latest_user_index
-from everthread.errors import ContextOverflowError
+from everthread.errors import ContextOverflowError, EverthreadError
 from everthread.models.output_cap import output_cap
 from everthread.session import events
 from everthread.session.compacting import Draft, commit, discard, draft
@@ -78,6 +78,8 @@ class Recovery:
 
     async def _learn(self, verdict: ErrorVerdict) -> None:
         live = self.live
+        if live.answering != live.route.name:
+            return  # another model stepped in: its limit says nothing about the window of this one
         limit = verdict.context_limit
         if limit is not None and limit < live.window:
             stored = await live.setup.store.learn_limit(
@@ -116,7 +118,11 @@ class Recovery:
             self.compactions += 1
             action = f"compaction, {strength.name.lower().replace('_', ' ')}"
             self._tell(verdict.kind, self.compactions, action)
-            made = await draft(live, reason="overflow", strength=strength, tokens=verdict.input_tokens)
+            try:
+                made = await draft(live, reason="overflow", strength=strength, tokens=verdict.input_tokens)
+            except EverthreadError as failure:
+                live.emit(events.CompactionFailed(live.session.id, str(failure)))
+                continue
             if made.compaction.changed:
                 await commit(live, made, reason="overflow")
                 return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from everthread.core.caching import apply_cache_control, mark_system
@@ -14,6 +14,7 @@ from everthread.session.events import RequestReady
 from everthread.session.live import Live
 from everthread.session.prompt import as_sent
 from everthread.wire import anthropic, openai_chat, openai_chat_stream, openai_responses, openai_responses_stream
+from everthread.wire.anthropic.writing import Written
 
 _NEAR = 60
 """Marks are set on the last messages only; those further back carry none."""
@@ -34,10 +35,14 @@ class Prepared:
     """Its prompt tokens, as estimated here."""
     tokens: int
     """The same, corrected by what the provider reported before."""
+    written: Written = field(default_factory=Written, repr=False, compare=False)
+    """What of the conversation was written before: it need not be again."""
 
     @property
     def body(self) -> dict[str, Any]:
         """The JSON body in the protocol of the model: `client.chat.completions.create(**prepared.body)`."""
+        if self.api == "anthropic":
+            return anthropic.encode_request(self.request, written=self.written)
         body: dict[str, Any] = _CODECS[self.api].encode_request(self.request)
         return body
 
@@ -59,21 +64,20 @@ def build(live: Live, injected: Sequence[Message] = (), *, cap: int | None = Non
     live.last_request = request
     live.emit(RequestReady(live.session.id, request, len(injected)))
     extra = live.counter.messages(injected)
-    return Prepared(request, route.api, live.estimate + extra, live.tokens + extra)
+    return Prepared(request, route.api, live.estimate + extra, live.tokens + extra, live.written)
 
 
-def decode(live: Live, response: Any) -> Reply:
+def decode(response: Any, *, api: Api, model: str) -> Reply:
     """A provider's answer, in whichever form a client hands it out: a value of ours, JSON, an SDK's object, chunks."""
     if isinstance(response, Reply):
         return response
-    codec, model = _CODECS[live.route.api], live.route.name
     if isinstance(response, list | tuple):
-        decoder = _stream_decoder(live.route.api, model)
+        decoder = _stream_decoder(api, model)
         for chunk in response:
             decoder.feed(_json(chunk))
         whole: Reply = decoder.reply()
         return whole
-    reply: Reply = codec.decode_reply(_json(response), model=model)
+    reply: Reply = _CODECS[api].decode_reply(_json(response), model=model)
     return reply
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from everthread.core.calibration import Calibration
-from everthread.session.live import Live
+from everthread.errors import InputError
+
+if TYPE_CHECKING:
+    from everthread.session.live import Live
 
 ENGINE, CALIBRATION = "engine", "calibration"
 
@@ -13,10 +17,15 @@ ENGINE, CALIBRATION = "engine", "calibration"
 async def save(live: Live) -> None:
     """Engine and calibration, kept with the session they describe: an undo finds the parent's own."""
     store, session = live.setup.store, live.session.id
-    await asyncio.gather(
-        store.put_state(session, ENGINE, {"name": live.engine.name, "state": live.engine.dump_state()}),
-        store.put_state(session, CALIBRATION, live.calibration.dump()),
-    )
+    await asyncio.gather(_save_engine(live, session), store.put_state(session, CALIBRATION, live.calibration.dump()))
+
+
+async def _save_engine(live: Live, session: str) -> None:
+    state = {"name": live.engine.name, "state": live.engine.dump_state()}
+    try:
+        await live.setup.store.put_state(session, ENGINE, state)
+    except InputError as error:  # it is no JSON
+        live.engine.failed("dump_state", error)
 
 
 async def restore(live: Live) -> None:

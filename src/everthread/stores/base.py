@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 from everthread.core.exchange import System
 from everthread.core.messages import Message
 from everthread.core.usage import CanonicalUsage
+from everthread.stores.proxied import ProxiedStore
 
 SessionKind = Literal["main", "continuation", "subagent", "branch", "reverted"]
 MessageKind = Literal["message", "summary", "derived"]
@@ -340,7 +341,7 @@ class Health:
     problems: tuple[str, ...] = ()
 
 
-class Store(Protocol):
+class Store(ProxiedStore, Protocol):
     """Where conversations live. Every call is safe from any task of one event loop; none blocks it.
 
     Wherever a thread is named, the id of any of its sessions will do. State whose scope is a session's id goes with it.

@@ -48,13 +48,16 @@ from everthread.stores.operations import (
     indexing,
     knowledge,
     leases,
+    links,
     messages,
     outputs,
+    rewrites,
     search,
     sessions,
     threads,
 )
 from everthread.stores.operations.prepared import Prepared, prepare
+from everthread.stores.proxied import FoundLink, Link, NewLink, Rewrite
 from everthread.stores.readers import Readers
 from everthread.stores.writer import PATIENCE, Writer
 
@@ -295,6 +298,33 @@ class SqlStore:
 
     async def nodes(self, thread: str) -> list[Node]:
         return await self._read(lambda tx: knowledge.nodes(tx, thread))
+
+    # Clients that send their whole history each time
+
+    async def extend_link(self, new: NewLink) -> Link | None:
+        now = self._clock()
+        request = appending.Request(new.link.thread, new.messages, now)
+        link: Link | None = await self._writer.write(
+            lambda tx: links.extend(tx, new, request, now), session=new.link.thread, prepare=request.prepare
+        )
+        self._index_soon()
+        return link
+
+    async def find_link(self, tenant: str, scope: str, digests: Sequence[str]) -> FoundLink | None:
+        return await self._read(lambda tx: links.find(tx, tenant, scope, digests))
+
+    async def find_skeletons(self, tenant: str, scope: str, skeletons: Sequence[str]) -> list[FoundLink]:
+        return await self._read(lambda tx: links.find_skeletons(tx, tenant, scope, skeletons))
+
+    async def put_rewrite(self, new: Rewrite) -> Rewrite:
+        now = self._clock()
+        return await self._write(lambda tx: rewrites.put(tx, new, now))
+
+    async def find_rewrites(self, tenant: str, engine: str, digests: Sequence[str]) -> list[Rewrite]:
+        return await self._read(lambda tx: rewrites.find(tx, tenant, engine, digests))
+
+    async def find_similar_rewrites(self, tenant: str, engine: str, skeletons: Sequence[str]) -> list[Rewrite]:
+        return await self._read(lambda tx: rewrites.find_similar(tx, tenant, engine, skeletons))
 
     # The whole
 

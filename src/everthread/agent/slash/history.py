@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from everthread.agent.slash.base import CommandResult, Here, counted, one_line, paragraphs
@@ -43,6 +43,7 @@ async def undo(here: Here, _argument: str) -> CommandResult:
 
 
 def _previewed(made: Compaction, messages: Sequence[Message]) -> CommandResult:
+    made = replace(made, tokens_after=min(made.tokens_after, made.tokens_before))  # else it would not be done
     figures = _figures(made, len(messages))
     if not made.covered and not made.phases:
         return CommandResult(f"Nothing would be changed: {made.reason}.", figures)

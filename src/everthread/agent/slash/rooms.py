@@ -13,6 +13,8 @@ from everthread.stores.base import NewSession, SearchQuery, Session, Store, Thre
 LISTED, MOST = 10, 100
 FOUND = 10
 TITLE = 60
+LOOKED_AT = 4
+"""So many threads are looked at for each that is listed."""
 LOOKED_THROUGH = 20
 """So many messages are looked through for the first words of the user."""
 
@@ -21,8 +23,8 @@ async def sessions(here: Here, argument: str) -> CommandResult:
     if argument and not argument.isdecimal():
         raise InputError(f"{argument!r} is no number; /sessions 20 lists the last 20 conversations")
     count = min(int(argument or LISTED), MOST)
-    rows = await here.store.list_threads(tenant=here.conversation.session.tenant, limit=count)
-    listed = [await _row(here, row) for row in rows]
+    rows = await here.store.list_threads(tenant=here.conversation.session.tenant, limit=LOOKED_AT * count)
+    listed = [await _row(here, row) for row in [row for row in rows if _is_talk(here, row)][:count]]
     lines = [_listed(item) for item in listed]
     return CommandResult("\n".join(lines) or "There are no conversations yet.", {"threads": listed})
 
@@ -66,6 +68,11 @@ async def branch(here: Here, argument: str) -> CommandResult:
     await made.close()
     text = f"A branch: `{made.id[:8]}`. `{old[:8]}` stays as it is."
     return CommandResult(text, {"thread": made.id, "parent": old}, switch=made.session.id)
+
+
+def _is_talk(here: Here, row: ThreadRow) -> bool:
+    """Subagents' threads are no conversations of a person; where nothing was said nothing can go on."""
+    return row.first.id == here.conversation.id or (row.first.kind != "subagent" and row.messages > 0)
 
 
 async def _row(here: Here, row: ThreadRow) -> dict[str, Any]:

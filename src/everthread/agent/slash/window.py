@@ -45,7 +45,9 @@ async def model(here: Here, argument: str) -> CommandResult:
         await here.agent.use_model(argument)
     talk = here.conversation
     route = talk.route
-    said = f"{'Now answering' if argument else 'Answering'}: `{route.name}`, {talk.window:,} tokens ({route.source})."
+    size = f"{talk.window:,} tokens"
+    window = route.source if route.source.startswith(size) else f"{size} ({route.source})"
+    said = f"{'Now answering' if argument else 'Answering'}: `{route.name}`, {window}."
     if argument and talk.tokens >= talk.threshold:
         said += " The history is larger than it likes: it will be compacted before the next call."
     return CommandResult(said, {"model": route.name, "window": talk.window, "source": route.source, "api": route.api})

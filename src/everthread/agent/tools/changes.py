@@ -6,6 +6,7 @@ import difflib
 from itertools import islice
 from pathlib import Path
 
+from everthread.agent.base import ToolContext
 from everthread.agent.workspace import Workspace, quoted
 from everthread.errors import InputError
 
@@ -36,6 +37,15 @@ def diff(old: bytes | None, new: bytes, name: str) -> str:
     if len(lines) > SHOWN:
         lines[SHOWN:] = ["[more lines follow]"]
     return "\n".join(lines)
+
+
+def check_leave(context: ToolContext, shown: str) -> None:
+    """Leave was given for the file that was shown: a link put there meanwhile does not carry it to another."""
+    if context.allowed is not None and context.allowed.what != shown:
+        raise InputError(
+            f"leave was given to write {quoted(context.allowed.what)}, and the path now names {quoted(shown)}; "
+            "nothing was written"
+        )
 
 
 def whole(space: Workspace, path: Path, limit: int) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any
 
 from everthread.agent.base import Permission, ToolContext, ToolReply
 from everthread.agent.tools import arguments as given
-from everthread.agent.tools.changes import diff, whole
+from everthread.agent.tools.changes import check_leave, diff, whole
 from everthread.agent.tools.nearest import nearest
 from everthread.agent.workspace import WRITING, Workspace, explained, quoted
 from everthread.errors import InputError
@@ -81,7 +81,9 @@ class Patch:
         return Permission("write", shown, diff(old, new, shown))
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
-        return await asyncio.to_thread(_apply, _read(arguments, context))
+        change = _read(arguments, context)
+        check_leave(context, change.space.shown(change.path))
+        return await asyncio.to_thread(_apply, change)
 
 
 def _read(arguments: Mapping[str, Any], context: ToolContext) -> _Change:

@@ -20,7 +20,8 @@ SCHEMA = given.schema(
     "terminal",
     "Run a command in a shell and read what it prints (standard output and error together, the exit code first). There "
     "is no standard input and no screen: use options that ask nothing. What is started with & goes on when the command "
-    "ends; send its output to a file to read it later. Of very long output the middle is left out.",
+    "ends, until the agent is closed; send its output to a file to read it later. Of very long output the middle is "
+    "left out.",
     {
         "command": {"type": "string", "description": "The command line."},
         "timeout": {
@@ -44,8 +45,7 @@ class Terminal:
     def needs(self, arguments: Mapping[str, Any], context: ToolContext) -> Permission:
         """Every command needs leave; where it runs matters, too."""
         space, command = Workspace(context.workspace), _command(arguments)
-        folder = space.shown(space.resolve(given.text(arguments, "workdir", default=".")))
-        return Permission("command", command, "" if folder == "." else f"in {quoted(folder)}")
+        return _permission(command, space.shown(space.resolve(given.text(arguments, "workdir", default="."))))
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         command = _command(arguments)
@@ -53,6 +53,8 @@ class Terminal:
         space = Workspace(context.workspace)
         workdir = given.text(arguments, "workdir", default=".")
         folder = space.resolve(workdir)
+        if context.allowed not in (None, _permission(command, space.shown(folder))):
+            raise InputError(f"the workdir {quoted(workdir)} is no longer the folder that was shown; nothing was run")
         if context.environment is None:
             return ToolReply("Commands cannot be run here.", failed=True)
         with explained(workdir):
@@ -64,6 +66,10 @@ class Terminal:
             [shell, "-c", command], folder=folder, environment=context.environment, seconds=seconds
         )
         return ToolReply(_told(done, seconds), failed=done.exit_code != 0)
+
+
+def _permission(command: str, folder: str) -> Permission:
+    return Permission("command", command, "" if folder == "." else f"in {quoted(folder)}")
 
 
 def _command(arguments: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from everthread.agent.base import Permission, ToolContext, ToolReply
 from everthread.agent.tools import arguments as given
-from everthread.agent.tools.changes import before, diff
+from everthread.agent.tools.changes import before, check_leave, diff
 from everthread.agent.workspace import WRITING, Workspace, explained, quoted
 from everthread.core.outputs import line_count
 
@@ -40,6 +40,7 @@ class WriteFile:
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         space, path, content = _read(arguments, context)
+        check_leave(context, space.shown(path))
         return await asyncio.to_thread(_write, space, path, content)
 
 

@@ -108,21 +108,21 @@ WIDTH = 100
 
 
 class ToolLines:
-    """What tools do: a line while one runs, a line when it is done. A call's arguments are known from its start."""
+    """What tools do: a line while one runs, a line when it is done."""
 
     def __init__(self) -> None:
-        self._running: dict[str, ToolStarted] = {}
+        self._running: dict[tuple[str, str], ToolStarted] = {}
 
-    def line_of(self, event: Event) -> Text | None:
-        """The line for an event of a tool or a subagent; None for others."""
+    def line_of(self, event: Event, thread: str = "") -> Text | None:
+        """The line for an event of a tool or a subagent (its thread: ids of calls repeat there); None for others."""
         match event:
             case ToolStarted():
-                self._running[event.call_id] = event
+                self._running[thread, event.call_id] = event
             case ToolFinished():
-                started = self._running.pop(event.call_id, None)
-                return tool_line(event, started.arguments if started else {})
+                self._running.pop((thread, event.call_id), None)
+                return tool_line(event)
             case Delegated():
-                inner = self.line_of(event.event)
+                inner = self.line_of(event.event, event.thread)
                 return Text.assemble("  ", inner) if inner else None
         return None
 
@@ -136,19 +136,21 @@ class ToolLines:
         self._running.clear()
 
 
-def tool_line(event: ToolFinished, arguments: Mapping[str, Any]) -> Text:
+def tool_line(event: ToolFinished) -> Text:
     """Name, target, outcome, seconds."""
-    action = _action(event.tool, arguments)
+    action = _action(event.tool, event.arguments)
     mark, style = ("✗", BAD) if event.failed else ("✓", "green")
     said = "refused" if event.refused else _outcome(event, action)
-    line = Text.assemble((mark, style), f" {visible(_target(event.tool, arguments))}", (f"  {visible(said)}", QUIET))
+    line = Text.assemble(
+        (mark, style), f" {visible(_target(event.tool, event.arguments))}", (f"  {visible(said)}", QUIET)
+    )
     return line.append(f"  {event.seconds:.1f} s", QUIET) if event.seconds >= 0.05 and not event.refused else line
 
 
 def _outcome(event: ToolFinished, action: Action) -> str:
     """An answer of one line as it is; of a longer one what can be said in a few words."""
     text = event.text.strip()
-    if "\n" not in text:
+    if "\n" not in text and (event.failed or action.kind != "read"):
         return clip(text, WIDTH)
     return outcome_of(action.kind, event.text, failed=event.failed, room=WIDTH)
 

@@ -72,18 +72,6 @@ def model_for(config: Config, model: str | None, *, ask: bool) -> str | None:
     return LOCAL
 
 
-def with_room(config: Config, model: str | None) -> Config:
-    """The local model with all of its window, unless another is configured: an agent's tools need the room."""
-    try:
-        choice = chosen(config, model)
-    except ConfigError:
-        return config
-    options = config.model
-    if choice.provider != "local" or options.context_length is not None:
-        return config
-    return config.model_copy(update={"model": options.model_copy(update={"context_length": SMOLLM2.trained_window})})
-
-
 def greeting(conversation: Conversation, config: Config, workspace: Path, *, resumed: bool) -> Text:
     """Which model, which window, where; whether the prompt is cached; which thread."""
     route, size = conversation.route, f"{conversation.window:,}"

@@ -14,13 +14,18 @@ from everthread.cli.chatting.reading import Reader, unechoed
 from everthread.cli.chatting.screen import Screen
 from everthread.cli.chatting.status import Status
 from everthread.cli.family import subagents
+from everthread.cli.faults import unforeseen
 from everthread.cli.output import visible
 from everthread.core.exchange import StreamDelta
 from everthread.errors import EverthreadError
-from everthread.session.events import Event
+from everthread.session.events import CompactionDone, CompactionVoid, Event, Notice
 from everthread.session.recording import Answer
 
 LEAVING = ("/exit", "/quit")
+STOPPED = "■ stopped; the history says so. Go on, or ask something else."
+EXIT = "- `/exit`: end the chat"
+ANSWERED: dict[str, tuple[type[Event], ...]] = {"compress": (CompactionDone, CompactionVoid), "undo": (Notice,)}
+"""What a command's own answer tells, so that no line does."""
 
 
 class Chat:
@@ -31,11 +36,12 @@ class Chat:
         self.interrupts = Interrupts(reader.interrupt, lambda words: screen.print(Text(words, QUIET)))
         self.tools = ToolLines()
         self._reading_turn = False
+        self._unshown: tuple[type[Event], ...] = ()
 
     def heard(self, event: Event) -> None:
         """The agent's listener. What belongs to a turn is shown in its order; the rest at once."""
         self.status.heard(event)
-        if not self._reading_turn:
+        if not self._reading_turn and not isinstance(event, self._unshown):
             self._show(event)
 
     async def talk(self, agent: Agent) -> None:
@@ -61,18 +67,22 @@ class Chat:
                     await self._answered(agent, text)
 
     async def _answered(self, agent: Agent, text: str) -> None:
-        work = self._command(agent, text) if commands.parse(text) else self.turn(agent, text)
+        command = commands.parse(text) is not None
+        work = self._command(agent, text) if command else self.turn(agent, text)
         try:
             with unechoed() if self.screen.rich else contextlib.nullcontext():
                 await self.interrupts.run(work, self._stopping)
         except StoppedError:
             self.screen.settle()
-            self.screen.print(Text("■ stopped; the history says so. Go on, or ask something else.", BAD))
+            self.screen.print(Text("■ stopped." if command else STOPPED, BAD))
         except EverthreadError as error:
             self.screen.settle()
             self.screen.print(Text(f"✗ {visible(str(error))}", "red"))
+        except Exception as error:  # noqa: BLE001 - told, logged with its traceback, and the talk goes on
+            self.screen.settle()
+            self.screen.print(Text(f"✗ {visible(unforeseen(error))}", "red"))
         finally:
-            self._reading_turn = False
+            self._reading_turn, self._unshown = False, ()
             self.tools.forget()
 
     async def turn(self, agent: Agent, text: str) -> Answer | None:
@@ -105,12 +115,16 @@ class Chat:
         self.screen.settle()
 
     async def _command(self, agent: Agent, text: str) -> None:
+        name, _ = commands.parse(text) or ("", "")
+        self._unshown = ANSWERED.get(name, ())
         result = await commands.run(agent, agent.conversation.store, text)
         if result.switch:
             await agent.switch(result.switch)
+        if result.switch or name == "undo":
             await self.account(agent)
         self.screen.settle()
-        self.screen.print(styled(result.text))
+        said = styled(f"{result.text}\n{EXIT}" if text == "/help" else result.text)
+        self.screen.print(Text.assemble(("✗ ", BAD), said) if result.failed else said)
 
     def _show(self, event: Event) -> None:
         line = self.tools.line_of(event) or line_of(event)

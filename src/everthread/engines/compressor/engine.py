@@ -122,11 +122,18 @@ class ContextCompressor(ContextEngine):
             reported=current_tokens,
         )
         reason = "manual" if manual else "overflow" if strength > Strength.NORMAL else "automatic"
-        if not made.descent.boundaries.has_middle:
+        has_middle = made.descent.boundaries.has_middle
+        if not has_middle and not _only_cites(made):
             return self._unchanged(made, "there is nothing between what is kept at the start and at the end", started)
         if dry_run:
             return self._preview(made, started)
-        result = await self._compact(made, ids or range(len(made.messages)), focus_topic, manual=manual)
+        if has_middle:
+            result = await self._compact(made, ids or range(len(made.messages)), focus_topic, manual=manual)
+        else:
+            result = replace(
+                self._unchanged(made, "", started), messages=made.descent.messages, changed=True, author="none",
+                to_store=made.descent.to_store, steps=made.descent.steps,
+            )  # fmt: skip
         after = self._services.counter.request(result.messages, system=system, tools=list(tools or ()))
         if after >= made.tokens_before:
             why = f"the result would not be smaller ({made.tokens_before:,} -> {after:,} tokens)"
@@ -187,7 +194,8 @@ class ContextCompressor(ContextEngine):
         if compaction.reason == "automatic":
             state = replace(state, awaiting=self._state.prompt_tokens or compaction.tokens_before)
         self._state = state
-        self._thread = ThreadState.load(compaction.state)
+        if compaction.state:  # one that summarised nothing knows nothing new
+            self._thread = ThreadState.load(compaction.state)
 
     def update_model(self, services: Services) -> None:
         """Another window, another tokenizer: what was reported before no longer counts."""
@@ -205,6 +213,11 @@ class ContextCompressor(ContextEngine):
         known = {field.name for field in fields(CompressorState)}
         self._state = CompressorState(**{key: value for key, value in state.items() if key in known})
         self._thread = ThreadState.load(state.get("thread", {}))
+
+
+def _only_cites(made: Plan) -> bool:
+    """Whether nothing can be summarised, and what is kept is too large by itself: it is stored and cited then."""
+    return bool(made.descent.to_store) and not made.previous
 
 
 def _phases(made: Plan, summary: int) -> tuple[Phase, ...]:

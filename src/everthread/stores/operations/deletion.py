@@ -25,7 +25,7 @@ def delete_thread(tx: Tx, database: Database, thread: str) -> int:
     _delete_messages(tx, database, [row[0] for row in orphans])
     _give_to_branches(tx, database, threads)
     _delete_outputs(tx, database, threads)
-    for table in ("compactions", "nodes", "leases"):
+    for table in ("compactions", "nodes", "leases", "links", "rewrites"):
         tx.run(f"DELETE FROM {table} WHERE thread_id IN ({marks})", threads)
     tx.many("DELETE FROM state WHERE scope = ?", [(key,) for key in ids])
     tx.many("DELETE FROM sessions WHERE id = ?", [(key,) for key in ids])

@@ -8,7 +8,7 @@ from typing import Any
 from everthread.core.exchange import Request, System
 from everthread.wire.anthropic.reading import decode_messages, objects
 from everthread.wire.anthropic.tools import decode_tools, encode_tools
-from everthread.wire.anthropic.writing import encode_messages, encode_system, leading_instructions
+from everthread.wire.anthropic.writing import Written, encode_messages, encode_system, leading_instructions
 from everthread.wire.shape import a_text, an_object, own
 
 DEFAULT_MAX_TOKENS = 8192
@@ -25,8 +25,11 @@ def decode_request(body: Mapping[str, Any]) -> Request:
     return Request(model, messages, system, tools, params)
 
 
-def encode_request(request: Request) -> dict[str, Any]:
-    """The body to send. Instructions the messages begin with join the system prompt."""
+def encode_request(request: Request, *, written: Written | None = None) -> dict[str, Any]:
+    """The body to send. Instructions the messages begin with join the system prompt.
+
+    `written`: of one conversation, so that its earlier messages are not written again for every request.
+    """
     leading = leading_instructions(request.messages)
     system = encode_system(request.system, request.messages[:leading])
     params = _params(request.params)
@@ -34,7 +37,7 @@ def encode_request(request: Request) -> dict[str, Any]:
     body = {"model": request.model, "max_tokens": DEFAULT_MAX_TOKENS if max_tokens is None else max_tokens}
     if system is not None:
         body["system"] = system
-    body["messages"] = encode_messages(request.messages[leading:], model=request.model)
+    body["messages"] = encode_messages(request.messages[leading:], model=request.model, written=written)
     if request.tools:
         body["tools"] = encode_tools(request.tools)
     return params | body

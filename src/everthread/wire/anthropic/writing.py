@@ -6,6 +6,7 @@ of a user message, before its words; neighbours of one role become one message; 
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,14 +20,52 @@ from everthread.wire.anthropic.reading import REASONING, ROLES
 from everthread.wire.native import keep_reasoning, native_of
 
 
-def encode_messages(messages: Messages, *, model: str | None = None) -> list[dict[str, Any]]:
-    """Wire messages for `model`; without one, reasoning is kept whoever wrote it."""
-    calls = _CallIds()
+def encode_messages(
+    messages: Messages, *, model: str | None = None, written: Written | None = None
+) -> list[dict[str, Any]]:
+    """Wire messages for `model`; without one, reasoning is kept whoever wrote it.
+
+    `written`: what was written for an earlier, shorter list; what both begin with is not written again.
+    """
+    known = written.for_list(messages, model) if written else Written()
+    wire, calls = _copied(known.wire), known.calls.copy()
+    at = len(known.messages)
+    settled = _settled(messages, at) if written else at
+    if written and settled > at:
+        wire += _wire(messages[at:settled], model, calls, begins=not at)
+        written.take(messages[:settled], model, wire, calls.copy())
+        at = settled
+    return wire + _wire(messages[at:], model, calls, begins=not at)
+
+
+def _wire(messages: Messages, model: str | None, calls: _CallIds, *, begins: bool) -> list[dict[str, Any]]:
     pieces = [piece for message in messages if (piece := _piece(message, model, calls)) is not None]
     wire = [_assembled(run) for run in _runs(pieces)]
-    if messages and (not pieces or (pieces[0].role == "assistant" and pieces[0].native is None)):
+    if begins and messages and (not pieces or (pieces[0].role == "assistant" and pieces[0].native is None)):
         wire.insert(0, {"role": "user", "content": OPENING})
     return wire
+
+
+def _settled(messages: Messages, at: int) -> int:
+    """Up to where a list will hardly change any more, cut between two messages that are never joined."""
+    if len(messages) - at < 2 * _NEAR_END:
+        return at
+    for cut in range(len(messages) - _NEAR_END, at, -1):
+        before, after = _sure_role(messages[cut - 1]), _sure_role(messages[cut])
+        if before and after and before != after:
+            return cut
+    return at
+
+
+def _sure_role(message: Message) -> str:
+    """Who speaks on the wire, where it is sure at a glance that the message adds something to it."""
+    if message["role"] == "tool":
+        return "user"
+    calls = message.get("tool_calls")
+    if message["role"] == "assistant" and isinstance(calls, list) and "function" in calls[0] and len(message) == 3:
+        return "assistant"
+    plain = _plain_piece(message)
+    return plain.role if plain else ""
 
 
 def assistant_blocks(message: Message) -> list[Part]:
@@ -77,6 +116,9 @@ class _CallIds:
     used: dict[str, int] = field(default_factory=dict)
     latest: dict[str, str] = field(default_factory=dict)
 
+    def copy(self) -> _CallIds:
+        return _CallIds(dict(self.used), dict(self.latest))
+
     def verbatim(self, call_id: str) -> None:
         self.used.setdefault(call_id, 1)
         self.latest[call_id] = call_id
@@ -92,6 +134,35 @@ class _CallIds:
 
     def result(self, call_id: str) -> str:
         return self.latest.get(call_id) or _clean(call_id)
+
+
+_NEAR_END = 64
+"""Cache marks stand within so many messages from the end, and move."""
+
+
+@dataclass(slots=True)
+class Written:
+    """The beginning of a history that grows, as it was written last."""
+
+    messages: Messages = ()
+    model: str | None = None
+    wire: list[dict[str, Any]] = field(default_factory=list)
+    calls: _CallIds = field(default_factory=_CallIds)
+
+    def for_list(self, messages: Messages, model: str | None) -> Written:
+        """Itself where the list begins with the very same messages, else nothing."""
+        same = model == self.model and len(messages) >= len(self.messages)
+        return self if same and all(map(operator.is_, self.messages, messages)) else Written()
+
+    def take(self, messages: Messages, model: str | None, wire: list[dict[str, Any]], calls: _CallIds) -> None:
+        self.messages, self.model, self.wire, self.calls = messages, model, _copied(wire), calls
+
+
+def _copied(wire: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For somebody who may change the messages: what is kept stays as it is. Blocks are shared, as native ones are."""
+    return [
+        {**message, "content": said[:] if isinstance(said := message["content"], list) else said} for message in wire
+    ]
 
 
 def _clean(call_id: str) -> str:

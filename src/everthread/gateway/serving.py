@@ -6,22 +6,23 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 from starlette.types import ASGIApp
 from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-_PATIENCE = 2.0
-"""How long answers that are being sent may take when the server ends."""
+from everthread.errors import InputError
 
 
 class _Quiet(Server):
     """Begins and ends at an event, where uvicorn looks ten times a second whether it should."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, patience: float) -> None:
         super().__init__(config)
         self.ready = asyncio.Event()
         self.ending = asyncio.Event()
+        self._patience = patience
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -40,7 +41,7 @@ class _Quiet(Server):
         for connection in list(self.server_state.connections):
             connection.shutdown()
         if self.server_state.tasks:
-            _, late = await asyncio.wait(self.server_state.tasks, timeout=_PATIENCE)
+            _, late = await asyncio.wait(self.server_state.tasks, timeout=self._patience)
             for task in late:
                 task.cancel()
         for _ in range(100):  # what was sent is on its way; a client that never reads it is not waited for
@@ -53,9 +54,17 @@ class _Quiet(Server):
 
 
 class LoopServer:
-    """Serves the application on a socket that listens already."""
+    """Serves the application on a socket that listens already; `patience`: for what is being answered at the end."""
 
-    def __init__(self, application: ASGIApp, listener: socket.socket, protocol: type[H11Protocol]) -> None:
+    def __init__(
+        self,
+        application: ASGIApp,
+        listener: socket.socket,
+        protocol: type[H11Protocol] = H11Protocol,
+        *,
+        patience: float = 2.0,
+        **settings: Any,
+    ) -> None:
         config = Config(
             application,
             http=protocol,
@@ -63,8 +72,9 @@ class LoopServer:
             log_config=None,
             access_log=False,
             ws="none",
+            **settings,
         )
-        self._server = _Quiet(config)
+        self._server = _Quiet(config, patience)
         self._listener = listener
         self._task: asyncio.Task[None] | None = None
 
@@ -81,3 +91,22 @@ class LoopServer:
         self._server.should_exit = True
         if self._task:
             await self._task
+
+
+def listen(port: int, host: str = "127.0.0.1") -> socket.socket:
+    """A socket that says that it is TCP: only then asyncio sends small pieces at once."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise InputError(f"there is no address {host} to listen on: {error.strerror or error}") from error
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(512)
+    except OSError as error:
+        listener.close()
+        raise InputError(f"port {port} of {host} cannot be used: {error.strerror or error}") from error
+    return listener

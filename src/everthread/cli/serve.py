@@ -1,0 +1,90 @@
+"""`everthread serve`: the gateway, until it is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from typing import TYPE_CHECKING, Annotated, Literal
+from urllib.parse import urlsplit
+
+import typer
+
+from everthread.cli.output import json_text, visible
+from everthread.config import Config, load_config
+from everthread.errors import InputError
+
+if TYPE_CHECKING:
+    from everthread.gateway.base import Mode
+    from everthread.gateway.routes import Upstream
+    from everthread.gateway.running import Gateway
+
+
+def serve(
+    host: Annotated[str | None, typer.Option(help="Where to listen. Default: gateway.host.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="0 finds a free one. Default: gateway.port.")
+    ] = None,
+    upstream: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=URL", help="A provider to stand in front of, instead of the configured ones."),
+    ] = None,
+    mode: Annotated[
+        Literal["managed", "observe", "off"] | None,
+        typer.Option(help="Rewrite where needed, only record, or neither. Default: gateway.mode."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print where it listens as JSON.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more on standard error.")] = False,
+) -> None:
+    """Serve an endpoint that gives any client an unlimited conversation.
+
+    Ctrl-C ends it, after what is being answered.
+    """
+    from everthread.compose.gateway import open_gateway, upstreams_of
+
+    config = load_config()
+    known = [_upstream(text, mode or config.gateway.mode) for text in upstream or []] or upstreams_of(config, mode)
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+
+    async def run() -> None:
+        enough = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, enough.set)
+        async with open_gateway(config, host=host, port=port, upstreams=known) as gateway:
+            _tell(gateway, known, config, as_json=as_json)
+            await enough.wait()
+
+    asyncio.run(run())
+
+
+def _upstream(text: str, mode: Mode) -> Upstream:
+    """What was named on the command line; the clients' own keys go there."""
+    from everthread.gateway.routes import Upstream
+
+    name, _, url = text.partition("=")
+    parts = urlsplit(url)
+    if not name or parts.scheme not in ("http", "https") or not parts.hostname or parts.password:
+        raise InputError("--upstream is not NAME=URL, such as vllm=http://127.0.0.1:8000/v1, without a password in it")
+    if "anthropic" in name.lower():
+        return Upstream(name, url, ("claude-*",), "anthropic", mode=mode)
+    return Upstream(name, url, mode=mode)
+
+
+def _tell(gateway: Gateway, upstreams: list[Upstream], config: Config, *, as_json: bool) -> None:
+    if as_json:
+        listed = [{"name": one.name, "url": one.root, "mode": one.mode} for one in upstreams]
+        typer.echo(json_text({"url": gateway.url, "upstreams": listed}))
+        return
+    named = ", ".join(f"{one.name} ({one.root}, {one.mode})" for one in upstreams)
+    lines = [
+        f"Everthread listens on {gateway.url} in front of {named}. Set in a client:",
+        f"  OPENAI_BASE_URL={gateway.url}/v1",
+        f"  ANTHROPIC_BASE_URL={gateway.url}",
+    ]
+    if not config.compression.enabled:
+        lines.append("compression.enabled is false: nothing is compacted.")
+    lines.append("Ctrl-C ends it.")
+    typer.echo(visible("\n".join(lines)))

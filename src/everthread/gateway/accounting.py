@@ -1,0 +1,69 @@
+"""Every call is accounted for: the client's own, and those that wrote a summary for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from everthread.core.cost import cost_of
+from everthread.core.exchange import Request
+from everthread.core.messages import calls_of, text_of
+from everthread.core.tokens import TokenCounter
+from everthread.core.usage import CanonicalUsage, normalize_usage
+from everthread.engines.base import Events
+from everthread.gateway.base import Outcome
+from everthread.gateway.setup import ManagerSetup
+from everthread.gateway.tracing import Place
+from everthread.gateway.turns import Turn
+from everthread.session.events import CompactionProgress, Notice, UsageRecorded, progress_text
+from everthread.stores.base import NewUsage, Task
+
+
+class Accounts:
+    def __init__(self, setup: ManagerSetup) -> None:
+        self._setup = setup
+        self._lost: dict[str, list[Request]] = {}
+
+    async def main(self, turn: Turn, place: Place, outcome: Outcome) -> None:
+        """The client's call; estimated where the provider said nothing."""
+        usage, estimated = outcome.usage, outcome.estimated
+        if usage is None:
+            reply = outcome.reply.message if outcome.reply else None
+            said = ""
+            if reply is not None:
+                said = "\n".join([text_of(reply), *(f"{call.name} {call.arguments}" for call in calls_of(reply))])
+            output = TokenCounter(turn.model).text(said)
+            usage, estimated = CanonicalUsage(input_tokens=turn.estimate, output_tokens=output), True
+        await self._record(place.thread, turn.model, usage, "main", estimated=estimated)
+
+    async def auxiliary(self, thread: str, calls: Sequence[Mapping[str, Any]]) -> None:
+        """What the writing of a summary used, with what was asked and given up."""
+        for call in calls:
+            await self._record(thread, str(call.get("model") or ""), normalize_usage(call), "auxiliary")
+        for request in self._lost.pop(thread, []):
+            prompt = TokenCounter(request.model).request(request.messages, system=request.system, tools=request.tools)
+            usage = CanonicalUsage(input_tokens=prompt)
+            await self._record(thread, request.model, usage, "auxiliary", estimated=True)
+
+    def lost(self, thread: str) -> Callable[[Request], None]:
+        """Told of a request that was given up while it was under way."""
+        return lambda request: self._lost.setdefault(thread, []).append(request)
+
+    def telling(self, thread: str) -> Events:
+        """What an engine or a summariser tells, as events of the thread."""
+
+        def tell(kind: str, **details: Any) -> None:
+            if kind == "notice":
+                self._setup.listener(Notice(thread, str(details.get("text", ""))))
+            else:
+                self._setup.listener(CompactionProgress(thread, progress_text(kind, details)))
+
+        return tell
+
+    async def _record(
+        self, thread: str, model: str, usage: CanonicalUsage, task: Task, *, estimated: bool = False
+    ) -> None:
+        price = cost_of(usage, model, at=datetime.fromtimestamp(self._setup.wall(), UTC))
+        await self._setup.store.record_usage(NewUsage(thread, model, usage, task, price, estimated))
+        self._setup.listener(UsageRecorded(thread, model, task, usage, price, estimated))

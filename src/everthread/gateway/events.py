@@ -1,0 +1,48 @@
+"""What the gateway tells beside a conversation's own events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from everthread.session.events import Event
+
+
+@dataclass(frozen=True, slots=True)
+class Drifted(Event):
+    """A client dropped thinking or cleared results in the part a rewrite covers; the rewrite is used all the same."""
+
+    kind = "drift"
+    covered: int
+    """Messages of the client."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branched(Event):
+    """A client changed what was said before: `session` is a new thread that leaves `parent` there."""
+
+    kind = "branch"
+    parent: str
+    length: int
+    """How many messages both share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten(Event):
+    """A new rewrite stands for the beginning of a client's history."""
+
+    kind = "rewrite"
+    covered: int
+    tokens_before: int
+    tokens_after: int
+    author: str
+    depth: int
+    """Which compaction of this history it is."""
+    background: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFailed(Event):
+    """What was said or used could not be stored; the request went on without."""
+
+    kind = "record_failed"
+    error: str

@@ -1,0 +1,150 @@
+"""The faithful proxy: what needs no rewriting goes upstream and comes back byte for byte, as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+import httpx2
+from starlette.types import Receive, Scope, Send
+
+from everthread.gateway.access import Caller, Refused
+from everthread.gateway.admission import Admission
+from everthread.gateway.base import Incoming, Manager
+from everthread.gateway.encodings import decoded
+from everthread.gateway.glance import glance
+from everthread.gateway.guarded import Guarded
+from everthread.gateway.incoming import Call, ClientGone, Upload, read_body, until_gone
+from everthread.gateway.limits import Limits
+from everthread.gateway.metrics import Metrics
+from everthread.gateway.passage import Desk, Passage
+from everthread.gateway.routes import Routes, family_of
+from everthread.gateway.upstream import UpstreamClient, end_to_end, for_upstream
+from everthread.gateway.writing import Writer
+
+_LOG = logging.getLogger("everthread.gateway")
+
+
+class Proxy:
+    """Answers requests to a provider's protocol, and passes on every other one."""
+
+    def __init__(
+        self,
+        routes: Routes,
+        manager: Manager,
+        *,
+        limits: Limits | None = None,
+        metrics: Metrics | None = None,
+        include_usage: bool = True,
+    ) -> None:
+        self.limits = limits or Limits()
+        self.metrics = metrics or Metrics()
+        self._routes = routes
+        self._client = UpstreamClient(self.limits)
+        guarded = Guarded(manager, self.metrics, self.limits.manage_seconds)
+        self._desk = Desk(self._client, guarded, self.metrics, self.limits, include_usage, set())
+        self._admission = Admission(self.limits.concurrent)
+        self._telling: set[asyncio.Task[None]] = set()
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
+        call = Call.of(scope, caller)
+        writer = Writer(send, call, self.metrics, self.limits.write_seconds)
+        try:
+            with self._admission.enter():
+                self.metrics.in_flight = self._admission.inside
+                await self._serve(call, receive, writer)
+        except Refused as refused:
+            with contextlib.suppress(ClientGone):
+                await writer.refuse(refused)
+        except ClientGone:
+            _LOG.info("%s %s: the client left", call.method, call.path)
+        except httpx2.HTTPError as error:  # the upstream broke off; so does the answer, for half of it is not all
+            self.metrics.count("upstream_errors", upstream="", status=type(error).__name__)
+            _LOG.warning("%s %s: the upstream broke off (%s)", call.method, call.path, type(error).__name__)
+            with contextlib.suppress(ClientGone):
+                await writer.refuse(Refused(502, "upstream_broke_off", "The upstream broke off; try again."))
+        finally:
+            self.metrics.in_flight = self._admission.inside
+
+    async def close(self) -> None:
+        """After what is still being recorded."""
+        if self._telling:
+            await asyncio.wait(self._telling)
+        await self._client.close()
+
+    async def _serve(self, call: Call, receive: Receive, writer: Writer) -> None:
+        if call.conversation is not None:
+            raw = await read_body(receive, call, self.limits)
+            await _while_there(self._converse(call, raw, writer), receive)
+        elif self._routes.differ and call.is_json:
+            raw = await read_body(receive, call, self.limits)
+            body = decoded(raw, call.headers.get("content-encoding", ""), self.limits.body_bytes)
+            await _while_there(self._pass(call, raw, _model(body), writer), receive)
+        else:
+            upload = Upload(receive, call)
+            await _while_there(self._pass(call, upload, None, writer), receive, upload.done)
+
+    async def _converse(self, call: Call, raw: bytes, writer: Writer) -> None:
+        api = call.conversation
+        body = decoded(raw, call.headers.get("content-encoding", ""), self.limits.body_bytes)
+        model = _model(body)
+        upstream = self._routes.choose(model, family_of(call.speaks))
+        mode = call.caller.mode or upstream.mode
+        if api is None or body is None or mode == "off":
+            await self._pass(call, raw, model, writer)
+            return
+        incoming = Incoming(api, call.path, call.headers, raw, body, call.caller.tenant, upstream.root, mode)
+        passage = Passage(self._desk, call, upstream, incoming, model)
+        try:
+            await passage.run(writer)
+        finally:
+            self._tell(passage, incoming)
+
+    async def _pass(self, call: Call, body: bytes | Upload, model: str | None, writer: Writer) -> None:
+        """A request nobody looks into."""
+        family = family_of(call.speaks)
+        upstream = self._routes.choose(model, family)
+        headers = for_upstream(call.raw_headers, upstream, family, trusted=call.caller.passthrough)
+        content = body if isinstance(body, bytes) else body.pieces() if body.is_there else None
+        response = await self._client.send(upstream, call.method, call.target, headers, content)
+        if response.status_code >= 400:
+            self.metrics.count("upstream_errors", upstream=upstream.name, status=str(response.status_code))
+        try:
+            await writer.start(response.status_code, end_to_end(response.headers.raw))
+            async for piece in response.aiter_raw():
+                await writer.body(piece)
+            await writer.end()
+        finally:
+            await response.aclose()
+
+    def _tell(self, passage: Passage, incoming: Incoming) -> None:
+        """Let the manager know, when the client has its answer; also of one that broke off, or never came."""
+        task = asyncio.create_task(self._desk.manager.answered(incoming, passage.sent, passage.outcome()))
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+
+async def _while_there(
+    work: Coroutine[Any, Any, None], receive: Receive, uploaded: asyncio.Event | None = None
+) -> None:
+    """Do the work while the client is there; its leaving cancels it, and the upstream's part with it."""
+    doing = asyncio.create_task(work)
+    gone = asyncio.create_task(until_gone(receive, uploaded))
+    try:
+        await asyncio.wait({doing, gone}, return_when=asyncio.FIRST_COMPLETED)
+        left = not doing.done()
+    finally:
+        gone.cancel()
+        doing.cancel()
+        await asyncio.wait({doing, gone})
+    if left and (doing.cancelled() or doing.exception()):
+        raise ClientGone
+    doing.result()
+
+
+def _model(body: bytes | None) -> str | None:
+    found = glance(body, "model") if body else None
+    return found.value if found is not None and isinstance(found.value, str) else None

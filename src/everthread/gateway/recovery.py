@@ -1,0 +1,71 @@
+"""When the provider refuses a request for its size: compact harder, or lower the output cap; else say no."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from everthread.core.overflow import ErrorVerdict, classify_error
+from everthread.gateway.base import Outgoing
+from everthread.gateway.turns import Turn
+from everthread.session import events
+from everthread.session.recovery import ATTEMPTS, MOST_CAPS, SMALLEST_CAP
+
+if TYPE_CHECKING:
+    from everthread.gateway.managing import ProxyManager
+
+
+@dataclass(slots=True)
+class Recovery:
+    """What can be done for one refused request. How often it was tried is kept with the request."""
+
+    manager: ProxyManager
+    turn: Turn
+
+    async def meet(self, status: int, body: bytes) -> Outgoing | None:
+        """What to send instead; None where size is not at fault or nothing is left to try."""
+        verdict = classify_error(status=status, body=body.decode("utf-8", "replace"))
+        if verdict.kind == "max_tokens_too_large" and self._lower_cap(verdict):
+            return self.manager.send(self.turn)
+        if verdict.kind not in ("prompt_too_long", "max_tokens_too_large", "payload_too_large"):
+            return None
+        if not self.manager.setup.options.enabled or self.turn.sliced.single:
+            return None
+        if verdict.kind != "payload_too_large":
+            await self.manager.windows.learn(self.turn, verdict)
+        return await self._compact(verdict)
+
+    def _lower_cap(self, verdict: ErrorVerdict) -> bool:
+        """A smaller answer for this call; history and window stay as they are."""
+        turn, room = self.turn, verdict.available_output
+        if room is None and verdict.context_limit and verdict.input_tokens:
+            room = verdict.context_limit - verdict.input_tokens
+        if room is None:
+            asked = turn.cap or turn.asked_output
+            room = asked // 2 if asked else SMALLEST_CAP - 1
+        turn.caps += 1
+        if room < SMALLEST_CAP or turn.caps > MOST_CAPS:
+            return False
+        turn.cap = room
+        self._tell("max_tokens_too_large", turn.caps, f"asked for at most {room:,} tokens of output")
+        return True
+
+    async def _compact(self, verdict: ErrorVerdict) -> Outgoing | None:
+        manager, turn = self.manager, self.turn
+        if turn.used is None:
+            await manager.look_up(turn, forced=True)
+            if turn.used is not None:
+                return manager.send(turn)
+        while turn.compactions < len(ATTEMPTS):
+            strength = ATTEMPTS[turn.compactions]
+            turn.compactions += 1
+            self._tell(verdict.kind, turn.compactions, f"compaction, {strength.name.lower().replace('_', ' ')}")
+            tokens = verdict.input_tokens or max(manager.tokens(turn, turn.used), turn.window)
+            made = await manager.compact(turn, strength, tokens)
+            if made is not None:
+                turn.used, turn.ready = made, None
+                return manager.send(turn)
+        return None
+
+    def _tell(self, problem: str, attempt: int, action: str) -> None:
+        self.manager.setup.listener(events.Recovery(self.turn.place.thread, problem, attempt, action))

@@ -1,0 +1,68 @@
+"""Which paths are a protocol's, and which upstream a model's requests go to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from everthread.core.exchange import Api
+from everthread.errors import InputError
+from everthread.gateway.base import Mode
+
+Family = Literal["openai", "anthropic"]
+PATHS: dict[str, Api] = {
+    "/v1/chat/completions": "openai_chat",
+    "/v1/responses": "openai_responses",
+    "/v1/messages": "anthropic",
+}
+"""Where a conversation is sent, whole, to be answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """A provider behind the gateway."""
+
+    name: str
+    url: str
+    """Its root; a `/v1` at the end is the path's and is left out."""
+    models: tuple[str, ...] = ()
+    """Patterns of model names, such as `claude-*`; the first upstream with one that fits gets the request."""
+    family: Family | None = None
+    """Whose protocol it speaks: it gets what no pattern decides. None: any."""
+    api_key: str | None = None
+    """Replaces the client's credential."""
+    mode: Mode = "managed"
+
+    @property
+    def root(self) -> str:
+        return self.url.rstrip("/").removesuffix("/v1")
+
+
+class Routes:
+    """The upstreams in their order."""
+
+    def __init__(self, upstreams: Sequence[Upstream]) -> None:
+        if not upstreams:
+            raise InputError(
+                "the gateway has no upstream; name one with --upstream NAME=URL or under gateway.upstreams"
+            )
+        self.upstreams = tuple(upstreams)
+
+    @property
+    def differ(self) -> bool:
+        return len(self.upstreams) > 1
+
+    def choose(self, model: str | None, family: Family) -> Upstream:
+        """By the model's name, else by the protocol, else the first."""
+        if model:
+            for upstream in self.upstreams:
+                if any(fnmatchcase(model.lower(), pattern.lower()) for pattern in upstream.models):
+                    return upstream
+        fitting = (upstream for upstream in self.upstreams if upstream.family in (None, family))
+        return next(fitting, self.upstreams[0])
+
+
+def family_of(api: Api) -> Family:
+    return "anthropic" if api == "anthropic" else "openai"

@@ -1,0 +1,58 @@
+"""The gateway as a running server: `async with Gateway(service) as gateway: gateway.url`."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from everthread.errors import InputError
+from everthread.gateway.patience import hurrying
+from everthread.gateway.service import Service
+from everthread.gateway.serving import LoopServer, listen
+
+_PATIENCE = 30.0
+"""For answers that are being sent when it ends."""
+
+
+class Gateway:
+    """Listens, serves, and ends after what it is answering."""
+
+    def __init__(
+        self, service: Service, *, host: str = "127.0.0.1", port: int = 0, patience: float = _PATIENCE
+    ) -> None:
+        service.may_listen(host)
+        self._service = service
+        self._host = host
+        self._port = port
+        self._patience = patience
+        self._server: LoopServer | None = None
+
+    @property
+    def url(self) -> str:
+        if self._server is None:
+            raise InputError("the gateway is not running; open it with `async with`")
+        shown = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{shown}:{self._port}"
+
+    async def __aenter__(self) -> Self:
+        listener = listen(self._port, self._host)
+        self._port = listener.getsockname()[1]
+        limits = self._service.proxy.limits
+        self._server = LoopServer(
+            self._service,
+            listener,
+            hurrying(limits.header_seconds),
+            patience=self._patience,
+            server_header=False,
+            date_header=False,
+            h11_max_incomplete_event_size=limits.header_bytes,
+            log_level="critical",  # the gateway tells what happens itself, without headers or bodies
+        )
+        await self._server.start()
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        self._service.health.ending = True
+        if self._server:
+            await self._server.stop()
+        self._server = None
+        await self._service.proxy.close()

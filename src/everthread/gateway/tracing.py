@@ -1,0 +1,174 @@
+"""Which thread a request belongs to, and its new messages into that thread.
+
+A thread is a line of points, each where a request or an answer ended. A request that goes on from the last point
+continues the thread; one that goes on from an earlier point otherwise than the thread did is a branch. Ids follow from
+tenant, scope and digests, so two processes that see the same request name the same thread; which of two different
+requests continues a point is decided by the store, once.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+
+from everthread.core.exchange import System
+from everthread.core.messages import Message
+from everthread.errors import UnknownIdError
+from everthread.gateway.identity import SESSION_HEADER, History
+from everthread.stores.base import NewMessage, NewSession, Store
+from everthread.stores.proxied import FoundLink, Link, NewLink
+
+PLATFORM = "gateway"
+_MOST_KNOWN = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a history belongs."""
+
+    tenant: str
+    scope: str
+    thread: str
+    matched: int = 0
+    """How many of its messages are known."""
+    previous: str = ""
+    """The digest of the point it goes on from."""
+    branch_of: tuple[str, int] | None = None
+
+    @property
+    def explicit(self) -> bool:
+        """The client named the thread: then nothing it sends is a branch."""
+        return self.scope.startswith(f"{SESSION_HEADER}:")
+
+    @property
+    def is_new(self) -> bool:
+        return self.branch_of is not None or not self.matched
+
+
+class Threads:
+    """Finds threads, in memory or in the store."""
+
+    def __init__(self, store: Store, *, most: int = _MOST_KNOWN) -> None:
+        self._store = store
+        self._tips: OrderedDict[tuple[str, str, str], FoundLink] = OrderedDict()
+        """The last known point of threads, by digest and by skeleton."""
+        self._named: dict[tuple[str, str], str] = {}
+        self._most = most
+
+    async def place(self, tenant: str, scope: str, history: History, *, remembered: bool = True) -> Place:
+        """Where the history belongs. What is remembered may be behind the store; storing it tells."""
+        found = self._remembered(tenant, scope, history) if remembered else None
+        if found is None:
+            found = await self._stored(tenant, scope, history)
+        named = await self._named_thread(tenant, scope)
+        if found is None:
+            return Place(tenant, scope, named or _id(tenant, scope, "", history.digest(len(history))))
+        known, length = found
+        place = Place(tenant, scope, named or known.link.thread, length, known.link.digest)
+        goes_elsewhere = known.next is not None and length < len(history)
+        if named is None and goes_elsewhere and known.link.message is not None:
+            branch = _id(tenant, scope, known.link.digest, history.digest(len(history)))
+            return replace(place, thread=branch, branch_of=(known.link.thread, known.link.message))
+        return place
+
+    async def store(
+        self, place: Place, history: History, messages: Sequence[Message], *, system: System = None, model: str = ""
+    ) -> Place | None:
+        """Store what is new. The place it ended up at; None where the thread went on otherwise meanwhile."""
+        length = len(history)
+        if length == place.matched and not place.is_new:
+            return place
+        digest = history.digest(length)
+        link = Link(
+            place.tenant, place.scope, digest, place.previous, history.skeleton(length), place.thread, length, None,
+            history.results(place.matched, length),
+        )  # fmt: skip
+        session = NewSession(id=place.thread, tenant=place.tenant, platform=PLATFORM, model=model, system=system)
+        new = [NewMessage(body, event=f"{digest}:{index}") for index, body in enumerate(messages)]
+        step = digest if place.explicit else place.previous
+        stored = await self._store.extend_link(NewLink(link, step, session, place.branch_of, new))
+        if stored is None:
+            return None
+        self._remember(stored, history)
+        return replace(place, thread=stored.thread, matched=length, previous=digest, branch_of=None)
+
+    def forget(self, place: Place) -> None:
+        """What is remembered of a place was wrong."""
+        for key in [key for key, known in self._tips.items() if known.link.digest == place.previous]:
+            del self._tips[key]
+
+    # Memory
+
+    def _remembered(self, tenant: str, scope: str, history: History) -> tuple[FoundLink, int] | None:
+        """The last point of a thread, where the history goes on from it; earlier points only the store knows."""
+        for length in range(len(history), 0, -1):
+            known = self._tips.get((tenant, scope, history.digest(length)))
+            if known is None and history.skeleton(length):
+                known = self._tips.get((tenant, scope, history.skeleton(length)))
+                if known is not None and not history.drifted_from(known.results, length):
+                    known = None
+            if known is not None:
+                return known, length
+        return None
+
+    def _remember(self, link: Link, history: History) -> None:
+        """A new last point; it takes the place of the one before it."""
+        for key in _keys(link.tenant, link.scope, link.previous, history, link.length):
+            self._tips.pop(key, None)
+        known = FoundLink(link, None, history.results(0, link.length))
+        self._tips[link.tenant, link.scope, link.digest] = known
+        if link.skeleton:
+            self._tips[link.tenant, link.scope, link.skeleton] = known
+        while len(self._tips) > self._most:
+            self._tips.popitem(last=False)
+
+    # The store
+
+    async def _stored(self, tenant: str, scope: str, history: History) -> tuple[FoundLink, int] | None:
+        """The longest known beginning: word for word, or but for what was cleared."""
+        found = await self._store.find_link(tenant, scope, history.digests)
+        best = (found, history.digests.index(found.link.digest) + 1) if found else None
+        known = best[1] if best else 0
+        if known == len(history):
+            return best
+        similar_ones = await self._store.find_skeletons(tenant, scope, history.skeletons_after(known))
+        for similar in sorted(similar_ones, key=lambda point: (-point.link.length, point.next is not None)):
+            length = history.skeletons.index(similar.link.skeleton) + 1
+            if length > known and history.drifted_from(similar.results, length):
+                return similar, length
+        return best
+
+    async def _named_thread(self, tenant: str, scope: str) -> str | None:
+        """The thread a client named: one of its tenant's, or a new one."""
+        prefix = f"{SESSION_HEADER}:"
+        if not scope.startswith(prefix):
+            return None
+        if (tenant, scope) not in self._named:
+            name = scope.removeprefix(prefix)
+            thread = _id(tenant, scope, "", "")
+            try:
+                session = await self._store.session(name)
+                if (session.tenant, session.platform) == (tenant, PLATFORM):
+                    thread = session.thread
+            except UnknownIdError:
+                pass  # a name of the client's own
+            if len(self._named) >= self._most:
+                self._named.clear()
+            self._named[tenant, scope] = thread
+        return self._named[tenant, scope]
+
+
+def _keys(tenant: str, scope: str, previous: str, history: History, length: int) -> list[tuple[str, str, str]]:
+    if not previous:
+        return []
+    keys = [(tenant, scope, previous)]
+    if previous in history.digests[:length]:
+        keys.append((tenant, scope, history.skeletons[history.digests.index(previous)]))
+    return keys
+
+
+def _id(*parts: str) -> str:
+    text = "\0".join(parts)
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, person=b"gateway").hexdigest()

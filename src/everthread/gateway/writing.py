@@ -1,0 +1,55 @@
+"""The answer to a client: its first lines once, its body as it comes, and no wait for who does not read."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+
+from starlette.types import Send
+
+from everthread.gateway.access import Refused
+from everthread.gateway.failures import error_body, error_headers
+from everthread.gateway.incoming import Call, ClientGone
+from everthread.gateway.metrics import Metrics
+from everthread.gateway.upstream import Headers
+
+
+class Writer:
+    """One answer. `ClientGone` when the client takes too long to read a piece."""
+
+    def __init__(self, send: Send, call: Call, metrics: Metrics, seconds: float) -> None:
+        self._send = send
+        self._call = call
+        self._metrics = metrics
+        self._seconds = seconds
+        self._begun = time.monotonic()
+        self.status: int | None = None
+
+    async def start(self, status: int, headers: Headers, told: Mapping[str, str] | None = None) -> None:
+        self.status = status
+        self._metrics.count("requests", api=self._call.conversation or "other", status=str(status))
+        self._metrics.took(time.monotonic() - self._begun)
+        ours = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in (told or {}).items()]
+        await self._put({"type": "http.response.start", "status": status, "headers": [*headers, *ours]})
+
+    async def body(self, data: bytes) -> None:
+        await self._put({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self, data: bytes = b"") -> None:
+        await self._put({"type": "http.response.body", "body": data, "more_body": False})
+
+    async def refuse(self, refused: Refused) -> None:
+        """An error of ours, in the client's protocol; where the answer has begun it can only break off."""
+        if self.status is not None:
+            return
+        body = error_body(self._call.speaks, refused)
+        await self.start(refused.status, error_headers(refused, body))
+        await self.end(body)
+
+    async def _put(self, message: dict[str, object]) -> None:
+        try:
+            async with asyncio.timeout(self._seconds):
+                await self._send(message)
+        except TimeoutError:
+            raise ClientGone from None

@@ -1,0 +1,78 @@
+"""`everthread serve`, started as a person does, with a client whose base URL is changed and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+
+COMMAND = [sys.executable, "-m", "everthread"]
+
+
+@contextmanager
+def started(folder: Path, *words: str) -> Iterator[tuple[Any, str]]:
+    """The process and its first line; ended as Ctrl-C does, and it must end well."""
+    environment = {**os.environ, "EVERTHREAD_HOME": str(folder)}
+    process = subprocess.Popen(
+        [*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+    assert process.stdout
+    try:
+        yield process, process.stdout.readline()
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert "Traceback" not in said
+
+
+def test_a_client_talks_through_it(tmp_path: Path) -> None:
+    with started(tmp_path / "lab", "lab", "provider", "--model", "gpt-4o=128000", "--json") as (_, line):
+        provider = json.loads(line)["url"]
+        words = ("serve", "--port", "0", "--upstream", f"lab={provider}", "--json")
+        with started(tmp_path, *words) as (_, told):
+            url = json.loads(told)["url"]
+            assert json.loads(told)["upstreams"] == [{"name": "lab", "url": provider, "mode": "managed"}]
+            client = openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0)
+            with client:
+                answer = client.chat.completions.create(model="gpt-4o", messages=[{"role": "user", "content": "Hello"}])
+            assert answer.choices[0].message.content
+            assert httpx2.get(f"{url}/readyz").status_code == 200
+            assert 'status="200"} 1' in httpx2.get(f"{url}/metrics").text
+
+
+def test_it_says_what_to_set_in_a_client(tmp_path: Path) -> None:
+    with started(tmp_path, "serve", "--port", "0", "--mode", "observe") as (process, first):
+        assert first.startswith("Everthread listens on http://127.0.0.1:")
+        assert "api.openai.com, observe" in first
+        url = first.split()[3]
+        assert process.stdout.readline().strip() == f"OPENAI_BASE_URL={url}/v1"
+        assert process.stdout.readline().strip() == f"ANTHROPIC_BASE_URL={url}"
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--host", "192.0.2.1"), "without API keys"),
+        (("--upstream", "nothing"), "NAME=URL"),
+        (("--upstream", "a=http://me:secret@x"), "NAME=URL"),
+        (("--mode", "some"), "managed"),
+    ],
+)
+def test_what_cannot_be_served(words: tuple[str, ...], reason: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "EVERTHREAD_HOME": str(tmp_path)}
+    done = subprocess.run([*COMMAND, "serve", "--port", "0", *words], capture_output=True, text=True, check=False,
+                          env=environment, timeout=60)  # fmt: skip
+    assert done.returncode == 2
+    assert reason in done.stderr
+    assert "secret" not in done.stderr

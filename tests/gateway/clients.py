@@ -1,0 +1,205 @@
+"""A client that sends its whole history each time, the manager, and the simulated provider behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from everthread import open_store
+from everthread.core.exchange import Api, Reply, Request
+from everthread.core.usage import normalize_usage
+from everthread.engines.base import ContextEngine, Services
+from everthread.engines.compressor import ContextCompressor
+from everthread.gateway.base import Incoming, Mode, Outcome, Outgoing
+from everthread.gateway.managing import ProxyManager
+from everthread.gateway.setup import ManagerSetup
+from everthread.lab.provider import Provider, ServedModel
+from everthread.session.events import Event
+from everthread.session.setup import Desk, SessionOptions
+from everthread.stores.base import Store
+from everthread.summarizers.extractive import ExtractiveSummarizer
+from everthread.wire import anthropic, openai_chat, openai_responses
+
+APIS: tuple[Api, ...] = ("openai_chat", "openai_responses", "anthropic")
+PATHS: dict[Api, str] = {
+    "openai_chat": "/v1/chat/completions",
+    "openai_responses": "/v1/responses",
+    "anthropic": "/v1/messages",
+}
+CODECS: dict[Api, Any] = {
+    "openai_chat": openai_chat,
+    "openai_responses": openai_responses,
+    "anthropic": anthropic,
+}
+NAMES: dict[Api, str] = {"openai_chat": "gpt-4o", "openai_responses": "gpt-5", "anthropic": "claude-sonnet-4-5"}
+MANAGED: Any = "managed"
+
+
+@dataclass
+class Gate:
+    """Managers on one store in front of one provider."""
+
+    store: Store
+    provider: Provider | None = None
+    window: int = 8_000
+    events: list[Event] = field(default_factory=list)
+    managers: list[ProxyManager] = field(default_factory=list)
+
+    def manager(self, *, markers: bool = False, summarizer: Any = None, **options: Any) -> ProxyManager:
+        async def window(_api: Api, _model: str, _upstream: str) -> int:
+            return self.window
+
+        def engine(services: Services) -> ContextEngine:
+            return ContextCompressor(services)
+
+        def writer(desk: Desk) -> Any:
+            return summarizer or ExtractiveSummarizer(desk.counter)
+
+        made = ProxyManager(
+            ManagerSetup(
+                self.store, engine, "compressor", writer, window, SessionOptions(**options), cache_markers=markers,
+                listener=self.events.append,
+            )
+        )  # fmt: skip
+        self.managers.append(made)
+        return made
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+@asynccontextmanager
+async def gate(
+    folder: Path, script: Any = None, *, window: int = 8_000, served: int | None = None, **more: Any
+) -> AsyncIterator[Gate]:
+    models = [ServedModel(name, served or window, **more) for name in NAMES.values()]
+    store = open_store(folder / "store.db")
+    async with Provider(models, script) as provider:
+        made = Gate(store, provider, window)
+        try:
+            yield made
+        finally:
+            for manager in made.managers:
+                await manager.close()
+            await store.close()
+
+
+@dataclass
+class Client:
+    """One conversation, in the form of its API. It knows nothing of the gateway."""
+
+    api: Api
+    system: str | None = "Be brief."
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    messages: list[Any] = field(default_factory=list)
+    """As the wire has them."""
+    headers: dict[str, str] = field(default_factory=dict)
+    tenant: str = "t"
+    mode: Mode = "managed"
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def model(self) -> str:
+        return NAMES[self.api]
+
+    def body(self) -> dict[str, Any]:
+        codec = CODECS[self.api]
+        frame = codec.encode_request(Request(self.model, [], self.system, self.tools, dict(self.extra)))
+        listed = "input" if self.api == "openai_responses" else "messages"
+        return {**frame, listed: [*(frame.get(listed) or []), *self.messages]}
+
+    def incoming(self, upstream: str = "http://upstream.test") -> Incoming:
+        raw = json.dumps(self.body(), ensure_ascii=False).encode()
+        return Incoming(self.api, PATHS[self.api], self.headers, raw, raw, self.tenant, upstream, self.mode)
+
+    def says(self, text: str) -> None:
+        self.messages.append({"role": "user", "content": text})
+
+    def hears(self, reply: Reply) -> None:
+        written = CODECS[self.api].encode_messages([reply.message], model=self.model)
+        self.messages += [message for message in written if message.get("role") != "user"]
+
+    def returns(self, call_id: str, text: str) -> None:
+        message: Any = {"role": "tool", "tool_call_id": call_id, "content": text}
+        if self.api == "openai_responses":
+            self.messages.append({"type": "function_call_output", "call_id": call_id, "output": text})
+        else:
+            self.messages += CODECS[self.api].encode_messages([message])
+
+
+@dataclass
+class Exchange:
+    incoming: Incoming
+    sent: Outgoing
+    status: int
+    reply: Reply | None
+    error: str = ""
+    tries: int = 1
+
+
+async def ask(manager: ProxyManager, client: Client, provider: Provider) -> Exchange:
+    """One request through the manager to the provider, as the proxy does it; the answer into the client's history."""
+    incoming = client.incoming(provider.url)
+    sent = await manager.prepare(incoming)
+    tries = 0
+    async with httpx2.AsyncClient() as http:
+        while True:
+            tries += 1
+            answer = await http.post(provider.url + incoming.path, content=sent.body, headers=_HEADERS | client.headers)
+            if answer.status_code < 400:
+                break
+            again = await manager.refused(incoming, sent, answer.status_code, answer.content)
+            if again is None:
+                break
+            sent = again
+    reply = None
+    if answer.status_code < 400:
+        reply = CODECS[client.api].decode_reply(answer.json(), model=client.model)
+        client.hears(reply)
+    usage = normalize_usage(reply.usage, api=client.api) if reply else None
+    await manager.answered(incoming, sent, Outcome(answer.status_code, reply, usage))
+    return Exchange(incoming, sent, answer.status_code, reply, answer.text if reply is None else "", tries)
+
+
+_HEADERS = {"content-type": "application/json", "x-api-key": "k", "anthropic-version": "2023-06-01"}
+
+
+async def answer(manager: ProxyManager, client: Client, text: str = "Yes.") -> Outgoing:
+    """The same without a provider: the answer is this text."""
+    incoming = client.incoming()
+    sent = await manager.prepare(incoming)
+    reply = Reply({"role": "assistant", "content": text}, "stop")
+    client.hears(reply)
+    await manager.answered(incoming, sent, Outcome(200, reply))
+    return sent
+
+
+def running(folder: Path, work: Callable[[Gate], Any], **more: Any) -> None:
+    """Do the work with a store and no provider."""
+
+    async def run() -> None:
+        store = open_store(folder / "store.db")
+        made = Gate(store, **more)
+        try:
+            await work(made)
+        finally:
+            for manager in made.managers:
+                await manager.close()
+            await store.close()
+
+    asyncio.run(run())
+
+
+def words(count: int, topic: str) -> str:
+    return " ".join(f"{topic} item {index} was entered and checked." for index in range(max(1, count // 8)))
+
+
+def thread_of(sent: Outgoing) -> str:
+    return sent.told["x-everthread-thread"]

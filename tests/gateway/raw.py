@@ -1,0 +1,186 @@
+"""HTTP as bytes: an upstream that says exactly what it is told to, and a client that hears exactly what comes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from everthread.gateway.access import Authenticator
+from everthread.gateway.base import Incoming, Manager, Mode, Outcome, Outgoing
+from everthread.gateway.limits import Limits
+from everthread.gateway.proxy import Proxy
+from everthread.gateway.routes import Routes, Upstream
+from everthread.gateway.running import Gateway
+from everthread.gateway.service import Service
+
+JSON = [(b"content-type", b"application/json")]
+
+
+@dataclass
+class Heard:
+    """A request or an answer."""
+
+    line: bytes
+    headers: list[tuple[bytes, bytes]]
+    body: bytes = b""
+    chunks: list[bytes] = field(default_factory=list)
+
+    @property
+    def status(self) -> int:
+        return int(self.line.split()[1])
+
+    @property
+    def names(self) -> dict[str, str]:
+        return {name.decode().lower(): value.decode("latin-1") for name, value in self.headers}
+
+
+async def read_message(reader: asyncio.StreamReader, *, chunked: Callable[[bytes], None] | None = None) -> Heard:
+    head = await reader.readuntil(b"\r\n\r\n")
+    line, *rest = head[:-4].split(b"\r\n")
+    fields = [(name, value.strip()) for name, _, value in (text.partition(b":") for text in rest)]
+    heard = Heard(line, fields)
+    if heard.names.get("transfer-encoding") == "chunked":
+        while size := int(await reader.readline(), 16):
+            piece = await reader.readexactly(size)
+            heard.chunks.append(piece)
+            if chunked:
+                chunked(piece)
+            await reader.readexactly(2)
+        await reader.readline()
+        heard.body = b"".join(heard.chunks)
+    elif "content-length" in heard.names:
+        heard.body = await reader.readexactly(int(heard.names["content-length"]))
+    return heard
+
+
+Answering = Callable[[Heard, asyncio.StreamWriter], Awaitable[None]]
+
+
+class RawUpstream:
+    """Answers each request with what `answer` writes; remembers what came, and whether the other side left."""
+
+    def __init__(self, answer: Answering) -> None:
+        self.answer = answer
+        self.heard: list[Heard] = []
+        self.left = asyncio.Event()
+        self.url = ""
+        self._changed = asyncio.Condition()
+
+    async def requests(self, number: int) -> None:
+        """Until so many came."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: len(self.heard) >= number)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                request = await read_message(reader)
+                async with self._changed:
+                    self.heard.append(request)
+                    self._changed.notify_all()
+                await self.answer(request, writer)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            self.left.set()
+        finally:
+            writer.close()
+
+
+def say(status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> Answering:
+    """A whole answer."""
+
+    async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(head(status, [*headers, (b"content-length", str(len(body)).encode())]) + body)
+
+    return answer
+
+
+def head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
+    return b"HTTP/1.1 %d Any\r\n" % status + lines + b"\r\n"
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+STREAM = [(b"content-type", b"text/event-stream"), (b"transfer-encoding", b"chunked")]
+
+
+class Plain:
+    """A manager that changes nothing, and remembers."""
+
+    def __init__(self) -> None:
+        self.prepared: list[Incoming] = []
+        self.outcomes: list[Outcome] = []
+        self.errors: list[tuple[int, bytes]] = []
+        self.sent: list[tuple[Incoming, Outgoing]] = []
+        self.told = asyncio.Event()
+
+    async def prepare(self, incoming: Incoming) -> Outgoing:
+        self.prepared.append(incoming)
+        return Outgoing(incoming.raw)
+
+    async def refused(self, incoming: Incoming, sent: Outgoing, status: int, body: bytes) -> Outgoing | None:
+        self.errors.append((status, body))
+        return await self.instead(incoming, sent, body)
+
+    async def instead(self, _incoming: Incoming, _sent: Outgoing, _body: bytes) -> Outgoing | None:
+        return None
+
+    async def answered(self, incoming: Incoming, sent: Outgoing, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+        self.sent.append((incoming, sent))
+        self.told.set()
+
+
+@asynccontextmanager
+async def raw_upstream(answer: Answering) -> AsyncIterator[RawUpstream]:
+    upstream = RawUpstream(answer)
+    server = await asyncio.start_server(upstream.serve, "127.0.0.1", 0)
+    upstream.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield upstream
+    finally:
+        server.close()
+
+
+@asynccontextmanager
+async def gateway(
+    upstreams: str | list[Upstream],
+    manager: Manager | None = None,
+    *,
+    limits: Limits | None = None,
+    include_usage: bool = True,
+    mode: Mode = "managed",
+    authenticator: Authenticator | None = None,
+) -> AsyncIterator[tuple[str, Proxy]]:
+    """The gateway's address, and its proxy."""
+    known = [Upstream("only", upstreams, mode=mode)] if isinstance(upstreams, str) else upstreams
+    proxy = Proxy(Routes(known), manager or Plain(), limits=limits, include_usage=include_usage)
+    service = Service(proxy, authenticator=authenticator)
+    async with Gateway(service, patience=1.0) as running:
+        yield running.url, proxy
+
+
+async def ask(url: str, request: bytes, *, chunked: Callable[[bytes], None] | None = None) -> Heard:
+    """What comes back for these bytes."""
+    reader, writer = await connect(url)
+    try:
+        writer.write(request)
+        return await read_message(reader, chunked=chunked)
+    finally:
+        writer.close()
+
+
+async def connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, _, port = url.removeprefix("http://").partition(":")
+    return await asyncio.open_connection(host, int(port), limit=1 << 24)
+
+
+def post(path: str, body: bytes, *headers: tuple[bytes, bytes]) -> bytes:
+    fields = [(b"Host", b"127.0.0.1"), *headers, (b"Content-Length", str(len(body)).encode())]
+    lines = b"".join(name + b": " + value + b"\r\n" for name, value in fields)
+    return b"POST " + path.encode() + b" HTTP/1.1\r\n" + lines + b"\r\n" + body

@@ -1,0 +1,138 @@
+"""While nothing needs rewriting: request, answer and stream go through byte for byte, as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.gateway.raw import JSON, STREAM, Heard, Plain, ask, chunk, gateway, head, post, raw_upstream, say
+
+PATHS = ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/v1/embeddings?x=%2f&y"]
+TOKEN = st.text("abcdefghijklmnopqrstuvwxyz-", min_size=1, max_size=12).map(lambda text: f"x-{text}".encode())
+VALUE = st.binary(max_size=20).map(lambda raw: bytes(33 + byte % 94 for byte in raw))
+BODIES = st.one_of(
+    st.binary(max_size=300), st.dictionaries(st.text(max_size=5), st.text()).map(lambda d: json.dumps(d).encode())
+)
+"""Also what is no JSON: it is the upstream's to refuse."""
+
+
+def shown(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """What is the two ends' business; the gateway speaks of its own connections itself."""
+    own = {b"host", b"content-length", b"connection", b"transfer-encoding"}
+    return [(name.lower(), value) for name, value in headers if name.lower() not in own]
+
+
+@settings(max_examples=40)
+@given(
+    path=st.sampled_from(PATHS),
+    sent=BODIES,
+    fields=st.lists(st.tuples(TOKEN, VALUE), max_size=4),
+    status=st.sampled_from([200, 201, 400, 404, 413, 429, 500, 529]),
+    answer=st.binary(max_size=300),
+    replied=st.lists(st.tuples(TOKEN, VALUE), max_size=4),
+)
+def test_whole_answers(
+    *,
+    path: str,
+    sent: bytes,
+    fields: list[tuple[bytes, bytes]],
+    status: int,
+    answer: bytes,
+    replied: list[tuple[bytes, bytes]],
+) -> None:
+    async def run() -> None:
+        theirs = [*JSON, (b"authorization", b"Bearer sk-client"), *fields]
+        async with raw_upstream(say(status, replied, answer)) as upstream, gateway(upstream.url) as (url, _):
+            heard = await ask(url, post(path, sent, *theirs))
+            (request,) = upstream.heard
+        assert request.line == b"POST " + path.encode() + b" HTTP/1.1"
+        assert request.body == sent
+        assert shown(request.headers) == theirs
+        assert heard.status == status
+        assert heard.body == answer
+        assert shown(heard.headers) == replied
+
+    asyncio.run(run())
+
+
+@settings(max_examples=40)
+@given(pieces=st.lists(st.binary(min_size=1, max_size=60), max_size=6), path=st.sampled_from(PATHS))
+def test_streams_piece_by_piece(pieces: list[bytes], path: str) -> None:
+    """The next piece is sent when the client heard the one before: nothing is held back."""
+
+    async def run() -> None:
+        heard = asyncio.Semaphore(0)
+
+        async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
+            writer.write(head(200, STREAM))
+            for piece in pieces:
+                writer.write(chunk(piece))
+                await heard.acquire()
+            writer.write(b"0\r\n\r\n")
+
+        async with raw_upstream(answer) as upstream, gateway(upstream.url) as (url, _):
+            found = await ask(url, post(path, b"{}"), chunked=lambda _: heard.release())
+        assert found.chunks == pieces
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_compressed_bodies_go_through_as_they_are(path: str) -> None:
+    async def run() -> None:
+        manager = Plain()
+        packed = gzip.compress(b'{"model": "m", "messages": []}')
+        answer = gzip.compress(b'{"usage": {"prompt_tokens": 3, "completion_tokens": 4}}')
+        said = say(200, [*JSON, (b"content-encoding", b"gzip")], answer)
+        async with raw_upstream(said) as upstream, gateway(upstream.url, manager) as (url, _):
+            heard = await ask(url, post(path, packed, *JSON, (b"content-encoding", b"gzip")))
+            assert upstream.heard[0].body == packed
+            assert upstream.heard[0].names["content-encoding"] == "gzip"
+        assert heard.body == answer
+        assert [incoming.body for incoming in manager.prepared] in ([], [b'{"model": "m", "messages": []}'])
+
+    asyncio.run(run())
+
+
+def test_a_body_in_an_unknown_encoding_is_forwarded_unread() -> None:
+    async def run() -> None:
+        manager = Plain()
+        async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url, manager) as (url, _):
+            await ask(url, post("/v1/messages", b"\x28\xb5\x2f\xfd", (b"content-encoding", b"zstd")))
+            assert upstream.heard[0].body == b"\x28\xb5\x2f\xfd"
+        assert manager.prepared == []
+
+    asyncio.run(run())
+
+
+def test_an_answer_that_breaks_off_breaks_off() -> None:
+    """Half an answer must not look whole."""
+
+    async def run() -> None:
+        async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
+            writer.write(head(200, STREAM) + chunk(b"data: 1\n\n"))
+            await writer.drain()
+            writer.close()
+
+        async with raw_upstream(answer) as upstream, gateway(upstream.url) as (url, _):
+            with pytest.raises((asyncio.IncompleteReadError, ValueError)):
+                await ask(url, post("/v1/messages", b"{}"))
+
+    asyncio.run(run())
+
+
+def test_uploads_stream_through() -> None:
+    """A path nobody looks into has no limit: its body is never held as a whole."""
+
+    async def run() -> None:
+        big = b"0123456789" * 300_000
+        async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url) as (url, _):
+            await ask(url, post("/v1/files", big, (b"content-type", b"multipart/form-data")))
+            assert upstream.heard[0].body == big
+
+    asyncio.run(run())

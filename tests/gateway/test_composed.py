@@ -1,0 +1,142 @@
+"""The whole gateway as it is configured: clients that know nothing of it talk far past the upstream's window."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from everthread.compose import open_store
+from everthread.compose.gateway import open_gateway
+from everthread.config import parse_config
+from everthread.lab.provider import Provider, ServedModel
+
+WINDOW = 6_000
+NAMES = {"openai_chat": "gpt-4o", "openai_responses": "gpt-5", "anthropic": "claude-sonnet-5"}
+FILLER = "the ledger of the northern branch was settled and every entry was compared twice with its receipt. "
+
+
+@asynccontextmanager
+async def composed(folder: Path, *, mode: str = "managed", models: Any = None) -> AsyncIterator[tuple[Provider, str]]:
+    served = models or [ServedModel(name, WINDOW, shows="max_model_len") for name in NAMES.values()]
+    async with Provider(served) as provider:
+        text = f"""
+gateway: {{port: 0, mode: {mode}, upstreams: [{{name: lab, url: '{provider.url}'}}]}}
+store: {{url: 'sqlite:///{folder / "gateway.db"}'}}
+"""
+        async with open_gateway(parse_config(text)) as gateway:
+            yield provider, gateway.url
+
+
+class Client:
+    """One history, sent whole each time through the official client of a protocol."""
+
+    def __init__(self, api: str, url: str, *, stream: bool) -> None:
+        self._api = api
+        self._model = NAMES[api]
+        self._stream = stream
+        self._openai = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0)
+        self._anthropic = anthropic.AsyncAnthropic(base_url=url, api_key="any", max_retries=0)
+        self.history: list[Any] = []
+
+    async def say(self, text: str) -> str:
+        self.history.append({"role": "user", "content": text})
+        answer = await getattr(self, f"_{self._api}_answer")()
+        self.history.append({"role": "assistant", "content": answer})
+        return str(answer)
+
+    async def close(self) -> None:
+        await self._openai.close()
+        await self._anthropic.close()
+
+    async def _openai_chat_answer(self) -> str:
+        create: Any = self._openai.chat.completions.create
+        if not self._stream:
+            return str((await create(model=self._model, messages=self.history)).choices[0].message.content)
+        chunks = await create(model=self._model, messages=self.history, stream=True)
+        return "".join([chunk.choices[0].delta.content or "" async for chunk in chunks])
+
+    async def _openai_responses_answer(self) -> str:
+        if not self._stream:
+            return (await self._openai.responses.create(model=self._model, input=self.history)).output_text
+        async with self._openai.responses.stream(model=self._model, input=self.history) as stream:
+            return (await stream.get_final_response()).output_text
+
+    async def _anthropic_answer(self) -> str:
+        asked: Any = {"model": self._model, "messages": self.history, "max_tokens": 300}
+        if not self._stream:
+            answer: Any = await self._anthropic.messages.create(**asked)
+            return str(answer.content[0].text)
+        async with self._anthropic.messages.stream(**asked) as stream:
+            return await stream.get_final_text()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("api", NAMES)
+def test_far_past_the_window(api: str, stream: bool, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with composed(tmp_path) as (provider, url):
+            client = Client(api, url, stream=stream)
+            for number in range(24):
+                assert await client.say(f"Entry {number}: {FILLER * 12}")
+            await client.close()
+            statuses = [record.status for record in provider.log]
+            assert statuses == [200] * 24
+            assert max(record.prompt_tokens for record in provider.log) < WINDOW
+            last = provider.log[-1].request
+            assert last is not None
+            assert len(last.messages) < len(client.history)
+
+    asyncio.run(run())
+
+
+def test_a_window_nobody_told_is_learnt_from_the_refusal(tmp_path: Path) -> None:
+    async def run() -> None:
+        served = [ServedModel("gpt-4o", WINDOW)]
+        async with composed(tmp_path, models=served) as (provider, url):
+            client = Client("openai_chat", url, stream=False)
+            for number in range(24):
+                assert await client.say(f"Entry {number}: {FILLER * 12}")
+            await client.close()
+            assert [record.status for record in provider.log].count(400) <= 2
+
+    asyncio.run(run())
+
+
+def test_observing_changes_nothing(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with composed(tmp_path, mode="observe") as (provider, url):
+            client = Client("anthropic", url, stream=True)
+            while provider.log == [] or provider.log[-1].prompt_tokens < WINDOW - 900:
+                await client.say(f"Entry: {FILLER * 12}")
+            with pytest.raises(anthropic.APIStatusError):
+                await client.say(FILLER * 60)
+            await client.close()
+            sent = provider.log[-1].body["messages"]
+            assert sent == client.history
+
+    asyncio.run(run())
+
+
+def test_threads_and_usage_are_recorded(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with composed(tmp_path) as (_, url):
+            client = Client("anthropic", url, stream=True)
+            await client.say("Hello")
+            await client.say("And again")
+            await client.close()
+        store = open_store(tmp_path / "gateway.db")
+        try:
+            (thread,) = await store.list_threads()
+            assert len(await store.history(thread.first.id)) == 4
+            assert len(await store.usage(thread.first.id)) == 2
+        finally:
+            await store.close()
+
+    asyncio.run(run())

@@ -1,0 +1,283 @@
+"""Which thread a request belongs to: the same one, a branch, or another; and never somebody else's."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import random
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from everthread.core.exchange import Api, Reply
+from everthread.core.fingerprints import canonical_chain
+from everthread.core.messages import text_of
+from everthread.errors import WireError
+from everthread.gateway.base import Outcome
+from everthread.gateway.events import Branched
+from everthread.gateway.identity import history, piece_of
+from everthread.gateway.slicing import slice_body, spliced
+from tests.gateway.clients import APIS, Client, Gate, answer, running, thread_of, words
+
+
+async def stored(place: Gate, thread: str) -> list[str]:
+    return [text_of(message.body) for message in await place.store.history(thread)]
+
+
+# The same conversation, whatever the client does to its looks
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_a_longer_request_is_the_same_thread(api: Api, tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        managers = [place.manager(), place.manager()]
+        client = Client(api)
+        threads = set()
+        for turn in range(6):
+            client.says(f"Question {turn}")
+            threads.add(thread_of(await answer(managers[turn % 2], client, f"Answer {turn}")))
+        assert len(threads) == 1
+        said = [f"{kind} {turn}" for turn in range(6) for kind in ("Question", "Answer")]
+        assert await stored(place, threads.pop()) == said
+
+    running(tmp_path, run)
+
+
+def test_looks_do_not_matter(tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        manager = place.manager()
+        client = Client("anthropic")
+        client.says("Question")
+        first = await answer(manager, client)
+        blocks: list[Any] = [{"type": "text", "text": "Question ", "cache_control": {"type": "ephemeral"}}]
+        reminder = {"type": "text", "text": "<system-reminder>It is late.</system-reminder>"}
+        client.messages[0] = {"content": [reminder, *blocks], "role": "user"}
+        client.messages[1] = {"role": "assistant", "content": [{"type": "text", "text": "Yes."}]}
+        client.system, client.extra = "Another system prompt", {"temperature": 0}
+        client.says("Next")
+        assert thread_of(await answer(manager, client)) == thread_of(first)
+        assert await stored(place, thread_of(first)) == ["Question", "Yes.", "Next", "Yes."]
+
+    running(tmp_path, run)
+
+
+def test_an_answer_may_come_back_without_its_thinking(tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        for manager in (place.manager(), place.manager()):
+            client = Client("anthropic", tenant=f"t{len(place.managers)}{id(manager)}")
+            client.says("Question")
+            incoming = client.incoming()
+            sent = await manager.prepare(incoming)
+            thought = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
+            parts = [thought, {"type": "text", "text": "Yes."}]
+            reply = Reply({"role": "assistant", "content": parts}, "stop")
+            await manager.answered(incoming, sent, Outcome(200, reply))
+            client.messages.append({"role": "assistant", "content": "Yes."})
+            client.says("Next")
+            later = await answer(place.manager(), client)
+            assert thread_of(later) == thread_of(sent)
+            assert await stored(place, thread_of(sent)) == ["Question", "Yes.", "Next", "Yes."]
+
+    running(tmp_path, run)
+
+
+def test_a_text_for_an_input_is_a_message(tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        manager = place.manager()
+        client = Client("openai_responses")
+        client.says("Question")
+        raw = json.dumps({**client.body(), "input": "Question"}).encode()
+        incoming = client.incoming()
+        only = type(incoming)("openai_responses", incoming.path, {}, raw, raw, "t", incoming.upstream)
+        first = await manager.prepare(only)
+        assert first.body is raw
+        await manager.answered(only, first, Outcome(200, Reply({"role": "assistant", "content": "Yes."}, "stop")))
+        client.hears(Reply({"role": "assistant", "content": "Yes."}, "stop"))
+        client.says("Next")
+        assert thread_of(await answer(manager, client)) == thread_of(first)
+
+    running(tmp_path, run)
+
+
+# Another conversation
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_changed_words_of_the_user_are_a_branch(restarted: bool, tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        manager = place.manager()
+        client = Client("openai_chat")
+        client.says("Question 0")
+        first = await answer(manager, client, "Answer 0")
+        for turn in (1, 2):
+            client.says(f"Question {turn}")
+            await answer(manager, client, f"Answer {turn}")
+        other = copy.deepcopy(client)
+        other.messages = other.messages[:4]
+        other.says("Something else")
+        branch = await answer(place.manager() if restarted else manager, other, "Fine.")
+        assert thread_of(branch) != thread_of(first)
+        shared = ["Question 0", "Answer 0", "Question 1", "Answer 1"]
+        assert await stored(place, thread_of(branch)) == [*shared, "Something else", "Fine."]
+        assert await stored(place, thread_of(first)) == [*shared, "Question 2", "Answer 2"]
+        [told] = place.of(Branched)
+        assert (told.parent, told.length) == (thread_of(first), 4)
+        client.says("Go on")
+        assert thread_of(await answer(manager, client)) == thread_of(first), "the thread goes on beside its branch"
+
+    running(tmp_path, run)
+
+
+def test_the_same_question_again_is_no_branch_until_somebody_goes_on_otherwise(tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        manager = place.manager()
+        one, two = Client("openai_chat"), Client("openai_chat")
+        one.says("Hi")
+        two.says("Hi")
+        threads = [thread_of(await answer(manager, client, text)) for client, text in ((one, "Hello."), (two, "Hey."))]
+        assert threads[0] == threads[1]
+        one.says("I am one")
+        two.says("I am two")
+        threads = [thread_of(await answer(manager, client)) for client in (two, one)]
+        assert threads[0] != threads[1]
+        assert await stored(place, threads[0]) == ["Hi", "Hey.", "I am two", "Yes."]
+        assert await stored(place, threads[1]) == ["Hi", "Hello.", "I am one", "Yes."]
+
+    running(tmp_path, run)
+
+
+@pytest.mark.parametrize("differs", ["tenant", "header", "claude"])
+def test_tenants_and_client_sessions_are_apart(differs: str, tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        manager = place.manager()
+        one, two = Client("openai_chat"), Client("openai_chat")
+        if differs == "tenant":
+            two.tenant = "other"
+        else:
+            name = {"header": "x-session-id", "claude": "x-claude-code-session-id"}[differs]
+            one.headers, two.headers = {name: "1"}, {name: "2"}
+        threads = []
+        for client in (one, two):
+            client.says("Hi")
+            threads.append(thread_of(await answer(manager, client)))
+        assert threads[0] != threads[1]
+        assert (await place.store.session(threads[1])).tenant == two.tenant
+
+    running(tmp_path, run)
+
+
+def test_a_named_session_is_one_thread_whatever_is_sent(tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        manager = place.manager()
+        client = Client("openai_chat", headers={"x-everthread-session": "mine"})
+        client.says("Hi")
+        first = await answer(manager, client)
+        client.messages = []
+        client.says("Afresh")
+        second = await answer(place.manager(), client)
+        assert thread_of(second) == thread_of(first)
+        assert await stored(place, thread_of(first)) == ["Hi", "Yes.", "Afresh", "Yes."]
+        stranger = Client("openai_chat", headers={"x-everthread-session": thread_of(first)}, tenant="other")
+        stranger.says("Let me in")
+        assert thread_of(await answer(manager, stranger)) != thread_of(first)
+        again = Client("openai_chat", headers={"x-everthread-session": thread_of(first)})
+        again.says("By its own id")
+        assert thread_of(await answer(manager, again)) == thread_of(first)
+
+    running(tmp_path, run)
+
+
+def test_of_two_processes_with_different_continuations_one_branches(tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        client = Client("openai_chat")
+        client.says("Hi")
+        managers = [place.manager(), place.manager()]
+        await answer(managers[0], client)
+        clients = [copy.deepcopy(client) for _ in range(2)]
+        for index, each in enumerate(clients):
+            await managers[index].prepare(client.incoming())  # both know the thread's last point
+            each.says(f"I am {index}")
+        await asyncio.gather(*(answer(manager, each) for manager, each in zip(managers, clients, strict=True)))
+        for manager, each in zip(managers, clients, strict=True):
+            each.says("Next")
+            thread = thread_of(await answer(manager, each))
+            assert await stored(place, thread) == [str(message["content"]) for message in each.messages]
+
+    running(tmp_path, run)
+
+
+# Never a mix-up
+
+SAYINGS = ("Hi", "Go on", "Why?")
+
+
+@settings(max_examples=12, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_interleaved_conversations_are_never_mixed(seed: int) -> None:
+    """Several clients that often say the same, two tenants, two processes, answers that differ: each thread is one."""
+    dice = random.Random(seed)  # noqa: S311 - repeatable, no secret
+
+    async def run(place: Gate) -> None:
+        managers = [place.manager(threshold_tokens=400) for _ in range(2)]
+        clients = [Client("openai_chat", tenant=dice.choice("ab"), system=f"S{index}") for index in range(5)]
+        for step in range(40):
+            index = dice.randrange(len(clients))
+            client = clients[index]
+            if len(client.messages) > 3 and dice.random() < 0.15:
+                client.messages = client.messages[: 2 * dice.randrange(1, len(client.messages) // 2)]
+            client.says(dice.choice(SAYINGS))
+            text = f"{client.tenant}{index} {dice.choice(('yes', 'no'))} {words(80, f'{client.tenant}{index}')}"
+            sent = await answer(dice.choice(managers), client, text)
+            foreign = {name for name in ("a", "b") if name != client.tenant}
+            assert not any(f"{name}{number} item".encode() in sent.body for name in foreign for number in range(5))
+            own = {int(word[1:]) for word in sent.body.decode().split() if word[:1] in "ab" and word[1:].isdigit()}
+            assert own <= {index}, f"step {step}: another client's words went upstream"
+        for index, client in enumerate(clients):
+            client.says(f"Last words of {index}")
+            sent = await answer(dice.choice(managers), client, "Bye.")
+            assert (await place.store.session(thread_of(sent))).tenant == client.tenant
+            said = [str(message["content"]) for message in client.messages]
+            assert await stored(place, thread_of(sent)) == said
+
+    with tempfile.TemporaryDirectory() as folder:
+        running(Path(folder), run)
+
+
+# How a body is read
+
+
+@given(st.lists(st.text(max_size=20), max_size=5), st.sampled_from([None, 0, 2]))
+def test_a_body_is_sliced_where_its_messages_are(texts: list[str], indent: int | None) -> None:
+    values = [{"role": "user", "content": text} for text in texts]
+    body = {"model": "m", "tools": [{"messages": ["no"]}], "messages": values, "stream": True}
+    raw = json.dumps(body, indent=indent).encode()
+    sliced = slice_body(raw, "openai_chat")
+    assert [element.value for element in sliced.elements] == values
+    assert [json.loads(sliced.of(element)) for element in sliced.elements] == values
+    assert {**sliced.fields, "messages": values} == body
+    whole = spliced(sliced.text, [(*sliced.spans["model"], '"n"')])
+    assert json.loads(whole) == {**body, "model": "n"}
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"[]", b"{}", b'{"messages":[]', b'{"messages":[1,]}', b'{"messages":[]} x', b'{"messages":[],"messages":[]}',
+     b'{"messages":"text"}', b'{"messages":[] "a":1}', b'{"a":1,}', b"{1:2}"],
+)  # fmt: skip
+def test_what_is_no_request_is_refused_in_a_sentence(raw: bytes) -> None:
+    with pytest.raises(WireError, match="the request"):
+        slice_body(raw, "openai_chat")
+
+
+def test_the_chain_is_the_canonical_one() -> None:
+    client = Client("anthropic")
+    client.says("One")
+    client.messages.append({"role": "assistant", "content": [{"type": "text", "text": "Two"}]})
+    client.returns("call_1", "three")
+    found = history(piece_of("anthropic", value) for value in client.messages)
+    assert list(found.digests) == canonical_chain(client.messages)

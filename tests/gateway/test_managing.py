@@ -1,0 +1,166 @@
+"""Whole conversations far past the window, through the manager, against the simulated provider."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everthread.core.exchange import Api, Reply, Request
+from everthread.core.messages import text_of
+from everthread.core.summary import SUMMARY_START
+from everthread.gateway.events import Rewritten
+from tests.gateway.clients import APIS, CODECS, NAMES, Client, Gate, ask, gate, thread_of, words
+
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "terminal",
+        "description": "Run a command",
+        "parameters": {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},
+    },
+}
+
+
+def script(request: Request) -> Any:
+    """Every request of the user is answered by a call first, then by words."""
+    last = request.messages[-1]
+    if last["role"] == "user" and "look" in text_of(last):
+        number = sum(message["role"] == "user" for message in request.messages)
+        function = {"name": "terminal", "arguments": json.dumps({"command": f"cat ledger_{len(text_of(last))}.txt"})}
+        call: Any = {"id": f"call_{number}_{len(text_of(last))}", "type": "function", "function": function}
+        return Reply({"role": "assistant", "content": "Let me look.", "tool_calls": [call]}, "tool_calls")
+    return f"Noted: {words(60, 'answer')}"
+
+
+async def talk(place: Gate, manager: Any, client: Client, turns: int, start: int = 0) -> list[Any]:
+    done = []
+    assert place.provider is not None
+    for turn in range(start, start + turns):
+        client.says(f"Please look at ledger {turn}{'.' * turn} {words(300, f'ledger {turn}')}")
+        exchange = await ask(manager, client, place.provider)
+        assert exchange.reply is not None, exchange.error
+        done.append(exchange)
+        for call in exchange.reply.message.get("tool_calls", []):
+            client.returns(call["id"], words(400, f"line of {turn}"))
+        exchange = await ask(manager, client, place.provider)
+        assert exchange.reply is not None, exchange.error
+        done.append(exchange)
+    return done
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_a_conversation_goes_on_far_past_the_window(api: Api, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with gate(tmp_path, script) as place:
+            client = Client(api, tools=[TOOL], extra={"max_tokens": 500} if api == "anthropic" else {})
+            manager = place.manager()
+            done = await talk(place, manager, client, 25)
+            assert place.provider is not None
+            log = place.provider.log
+            assert all(record.status == 200 for record in log), "upstream never saw a request it refuses"
+            assert sum(len(json.dumps(message)) for message in client.messages) > 3 * 4 * place.window
+            assert len({thread_of(exchange.sent) for exchange in done}) == 1
+            rewrites = len(place.of(Rewritten))
+            assert rewrites >= 3
+            compactions = [int(exchange.sent.told["x-everthread-compactions"]) for exchange in done]
+            assert compactions == sorted(compactions), "a later request never goes back behind a rewrite"
+            assert compactions[-1] >= 3
+            assert_prefix_stable(api, done)
+            before, after = map(int, done[-1].sent.told["x-everthread-tokens"].split("/"))
+            assert before > 2 * place.window > 2 * after
+
+    asyncio.run(run())
+
+
+def assert_prefix_stable(api: Api, done: list[Any]) -> None:
+    """Between two rewrites each request begins with the very bytes of the one before."""
+    field = "input" if api == "openai_responses" else "messages"
+    before: tuple[str, list[Any]] | None = None
+    changes = 0
+    for exchange in done:
+        sent = json.loads(exchange.sent.body)[field]
+        depth = exchange.sent.told["x-everthread-compactions"]
+        if before is not None and before[0] == depth:
+            assert sent[: len(before[1])] == before[1]
+            changes += 1
+        before = depth, sent
+    assert changes > len(done) / 2
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_every_message_is_in_the_thread_once(api: Api, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with gate(tmp_path, script) as place:
+            client = Client(api, tools=[TOOL], extra={"max_tokens": 500} if api == "anthropic" else {})
+            manager = place.manager()
+            done = await talk(place, manager, client, 8)
+            thread = thread_of(done[0].sent)
+            stored = [message.body for message in await place.store.history(thread)]
+            core = CODECS[api].decode_messages(client.messages, model=NAMES[api])
+            assert [(body["role"], text_of(body)) for body in stored] == [
+                (body["role"], text_of(body)) for body in core
+            ]
+            session = await place.store.session(thread)
+            assert (session.platform, session.tenant, session.system) == ("gateway", "t", "Be brief.")
+            records = await place.store.usage(thread)
+            assert [record.task for record in records] == ["main"] * len(done)
+            assert place.provider is not None
+            assert [record.usage.prompt_tokens for record in records] == [
+                record.prompt_tokens for record in place.provider.log
+            ]
+
+    asyncio.run(run())
+
+
+def test_after_a_restart_the_same_bytes_go_upstream(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with gate(tmp_path, script) as place:
+            client = Client("openai_chat", tools=[TOOL])
+            manager = place.manager()
+            await talk(place, manager, client, 12)
+            await manager.settle()
+            client.says("And now?")
+            first = await manager.prepare(client.incoming())
+            other = await place.manager().prepare(client.incoming())
+            assert first.rewritten
+            assert other.body == first.body
+            assert other.told["x-everthread-thread"] == first.told["x-everthread-thread"]
+
+    asyncio.run(run())
+
+
+def test_two_managers_take_turns_in_one_conversation(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with gate(tmp_path, script) as place:
+            client = Client("anthropic", tools=[TOOL], extra={"max_tokens": 400})
+            managers = [place.manager(), place.manager()]
+            done = []
+            for turn in range(16):
+                done += await talk(place, managers[turn % 2], client, 1, start=turn)
+            assert len({thread_of(exchange.sent) for exchange in done}) == 1
+            assert_prefix_stable("anthropic", done)
+            thread = thread_of(done[0].sent)
+            stored = [text_of(message.body) for message in await place.store.history(thread)]
+            core = CODECS["anthropic"].decode_messages(client.messages)
+            assert stored == [text_of(body) for body in core]
+
+    asyncio.run(run())
+
+
+def test_of_two_managers_that_race_both_send_the_same(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with gate(tmp_path, script) as place:
+            client = Client("openai_chat", tools=[TOOL])
+            await talk(place, place.manager(enabled=False), client, 6)
+            client.says("And now?")
+            managers = [place.manager(background=False) for _ in range(3)]
+            sent = await asyncio.gather(*(manager.prepare(client.incoming()) for manager in managers))
+            assert len({outgoing.body for outgoing in sent}) == 1
+            assert sent[0].rewritten
+            assert SUMMARY_START.encode() in sent[0].body
+
+    asyncio.run(run())

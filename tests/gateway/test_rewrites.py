@@ -1,0 +1,320 @@
+"""When a rewrite is used, made again, made harder, or left alone; and what else of a body is touched."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everthread.core.exchange import Api
+from everthread.core.summary import SUMMARY_START
+from everthread.gateway.base import Outcome
+from everthread.gateway.events import Drifted, Rewritten
+from everthread.gateway.identity import history, piece_of
+from everthread.gateway.slicing import slice_body
+from everthread.session import events
+from everthread.testing import ScriptedSummarizer
+from tests.gateway.clients import APIS, Client, Gate, answer, ask, gate, running, words
+
+
+def long_talk(client: Client, turns: int, size: int = 300) -> None:
+    """A history that never went through the gateway."""
+    for turn in range(turns):
+        client.says(f"Question {turn}: {words(size, f'entry {turn}')}")
+        client.messages.append({"role": "assistant", "content": f"Answer {turn}: {words(size, f'reply {turn}')}"})
+    client.says("And now?")
+
+
+def test_what_fits_goes_as_the_bytes_that_came(tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        manager = place.manager()
+        raw = b'{ "model":"gpt-4o",\n "messages" : [ {"content":"h\\u00e9","role":"user"} ] , "x":1.0e0 }'
+        incoming = replace(Client("openai_chat").incoming(), raw=b"zipped", body=raw)
+        sent = await manager.prepare(incoming)
+        assert (sent.body, sent.rewritten) == (b"zipped", False)
+
+    running(tmp_path, run)
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_a_rewrite_leaves_the_rest_of_the_body_as_it_was(api: Api, tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        client = Client(api, extra={"temperature": 0.5, "metadata": {"user_id": "u"}})
+        long_talk(client, 12)
+        incoming = client.incoming()
+        sent = await place.manager(background=False).prepare(incoming)
+        assert sent.rewritten
+        assert SUMMARY_START.encode() in sent.body
+        before, after = slice_body(incoming.body, api), slice_body(sent.body, api)
+        assert after.fields == before.fields
+        kept = [before.of(element) for element in before.elements[-3:]]
+        assert [after.of(element) for element in after.elements[-3:]] == kept
+        assert after.of(after.elements[0]) == before.of(before.elements[0])
+
+    running(tmp_path, run)
+
+
+@pytest.mark.parametrize("mode", ["observe", "off"])
+def test_other_modes_rewrite_nothing(mode: Any, tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        manager = place.manager(background=False)
+        client = Client("openai_chat", mode=mode)
+        long_talk(client, 12)
+        incoming = client.incoming()
+        sent = await manager.prepare(incoming)
+        assert sent.body is incoming.raw
+        assert await manager.refused(incoming, sent, 400, b'{"error":{"code":"context_length_exceeded"}}') is None
+        await manager.answered(incoming, sent, Outcome(400))
+        threads = await place.store.list_threads(tenant="t")
+        assert len(threads) == (1 if mode == "observe" else 0), "observed is recorded, off is not"
+
+    running(tmp_path, run)
+
+
+@pytest.mark.parametrize(
+    ("api", "field"),
+    [
+        ("openai_responses", {"previous_response_id": "resp_1"}),
+        ("openai_responses", {"conversation": "conv_1"}),
+        ("anthropic", {"context_management": {"edits": []}}),
+    ],
+)
+def test_history_the_provider_keeps_is_only_recorded(api: Api, field: dict[str, Any], tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        manager = place.manager(markers=True, background=False)
+        client = Client(api, extra=field)
+        long_talk(client, 12)
+        incoming = client.incoming()
+        sent = await manager.prepare(incoming)
+        assert sent.body is incoming.raw
+        assert await manager.refused(incoming, sent, 400, b'{"error":{"code":"context_length_exceeded"}}') is None
+        await manager.answered(incoming, sent, Outcome(200))
+        assert (await place.store.list_threads(tenant="t"))[0].messages == len(client.messages)
+
+    running(tmp_path, run)
+
+
+def test_a_summary_is_made_beside_the_conversation_and_used_when_it_is_time(tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        manager = place.manager()
+        client = Client("openai_chat")
+        long_talk(client, 5, 260)
+        sent = await answer(manager, client)
+        before = int(sent.told["x-everthread-tokens"].split("/")[0])
+        assert 0.8 * 4_000 <= before < 4_000, "between 80 % of the threshold and the threshold"
+        assert not sent.rewritten
+        await manager.settle()
+        [made] = place.of(Rewritten)
+        assert made.background
+        client.says("Short.")
+        assert not (await answer(manager, client)).rewritten, "not yet time"
+        client.says(words(700, "more"))
+        sent = await answer(place.manager(), client)
+        assert sent.rewritten, "another process uses it, too"
+        assert len(place.of(Rewritten)) == 1
+
+    running(tmp_path, run)
+
+
+def test_a_failing_summary_leaves_the_request_as_it_was(tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        client = Client("openai_chat")
+        long_talk(client, 12)
+        incoming = client.incoming()
+        sent = await place.manager(background=False, summarizer=ScriptedSummarizer(fails="no")).prepare(incoming)
+        assert sent.body is incoming.raw
+        assert place.of(events.CompactionFailed)
+
+    running(tmp_path, run)
+
+
+def clearing(client: Client, cleared: str) -> None:
+    for message in client.messages:
+        if message.get("role") == "tool" and len(message["content"]) > 500:
+            message["content"] = cleared
+
+
+def with_tools(turns: int = 10) -> Client:
+    client = Client("openai_chat")
+    for turn in range(turns):
+        client.says(f"Look at {turn}. {words(60, f'entry {turn}')}")
+        function = {"name": "terminal", "arguments": "{}"}
+        call = {"id": f"call_{turn}", "type": "function", "function": function}
+        thought = f"I think of {turn}."
+        client.messages.append(
+            {"role": "assistant", "content": None, "tool_calls": [call], "reasoning_content": thought}
+        )
+        client.returns(f"call_{turn}", words(400, f"line {turn}"))
+        client.messages.append({"role": "assistant", "content": f"Done {turn}."})
+    client.says("And now?")
+    return client
+
+
+def test_cleared_results_and_dropped_thinking_are_drift(tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        client = with_tools()
+        manager = place.manager(background=False)
+        first = await answer(manager, client)
+        [made] = place.of(Rewritten)
+        for message in client.messages[: made.covered]:
+            message.pop("reasoning_content", None)
+        clearing(client, "[Old tool result content cleared]")
+        client.says("Go on.")
+        client.says(words(2_500, "much"))
+        second = await manager.prepare(client.incoming())
+        assert second.rewritten
+        assert place.of(Drifted)
+        assert second.told["x-everthread-thread"] == first.told["x-everthread-thread"]
+        slices = [slice_body(sent.body, "openai_chat") for sent in (first, second)]
+        heads = [sliced.of(sliced.elements[1]) for sliced in slices]
+        assert SUMMARY_START in heads[0]
+        assert heads[1] == heads[0], "the same bytes stand for the part that drifted"
+
+    running(tmp_path, run)
+
+
+def test_another_result_is_another_conversation(tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        manager = place.manager(background=False)
+        client = with_tools()
+        first = await answer(manager, client)
+        other = with_tools()
+        clearing(other, words(400, "something else altogether"))
+        second = await answer(manager, other)
+        assert second.told["x-everthread-thread"] != first.told["x-everthread-thread"]
+        assert not place.of(Drifted)
+        assert b"line 3 item" not in second.body
+
+    running(tmp_path, run)
+
+
+def test_an_overflow_is_met_by_a_rewrite_and_the_limit_is_learnt(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with gate(tmp_path, window=100_000, served=8_000) as place:
+            assert place.provider is not None
+            client = Client("openai_chat")
+            long_talk(client, 14)
+            exchange = await ask(place.manager(), client, place.provider)
+            assert exchange.reply is not None, exchange.error
+            assert exchange.tries > 1
+            assert exchange.sent.rewritten
+            limit = await place.store.limit_for(place.provider.url, client.model)
+            assert limit is not None
+            assert limit.limit == 8_000
+            client.says("Once more.")
+            assert (await ask(place.manager(), client, place.provider)).tries == 1, "another process knows the limit"
+
+    asyncio.run(run())
+
+
+def test_a_request_that_cannot_be_made_to_fit_gets_its_error(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with gate(tmp_path, window=100_000, served=500) as place:
+            assert place.provider is not None
+            client = Client("openai_chat", system=words(6_000, "rule"))
+            long_talk(client, 10)
+            exchange = await ask(place.manager(), client, place.provider)
+            assert exchange.status == 400
+            assert "maximum context length" in exchange.error
+            assert exchange.tries <= 4
+
+    asyncio.run(run())
+
+
+def test_an_output_cap_that_is_too_large_is_lowered_and_nothing_else(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with gate(tmp_path, window=8_000) as place:
+            assert place.provider is not None
+            client = Client("anthropic", extra={"max_tokens": 7_990})
+            client.says(words(400, "entry"))
+            exchange = await ask(place.manager(), client, place.provider)
+            assert exchange.reply is not None, exchange.error
+            before, after = json.loads(exchange.incoming.body), json.loads(exchange.sent.body)
+            assert after["max_tokens"] < 7_990
+            assert {**after, "max_tokens": 7_990} == before
+            assert place.of(Rewritten) == []
+
+    asyncio.run(run())
+
+
+def test_other_errors_are_the_clients(tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        manager = place.manager()
+        client = Client("openai_chat")
+        client.says("Hi")
+        incoming = client.incoming()
+        sent = await manager.prepare(incoming)
+        error = b'{"error":{"message":"Rate limit reached: too many tokens per minute","code":"rate_limit_exceeded"}}'
+        assert await manager.refused(incoming, sent, 429, error) is None
+        assert await manager.refused(incoming, sent, 500, b"oops") is None
+
+    running(tmp_path, run)
+
+
+def test_claude_clients_without_marks_get_them(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with gate(tmp_path, window=200_000) as place:
+            assert place.provider is not None
+            manager = place.manager(markers=True)
+            client = Client("anthropic", system=words(3_000, "rule"), extra={"max_tokens": 500})
+            for turn in range(4):
+                client.says(words(600, f"entry {turn}"))
+                exchange = await ask(manager, client, place.provider)
+                assert exchange.reply is not None, exchange.error
+                assert exchange.sent.rewritten
+            last = place.provider.log[-1]
+            assert last.cached_tokens > 0.7 * last.prompt_tokens
+            assert "cache_control" not in json.dumps(client.messages)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("where", ["top", "block"])
+def test_a_client_that_sets_marks_keeps_its_own_way(where: str, tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        mark = {"type": "ephemeral"}
+        client = Client("anthropic", extra={"cache_control": mark} if where == "top" else {})
+        client.messages.append({"role": "user", "content": [{"type": "text", "text": "Hi"}]})
+        if where == "block":
+            client.messages[0]["content"][0]["cache_control"] = mark
+        incoming = client.incoming()
+        assert (await place.manager(markers=True).prepare(incoming)).body is incoming.raw
+
+    running(tmp_path, run)
+
+
+def test_marks_can_be_switched_off(tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        client = Client("anthropic")
+        client.says("Hi")
+        incoming = client.incoming()
+        assert (await place.manager(markers=False).prepare(incoming)).body is incoming.raw
+        assert (await place.manager(markers=True).prepare(incoming)).body != incoming.raw
+
+    running(tmp_path, run)
+
+
+def test_nearly_full_requests_are_held(tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        client = Client("openai_chat")
+        client.says("Hi")
+        manager = place.manager(enabled=False)
+        assert not (await manager.prepare(client.incoming())).hold
+        client.messages[-1]["content"] = words(7_000, "entry")
+        assert (await manager.prepare(client.incoming())).hold
+
+    running(tmp_path, run)
+
+
+def test_the_same_prefix_has_the_same_digests_whatever_follows() -> None:
+    client = with_tools()
+    pieces = [piece_of("openai_chat", value) for value in client.messages]
+    whole = history(pieces)
+    for length in range(1, len(pieces)):
+        part = history(pieces[:length])
+        assert part.digests == whole.digests[:length]
+        assert part.skeletons == whole.skeletons[:length]
