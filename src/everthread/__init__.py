@@ -11,6 +11,7 @@ The tree:
     stores/     where conversations live: SQLite, PostgreSQL
     session/    the heart: prepare, send, record; compaction, recovery, events
     agent/      a conversation whose model can do things: the tool loop, tools, memory, slash commands
+    gateway/    an HTTP service in front of a provider: faithful, and compacting where it must
     config      config.yaml
     compose     where the parts are put together
     lab/        a provider that can be told what to do
