@@ -11,8 +11,7 @@ from tests.session.served import KEY
 from tests.session.soak import soak
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_nothing_is_lost_doubled_or_unaccounted_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_nothing_is_lost_doubled_or_unaccounted_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY, "sk-lab")
-    done = asyncio.run(soak(tmp_path, seed=seed, turns=60))
+    done = asyncio.run(soak(tmp_path, seed=1, turns=60))
     assert sum(done[kind] for kind in ("send", "stream", "tools", "cancel", "compress", "undo", "restart")) == 60

@@ -148,7 +148,9 @@ async def test_a_store_from_before_lists_were_kept(kind: str, new_url: Callable[
         "DROP INDEX sessions_active_of_tenant",
         "DROP INDEX sessions_started",
         *(f"ALTER TABLE sessions DROP COLUMN {column}" for column in ("active", "said", "said_tokens")),
-        "DELETE FROM schema_version WHERE number = 4",
+        "DROP TABLE links",
+        "DROP TABLE rewrites",
+        "DELETE FROM schema_version WHERE number >= 4",
     )
     after = open_store(url)
     assert {row.first.id for row in rows} == {session.id, empty.id}
