@@ -58,3 +58,14 @@ def test_a_list_that_was_given_out_can_be_changed() -> None:
     first["messages"][0]["role"] = "system"
     first["messages"][1]["content"].append({"type": "text", "text": "More."})
     assert encode_request(request, written=written) == kept
+
+
+@pytest.mark.parametrize("calls", [None, [], [None], [{}]])
+def test_where_nothing_is_sure_everything_is_written_anew(calls: Any) -> None:
+    """One voice all along, and calls that are none: no place to cut."""
+    mute = {"role": "assistant", "content": None, "tool_calls": calls}
+    history: list[Any] = [{"role": "user", "content": f"Say {index}."} for index in range(200)]
+    history[100] = mute
+    written, request = Written(), Request("claude-sonnet-4-5", history)
+    assert encode_request(request, written=written) == encode_request(request)
+    assert not written.messages

@@ -61,8 +61,9 @@ def _sure_role(message: Message) -> str:
     """Who speaks on the wire, where it is sure at a glance that the message adds something to it."""
     if message["role"] == "tool":
         return "user"
-    calls = message.get("tool_calls")
-    if message["role"] == "assistant" and isinstance(calls, list) and "function" in calls[0] and len(message) == 3:
+    calls: Any = message.get("tool_calls")
+    called = isinstance(calls, list) and len(message) == 3 and calls and isinstance(calls[0], dict)
+    if message["role"] == "assistant" and called and "function" in calls[0]:
         return "assistant"
     plain = _plain_piece(message)
     return plain.role if plain else ""
