@@ -9,8 +9,9 @@ from typing import Any
 from everthread import Agent
 from everthread.agent.base import ToolContext
 from everthread.agent.limits import RECALL_CHARS
-from everthread.agent.tools.recall import Recall, clear_part
+from everthread.agent.tools.recall import MARGIN, Recall
 from everthread.core.messages import text_of
+from everthread.core.redaction import redact_part
 from everthread.session.events import CompactionDone, OutputStored
 from everthread.testing import ScriptedModel
 from tests.agent.setting import Place, calls, place, results, run, saying
@@ -128,7 +129,7 @@ def test_secrets_are_taken_out_wherever_a_part_begins(tmp_path: Path) -> None:
     for start in range(at - 30, at + len(TOKEN) + 5, 3):
         for end in (at + 10, at + len(TOKEN), len(text)):
             if start < end:
-                part = clear_part(text, start, end)
+                part = redact_part(text, start, end, margin=MARGIN)
                 assert not any(TOKEN[n : n + 8] in part for n in range(len(TOKEN) - 8)), (start, end)
 
     async def talk() -> None:

@@ -16,6 +16,7 @@ from everthread.core.caching import (
     caching_line,
     last_marker,
     mark_system,
+    marks_begin,
     shared_prefix,
     without_cache_control,
 )
@@ -449,3 +450,13 @@ def test_real_requests_extend_each_other() -> None:
         for older, newer in pairwise(requests):
             newer_marked = Request("m", apply_cache_control(newer.messages), None, newer.tools)
             assert str(shared_prefix(older, newer_marked)).startswith("extends")
+
+
+def test_marks_begin_near_the_end_or_where_the_last_call_had_its_last_one() -> None:
+    history = [{"role": "user", "content": str(number)} for number in range(30)]
+    for previous in (None, 3, 29):
+        begin = marks_begin(len(history), previous)
+        marked = apply_cache_control(history, previous=previous)
+        first = next(at for at, message in enumerate(marked) if message != history[at])
+        assert 0 <= begin <= first
+    assert marks_begin(2, None) == 0

@@ -15,6 +15,7 @@ from everthread.core.messages import (
     part_text,
     parts_of,
     results_of,
+    strings_in,
     text_of,
     with_content,
 )
@@ -97,3 +98,9 @@ def test_images_are_found_inside_results_too() -> None:
     content = [image, {"type": "tool_result", "content": [image, "x"]}, {"type": "text", "text": "a"}, "x"]
     assert list(images_in(content)) == [image, image]
     assert list(images_in("text")) == []
+
+
+def test_the_strings_of_parsed_json_come_in_order() -> None:
+    value = {"a": ["b", {"c": "d"}, 3, None], "e": "f"}
+    assert list(strings_in(value)) == ["b", "d", "f"]
+    assert list(strings_in(value, keys=True)) == ["a", "e", "b", "c", "d", "f"]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from everthread.core.credentials import Says, is_published, rules, says
 from everthread.core.entropy import is_random, is_sequence, shannon
-from everthread.core.redaction import MARK, Secret, find_secrets, redact, redact_value
+from everthread.core.redaction import MARK, Secret, find_secrets, redact, redact_part, redact_value
 from tests.shared_data import shared
 
 BASE62 = ascii_letters + digits
@@ -523,3 +523,12 @@ def test_recall_and_false_positives_on_the_shared_half() -> None:
 
 def _plain(encoded: str) -> str:
     return base64.b64decode(encoded).decode("utf-8", "replace")
+
+
+def test_a_part_that_begins_or_ends_inside_a_secret_shows_nothing_of_it() -> None:
+    token = "ghp_" + "a1B2c3D4e5" * 4
+    text = f"before {token} between {token} after"
+    first, second = text.index(token), text.rindex(token)
+    part = redact_part(text, first + 10, second + 10, margin=200)
+    assert part == f"{MARK} between {MARK}"
+    assert redact_part(text, 0, 6, margin=200) == "before"

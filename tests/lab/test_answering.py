@@ -68,4 +68,4 @@ def test_garbage_is_refused_in_the_protocols_form(body: Any, protocol: Protocol)
     if outgoing.status != 200:
         assert json.loads(outgoing.body)["error"]["message"] == record.error
     elif outgoing.events is None:
-        assert protocol.decode_reply(json.loads(outgoing.body)).message["role"] == "assistant"
+        assert protocol.codec.decode_reply(json.loads(outgoing.body)).message["role"] == "assistant"

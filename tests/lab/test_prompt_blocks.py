@@ -53,7 +53,7 @@ CHAT_BODY: dict[str, Any] = {
 
 
 def read(protocol: Protocol, body: dict[str, Any]) -> Prompt:
-    return PromptReader(body["model"]).read(protocol.api, protocol.decode_request(body), body)
+    return PromptReader(body["model"]).read(protocol.api, protocol.codec.decode_request(body), body)
 
 
 def test_tools_then_system_then_messages_each_block_in_its_place() -> None:
@@ -81,12 +81,12 @@ def test_tools_then_system_then_messages_each_block_in_its_place() -> None:
     ],
 )
 def test_the_tokens_are_those_of_the_request(protocol: Protocol, body: dict[str, Any]) -> None:
-    request = protocol.decode_request(body)
+    request = protocol.codec.decode_request(body)
     counter = TokenCounter(body["model"])
     expected = counter.request(request.messages, system=request.system, tools=request.tools)
     reader = PromptReader(body["model"])
     for _ in range(2):
-        prompt = reader.read(protocol.api, protocol.decode_request(copy.deepcopy(body)), body)
+        prompt = reader.read(protocol.api, protocol.codec.decode_request(copy.deepcopy(body)), body)
         assert prompt.tokens == expected
         assert all(block.tokens >= 0 for block in prompt.blocks)
 

@@ -142,11 +142,11 @@ def test_a_stream_in_pieces_says_the_same(
         "reasoning_content": thinking,
         "tool_calls": [{"id": "c1", "type": "function", "function": function}],
     }
-    reply = protocol.decode_reply(protocol.encode_reply(Reply(message, "tool_calls", model="m", id="r")))
+    reply = protocol.codec.decode_reply(protocol.codec.encode_reply(Reply(message, "tool_calls", model="m", id="r")))
     whole, pieces = DECODERS[protocol.api](), DECODERS[protocol.api]()
-    for event in protocol.encode_stream(reply):
+    for event in protocol.codec.encode_stream(reply):
         whole.feed(event)
-    events = list(in_pieces(protocol.encode_stream(reply)))
+    events = list(in_pieces(protocol.codec.encode_stream(reply)))
     deltas = [delta for event in events for delta in pieces.feed(event)]
     assert openai_chat.encode_messages([pieces.reply().message]) == openai_chat.encode_messages([whole.reply().message])
     assert all(len(delta.text) <= 24 for delta in deltas if delta.kind == "text")

@@ -24,6 +24,8 @@ Where = Literal["tools", "system", "messages"]
 LOOKBACK = 20
 """How many blocks before a mark the provider looks for an earlier cached prefix."""
 
+_NEAR_END = 60
+"""More messages than a client adds between two calls: marks stand among the last of them."""
 _DEEPEST_MARKER = 16
 """No protocol nests blocks deeper than this."""
 
@@ -45,6 +47,15 @@ def apply_cache_control(
     for index in _breakpoints(marked, previous):
         marked[index] = _mark_message(marked[index], ttl, native_anthropic=native_anthropic)
     return marked
+
+
+def marks_begin(count: int, previous: int | None) -> int:
+    """From which of so many messages on marks can stand; `previous` is where the last call had its last one.
+
+    Whoever knows that the messages before carry none need not look at them.
+    """
+    end = count - _NEAR_END
+    return max(0, end if previous is None else min(previous, end))
 
 
 def mark_system(system: System, *, ttl: str = "5m") -> System:

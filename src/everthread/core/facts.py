@@ -19,7 +19,7 @@ from everthread.core.errorlines import error_lines
 from everthread.core.figures import figures
 from everthread.core.lookalikes import lookalikes
 from everthread.core.mentions import ERROR, HASH, IDENTIFIER, PATH, URL, VALUE, mentions
-from everthread.core.messages import Call, Messages, calls_of, results_of, text_of
+from everthread.core.messages import Call, Messages, calls_of, results_of, strings_in, text_of
 from everthread.core.notes import notes
 from everthread.core.outcomes import counts_tests, exit_code, leading_error, unwrap
 from everthread.core.rules import Rule, active_rules, rules_of_message, settled
@@ -194,7 +194,7 @@ def _of_call(call: Call) -> Iterator[Fact]:
         yield Fact(COMMAND, action.target[:MAX_ARGUMENT], ASSISTANT)
     elif action.kind in ("read", "write", "patch", "list"):
         yield Fact(PATH, action.target.removeprefix("./"), ASSISTANT)
-    for text in islice(_strings(call.parsed), MAX_ARGUMENTS):
+    for text in islice(strings_in(call.parsed), MAX_ARGUMENTS):
         if _ID.fullmatch(text):
             yield Fact(IDENTIFIER, text, ASSISTANT, held=True)
         elif len(text) <= MAX_ARGUMENT:
@@ -277,19 +277,6 @@ def _line(text: str, place: int) -> str:
     start = max(text.rfind("\n", max(0, place - QUOTE), place) + 1, place - QUOTE // 2)
     end = text.find("\n", place, start + QUOTE)
     return text[start : end if end >= 0 else start + QUOTE].strip()
-
-
-def _strings(value: Any) -> Iterator[str]:
-    """Every string in parsed arguments."""
-    pending = [value]
-    while pending:
-        item = pending.pop()
-        if isinstance(item, str):
-            yield item
-        elif isinstance(item, dict):
-            pending += reversed(item.values())
-        elif isinstance(item, list):
-            pending += reversed(item)
 
 
 def _bounded(text: str) -> tuple[str, int]:

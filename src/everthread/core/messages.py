@@ -206,6 +206,20 @@ def json_value(text: str) -> Any:
         return None
 
 
+def strings_in(value: Any, *, keys: bool = False) -> Iterator[str]:
+    """Every string in parsed JSON, in order; with `keys`, the names of an object before its values."""
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, dict):
+            pending += reversed(item.values())
+            pending += reversed(item) if keys else ()
+        elif isinstance(item, list):
+            pending += reversed(item)
+
+
 def json_text(value: Any) -> str:
     """A call's arguments as text, whether they were written as text or as the value itself."""
     if isinstance(value, str):

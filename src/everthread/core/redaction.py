@@ -54,6 +54,18 @@ def redact(text: str) -> str:
     return text
 
 
+def redact_part(text: str, start: int, end: int, *, margin: int) -> str:
+    """A part of a text without secrets. So many characters around it are read too: one may begin or end there."""
+    before = max(0, start - margin)
+    shown, at = [], start
+    for secret in find_secrets(text[before : end + margin]):
+        first, last = before + secret.start, before + secret.end
+        if last > start and first < end:
+            shown += [text[at:first], MARK]
+            at = last
+    return "".join([*shown, text[at:end]])
+
+
 def find_secrets(text: str) -> list[Secret]:
     """Every secret, in order, none overlapping."""
     if not isinstance(text, str):

@@ -13,13 +13,7 @@ from typing import Any
 from everthread.core.exchange import Api, Request
 from everthread.core.messages import Message
 from everthread.gateway.slicing import LIST_FIELD, Element, Sliced, spliced, written
-from everthread.wire import anthropic, openai_chat, openai_responses
-
-_CODECS: dict[Api, Any] = {
-    "openai_chat": openai_chat,
-    "openai_responses": openai_responses,
-    "anthropic": anthropic,
-}
+from everthread.wire.codecs import CODECS
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +27,18 @@ class Cover:
 
 def decoded(api: Api, values: Sequence[Any], model: str) -> list[Message]:
     """Wire messages in core form."""
-    messages: list[Message] = _CODECS[api].decode_messages(list(values), model=model)
-    return messages
+    return CODECS[api].decode_messages(list(values), model=model)
 
 
 def encoded(api: Api, messages: Sequence[Message], model: str) -> list[Any]:
-    wire: list[Any] = _CODECS[api].encode_messages(list(messages), model=model)
-    return wire
+    return CODECS[api].encode_messages(list(messages), model=model)
 
 
 def frame_of(api: Api, sliced: Sliced, leading: Sequence[Element]) -> Request:
     """The request without its messages: model, system prompt and tools, in core form."""
     field = LIST_FIELD[api]
     body = {**sliced.fields, field: [element.value for element in leading]}
-    request: Request = _CODECS[api].decode_request(body)
-    return request
+    return CODECS[api].decode_request(body)
 
 
 def cover(api: Api, compacted: Sequence[Message], sent: Sequence[Any], model: str, *, most: int) -> Cover:

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from everthread.core.caching import apply_cache_control, cache_route, mark_system, without_cache_control
+from everthread.core.caching import apply_cache_control, cache_route, mark_system, marks_begin, without_cache_control
 from everthread.core.exchange import Api
 from everthread.core.messages import SYSTEM_ROLES, parts_of
 from everthread.gateway.slicing import written
-
-_NEAR = 60
-"""Marks are set near the end only."""
 
 
 def takes_marks(api: Api, model: str, upstream: str, text: str) -> bool:
@@ -31,7 +28,7 @@ def marked_system(system: Any, ttl: str) -> str | None:
 
 def marked_messages(api: Api, values: Sequence[Any], ttl: str, previous: int | None) -> dict[int, str]:
     """The messages that get a mark, as text by their place. `previous`: where the last request had its last one."""
-    start = max(0, len(values) - _NEAR if previous is None else min(previous, len(values) - _NEAR))
+    start = marks_begin(len(values), previous)
     leading = [value for value in values[:start] if value.get("role") in SYSTEM_ROLES][:1]
     near = [*leading, *values[start:]]
     shift = start - len(leading)

@@ -9,7 +9,7 @@ from everthread.core.overflow import ErrorVerdict, classify_error
 from everthread.gateway.base import Outgoing
 from everthread.gateway.turns import Turn
 from everthread.session import events
-from everthread.session.recovery import ATTEMPTS, MOST_CAPS, SMALLEST_CAP
+from everthread.session.recovery import ATTEMPTS, MOST_CAPS, TOO_LARGE, harder, output_room
 
 if TYPE_CHECKING:
     from everthread.gateway.managing import ProxyManager
@@ -27,7 +27,7 @@ class Recovery:
         verdict = classify_error(status=status, body=body.decode("utf-8", "replace"))
         if verdict.kind == "max_tokens_too_large" and self._lower_cap(verdict):
             return self.manager.send(self.turn)
-        if verdict.kind not in ("prompt_too_long", "max_tokens_too_large", "payload_too_large"):
+        if verdict.kind not in TOO_LARGE:
             return None
         if not self.manager.setup.options.enabled or self.turn.sliced.single:
             return None
@@ -37,14 +37,10 @@ class Recovery:
 
     def _lower_cap(self, verdict: ErrorVerdict) -> bool:
         """A smaller answer for this call; history and window stay as they are."""
-        turn, room = self.turn, verdict.available_output
-        if room is None and verdict.context_limit and verdict.input_tokens:
-            room = verdict.context_limit - verdict.input_tokens
-        if room is None:
-            asked = turn.cap or turn.asked_output
-            room = asked // 2 if asked else SMALLEST_CAP - 1
+        turn = self.turn
+        room = output_room(verdict, turn.cap or turn.asked_output)
         turn.caps += 1
-        if room < SMALLEST_CAP or turn.caps > MOST_CAPS:
+        if room is None or turn.caps > MOST_CAPS:
             return False
         turn.cap = room
         self._tell("max_tokens_too_large", turn.caps, f"asked for at most {room:,} tokens of output")
@@ -59,7 +55,7 @@ class Recovery:
         while turn.compactions < len(ATTEMPTS):
             strength = ATTEMPTS[turn.compactions]
             turn.compactions += 1
-            self._tell(verdict.kind, turn.compactions, f"compaction, {strength.name.lower().replace('_', ' ')}")
+            self._tell(verdict.kind, turn.compactions, harder(strength))
             tokens = verdict.input_tokens or max(manager.tokens(turn, turn.used), turn.window)
             made = await manager.compact(turn, strength, tokens)
             if made is not None:

@@ -6,37 +6,19 @@ import json
 import logging
 import zlib
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from everthread.core.exchange import Api, Reply, StreamDelta
 from everthread.core.usage import CanonicalUsage, normalize_usage
 from everthread.errors import WireError
 from everthread.gateway.access import Refused
 from everthread.gateway.encodings import decoder
-from everthread.wire import anthropic, openai_chat, openai_chat_stream, openai_responses, openai_responses_stream
-from everthread.wire.sse import SseEvent, SseParser
+from everthread.wire.codecs import CODECS
+from everthread.wire.sse import SseParser
 
 _LOG = logging.getLogger("everthread.gateway")
 
 
-class _Stream(Protocol):
-    def __init__(self, *, model: str | None = None) -> None: ...
-
-    def feed(self, event: SseEvent) -> list[StreamDelta]: ...
-
-    def reply(self) -> Reply: ...
-
-
-_REPLIES = {
-    "openai_chat": openai_chat.decode_reply,
-    "openai_responses": openai_responses.decode_reply,
-    "anthropic": anthropic.decode_reply,
-}
-_STREAMS: dict[Api, type[_Stream]] = {
-    "openai_chat": openai_chat_stream.StreamDecoder,
-    "openai_responses": openai_responses_stream.StreamDecoder,
-    "anthropic": anthropic.StreamDecoder,
-}
 _MOST = 64 * 1024 * 1024
 
 
@@ -49,7 +31,7 @@ class Tap:
         self._decoder = decoder(headers.get("content-encoding", ""), _MOST) if status < 300 else None
         self.streams = headers.get("content-type", "").startswith("text/event-stream")
         self._parser = SseParser()
-        self._stream = _STREAMS[api](model=model)
+        self._stream = CODECS[api].stream_decoder(model=model)
         self._pieces: list[bytes] = []
         self._heard = False
 
@@ -75,7 +57,7 @@ class Tap:
             if self.streams:
                 return self._stream.reply() if self._heard else None
             body: Any = json.loads(b"".join(self._pieces))
-            return _REPLIES[self._api](body, model=self._model)
+            return CODECS[self._api].decode_reply(body, model=self._model)
         except (WireError, ValueError, RecursionError) as error:
             self._give_up(error)
             return None

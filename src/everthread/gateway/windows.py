@@ -7,7 +7,7 @@ from everthread.gateway.setup import ManagerSetup
 from everthread.gateway.turns import Turn
 from everthread.models.window import window_headers
 from everthread.session.events import LimitLearnt
-from everthread.session.recovery import USUAL_WINDOWS
+from everthread.session.recovery import lower_window
 
 _FRESH = 30.0
 """Seconds until the store is asked again what other processes learnt."""
@@ -44,7 +44,7 @@ class Windows:
             turn.window = limit
             tell(LimitLearnt(thread, turn.model, limit, "the provider stated it", stored=True))
         elif limit is None:
-            lower = next((window for window in USUAL_WINDOWS if window < turn.window), None)
+            lower = lower_window(turn.window)
             if lower is not None:
                 turn.memory.guessed = turn.window = lower
                 tell(LimitLearnt(thread, turn.model, lower, "a guess: the provider stated no limit", stored=False))

@@ -90,7 +90,7 @@ class Answering:
         if name not in self._models:
             return checks.unknown_model(protocol.api, name)
         try:
-            request = protocol.decode_request(record.body)
+            request = protocol.codec.decode_request(record.body)
         except WireError as error:
             return refusal(protocol.api, 400, f"Invalid request: {error}")
         record.request = request
@@ -135,11 +135,11 @@ class Answering:
             reply = replace(reply, usage=None)
         record.usage = reply.usage
         if not record.stream:
-            body = protocol.encode_reply(reply)
+            body = protocol.codec.encode_reply(reply)
             if fault and fault.kind == "empty":
                 body[protocol.content] = []
             return Outgoing(200, json.dumps(body).encode(), fault=fault)
-        events = list(protocol.encode_stream(reply))
+        events = list(protocol.codec.encode_stream(reply))
         if fault and fault.kind == "empty":
             events = emptied(events)
         sent = [encode(event) for event in in_pieces(events)]

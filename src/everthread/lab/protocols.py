@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from everthread.core.exchange import Api, Reply, Request
+from everthread.core.exchange import Api
 from everthread.lab.prompt_cache import CacheUse
-from everthread.wire import anthropic, openai_chat, openai_chat_stream, openai_responses, openai_responses_stream
-from everthread.wire.sse import SseEvent
+from everthread.wire.codecs import CODECS, Codec
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +21,12 @@ class Protocol:
     """The fields that limit the output; the first that is there counts."""
     content: str
     """The field a reply's substance is in."""
-    decode_request: Callable[[Mapping[str, Any]], Request]
-    decode_reply: Callable[[Mapping[str, Any]], Reply]
-    encode_reply: Callable[[Reply], dict[str, Any]]
-    encode_stream: Callable[[Reply], Iterator[SseEvent]]
     usage: Callable[[CacheUse, int, int], dict[str, Any]]
     """The usage object from what became of the prompt, the output and the reasoning in it."""
+
+    @property
+    def codec(self) -> Codec:
+        return CODECS[self.api]
 
     def cap(self, body: Mapping[str, Any]) -> int | None:
         """How many tokens the reply may have, as asked."""
@@ -72,10 +71,6 @@ CHAT = Protocol(
     prefix="chatcmpl-lab",
     caps=("max_completion_tokens", "max_tokens"),
     content="choices",
-    decode_request=openai_chat.decode_request,
-    decode_reply=openai_chat.decode_reply,
-    encode_reply=openai_chat.encode_reply,
-    encode_stream=openai_chat_stream.encode_stream,
     usage=_chat_usage,
 )
 RESPONSES = Protocol(
@@ -84,10 +79,6 @@ RESPONSES = Protocol(
     prefix="resp_lab",
     caps=("max_output_tokens",),
     content="output",
-    decode_request=openai_responses.decode_request,
-    decode_reply=openai_responses.decode_reply,
-    encode_reply=openai_responses.encode_reply,
-    encode_stream=openai_responses_stream.encode_stream,
     usage=_responses_usage,
 )
 ANTHROPIC = Protocol(
@@ -96,10 +87,6 @@ ANTHROPIC = Protocol(
     prefix="msg_lab",
     caps=("max_tokens",),
     content="content",
-    decode_request=anthropic.decode_request,
-    decode_reply=anthropic.decode_reply,
-    encode_reply=anthropic.encode_reply,
-    encode_stream=anthropic.encode_stream,
     usage=_anthropic_usage,
 )
 PROTOCOLS = (CHAT, RESPONSES, ANTHROPIC)

@@ -46,12 +46,12 @@ def with_usage(reply: Reply, protocol: Protocol, use: CacheUse, counter: TokenCo
 
     `thoughts` are reasoning tokens besides those of the reasoning shown.
     """
-    body = protocol.encode_reply(replace(reply, message=_with_thoughts(reply.message, protocol.api, reply.id)))
+    body = protocol.codec.encode_reply(replace(reply, message=_with_thoughts(reply.message, protocol.api, reply.id)))
     if reply.usage is None:
         reasoning = _reasoning_tokens(reply.message, counter) + thoughts
         output = reasoning + _said_tokens(reply.message, counter)
         body["usage"] = protocol.usage(use, output, reasoning)
-    return protocol.decode_reply(body)
+    return protocol.codec.decode_reply(body)
 
 
 def reasoned_items(reply: Reply) -> dict[str, str]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from everthread.core.exchange import Api, Reply, Request
-from everthread.models.http import HttpModel, StreamDecoder
+from everthread.models.http import HttpModel
 from everthread.models.openai_chat import NO_KEY
 from everthread.models.output_cap import host_of, output_cap, own_cap, with_output_cap
 from everthread.wire import anthropic as wire
+from everthread.wire.codecs import StreamDecoder
 
 if TYPE_CHECKING:
     import httpx2

@@ -12,13 +12,14 @@ import contextlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from everthread.core.exchange import Api, Reply, Request, StreamDelta
 from everthread.core.messages import text_of
 from everthread.errors import ModelError, WireError
 from everthread.models import failures
 from everthread.models.failures import Route
+from everthread.wire.codecs import StreamDecoder
 from everthread.wire.sse import SseEvent, SseParser
 
 if TYPE_CHECKING:
@@ -32,14 +33,6 @@ READ_SECONDS = 600.0
 _DRAIN_SECONDS = 0.2
 
 _LAST_EVENTS = frozenset({"[DONE]", "message_stop"})
-
-
-class StreamDecoder(Protocol):
-    """What each codec's decoder offers."""
-
-    def feed(self, event: SseEvent | Mapping[str, Any]) -> list[StreamDelta]: ...
-
-    def reply(self) -> Reply: ...
 
 
 class HttpModel(ABC):

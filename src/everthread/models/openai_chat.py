@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from everthread.core.exchange import Api, Reply, Request
-from everthread.models.http import HttpModel, StreamDecoder
+from everthread.models.http import HttpModel
 from everthread.models.output_cap import output_cap, with_output_cap
 from everthread.wire import openai_chat, openai_chat_stream
+from everthread.wire.codecs import StreamDecoder
 
 if TYPE_CHECKING:
     import httpx2

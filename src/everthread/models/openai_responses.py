@@ -6,10 +6,11 @@ import re
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from everthread.core.exchange import Api, Reply, Request
-from everthread.models.http import HttpModel, StreamDecoder
+from everthread.models.http import HttpModel
 from everthread.models.openai_chat import open_client
 from everthread.models.output_cap import output_cap, with_output_cap
 from everthread.wire import openai_responses, openai_responses_stream
+from everthread.wire.codecs import StreamDecoder
 
 if TYPE_CHECKING:
     import httpx2

@@ -31,6 +31,30 @@ BIG_RESULT = 4_000
 """Characters; where bytes are the trouble, results beyond this are stored and cited."""
 
 
+TOO_LARGE = frozenset({"prompt_too_long", "max_tokens_too_large", "payload_too_large"})
+"""The kinds of refusal a smaller request may mend."""
+
+
+def output_room(verdict: ErrorVerdict, asked: int | None) -> int | None:
+    """The output cap to try next, after one that was too large; None where too little is left to be of use."""
+    room = verdict.available_output
+    if room is None and verdict.context_limit and verdict.input_tokens:
+        room = verdict.context_limit - verdict.input_tokens
+    if room is None:
+        room = asked // 2 if asked else 0
+    return room if room >= SMALLEST_CAP else None
+
+
+def lower_window(window: int) -> int | None:
+    """The next usual window below this one: a guess where the provider states no limit."""
+    return next((usual for usual in USUAL_WINDOWS if usual < window), None)
+
+
+def harder(strength: Strength) -> str:
+    """What is done at this strength, in words."""
+    return f"compaction, {strength.name.lower().replace('_', ' ')}"
+
+
 @dataclass(slots=True)
 class Recovery:
     """What was tried for one request."""
@@ -47,7 +71,7 @@ class Recovery:
         verdict = classify_error(error)
         if verdict.kind == "max_tokens_too_large" and self._lower_cap(verdict, sent):
             return
-        if verdict.kind not in ("prompt_too_long", "max_tokens_too_large", "payload_too_large"):
+        if verdict.kind not in TOO_LARGE:
             raise error
         if not self.live.setup.options.enabled:
             raise ContextOverflowError(
@@ -63,14 +87,9 @@ class Recovery:
 
     def _lower_cap(self, verdict: ErrorVerdict, sent: Request | None) -> bool:
         """A smaller answer for this call; history and window stay as they are."""
-        room = verdict.available_output
-        if room is None and verdict.context_limit and verdict.input_tokens:
-            room = verdict.context_limit - verdict.input_tokens
-        if room is None:
-            asked = self.cap or (output_cap(sent) if sent else None)
-            room = asked // 2 if asked else SMALLEST_CAP - 1
+        room = output_room(verdict, self.cap or (output_cap(sent) if sent else None))
         self.caps += 1
-        if room < SMALLEST_CAP or self.caps > MOST_CAPS:
+        if room is None or self.caps > MOST_CAPS:
             return False
         self.cap = room
         self._tell("max_tokens_too_large", self.caps, f"asked for at most {room:,} tokens of output")
@@ -91,7 +110,7 @@ class Recovery:
                 events.LimitLearnt(live.session.id, live.route.name, limit, "the provider stated it", stored=True)
             )
         elif limit is None:
-            lower = next((window for window in USUAL_WINDOWS if window < live.window), None)
+            lower = lower_window(live.window)
             if lower is not None:
                 live.fit(lower)
                 live.emit(
@@ -116,8 +135,7 @@ class Recovery:
         while self.compactions < len(ATTEMPTS):
             strength = ATTEMPTS[self.compactions]
             self.compactions += 1
-            action = f"compaction, {strength.name.lower().replace('_', ' ')}"
-            self._tell(verdict.kind, self.compactions, action)
+            self._tell(verdict.kind, self.compactions, harder(strength))
             try:
                 made = await draft(live, reason="overflow", strength=strength, tokens=verdict.input_tokens)
             except EverthreadError as failure:

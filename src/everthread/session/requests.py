@@ -6,23 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from everthread.core.caching import apply_cache_control, mark_system
+from everthread.core.caching import apply_cache_control, mark_system, marks_begin
 from everthread.core.exchange import Api, Reply, Request
 from everthread.core.messages import Message
 from everthread.models.output_cap import cap_field
 from everthread.session.events import RequestReady
 from everthread.session.live import Live
 from everthread.session.prompt import as_sent
-from everthread.wire import anthropic, openai_chat, openai_chat_stream, openai_responses, openai_responses_stream
 from everthread.wire.anthropic.writing import Written
-
-_NEAR = 60
-"""Marks are set on the last messages only; those further back carry none."""
-_CODECS: dict[Api, Any] = {
-    "openai_chat": openai_chat,
-    "openai_responses": openai_responses,
-    "anthropic": anthropic,
-}
+from everthread.wire.codecs import CODECS
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +33,8 @@ class Prepared:
     @property
     def body(self) -> dict[str, Any]:
         """The JSON body in the protocol of the model: `client.chat.completions.create(**prepared.body)`."""
-        if self.api == "anthropic":
-            return anthropic.encode_request(self.request, written=self.written)
-        body: dict[str, Any] = _CODECS[self.api].encode_request(self.request)
-        return body
+        before = {"written": self.written} if self.api == "anthropic" else {}
+        return CODECS[self.api].encode_request(self.request, **before)
 
 
 def build(live: Live, injected: Sequence[Message] = (), *, cap: int | None = None) -> Prepared:
@@ -72,13 +62,11 @@ def decode(response: Any, *, api: Api, model: str) -> Reply:
     if isinstance(response, Reply):
         return response
     if isinstance(response, list | tuple):
-        decoder = _stream_decoder(api, model)
+        decoder = CODECS[api].stream_decoder(model=model)
         for chunk in response:
             decoder.feed(_json(chunk))
-        whole: Reply = decoder.reply()
-        return whole
-    reply: Reply = _CODECS[api].decode_reply(_json(response), model=model)
-    return reply
+        return decoder.reply()
+    return CODECS[api].decode_reply(_json(response), model=model)
 
 
 def _json(value: Any) -> Any:
@@ -87,18 +75,10 @@ def _json(value: Any) -> Any:
     return dump(mode="json", exclude_unset=True) if callable(dump) else value
 
 
-def _stream_decoder(api: Api, model: str) -> Any:
-    if api == "anthropic":
-        return anthropic.StreamDecoder(model=model)
-    if api == "openai_responses":
-        return openai_responses_stream.StreamDecoder(model=model)
-    return openai_chat_stream.StreamDecoder(model=model)
-
-
 def _marked(live: Live) -> list[Message]:
     """The messages with marks on the last three, and where the last request had its last one if that is far back."""
     bodies, previous = live.bodies, live.marked
-    start = max(0, len(bodies) - _NEAR if previous is None else min(previous, len(bodies) - _NEAR))
+    start = marks_begin(len(bodies), previous)
     near = apply_cache_control(
         bodies[start:],
         ttl=live.setup.options.cache_ttl,

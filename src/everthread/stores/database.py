@@ -28,8 +28,6 @@ class Dialect:
     """Ends a SELECT whose rows are about to be changed."""
     share: str
     """Ends a SELECT whose rows must stay as they are until the transaction ends."""
-    skip_locked: str
-    """Ends a SELECT of work to take: rows another process has taken are passed over."""
     new_ids: str
     """A SELECT of so many (`?`) ids nobody has, in order, for the table `{0}`."""
     day: str

@@ -17,7 +17,6 @@ DIALECT = Dialect(
     now="extract(epoch FROM clock_timestamp())::double precision",
     lock="FOR UPDATE",
     share="FOR SHARE",
-    skip_locked="FOR UPDATE SKIP LOCKED",
     new_ids="SELECT nextval(pg_get_serial_sequence('{0}', 'id')) FROM generate_series(1, ?)",
     day="to_char(to_timestamp({0}) AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
 )

@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 
-from everthread.core.redaction import MARK, find_secrets
+from everthread.core.redaction import redact_part
 
 LENGTH = 160
 BEFORE = LENGTH // 4
@@ -29,7 +29,8 @@ def snippet(text: str, words: Sequence[Sequence[str]], *, goes_before: bool = Fa
     centre = places[best] if places else best
     start = max(0, min(centre - BEFORE, len(text) - LENGTH))
     end = start + LENGTH
-    shown = _redacted(text, start, end)
+    # What is indexed holds no secrets; this looks once more, with the rules of today.
+    shown = redact_part(text, start, end, margin=CONTEXT)
     return ("…" if start or goes_before else "") + " ".join(shown.split()) + ("…" if end < len(text) else "")
 
 
@@ -58,15 +59,3 @@ def _folded(text: str) -> tuple[str, list[int] | None]:
         return folded, None
     parts = [(match.start(), unicodedata.normalize("NFKC", match[0]).casefold()) for match in _CLUSTER.finditer(text)]
     return "".join(part for _, part in parts), [start for start, part in parts for _ in part]
-
-
-def _redacted(text: str, start: int, end: int) -> str:
-    """The part without secrets. What is indexed holds none; this looks once more, with the rules of today."""
-    before = max(0, start - CONTEXT)
-    shown, at = [], start
-    for secret in find_secrets(text[before : end + CONTEXT]):
-        first, last = before + secret.start, before + secret.end
-        if last > start and first < end:
-            shown += [text[at:first], MARK]
-            at = last
-    return "".join([*shown, text[at:end]])

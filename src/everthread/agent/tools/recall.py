@@ -11,7 +11,7 @@ from everthread.agent.limits import RECALL_CHARS
 from everthread.agent.slash.base import moment
 from everthread.agent.tools import arguments as given
 from everthread.core.messages import calls_of
-from everthread.core.redaction import MARK, find_secrets
+from everthread.core.redaction import redact_part
 from everthread.errors import InputError, UnknownIdError
 from everthread.session.conversation import Conversation
 from everthread.stores.base import Hit, SearchQuery, StoredMessage
@@ -125,7 +125,7 @@ def _around(text: str, hit: Hit) -> str:
         return hit.snippet
     spare = max(0, EXCERPT - (found.end() - found.start())) // 2
     start, end = max(0, found.start() - spare), min(len(text), found.end() + spare)
-    return f"{'…' if start else ''}{clear_part(text, start, end)}{'…' if end < len(text) else ''}"
+    return f"{'…' if start else ''}{redact_part(text, start, end, margin=MARGIN)}{'…' if end < len(text) else ''}"
 
 
 async def _read(talk: Conversation, wanted: str, offset: int) -> str:
@@ -156,16 +156,4 @@ def _part(name: str, text: str, offset: int) -> str:
     if offset >= len(text):
         return f"[{name} has {len(text):,} characters; there is nothing at offset {offset:,}]"
     rest = "" if end == len(text) else f"\n[{len(text) - end:,} more characters; go on with offset {end}]"
-    return f"{clear_part(text, offset, end)}{rest}"
-
-
-def clear_part(text: str, start: int, end: int) -> str:
-    """A part of a text without secrets, those that begin before it or end behind it among them."""
-    before = max(0, start - MARGIN)
-    shown, at = [], start
-    for secret in find_secrets(text[before : end + MARGIN]):
-        first, last = before + secret.start, before + secret.end
-        if last > start and first < end:
-            shown += [text[at:first], MARK]
-            at = max(at, last)
-    return "".join([*shown, text[at:end]])
+    return f"{redact_part(text, offset, end, margin=MARGIN)}{rest}"

@@ -41,11 +41,6 @@ class Plan:
     budget: int
     """Tokens for the whole summary message."""
 
-    @property
-    def kept_tokens(self) -> int:
-        """Tokens of what is kept, without the summary."""
-        return self.descent.boundaries.tokens
-
 
 def plan(
     messages: Messages,

@@ -5,12 +5,12 @@ Remembered per message object, so that a later compaction of the same history re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 from everthread.core.facts import MessageFacts, facts_of_message
-from everthread.core.messages import Call, Message, Messages, calls_of, results_of, text_of
+from everthread.core.messages import Call, Message, Messages, calls_of, results_of, strings_in, text_of
 from everthread.core.pruning import Memo
 from everthread.core.redaction import redact, redact_value
 from everthread.core.summary import without_summary
@@ -59,21 +59,8 @@ def source_text(message: Message) -> str:
     parts = [without_summary(text_of(message))]
     for call in calls_of(message):
         parts.append(call.name)
-        parts += _strings(call.parsed) if "\\" in call.arguments else (call.arguments,)
+        parts += strings_in(call.parsed, keys=True) if "\\" in call.arguments else (call.arguments,)
     return "\n".join([*parts, *(result.text for result in results_of(message))])
-
-
-def _strings(value: Any) -> Iterator[str]:
-    """Every string in parsed arguments, as it reads."""
-    pending = [value]
-    while pending:
-        item = pending.pop()
-        if isinstance(item, str):
-            yield item
-        elif isinstance(item, Mapping):
-            pending += (*item.keys(), *item.values())
-        elif isinstance(item, list):
-            pending += item
 
 
 def without_secrets(message: Message) -> Message:
