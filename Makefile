@@ -31,8 +31,9 @@ types: $(READY)
 	$(BIN)/mypy
 
 unit: $(READY)
-	$(BIN)/pytest -n 2 --cov --cov-report=
+	$(BIN)/pytest -n 2 --cov --cov-report= tests/core tests/wire
 	$(BIN)/coverage report --fail-under=100
+	$(BIN)/pytest -n 2 --ignore=tests/core --ignore=tests/wire
 
 torture: $(READY) ## the long runs: thousands of kills, crashes of the server, long sequences
 	$(BIN)/pytest tests/torture

@@ -1,7 +1,9 @@
-"""What the gateway adds to a request: the same requests to an upstream directly and through it, in turns.
+"""What the gateway adds to a request: the same ones to an upstream directly, through it and through LiteLLM's proxy.
 
+`python -m benchmarks.gateway quick`: fewer rounds, without LiteLLM.
 The upstream answers at once, from a process of its own, so that what is measured is the way and nothing else. The
-thread is known: each request extends the one before, as an agent's do.
+thread is known: each request extends the one before, as an agent's do. All ways are taken in turns in the same run, so
+a machine that is busy with something else is so for all of them.
 """
 
 from __future__ import annotations
@@ -10,28 +12,34 @@ import asyncio
 import json
 import multiprocessing
 import statistics
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import httpx2
 
-from benchmarks.table import Row
+from benchmarks.peers import PeerAbsentError
+from benchmarks.peers.litellm_proxy import litellm_proxy
+from benchmarks.table import Row, markdown
 
 SIZES = {"1 KB": 1_000, "100 KB": 100_000, "1 MB": 1_000_000}
-ROUNDS = 150
 CONNECTIONS = (1, 16, 64)
-SECONDS = 3.0
+IDLE_THREADS = 1_000
+MODEL = "claude-sonnet-5"
+OURS, PEER = "managed", "LiteLLM"
+ADDED_MS, TIMES_LESS = 3.0, 5.0
 ANSWER = json.dumps(
     {
         "id": "msg_1",
         "type": "message",
         "role": "assistant",
-        "model": "claude-sonnet-5",
+        "model": MODEL,
         "content": [{"type": "text", "text": "Fine."}],
         "stop_reason": "end_turn",
         "usage": {"input_tokens": 10, "output_tokens": 2},
@@ -39,66 +47,139 @@ ANSWER = json.dumps(
 ).encode()
 
 
-def run() -> list[Row]:
+@dataclass(frozen=True)
+class Effort:
+    """How long it is measured."""
+
+    rounds: int = 150
+    seconds: float = 3.0
+    peer: bool = True
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server in a process of its own."""
+
+    url: str
+    pid: int = 0
+
+
+def run(effort: Effort | None = None) -> list[Row]:
+    chosen = effort or Effort()
     rows: list[Row] = []
-    with tempfile.TemporaryDirectory() as folder, _process(_upstream) as direct:
-        for mode in ("off", "managed"):
-            with _process(_gateway, direct, folder, mode) as through:
-                rows += asyncio.run(_latencies(direct, through, mode))
-                if mode == "managed":
-                    rows += asyncio.run(_throughput(direct, through))
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        direct = stack.enter_context(_process(_upstream))
+        ways = {mode: stack.enter_context(_process(_gateway, direct.url, folder, mode)) for mode in ("off", OURS)}
+        if chosen.peer:
+            try:
+                ways[PEER] = Server(stack.enter_context(litellm_proxy(direct.url, MODEL)))
+            except PeerAbsentError as error:
+                rows.append(Row("LiteLLM's proxy", f"absent: {error}"))
+        rows += asyncio.run(_latencies(direct, ways, chosen))
+        rows += asyncio.run(_throughput(direct, ways, chosen))
+        rows.append(asyncio.run(_memory(direct, folder)))
     return rows
 
 
-async def _latencies(direct: str, through: str, mode: str) -> list[Row]:
+async def _latencies(direct: Server, ways: Mapping[str, Server], effort: Effort) -> list[Row]:
     rows = []
     for name, size in SIZES.items():
-        ways: dict[str, list[float]] = {direct: [], through: []}
+        times: dict[str, list[float]] = {way: [] for way in ("", *ways)}
         async with httpx2.AsyncClient(timeout=60) as client:
-            for number in range(ROUNDS):
-                body = _body(size, number, f"{mode} {name}")
-                for url, times in ways.items():
+            for number in range(effort.rounds):
+                body = _body(size, number, name)
+                for way, found in times.items():
+                    server = ways[way] if way else direct
                     started = time.perf_counter()
-                    await _ask(client, url, body)
-                    times.append(time.perf_counter() - started)
-        added = {share: _share(ways[through], share) - _share(ways[direct], share) for share in (50, 99)}
-        met = 1_000 * added[50] <= 3 if name == "100 KB" else None
-        figure = f"p50 {1_000 * added[50]:.2f} ms, p99 {1_000 * added[99]:.2f} ms"
-        rows.append(
-            Row(f"added with a history of {name}, {mode}", figure, "p50 ≤ 3 ms" if met is not None else "", met)
-        )
+                    await _ask(client, server.url, body, exact=way != PEER)
+                    found.append(time.perf_counter() - started)
+        added = {
+            way: [1_000 * (_share(times[way], share) - _share(times[""], share)) for share in (50, 99)] for way in ways
+        }
+        rows += [_added(name, way, figures) for way, figures in added.items()]
+        if PEER in added:
+            less = added[PEER][0] / max(added[OURS][0], 0.001)
+            goal = f"≥ {TIMES_LESS:g}" if name == "100 KB" else ""
+            rows.append(
+                Row(
+                    f"LiteLLM adds so many times as much with {name}, p50",
+                    f"{less:.1f}",
+                    goal,
+                    _met(goal, less >= TIMES_LESS),
+                )
+            )
     return rows
 
 
-async def _throughput(direct: str, through: str) -> list[Row]:
+def _added(size: str, way: str, figures: list[float]) -> Row:
+    goal = f"p50 ≤ {ADDED_MS:g} ms" if (size, way) == ("100 KB", OURS) else ""
+    figure = f"p50 {figures[0]:.2f} ms, p99 {figures[1]:.2f} ms"
+    return Row(f"added with a history of {size}, {way}", figure, goal, _met(goal, figures[0] <= ADDED_MS))
+
+
+def _met(goal: str, reached: bool) -> bool | None:  # noqa: FBT001 - what was reached
+    return reached if goal else None
+
+
+async def _throughput(direct: Server, ways: Mapping[str, Server], effort: Effort) -> list[Row]:
     rows = []
     for number in CONNECTIONS:
-        rates = [await _rate(url, number) for url in (direct, through)]
-        figure = f"{rates[1]:,.0f} / s through, {rates[0]:,.0f} / s directly"
+        rates = {"directly": await _rate(direct.url, number, effort.seconds, exact=True)}
+        for way, server in ways.items():
+            rates[way] = await _rate(server.url, number, effort.seconds, exact=way != PEER)
+        figure = ", ".join(f"{way} {rate:,.0f} / s" for way, rate in rates.items())
         rows.append(Row(f"requests of 1 KB over {number} connections", figure))
     return rows
 
 
-async def _rate(url: str, connections: int) -> float:
+async def _rate(url: str, connections: int, seconds: float, *, exact: bool) -> float:
     """Answers a second. One client process asks: with many connections its own work is part of the figure."""
-    ends = time.perf_counter() + SECONDS
+    ends = time.perf_counter() + seconds
     body = _body(1_000, 1, "rate")
 
     async def one(client: httpx2.AsyncClient) -> int:
         count = 0
         while time.perf_counter() < ends:
-            await _ask(client, url, body)
+            await _ask(client, url, body, exact=exact)
             count += 1
         return count
 
     async with httpx2.AsyncClient(timeout=60, limits=httpx2.Limits(max_connections=connections)) as client:
-        return sum(await asyncio.gather(*(one(client) for _ in range(connections)))) / SECONDS
+        return sum(await asyncio.gather(*(one(client) for _ in range(connections)))) / seconds
 
 
-async def _ask(client: httpx2.AsyncClient, url: str, body: bytes) -> None:
+async def _memory(direct: Server, folder: str) -> Row:
+    """What a process holds of threads nobody continues: two requests of 10 KB each."""
+    with _process(_gateway, direct.url, folder, OURS, "idle.db") as server:
+        async with httpx2.AsyncClient(timeout=60) as client:
+            for number in range(20):
+                await _ask(client, server.url, _body(10_000, number, "warm"))
+            before = _resident(server.pid)
+            for thread in range(IDLE_THREADS):
+                for number in (1, 2):
+                    await _ask(client, server.url, _body(10_000, number, f"thread {thread}"))
+            after = _resident(server.pid)
+    if before is None or after is None:
+        return Row(f"memory at {IDLE_THREADS:,} idle threads", "not known on this system")
+    grown = (after - before) / 2**20
+    figure = f"{before / 2**20:.0f} MB before, {grown:.1f} MB more after"
+    return Row(f"memory at {IDLE_THREADS:,} idle threads of 10 KB", figure)
+
+
+def _resident(pid: int) -> int | None:
+    status = Path(f"/proc/{pid}/status")
+    if not status.exists():
+        return None
+    lines = status.read_text("ascii").split("VmRSS:")
+    return int(lines[1].split()[0]) * 1024 if len(lines) > 1 else None
+
+
+async def _ask(client: httpx2.AsyncClient, url: str, body: bytes, *, exact: bool = True) -> None:
     headers = {"content-type": "application/json", "x-api-key": "any"}
     answer = await client.post(f"{url}/v1/messages", content=body, headers=headers)
-    assert answer.content == ANSWER
+    assert answer.status_code == 200, answer.text
+    assert not exact or answer.content == ANSWER
 
 
 def _body(size: int, number: int, scope: str) -> bytes:
@@ -113,7 +194,7 @@ def _body(size: int, number: int, scope: str) -> bytes:
         messages.append({"role": "user", "content": f"Next {index}?"})
         messages.append({"role": "assistant", "content": "Fine."})
     messages.append({"role": "user", "content": f"Next {number}?"})
-    return json.dumps({"model": "claude-sonnet-5", "max_tokens": 100, "messages": messages}).encode()
+    return json.dumps({"model": MODEL, "max_tokens": 100, "messages": messages}).encode()
 
 
 def _share(times: list[float], share: int) -> float:
@@ -121,15 +202,14 @@ def _share(times: list[float], share: int) -> float:
 
 
 @contextmanager
-def _process(target: Any, *given: Any) -> Iterator[str]:
-    """A server in a process of its own: its address."""
+def _process(target: Any, *given: Any) -> Iterator[Server]:
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=target, args=(there, *given), daemon=True)
     process.start()
     there.close()  # so that a process that ends is heard
     try:
-        yield here.recv()
+        yield Server(here.recv(), process.pid or 0)
     finally:
         process.terminate()
         process.join()
@@ -157,8 +237,8 @@ async def _answer_at_once(told: Connection) -> None:
     await server.serve_forever()
 
 
-def _gateway(told: Connection, upstream: str, folder: str, mode: str) -> None:
-    asyncio.run(_served(told, upstream, Path(folder) / f"{mode}.db", mode))
+def _gateway(told: Connection, upstream: str, folder: str, mode: str, store: str = "") -> None:
+    asyncio.run(_served(told, upstream, Path(folder) / (store or f"{mode}.db"), mode))
 
 
 async def _served(told: Connection, upstream: str, store: Path, mode: str) -> None:
@@ -170,3 +250,8 @@ async def _served(told: Connection, upstream: str, store: Path, mode: str) -> No
     async with open_gateway(parse_config(text)) as gateway:
         told.send(gateway.url)
         await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    quick = "quick" in sys.argv[1:]
+    print(markdown("gateway", run(Effort(40, 1.0, peer=False) if quick else None)))

@@ -21,7 +21,8 @@ def test_defaults_are_those_of_the_contract() -> None:
         "context": {"engine": "compressor"},
         "compression": {
             "enabled": True, "threshold": 0.5, "target_ratio": 0.2, "protect_last_n": 20, "threshold_tokens": None,
-            "template": "handoff", "keep_important": 0.05, "background": True,
+            "template": "handoff", "keep_important": 0.05, "tools_share": 0.25, "background": True,
+            "economics": True,
         },
         "auxiliary": {
             "compression": {
@@ -31,15 +32,22 @@ def test_defaults_are_those_of_the_contract() -> None:
         "prompt_caching": {"cache_ttl": "5m"},
         "tool_output": {"result_chars": 100_000, "turn_chars": 200_000, "preview_chars": 1500, "per_tool": {}},
         "agent": {"max_rounds": 90, "parallel": 4, "instructions_chars": 20_000},
+        "recall": {"enabled": True, "scope": "thread", "max_tokens": 800, "closeness": 0.5},
         "store": {"url": None},
         "gateway": {
-            "host": "127.0.0.1", "port": 8484, "mode": "managed", "include_usage": True,
-            "upstreams": (),
+            "host": "127.0.0.1", "port": 8484, "auth": "none", "mode": "managed", "include_usage": True,
+            "upstreams": (), "responses_state": "pass",
             "limits": {
                 "body_bytes": 67_108_864, "header_bytes": 65_536, "concurrent": 256, "header_seconds": 15.0,
                 "body_seconds": 120.0, "connect_seconds": 10.0, "answer_seconds": 600.0, "write_seconds": 60.0,
-                "manage_seconds": 180.0, "hold_seconds": 10.0,
+                "manage_seconds": 180.0, "hold_seconds": 10.0, "keepalive_seconds": 3.0, "silence_seconds": 20.0,
             },
+            "native": {
+                "enabled": True, "tools": False, "workspace": None, "models": ("*",), "queue": 16, "running": 64,
+                "agents": 128, "idle_seconds": 600.0, "lease_seconds": 30.0, "poll_seconds": 0.5,
+                "heartbeat_seconds": 15.0,
+            },
+            "adapters": {"webhooks": (), "telegram": ()},
         },
         "engines": {},
     }  # fmt: skip

@@ -19,11 +19,13 @@ import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from everthread.agent import limits
-from everthread.core import budget
+from everthread.core import budget, toolchoice
 from everthread.core.redaction import redact
 from everthread.errors import ConfigError
 from everthread.gateway import limits as gateway
-from everthread.gateway.base import Mode
+from everthread.gateway.base import Auth, Mode
+from everthread.gateway.native import options as native
+from everthread.session import recall_options as recall
 
 
 def _environment_name(value: str) -> str:
@@ -142,7 +144,16 @@ class CompressionOptions(Options):
     keep_important: Annotated[float, _within("compression.keep_important")] = Field(
         budget.KEEP_IMPORTANT, description="Share of the threshold for verbatim quotes of what matters most."
     )
+    tools_share: Annotated[float, _within("compression.tools_share")] = Field(
+        toolchoice.SHARE,
+        description="Share of the threshold for tool schemas; where they take more, tools that a thread does not use "
+        "are left out and found by `find_tools`.",
+    )
     background: bool = Field(default=True, description="Prepare summaries while the conversation goes on.")
+    economics: bool = Field(
+        default=True,
+        description="Weigh in dollars, where prices are known, when to compact and who writes the summary.",
+    )
 
 
 class PromptCachingOptions(Options):
@@ -188,6 +199,41 @@ class AgentOptions(Options):
     )
 
 
+class EmbeddingSettings(Options):
+    """Vectors beside full text: of an endpoint, or of word vectors on this machine (both need the extra `vectors`)."""
+
+    model: str = Field(min_length=1, description="`local`: word vectors that come with the extra; else its name.")
+    base_url: HttpUrl | None = Field(None, description="Where `/embeddings` is, with the `/v1`; none for `local`.")
+    api_key_env: EnvironmentName | None = Field(None, description="The environment variable that holds the API key.")
+    similarity: Annotated[float, Field(gt=0, le=1)] = Field(
+        recall.SIMILARITY, description="From which cosine on a place is close enough to be shown; models differ."
+    )
+
+    @model_validator(mode="after")
+    def _reachable(self) -> EmbeddingSettings:
+        if (self.base_url is None) != (self.model == "local"):
+            raise ValueError("`local` has no base_url, and every other model needs one")
+        return self
+
+
+class RecallSettings(Options):
+    """What is looked up before a call and shown for that call only, of what is no longer in view."""
+
+    enabled: bool = Field(default=True, description="False: the model finds earlier things with its tools only.")
+    scope: recall.RecallScope = Field(
+        "thread", description="`thread`: this conversation; `tenant`: every conversation of the same tenant."
+    )
+    max_tokens: Annotated[int, Field(ge=100, le=20_000)] = Field(
+        recall.MAX_TOKENS, description="The most it may take, and never more than a twentieth of the window."
+    )
+    closeness: Annotated[float, Field(ge=0, le=1)] = Field(
+        recall.CLOSENESS, description="How much of what was asked one place must hold, or nothing is shown."
+    )
+    embeddings: EmbeddingSettings | None = Field(
+        None, description="`model`, `base_url`, `api_key_env`, `similarity`: vectors beside full text. Null: none."
+    )
+
+
 class StoreOptions(Options):
     """Where conversations live."""
 
@@ -200,7 +246,9 @@ class UpstreamOptions(Options):
     """A provider behind the gateway."""
 
     name: str = Field(min_length=1, description="What it is called in logs and figures.")
-    url: HttpUrl = Field(description="Where it is, with or without `/v1`.")
+    url: Literal["local"] | HttpUrl = Field(
+        description="Where it is, with or without `/v1`. `local`: the small model on this machine."
+    )
     models: tuple[str, ...] = Field(
         (), strict=False, description="Patterns of the model names that go there, such as `claude-*`."
     )
@@ -236,6 +284,101 @@ class GatewayLimits(Options):
     hold_seconds: Seconds = Field(
         gateway.HOLD_SECONDS, description="How long the first events of a nearly full request's stream are held."
     )
+    keepalive_seconds: Seconds = Field(
+        gateway.KEEPALIVE_SECONDS, description="Between two comments to a client that waits for a stream."
+    )
+    silence_seconds: Seconds = Field(
+        gateway.SILENCE_SECONDS, description="How long a compaction keeps such a client waiting without one."
+    )
+
+
+class NativeApiOptions(Options):
+    """Conversations under `/api`."""
+
+    enabled: bool = Field(default=True, description="Serve them.")
+    tools: bool = Field(
+        default=False, description="Terminal and files also for clients without a key, on this machine."
+    )
+    workspace: str | None = Field(
+        None, description="Where tools work. Null: a folder in the home, of its own for each tenant."
+    )
+    models: tuple[str, ...] = Field(
+        ("*",), strict=False, description="Patterns of the models that clients may choose. Empty: none but the default."
+    )
+    queue: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        native.QUEUE, description="Messages of one thread that wait for their turn; more are told to come again."
+    )
+    running: Annotated[int, Field(ge=1, le=10_000)] = Field(native.RUNNING, description="Turns at the same time.")
+    agents: Annotated[int, Field(ge=1, le=100_000)] = Field(
+        native.AGENTS, description="Threads kept in memory between turns."
+    )
+    idle_seconds: Seconds = Field(native.IDLE_SECONDS, description="After which a thread is not kept any more.")
+    lease_seconds: Seconds = Field(
+        native.LEASE_SECONDS, description="Without a sign of life for so long, another process takes a thread over."
+    )
+    poll_seconds: Seconds = Field(
+        native.POLL_SECONDS, description="How often the store is asked for what another process does."
+    )
+    heartbeat_seconds: Seconds = Field(
+        native.HEARTBEAT_SECONDS, description="How often a stream that has nothing to tell shows that it lives."
+    )
+
+
+class WebhookSettings(Options):
+    """A service that posts signed messages to `/hooks/NAME`."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,40}$")] = Field(description="Part of its path.")
+    secret_env: EnvironmentName = Field(description="The environment variable with the secret both sides sign with.")
+    senders: tuple[str, ...] = Field((), strict=False, description="Who may write. Empty: nobody; `*`: everybody.")
+    callbacks: tuple[HttpUrl, ...] = Field(
+        (), strict=False, description="Where answers may go: a URL, or all below one that ends with `/`."
+    )
+    tenant: str | None = Field(None, min_length=1, description="Whose threads they are. Null: each chat its own.")
+
+
+class TelegramSettings(Options):
+    """A Telegram bot."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,40}$")] = Field("telegram", description="Part of its path.")
+    token_env: EnvironmentName = Field(description="The environment variable with the bot's token.")
+    users: tuple[int, ...] = Field((), strict=False, description="Ids of those who may write. Empty: nobody.")
+    chats: tuple[int, ...] = Field((), strict=False, description="Ids of groups in which everybody may.")
+    mode: Literal["polling", "webhook"] = Field("polling", description="Ask Telegram, or be told at `/hooks/NAME`.")
+    secret_env: EnvironmentName | None = Field(
+        None, description="For `webhook`: the environment variable with the secret token set with `setWebhook`."
+    )
+    api_url: HttpUrl = Field("https://api.telegram.org", description="Where the bot API is.")
+    tenant: str | None = Field(None, min_length=1, description="Whose threads they are. Null: each chat its own.")
+
+    @model_validator(mode="after")
+    def _webhook_needs_a_secret(self) -> TelegramSettings:
+        if self.mode == "webhook" and self.secret_env is None:
+            raise ValueError("mode `webhook` needs a secret_env")
+        return self
+
+
+class AdapterOptions(Options):
+    """Chats of other services as threads."""
+
+    webhooks: tuple[WebhookSettings, ...] = Field(
+        (),
+        strict=False,
+        description="Services that post signed messages, each with `name`, `secret_env`, `senders`, `callbacks` and, "
+        "if wanted, `tenant`.",
+    )
+    telegram: tuple[TelegramSettings, ...] = Field(
+        (),
+        strict=False,
+        description="Telegram bots, each with `token_env`, `users`, `chats` and, if wanted, `name`, `mode`, "
+        "`secret_env`, `api_url`, `tenant`.",
+    )
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> AdapterOptions:
+        names = [*(one.name for one in self.webhooks), *(one.name for one in self.telegram)]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"every adapter needs a name of its own; {', '.join(twice)} stands there twice")
+        return self
 
 
 class GatewayOptions(Options):
@@ -247,6 +390,11 @@ class GatewayOptions(Options):
         description="Where it listens: an address of this machine only, as long as clients need no key.",
     )
     port: Annotated[int, Field(ge=0, le=65_535)] = Field(8484, description="0 finds a free one.")
+    auth: Auth = Field(
+        "none",
+        description="Who is let in: `keys`, who shows a key of `everthread keys`; `passthrough`, who shows a "
+        "credential for the upstream, which goes there; `none`, anybody on this machine.",
+    )
     mode: GatewayMode = Field(
         "managed", description="`managed` rewrites where needed, `observe` only records, `off` neither."
     )
@@ -259,7 +407,14 @@ class GatewayOptions(Options):
         description="The providers, the default first, each with `name`, `url` and, if wanted, `models`, `protocol`, "
         "`api_key_env`, `mode`. Empty: OpenAI and Anthropic.",
     )
+    responses_state: Literal["pass", "emulate"] = Field(
+        "pass",
+        description="`emulate`: resolve `previous_response_id` here and send the whole input, for upstreams that keep "
+        "no state. `pass`: such requests go as they come.",
+    )
     limits: GatewayLimits = GatewayLimits()
+    native: NativeApiOptions = NativeApiOptions()
+    adapters: AdapterOptions = AdapterOptions()
 
     @model_validator(mode="after")
     def _names_differ(self) -> GatewayOptions:
@@ -279,6 +434,7 @@ class Config(Options):
     prompt_caching: PromptCachingOptions = PromptCachingOptions()
     tool_output: ToolOutputOptions = ToolOutputOptions()
     agent: AgentOptions = AgentOptions()
+    recall: RecallSettings = RecallSettings()
     store: StoreOptions = StoreOptions()
     gateway: GatewayOptions = GatewayOptions()
     engines: dict[str, dict[str, Any]] = Field(

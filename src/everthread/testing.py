@@ -12,7 +12,7 @@ from everthread.core.messages import text_of
 from everthread.core.summary import Sections, SummaryDraft, SummaryRequest
 from everthread.core.tokens import TokenCounter
 from everthread.errors import SummaryError
-from everthread.session.events import Event, RequestReady
+from everthread.session.events import Event, RequestReady, ToolsChanged
 
 
 @dataclass
@@ -120,6 +120,8 @@ class PrefixWatch:
 
     def __call__(self, event: Event) -> None:
         self.events.append(event)
+        if isinstance(event, ToolsChanged) and event.now:
+            self._last.pop(event.session, None)  # somebody allowed it
         if isinstance(event, RequestReady):
             kept = event.request.messages[: len(event.request.messages) - event.injected]
             request = Request(event.request.model, kept, event.request.system, event.request.tools)

@@ -9,10 +9,11 @@ from typing import Any
 from everthread import Agent
 from everthread.agent.base import ToolContext
 from everthread.agent.limits import RECALL_CHARS
-from everthread.agent.tools.recall import MARGIN, Recall
+from everthread.agent.tools.recall import Recall
 from everthread.core.messages import text_of
 from everthread.core.redaction import redact_part
 from everthread.session.events import CompactionDone, OutputStored
+from everthread.session.lookup import MARGIN
 from everthread.testing import ScriptedModel
 from tests.agent.setting import Place, calls, place, results, run, saying
 from tests.session.talk import words
@@ -50,7 +51,8 @@ def test_what_was_summarised_away_is_found_word_for_word(tmp_path: Path) -> None
                 await agent.send(f"Page {turn}: {words(1_500, f'page {turn}')}")
             said = await ask(agent, query="Okonkwo hinge")
             assert detail in said
-            assert re.match(r"\[message:\d+\] user, \d{4}-\d\d-\d\d \d\d:\d\d UTC:", said)
+            assert re.match(r"recall 'Okonkwo hinge': \d found: (message:\d+) ?.*\n\n\[\1\] user, turn 2, ", said)
+            assert re.search(r"turn 2, \d{4}-\d\d-\d\d \d\d:\d\d UTC:\n", said)
             number = re.findall(r"message:(\d+)", said)[0]
             whole = await ask(agent, id=f"message:{number}")
             stored = await here.store.message(int(number))
@@ -67,8 +69,8 @@ def test_nothing_found_is_final(tmp_path: Path) -> None:
             agent = await here.open(ScriptedModel(script))
             await agent.send("Did I ever tell you of that airship?")
             for said in results(agent):
-                assert said.startswith("Nothing was found for 'zeppelin'."), "a search is no finding"
-            assert "finds nothing either" in results(agent)[0]
+                assert said.startswith("recall 'zeppelin': nothing was found."), "a search is no finding"
+            assert "Do not search for the same again" in results(agent)[0]
 
     run(talk())
 
@@ -84,14 +86,14 @@ def test_answers_are_bounded_and_paged_to_the_end(tmp_path: Path) -> None:
             while True:
                 said = await ask(agent, query="invoice number", offset=offset)
                 assert len(said) <= RECALL_CHARS
-                seen += re.findall(r"message:(\d+)", said)
+                seen += re.findall(r"\[message:(\d+)\]", said)
                 more = re.search(r"go on with offset (\d+)", said)
                 if more is None:
                     break
                 assert int(more[1]) > offset
                 offset = int(more[1])
             assert len(seen) == len(set(seen)) == 25
-            assert "That was all there is" in await ask(agent, query="invoice number", offset=25)
+            assert "That was all; do not search" in await ask(agent, query="invoice number", offset=25)
 
     run(talk())
 
@@ -114,8 +116,8 @@ def test_stored_outputs_are_found_and_read_in_parts(tmp_path: Path) -> None:
             for _ in range(3):
                 said = await ask(agent, id=cited, offset=offset)
                 assert len(said) <= RECALL_CHARS
-                part, _, rest = said.rpartition("\n[")
-                whole += part
+                part, _, rest = said.rpartition("\n\n[")
+                whole += part.partition("\n\n")[2]
                 offset = int(rest.rpartition(" ")[2].rstrip("]"))
             assert "\n".join(lines).startswith(whole)
             assert "nothing at offset" in await ask(agent, id=cited, offset=10_000_000)
@@ -152,7 +154,7 @@ def test_other_threads_are_none_of_its_business(tmp_path: Path) -> None:
             answer = await other.send("The vault is behind the mirror.")
             agent = await here.open(ScriptedModel([calls(("recall", {"id": f"message:{answer.id}"})), "No."]))
             await agent.send("Where is it?")
-            assert "Nothing was found" in await ask(agent, query="vault mirror")
+            assert "nothing was found" in await ask(agent, query="vault mirror")
             assert results(agent)[0].startswith("Failed: this conversation has no message")
 
     run(talk())

@@ -19,7 +19,7 @@ from everthread.agent.events import ToolFinished, TurnEnded
 from everthread.core.exchange import Api, Reply, Request
 from everthread.core.messages import calls_of, results_of, text_of
 from everthread.core.summary import RULES, TASK, is_summary, parse_sections, summaries_in
-from everthread.engines.compressor.pins import pinned_in
+from everthread.engines.steps.pins import pinned_in
 from everthread.lab.provider import Provider
 from everthread.session.events import CompactionDone
 from everthread.testing import ScriptedModel
@@ -117,7 +117,7 @@ async def opened(here: Place, provider: Provider, api: Api, **more: Any) -> Agen
     address = provider.url if api == "anthropic" else f"{provider.url}/v1"
     config = f"""
 model: {{default: {NAMES[api]}, provider: custom, base_url: '{address}', api_key_env: {KEY}, max_tokens: 1000}}
-compression: {{protect_last_n: 4, background: false}}
+compression: {{protect_last_n: 4, background: false, economics: false}}
 """
     return await here.open(None, config=config, api=api, yes=False, **more)
 

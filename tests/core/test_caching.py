@@ -22,6 +22,7 @@ from everthread.core.caching import (
 )
 from everthread.core.exchange import Request
 from everthread.core.fingerprints import byte_chain
+from everthread.core.messages import Message
 from everthread.errors import InputError
 from tests.shared_data import shared
 
@@ -453,7 +454,7 @@ def test_real_requests_extend_each_other() -> None:
 
 
 def test_marks_begin_near_the_end_or_where_the_last_call_had_its_last_one() -> None:
-    history = [{"role": "user", "content": str(number)} for number in range(30)]
+    history: list[Message] = [{"role": "user", "content": str(number)} for number in range(30)]
     for previous in (None, 3, 29):
         begin = marks_begin(len(history), previous)
         marked = apply_cache_control(history, previous=previous)

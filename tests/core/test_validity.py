@@ -140,6 +140,23 @@ def test_repair_mends_every_case(api: str, messages: list[Any], problems: list[t
         assert mended.actions
 
 
+def test_responses_has_chats_rules_and_shorter_ids() -> None:
+    def history(call_id: str) -> list[Any]:
+        called = {"id": call_id, "type": "function", "function": {"name": "ls", "arguments": "{}"}}
+        return [
+            {"role": "user", "content": "Look."},
+            {"role": "assistant", "content": None, "tool_calls": [called]},
+            {"role": "tool", "tool_call_id": call_id, "content": "a"},
+        ]
+
+    assert validate_messages(history("c" * 64), api="openai_responses") == []
+    assert [problem.rule for problem in validate_messages(history("c" * 65), api="openai_responses")] == ["call-id"]
+    assert validate_messages(history("c" * 65), api="openai") == []
+    assert [problem.rule for problem in validate_messages(history("c")[:2], api="openai_responses")] == [
+        "missing-result"
+    ]
+
+
 def test_an_unknown_api_is_refused() -> None:
     with pytest.raises(InputError, match="gemini"):
         validate_messages([], api="gemini")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -52,7 +53,9 @@ class Gate:
     events: list[Event] = field(default_factory=list)
     managers: list[ProxyManager] = field(default_factory=list)
 
-    def manager(self, *, markers: bool = False, summarizer: Any = None, **options: Any) -> ProxyManager:
+    def manager(
+        self, *, markers: bool = False, summarizer: Any = None, wall: Callable[[], float] = time.time, **options: Any
+    ) -> ProxyManager:
         async def window(_api: Api, _model: str, _upstream: str) -> int:
             return self.window
 
@@ -65,7 +68,7 @@ class Gate:
         made = ProxyManager(
             ManagerSetup(
                 self.store, engine, "compressor", writer, window, SessionOptions(**options), cache_markers=markers,
-                listener=self.events.append,
+                listener=self.events.append, wall=wall,
             )
         )  # fmt: skip
         self.managers.append(made)

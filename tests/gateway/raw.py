@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -14,6 +14,7 @@ from everthread.gateway.proxy import Proxy
 from everthread.gateway.routes import Routes, Upstream
 from everthread.gateway.running import Gateway
 from everthread.gateway.service import Service
+from everthread.gateway.telemetry import Telemetry
 
 JSON = [(b"content-type", b"application/json")]
 
@@ -66,6 +67,7 @@ class RawUpstream:
         self.heard: list[Heard] = []
         self.left = asyncio.Event()
         self.url = ""
+        self.open = 0
         self._changed = asyncio.Condition()
 
     async def requests(self, number: int) -> None:
@@ -73,7 +75,13 @@ class RawUpstream:
         async with self._changed:
             await self._changed.wait_for(lambda: len(self.heard) >= number)
 
+    async def until_open(self, number: int) -> None:
+        """Until no more than so many connections are open."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.open <= number)
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.open += 1
         try:
             while True:
                 request = await read_message(reader)
@@ -86,6 +94,9 @@ class RawUpstream:
             self.left.set()
         finally:
             writer.close()
+            self.open -= 1
+            async with self._changed:
+                self._changed.notify_all()
 
 
 def say(status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> Answering:
@@ -130,6 +141,9 @@ class Plain:
     async def instead(self, _incoming: Incoming, _sent: Outgoing, _body: bytes) -> Outgoing | None:
         return None
 
+    async def tells(self, _incoming: Incoming, sent: Outgoing) -> Mapping[str, str]:
+        return sent.told
+
     async def answered(self, incoming: Incoming, sent: Outgoing, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
         self.sent.append((incoming, sent))
@@ -156,10 +170,11 @@ async def gateway(
     include_usage: bool = True,
     mode: Mode = "managed",
     authenticator: Authenticator | None = None,
+    telemetry: Telemetry | None = None,
 ) -> AsyncIterator[tuple[str, Proxy]]:
     """The gateway's address, and its proxy."""
     known = [Upstream("only", upstreams, mode=mode)] if isinstance(upstreams, str) else upstreams
-    proxy = Proxy(Routes(known), manager or Plain(), limits=limits, include_usage=include_usage)
+    proxy = Proxy(Routes(known), manager or Plain(), limits=limits, include_usage=include_usage, telemetry=telemetry)
     service = Service(proxy, authenticator=authenticator)
     async with Gateway(service, patience=1.0) as running:
         yield running.url, proxy

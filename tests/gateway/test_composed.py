@@ -15,6 +15,7 @@ import pytest
 from everthread.compose import open_store
 from everthread.compose.gateway import open_gateway
 from everthread.config import parse_config
+from everthread.errors import InputError
 from everthread.lab.provider import Provider, ServedModel
 
 WINDOW = 6_000
@@ -138,5 +139,17 @@ def test_threads_and_usage_are_recorded(tmp_path: Path) -> None:
             assert len(await store.usage(thread.first.id)) == 2
         finally:
             await store.close()
+
+    asyncio.run(run())
+
+
+def test_a_port_that_is_taken_is_told_in_a_sentence(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with composed(tmp_path) as (provider, _):
+            taken = provider.url.rpartition(":")[2]
+            store = f"store: {{url: 'sqlite:///{tmp_path / 'other.db'}'}}"
+            with pytest.raises(InputError, match=f"port {taken} of 127.0.0.1 cannot be used"):
+                async with open_gateway(parse_config(store), port=int(taken)):
+                    pass
 
     asyncio.run(run())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import sys
 import zlib
 from collections.abc import Callable
 
@@ -13,6 +14,11 @@ from hypothesis import strategies as st
 from everthread.gateway.access import Refused
 from everthread.gateway.encodings import decoded, decoder
 
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
 
 def raw_deflate(data: bytes) -> bytes:
     packer = zlib.compressobj(wbits=-15)
@@ -22,6 +28,7 @@ def raw_deflate(data: bytes) -> bytes:
 FORMS: dict[str, list[Callable[[bytes], bytes]]] = {
     "gzip": [gzip.compress, lambda data: gzip.compress(data[:5]) + gzip.compress(data[5:])],
     "deflate": [zlib.compress, raw_deflate],
+    "zstd": [zstd.compress, lambda data: zstd.compress(data[:5]) + zstd.compress(data[5:])],
     "identity": [bytes],
 }
 
@@ -39,10 +46,11 @@ def test_in_pieces_as_at_once(data: bytes, size: int) -> None:
                 assert b"".join(map(reader.feed, pieces)) == data
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
-def test_what_grows_beyond_the_limit_is_refused(pack: object) -> None:
-    packed = gzip.compress(bytes(1_000_000)) if pack is gzip.compress else zlib.compress(bytes(1_000_000))
-    name = "gzip" if pack is gzip.compress else "deflate"
+@pytest.mark.parametrize(
+    ("name", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress), ("zstd", zstd.compress)]
+)
+def test_what_grows_beyond_the_limit_is_refused(name: str, pack: Callable[[bytes], bytes]) -> None:
+    packed = pack(bytes(1_000_000))
     assert len(packed) < 2_000
     with pytest.raises(Refused) as refused:
         decoded(packed, name, 999_999)
@@ -50,8 +58,24 @@ def test_what_grows_beyond_the_limit_is_refused(pack: object) -> None:
     assert decoded(packed, name, 1_000_000) == bytes(1_000_000)
 
 
+def test_a_frame_that_needs_much_memory_is_left_alone() -> None:
+    options: dict[int, int] = {zstd.CompressionParameter.window_log: 27, zstd.CompressionParameter.content_size_flag: 0}
+    packer = zstd.ZstdCompressor(options=options)
+    packed = packer.compress(b"x") + packer.flush()
+    assert decoded(packed, "zstd", 1_000) is None
+
+
 @pytest.mark.parametrize(
-    ("body", "name"), [(b"not gzip", "gzip"), (b"\xff\xff", "deflate"), (b"any", "br"), (b"any", "gzip, gzip")]
+    ("body", "name"),
+    [
+        (b"not gzip", "gzip"),
+        (b"\xff\xff", "deflate"),
+        (b"not zstd", "zstd"),
+        (zstd.compress(b"half")[:-2], "zstd"),
+        (gzip.compress(b"half")[:-2], "gzip"),
+        (b"any", "br"),
+        (b"any", "gzip, gzip"),
+    ],
 )
 def test_what_cannot_be_read_is_left_alone(body: bytes, name: str) -> None:
     assert decoded(body, name, 1_000) is None

@@ -43,7 +43,7 @@ def test_what_fits_goes_as_the_bytes_that_came(tmp_path: Path) -> None:
 @pytest.mark.parametrize("api", APIS)
 def test_a_rewrite_leaves_the_rest_of_the_body_as_it_was(api: Api, tmp_path: Path) -> None:
     async def run(place: Gate) -> None:
-        client = Client(api, extra={"temperature": 0.5, "metadata": {"user_id": "u"}})
+        client = Client(api, system=None, extra={"temperature": 0.5, "metadata": {"user_id": "u"}})
         long_talk(client, 12)
         incoming = client.incoming()
         sent = await place.manager(background=False).prepare(incoming)
@@ -164,7 +164,7 @@ def test_cleared_results_and_dropped_thinking_are_drift(tmp_path: Path) -> None:
             message.pop("reasoning_content", None)
         clearing(client, "[Old tool result content cleared]")
         client.says("Go on.")
-        client.says(words(2_500, "much"))
+        client.says(words(2_300, "much"))
         second = await manager.prepare(client.incoming())
         assert second.rewritten
         assert place.of(Drifted)

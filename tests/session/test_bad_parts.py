@@ -57,6 +57,7 @@ SPOILT: dict[str, Callable[[Compaction], Any]] = {
     "covered out of range": lambda made: replace(made, covered=(999,)),
     "usage that is none": lambda made: replace(made, usage=(cast("Any", 5),)),
     "outputs that are none": lambda made: replace(made, to_store=(5,)),
+    "nodes that are none": lambda made: replace(made, nodes=(cast("Any", {"id": "n1"}),)),
     "an error": fails,
 }
 

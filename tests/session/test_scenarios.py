@@ -150,7 +150,7 @@ def test_one_big_result_and_many_middling_ones(tmp_path: Path) -> None:
 def test_what_is_kept_and_how_the_summary_enters(tmp_path: Path) -> None:
     async def talk() -> None:
         async with lab(tmp_path, [model("gpt-4o", 16_000)], answering(lambda _: words(150))) as place:
-            conversation = await place.open("gpt-4o", system=SYSTEM)
+            conversation = await place.open("gpt-4o", system=SYSTEM, extra="compression: {economics: false}")
             await conversation.send("First of all: the shop is called Kestrel.")
             await until_compacted(place, conversation)
             sent = place.main_calls()[-1].request.messages

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from decimal import Decimal
 
-from everthread.stores.base import NewMessage, NewSession
+from everthread.stores.base import NewCompaction, NewMessage, NewSession
 from everthread.stores.proxied import Link, NewLink, Rewrite
 from everthread.stores.sql_store import SqlStore
 from tests.stores.conftest import Clock, close_sound, open_at
@@ -73,6 +74,21 @@ async def test_the_first_rewrite_of_a_beginning_stays(store: SqlStore) -> None:
     for elsewhere in (("other", "e"), ("t", "other")):
         assert await store.find_rewrites(*elsewhere, digests) == []
         assert await store.find_similar_rewrites(*elsewhere, ["s3"]) == []
+
+
+async def test_a_compaction_counts_once_for_its_thread(store: SqlStore) -> None:
+    await store.extend_link(point("d1"))
+    made = NewCompaction([], 900, 300, author="extractive", warnings=[], cost=Decimal("0.25"))
+    mine = replace(REWRITE, thread="A")
+    for rewrite in (mine, mine, replace(mine, chain="d4", thread="nowhere")):
+        await store.put_rewrite(rewrite, made)
+    await store.put_rewrite(replace(mine, chain="d5"))
+    (record,) = await store.compactions("A")
+    assert (record.thread, record.session, record.record) == ("A", "A", made)
+    told = await store.insights(since=0, until=1e12, platform="gateway")
+    assert (told.compactions, told.tokens_saved) == (1, 600)
+    (thread,) = await store.list_threads()
+    assert thread.compactions == 1
 
 
 async def test_what_belongs_to_a_thread_goes_with_it(store: SqlStore) -> None:

@@ -95,6 +95,14 @@ def test_a_first_summary_and_an_update_are_asked_differently() -> None:
     assert "keeps its number" in update[end:]
 
 
+def test_notes_are_joined_and_there_is_no_record() -> None:
+    notes = [{"Goal": "Build the parser."}, {"Goal": "Build the parser.", "Key Decisions": "- Recursive descent."}]
+    text = content(asked(wanted([], previous=notes[1], notes=notes)))
+    assert text.index("Build the parser.") < text.index("- Recursive descent.") < text.index("Join them into one")
+    assert "record" not in text
+    assert "earlier checkpoint above" not in text
+
+
 def test_an_update_has_room_for_what_it_keeps() -> None:
     previous = {"Critical Context": "The port is 8443. " * 200}
     request = asked(wanted(talk(2), budget=4000, previous=previous))

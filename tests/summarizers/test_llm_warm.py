@@ -14,7 +14,9 @@ from everthread.core.messages import Message
 from everthread.core.summary import SummaryDraft, SummaryRequest
 from everthread.errors import SummaryError
 from everthread.summarizers import llm_answer
+from everthread.summarizers.chain import SummarizerChain
 from everthread.summarizers.llm_warm import WarmPrefixSummarizer
+from everthread.testing import ScriptedSummarizer
 from everthread.wire import openai_chat
 from tests.summarizers.http_model import USAGE, completion, served
 from tests.summarizers.llm_doubles import COUNTER, GOOD, GOOD_TEXT, content, model_that_says, said, talk, wanted
@@ -55,6 +57,21 @@ def test_what_it_is_told() -> None:
     assert "700 tokens" in told
     assert '"the tokenizer"' in told
     assert "call no tool" in told
+
+
+def test_of_a_stretch_only_that_is_asked_for_and_notes_are_for_others() -> None:
+    _, request = summarize(LIVE, wanted(MESSAGES[10:20], stretch=True))
+    told = content(request)
+    first, last = told.index("user: Question 5:"), told.index("assistant: Answer 9:")
+    assert told.index("nothing else") < first < last
+    assert "yours replaces it" not in told, "earlier summaries stay"
+    warm = WarmPrefixSummarizer(model_that_says(GOOD_TEXT), COUNTER, lambda: LIVE)
+    assert warm.suits(MIDDLE)
+    notes = wanted([], notes=[GOOD, GOOD])
+    assert not warm.suits(notes)
+    plain = ScriptedSummarizer(GOOD)
+    chain = SummarizerChain([warm, plain], floor=ScriptedSummarizer(), clock=lambda: 0.0)
+    assert asyncio.run(chain.summarize(notes)) == SummaryDraft(GOOD, "scripted"), "no warning: nothing failed"
 
 
 def test_calls_are_bad_and_asked_again_with_the_tools_still_there() -> None:

@@ -14,11 +14,12 @@ from everthread.session.conversation import Conversation
 class Permission:
     """What somebody must allow before a tool does it."""
 
-    kind: Literal["command", "write"]
+    kind: Literal["command", "write", "cache"]
+    """`cache`: to have the next prompt read anew, at full price."""
     what: str
-    """The whole command, or the path that is written: what a rule is matched against."""
+    """The whole command, the path that is written, or what the cache is lost for: what a rule is matched against."""
     detail: str = ""
-    """More for the person who decides: a diff, say."""
+    """More for the person who decides: a diff, say, or a price."""
 
 
 Approver = Callable[[Permission], Awaitable[bool]]

@@ -125,7 +125,7 @@ class Caller:
                     async with self._writing:  # what is shown is what a write before it left
                         needed = tool.needs(arguments, run.context) or needed
                 if not await self.approve(needed):
-                    return Finished(ToolReply(self._refusal(needed), failed=True), refused=True)
+                    return Finished(await self._refused(run, tool, needed), refused=True)
             run.context = replace(run.context, allowed=needed)
         writes = needed is not None and needed.kind == "write"
         async with self._slots, self._writing if writes else contextlib.nullcontext():
@@ -146,6 +146,13 @@ class Caller:
             return ToolReply(
                 f"Failed: {call.name} did not finish within {self.seconds:,.0f} s and was ended.", failed=True
             )
+
+    async def _refused(self, run: _Run, tool: Tool, needed: Permission) -> ToolReply:
+        """The answer where leave was not given: the tool's own, if it has a way without."""
+        without = getattr(tool, "refused", None)
+        if callable(without):
+            return _as_reply(run.call.name, await without(run.arguments, run.context))
+        return ToolReply(self._refusal(needed), failed=True)
 
     def _refusal(self, needed: Permission) -> str:
         """The approver's own words, where it has any: it knows whether somebody was asked."""

@@ -31,6 +31,8 @@ class Equipment:
     instructions_chars: int
     given: Sequence[Tool] | None = None
     """Tools instead of the built-in ones."""
+    talks: bool = False
+    """It only talks: its prompt names no workspace."""
     agent: Agent | None = None
     window: int | None = None
     """Of the model that was found, until there is an agent to ask."""
@@ -38,7 +40,7 @@ class Equipment:
     tools: list[Tool] = field(init=False)
 
     def __post_init__(self) -> None:
-        texts = ("role", "tools") if self.given is None else ("role",)
+        texts = ("talk",) if self.talks else ("role", "tools") if self.given is None else ("role",)
         self.prompt = self._prompt(*texts)
         self.tools = self._built_in() if self.given is None else list(self.given)
 
@@ -66,8 +68,9 @@ class Equipment:
 
     def _prompt(self, *texts: str) -> SystemPrompt:
         return SystemPrompt(
-            self.workspace, self.memory, texts=texts, instructions_chars=self.instructions_chars, window=self._window
-        )
+            None if self.talks else self.workspace, self.memory, texts=texts,
+            instructions_chars=self.instructions_chars, window=self._window,
+        )  # fmt: skip
 
     def _window(self) -> int | None:
         return self.agent.conversation.window if self.agent is not None else self.window

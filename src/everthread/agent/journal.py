@@ -94,6 +94,7 @@ _SIZES = (
     events.CompactionDone,
     events.CompactionFailed,
     events.CompactionVoid,
+    events.Planned,
     events.Recovery,
     events.LimitLearnt,
 )

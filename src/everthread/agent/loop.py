@@ -17,6 +17,7 @@ from everthread.agent.journal import Journal
 from everthread.agent.limits import MAX_ROUNDS, PARALLEL, TOOL_SECONDS
 from everthread.agent.memory import Memory
 from everthread.agent.texts import text
+from everthread.agent.tools.find_tools import FindTools
 from everthread.core.exchange import StreamDelta
 from everthread.errors import InputError
 from everthread.session.conversation import Conversation
@@ -77,7 +78,9 @@ class Agent:
         self._items: asyncio.Queue[Item | None] | None = None
         self._work: asyncio.Task[Answer] | None = None
         self._turning = asyncio.Lock()
-        self._caller = Caller(self._tools, approve, self.hear, parallel, tool_seconds, self._engine_tools)
+        finder = FindTools()
+        named = {finder.name: finder, **self._tools}
+        self._caller = Caller(named, approve, self.hear, parallel, tool_seconds, self._engine_tools)
         self._offer(conversation)
 
     # Life
@@ -117,15 +120,16 @@ class Agent:
 
     # Turns
 
-    async def turn(self, message: Given) -> AsyncGenerator[Item, None]:
+    async def turn(self, message: Given, *, event: str | None = None) -> AsyncGenerator[Item, None]:
         """One turn: what the model says and every event as they come, then the final `Answer`, once and last.
 
+        `event`: the same message given again under it is stored once.
         Closing the generator, or cancelling whoever reads it, stops the turn: running tools are ended, and the history
         says so.
         """
         async with self._turning:
             items = self._items = asyncio.Queue[Item | None]()
-            work = self._work = asyncio.create_task(self._worked(message))
+            work = self._work = asyncio.create_task(self._worked(message, event))
             work.add_done_callback(lambda _: items.put_nowait(None))
             try:
                 while (item := await items.get()) is not None:
@@ -177,10 +181,10 @@ class Agent:
 
     # Inside
 
-    async def _worked(self, message: Given) -> Answer:
+    async def _worked(self, message: Given, event: str | None) -> Answer:
         progress = _Progress(time.monotonic())
         try:
-            answer = await self._rounds(message, progress)
+            answer = await self._rounds(message, progress, event)
         except asyncio.CancelledError:
             self._end("interrupted", progress)
             raise
@@ -190,8 +194,8 @@ class Agent:
         self._end("max_rounds" if progress.rounds >= self.max_rounds else "answered", progress)
         return answer
 
-    async def _rounds(self, message: Given, progress: _Progress) -> Answer:
-        answer = await self._ask(message)
+    async def _rounds(self, message: Given, progress: _Progress, event: str | None) -> Answer:
+        answer = await self._ask(message, event=event)
         while answer.calls and progress.rounds < self.max_rounds:
             progress.rounds += 1
             progress.calls += len(answer.calls)
@@ -204,9 +208,9 @@ class Agent:
             await self.conversation.add_results([as_result(call, unused) for call in answer.calls])
         return answer
 
-    async def _ask(self, message: Given, *, inject: str | None = None) -> Answer:
+    async def _ask(self, message: Given, *, inject: str | None = None, event: str | None = None) -> Answer:
         answer: Answer | None = None
-        async with contextlib.aclosing(self.conversation.stream(message, inject=inject)) as pieces:
+        async with contextlib.aclosing(self.conversation.stream(message, event=event, inject=inject)) as pieces:
             async for piece in pieces:
                 if isinstance(piece, Answer):
                     answer = piece
@@ -222,11 +226,11 @@ class Agent:
 
     def _offer(self, conversation: Conversation) -> None:
         schemas = [tool.schema for tool in self._tools.values()]
-        if conversation.tools[: len(schemas)] != schemas:
+        if conversation.toolbox.given != schemas:
             conversation.use_tools(schemas)
 
     def _engine_tools(self) -> list[str]:
-        return [str(schema.get("function", {}).get("name")) for schema in self.tools[len(self._tools) :]]
+        return [str(schema.get("function", {}).get("name")) for schema in self.conversation.toolbox.own]
 
 
 def _by_name(tools: Sequence[Tool]) -> Mapping[str, Tool]:

@@ -26,11 +26,11 @@ def _unknown() -> int | None:
 
 
 class SystemPrompt:
-    """Who writes it: the same files and the same window give the same bytes."""
+    """Who writes it: the same files and the same window give the same bytes. Without a workspace it names none."""
 
     def __init__(
         self,
-        workspace: Path,
+        workspace: Path | None,
         memory: Memory | None = None,
         *,
         texts: Sequence[str] = ("role",),
@@ -42,7 +42,9 @@ class SystemPrompt:
         self._plan = ""
 
     def __call__(self) -> str:
-        parts = [*map(text, self._texts), f"The workspace is {self._workspace}.", self._instructions()]
+        parts = [*map(text, self._texts)]
+        if self._workspace is not None:
+            parts += [f"The workspace is {self._workspace}.", self._instructions(self._workspace)]
         parts += self._remembered()
         if self._plan:
             parts.append(f"# Your list of tasks as it was when this part began; `todo` shows it now\n\n{self._plan}")
@@ -53,10 +55,10 @@ class SystemPrompt:
         """For the session that begins next: what is still to be done in its thread."""
         self._plan = todo.shown(items) if todo.is_open(items) else ""
 
-    def _instructions(self) -> str:
-        file = self._workspace / INSTRUCTIONS
+    def _instructions(self, workspace: Path) -> str:
+        file = workspace / INSTRUCTIONS
         try:
-            if not file.resolve().is_relative_to(self._workspace.resolve()) or not file.is_file():
+            if not file.resolve().is_relative_to(workspace.resolve()) or not file.is_file():
                 return ""
             with file.open(encoding="utf-8", errors="replace") as opened:
                 whole = opened.read(self._limit + 1)

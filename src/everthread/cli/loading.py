@@ -13,6 +13,8 @@ COMMANDS = {
     "chat": "Talk with a model that has tools, in this directory.",
     "run": "Do one task and print the answer.",
     "serve": "Serve an endpoint that gives any client an unlimited conversation.",
+    "keys": "Keys of the gateway: who may use it, for what, and how much a day.",
+    "mcp": "Search, read and pin past conversations from any MCP client.",
     "doctor": "Say what works here and what does not, and what to do about it.",
     "tokens": "Count the tokens of a conversation: by role, by tool, by message.",
     "inspect": "Show turns, tool groups, validity problems and what repair would do.",
@@ -24,7 +26,8 @@ COMMANDS = {
     "config": "The configuration: what is in force, whether a file is right, where it is.",
     "models": "Models: what is known about them, which one is used, and the one on this machine.",
     "db": "The store: whether it is sound, its schema, copies, its size.",
-    "lab": "What cannot be had offline, simulated: a provider.",
+    "replay": "Play recorded conversations again: context, compactions, cache, cost and what is still known.",
+    "lab": "Try it out: a simulated provider, probes of what is kept, sweeps of settings.",
 }
 """The first words of each command's own help; a test compares them."""
 

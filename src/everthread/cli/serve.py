@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import urlsplit
@@ -27,12 +26,25 @@ def serve(
     ] = None,
     upstream: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=URL", help="A provider to stand in front of, instead of the configured ones."),
+        typer.Option(
+            metavar="NAME=URL",
+            help="A provider to stand in front of, instead of the configured ones; `local`: the small model here.",
+        ),
     ] = None,
     mode: Annotated[
         Literal["managed", "observe", "off"] | None,
         typer.Option(help="Rewrite where needed, only record, or neither. Default: gateway.mode."),
     ] = None,
+    auth: Annotated[
+        Literal["keys", "passthrough", "none"] | None,
+        typer.Option(
+            help="Let in who shows a key, a credential for the upstream, or anybody here. Default: gateway.auth."
+        ),
+    ] = None,
+    log: Annotated[
+        Literal["text", "json"],
+        typer.Option(help="How to log on standard error: `json` has a line for each request, with its id and thread."),
+    ] = "text",
     as_json: Annotated[bool, typer.Option("--json", help="Print where it listens as JSON.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more on standard error.")] = False,
 ) -> None:
@@ -41,19 +53,17 @@ def serve(
     Ctrl-C ends it, after what is being answered.
     """
     from everthread.compose.gateway import open_gateway, upstreams_of
+    from everthread.gateway.logs import set_up_logs
 
     config = load_config()
     known = [_upstream(text, mode or config.gateway.mode) for text in upstream or []] or upstreams_of(config, mode)
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    set_up_logs(log, verbose=verbose)
 
     async def run() -> None:
         enough = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, enough.set)
-        async with open_gateway(config, host=host, port=port, upstreams=known) as gateway:
+        async with open_gateway(config, host=host, port=port, upstreams=known, auth=auth) as gateway:
             _tell(gateway, known, config, as_json=as_json)
             await enough.wait()
 
@@ -62,9 +72,12 @@ def serve(
 
 def _upstream(text: str, mode: Mode) -> Upstream:
     """What was named on the command line; the clients' own keys go there."""
+    from everthread.compose.local_upstream import is_local
     from everthread.gateway.routes import Upstream
 
     name, _, url = text.partition("=")
+    if is_local(url or name):
+        return Upstream(name.partition(":")[0], url or name, mode=mode)
     parts = urlsplit(url)
     if not name or parts.scheme not in ("http", "https") or not parts.hostname or parts.password:
         raise InputError("--upstream is not NAME=URL, such as vllm=http://127.0.0.1:8000/v1, without a password in it")

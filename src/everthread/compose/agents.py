@@ -12,6 +12,7 @@ from everthread.compose.conversations import open_conversation
 from everthread.compose.models import Closing, closing_of, route_to
 from everthread.compose.stores import open_store, store_url
 from everthread.config import Config, home_directory, load_config
+from everthread.core.caching import CACHE_SECONDS
 from everthread.core.exchange import Api, StreamingModel
 from everthread.core.summary import Summarizer
 from everthread.errors import InputError
@@ -35,6 +36,7 @@ async def open_agent(
     store: Store | str | Path | None = None,
     listener: Listener | None = None,
     tools: Sequence[Tool] | None = None,
+    talks: bool = False,
     session: NewSession | None = None,
     summarizer: str | Summarizer = "auto",
     api: Api | None = None,
@@ -43,7 +45,8 @@ async def open_agent(
     """An agent in a workspace (default: the current folder): new, or resumed by any id of its thread.
 
     `approve` decides what needs leave; without it only what `approvals.txt` in the home allows is done, and with `yes`
-    everything. `tools`: these instead of the built-in ones. What is opened here is closed with the agent.
+    everything. `tools`: these instead of the built-in ones. `talks`: its prompt is one for conversation, without a
+    workspace. What is opened here is closed with the agent.
     """
     from everthread.agent.approval import Approvals, read_rules
     from everthread.agent.base import ToolContext
@@ -63,7 +66,7 @@ async def open_agent(
         opened.append(store.close)
     try:
         memory = Memory(memory_folder(home, await _tenant(store, resume, session)))
-        equipment = Equipment(place, memory, allowed, options.instructions_chars, tools)
+        equipment = Equipment(place, memory, allowed, options.instructions_chars, tools, talks)
         conversation = await open_conversation(
             model, config=_with_room(settings, model), store=store, resume=resume, system=equipment.prompt,
             tools=[tool.schema for tool in equipment.tools], summarizer=summarizer, listener=equipment.hear,
@@ -87,12 +90,10 @@ async def open_agent(
     equipment.agent = Agent(
         conversation, equipment.tools, context=ToolContext(place, home, conversation, environment=children.environment),
         approve=allowed, max_rounds=options.max_rounds, parallel=options.parallel, listener=listener,
-        journal=Journal(ttl=_SECONDS[settings.prompt_caching.cache_ttl]), memory=memory, routes=routes, closing=opened,
+        journal=Journal(ttl=CACHE_SECONDS[settings.prompt_caching.cache_ttl]), memory=memory, routes=routes,
+        closing=opened,
     )  # fmt: skip
     return equipment.agent
-
-
-_SECONDS = {"5m": 300.0, "1h": 3_600.0}
 
 
 def _workspace(given: str | Path | None) -> Path:

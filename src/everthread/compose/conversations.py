@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from everthread.compose.compaction import named_summarizer
+from everthread.compose.embeddings import embedder_of
+from everthread.compose.engines import EngineChoice
 from everthread.compose.models import Closing, auxiliary_model, closing_of, route_to, summarizer_for
 from everthread.compose.stores import open_store, store_url
-from everthread.config import Config, home_directory, load_config
+from everthread.config import Config, load_config
 from everthread.core.exchange import Api, StreamingModel, System
 from everthread.core.summary import Summarizer
 from everthread.stores.base import NewSession, Store
@@ -89,12 +91,16 @@ async def open_conversation(
 
 def session_options(config: Config) -> SessionOptions:
     """What the configuration says of a conversation."""
+    from everthread.session.recall_options import RecallOptions
     from everthread.session.setup import SessionOptions
 
     compression = config.compression.model_dump(exclude={"template"})
     output = config.tool_output.model_dump()
     ttl, cap = config.prompt_caching.cache_ttl, config.model.max_tokens
-    return SessionOptions(**compression, **output, cache_ttl=ttl, max_tokens=cap)
+    recall = RecallOptions(**config.recall.model_dump(exclude={"embeddings"}))
+    if config.recall.embeddings is not None:
+        recall = replace(recall, similarity=config.recall.embeddings.similarity)
+    return SessionOptions(**compression, **output, cache_ttl=ttl, max_tokens=cap, recall=recall)
 
 
 def _setup(
@@ -107,17 +113,7 @@ def _setup(
     summarizer: str | Summarizer,
     project: Path | None,
 ) -> Setup:
-    from everthread.engines.base import ContextEngine, Services
-    from everthread.engines.registry import create_engine
     from everthread.session.setup import Setup
-
-    name = config.context.engine
-    options = dict(config.engines.get(name, {}))
-    if name == "compressor":
-        options.setdefault("template", config.compression.template)
-
-    def engine(services: Services) -> ContextEngine:
-        return create_engine(name, services, options, home=home_directory(), project=project)
 
     def writer(desk: Desk) -> Summarizer:
         if summarizer != "auto":
@@ -127,4 +123,8 @@ def _setup(
             opened.append(closing_of(auxiliary))
         return summarizer_for(desk, config, auxiliary)
 
-    return Setup(store, route, engine, writer, session_options(config), system)
+    embedder = embedder_of(config)
+    if embedder is not None:
+        opened.append(embedder.close)
+    options = session_options(config)
+    return Setup(store, route, EngineChoice.of(config, project), writer, options, system, embedder=embedder)

@@ -11,25 +11,32 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from everthread.compose.access import open_access
+from everthread.compose.adapters import open_adapters
 from everthread.compose.conversations import session_options
+from everthread.compose.engines import EngineChoice
+from everthread.compose.local_upstream import with_local
 from everthread.compose.models import auxiliary_model, closing_of, summarizer_for
+from everthread.compose.native import native_app
 from everthread.compose.stores import open_store, store_url
-from everthread.config import Config, home_directory, load_config
+from everthread.config import Config, load_config
 from everthread.core.exchange import Api, StreamingModel
 from everthread.core.summary import Summarizer
 from everthread.errors import ConfigError, StoreError
-from everthread.gateway.base import Mode
+from everthread.gateway.base import Auth, Mode
 from everthread.stores.base import Store
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from everthread.engines.base import ContextEngine, Services
     from everthread.gateway.access import Authenticator
     from everthread.gateway.managing import ProxyManager
+    from everthread.gateway.native.desk import TurnDesk
     from everthread.gateway.routes import Upstream
     from everthread.gateway.running import Gateway
-    from everthread.session.events import Event
+    from everthread.gateway.service import Native
+    from everthread.gateway.telemetry import Telemetry
+    from everthread.session.events import Listener
     from everthread.session.setup import Desk
 
 _LOG = logging.getLogger("everthread.gateway")
@@ -43,31 +50,66 @@ async def open_gateway(
     port: int | None = None,
     upstreams: Sequence[Upstream] | None = None,
     mode: Mode | None = None,
+    auth: Auth | None = None,
     store: Store | None = None,
     authenticator: Authenticator | None = None,
-    native: ASGIApp | None = None,
+    native: Native | None = None,
 ) -> AsyncIterator[Gateway]:
     """The gateway, listening. What is given stands before what is configured; a store that is given stays open."""
     from everthread.gateway.limits import Limits
+    from everthread.gateway.metrics import Metrics
     from everthread.gateway.proxy import Proxy
     from everthread.gateway.routes import Routes
     from everthread.gateway.running import Gateway
     from everthread.gateway.service import Service
+    from everthread.gateway.telling import Teller
 
     settings = config or load_config()
     options = settings.gateway
     known = list(upstreams) if upstreams is not None else upstreams_of(settings, mode)
     async with AsyncExitStack() as stack:
+        known = await with_local(known, settings, stack)
         if store is None:
             store = await asyncio.to_thread(open_store, store_url(settings))
             stack.push_async_callback(store.close)
-        manager = _manager(settings, store, known, stack)
+        address = host or options.host
+        if authenticator is None:
+            access = open_access(auth or options.auth, store, known, address)
+            authenticator = await stack.enter_async_context(access)
+        metrics = Metrics()
+        models = await stack.enter_async_context(AsyncExitStack())  # closed after who asks them
+        manager = _manager(settings, store, known, models, Teller(metrics))
         stack.push_async_callback(manager.close)
         limits = Limits(**options.limits.model_dump())
-        proxy = Proxy(Routes(known), manager, limits=limits, include_usage=options.include_usage)
-        service = Service(proxy, authenticator=authenticator, native=native, ready=_readiness(store))
-        listening = Gateway(service, host=host or options.host, port=options.port if port is None else port)
+        proxy = Proxy(
+            Routes(known), manager, limits=limits, metrics=metrics, include_usage=options.include_usage,
+            telemetry=_telemetry(),
+        )  # fmt: skip
+        mounted = await _mounted(store, stack)
+        desk: TurnDesk | None = None
+        if native is None and options.native.enabled:
+            app = native_app(settings, store, limits, keyless=authenticator is None)
+            stack.push_async_callback(app.close)
+            await app.start()
+            native, desk = app, app.desk
+        hooks = await open_adapters(options.adapters, desk, stack)
+        service = Service(
+            proxy, authenticator=authenticator, native=native, mounted=mounted, hooks=hooks, ready=_readiness(store)
+        )
+        listening = Gateway(service, host=address, port=options.port if port is None else port)
         yield await stack.enter_async_context(listening)
+
+
+async def _mounted(store: Store, stack: AsyncExitStack) -> dict[str, ASGIApp]:
+    """What answers beside the proxy: `/mcp`, where its SDK is installed."""
+    try:
+        from everthread.gateway.mcp.server import PATH, application, make_server
+    except ImportError as error:
+        _LOG.info("/mcp is not served: %s (pip install 'everthread[mcp]')", error)
+        return {}
+    from everthread.gateway.mcp.tools import LookupTools
+
+    return {PATH: await stack.enter_async_context(application(make_server(LookupTools(store))))}
 
 
 def upstreams_of(config: Config, mode: Mode | None = None) -> list[Upstream]:
@@ -99,20 +141,15 @@ def _key(name: str | None) -> str | None:
     return key
 
 
-def _manager(config: Config, store: Store, upstreams: Sequence[Upstream], stack: AsyncExitStack) -> ProxyManager:
-    from everthread.engines.registry import create_engine
+def _manager(
+    config: Config, store: Store, upstreams: Sequence[Upstream], stack: AsyncExitStack, listener: Listener
+) -> ProxyManager:
     from everthread.gateway.managing import ProxyManager
     from everthread.gateway.setup import ManagerSetup
 
-    name = config.context.engine
-    options = dict(config.engines.get(name, {}))
-    if name == "compressor":
-        options.setdefault("template", config.compression.template)
+    engine = EngineChoice.of(config)
     auxiliaries: dict[str, StreamingModel | None] = {}
     keys = {upstream.root: upstream.api_key for upstream in upstreams}
-
-    def engine(services: Services) -> ContextEngine:
-        return create_engine(name, services, options, home=home_directory())
 
     def writer(desk: Desk) -> Summarizer:
         if desk.route.name not in auxiliaries:
@@ -124,10 +161,13 @@ def _manager(config: Config, store: Store, upstreams: Sequence[Upstream], stack:
     async def window(api: Api, model: str, upstream: str) -> int:
         return await _window(config, api, model, upstream, keys.get(upstream))
 
-    digest = _digest({"engine": options, "compression": config.compression.model_dump()})
+    digest = _digest({"engine": engine.options, "compression": config.compression.model_dump()})
     return ProxyManager(
-        ManagerSetup(store, engine, f"{name} {digest}", writer, window, session_options(config), listener=_logged)
-    )
+        ManagerSetup(
+            store, engine, f"{engine.name} {digest}", writer, window, session_options(config), listener=listener,
+            emulate_state=config.gateway.responses_state == "emulate",
+        )
+    )  # fmt: skip
 
 
 async def _window(config: Config, api: Api, model: str, upstream: str, key: str | None) -> int:
@@ -143,15 +183,19 @@ async def _window(config: Config, api: Api, model: str, upstream: str, key: str 
     return (await resolve_window(model, setting=setting, ask=ask)).tokens
 
 
+def _telemetry() -> Telemetry | None:
+    """None where the extra `otel` is not installed."""
+    try:
+        from everthread.gateway.telemetry import Telemetry
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "opentelemetry":
+            raise
+        return None
+    return Telemetry.of_process()
+
+
 def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
-
-
-def _logged(event: Event) -> None:
-    """An event's kind and thread, and why something failed; never what was said."""
-    reason = getattr(event, "reason", None) or getattr(event, "message", None)
-    level = logging.WARNING if event.kind.endswith("failed") else logging.INFO
-    _LOG.log(level, "%s in %s%s", event.kind, event.session, f": {reason}" if isinstance(reason, str) else "")
 
 
 def _readiness(store: Store) -> Any:

@@ -105,17 +105,34 @@ def summarizer_for(desk: Desk, config: Config, auxiliary: StreamingModel | None 
     from everthread.summarizers.extractive import ExtractiveSummarizer
     from everthread.summarizers.llm import LlmSummarizer
     from everthread.summarizers.llm_warm import WarmPrefixSummarizer
+    from everthread.summarizers.pricing import Price
 
     template, options = config.compression.template, config.auxiliary.compression
     routes: list[Summarizer] = []
+
+    def price(model: str) -> Price | None:
+        return Price(model, ttl=config.prompt_caching.cache_ttl) if config.compression.economics else None
+
     if auxiliary is not None:
         counter, metered = TokenCounter(auxiliary.name), MeteredModel(FittingModel(auxiliary), desk.lost)
-        routes.append(LlmSummarizer(metered, counter, context_length=options.context_length, template=template))
+        routes.append(
+            LlmSummarizer(
+                metered, counter, context_length=options.context_length, template=template, price=price(auxiliary.name)
+            )
+        )
     if desk.route.model is not None and desk.route.provider != "local":
         main = MeteredModel(desk.route.model, desk.lost)
         if desk.route.caches_by_marks:
-            routes.append(WarmPrefixSummarizer(main, desk.counter, desk.live, template=template))
-        routes.append(LlmSummarizer(main, desk.counter, context_length=options.context_length, template=template))
+            routes.append(
+                WarmPrefixSummarizer(
+                    main, desk.counter, desk.live, template=template, price=price(main.name), warm=desk.warm
+                )
+            )
+        routes.append(
+            LlmSummarizer(
+                main, desk.counter, context_length=options.context_length, template=template, price=price(main.name)
+            )
+        )
     floor = ExtractiveSummarizer(desk.counter)
     return SummarizerChain(routes, floor=floor, clock=time.time, events=desk.events) if routes else floor
 

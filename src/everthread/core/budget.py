@@ -29,6 +29,7 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "compression.protect_last_n": (1, math.inf),
     "compression.threshold_tokens": (1, math.inf),
     "compression.keep_important": (0.0, 0.50),
+    "compression.tools_share": (0.0, 1.0),
     "tool_output.result_chars": (1, math.inf),
     "tool_output.turn_chars": (1, math.inf),
     "tool_output.preview_chars": (0, math.inf),

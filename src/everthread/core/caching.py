@@ -21,6 +21,9 @@ from everthread.errors import InputError
 T = TypeVar("T")
 Where = Literal["tools", "system", "messages"]
 
+CACHE_SECONDS = {"5m": 300.0, "1h": 3_600.0}
+"""How long a provider keeps a cached prefix that is not asked for, by its `cache_ttl`."""
+
 LOOKBACK = 20
 """How many blocks before a mark the provider looks for an earlier cached prefix."""
 

@@ -1,6 +1,6 @@
 """What is given up, in order, when what must be kept is too large; every step is told.
 
-1. Oversized tool results of the tail are stored and cited.
+1. Oversized tool results of the tail are stored and cited; not the answers of lookups, which would be looked up again.
 2. The last n messages are no longer protected (that alone never goes beyond the limit), and the tail is halved.
 3. Only the latest group is kept; if even that is beyond the threshold, with its long arguments and images cut, and if
    that does not help either, not at all.
@@ -18,7 +18,8 @@ from enum import IntEnum
 from typing import Any
 
 from everthread.core.boundaries import Boundaries, Count, Room, choose, without_earlier_summary, without_tail
-from everthread.core.messages import Message, Messages, Result, kind_of, results_of, text_of, with_content
+from everthread.core.lookup import is_answer
+from everthread.core.messages import Message, Messages, Result, calls_of, kind_of, results_of, text_of, with_content
 from everthread.core.outputs import ToStore, cut_middle, edit_results, output_id, to_store, with_text
 from everthread.core.pruning import prune
 from everthread.core.transcript import is_user_message
@@ -145,8 +146,11 @@ class _Kept:
 
     def _oversized(self) -> Iterator[tuple[int, ToStore]]:
         """Results at least twice as long as what would stand for them, each with its number in its message."""
+        tools = {call.id: call.name for message in self.messages for call in calls_of(message)}
         for index in range(self.cut.tail_start, len(self.messages)):
             for number, result in enumerate(results_of(self.messages[index])):
+                if is_answer(result.name or tools.get(result.call_id, ""), result.text):
+                    continue
                 stored = to_store(index, result.call_id, result.text, preview_chars=self.preview_chars)
                 if stored and 2 * len(stored.replacement) <= len(stored.text):
                     yield number, stored

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple, cast
 
 from everthread.core.boundaries import open_group
+from everthread.core.lookup import gist, is_lookup
 from everthread.core.messages import (
     CALL_BLOCKS,
     IMAGE_BLOCKS,
@@ -148,7 +149,9 @@ class _Work:
             call = self.calls.get(result.call_id)
             newest, call_id = (here, "") if removed else self.newest.get(text, (here, ""))
             say: Callable[..., str | None]
-            if newest == here:
+            if is_lookup(call.name if call else result.name) and not is_persisted(text):
+                kind, say = "result", partial(gist, text)
+            elif newest == here:
                 kind = "result"
                 say = partial(describe, call, text, name=result.name, failed=holder.get("is_error") is True)
             else:

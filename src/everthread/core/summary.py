@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from everthread.core.messages import Message, text_of
+from everthread.core.nodes import Node
 
 if TYPE_CHECKING:
     from everthread.core.facts import Fact, MessageFacts
@@ -163,6 +164,11 @@ class SummaryRequest:
     """The same as one list, the most important first."""
     rules: Sequence[str] = ()
     """The user's rules that are told beside the summary, word for word: it need not tell them again."""
+    stretch: bool = False
+    """The messages are a stretch of the conversation; what stands before them is told elsewhere."""
+    notes: Sequence[Sections] = ()
+    """Summaries of successive stretches, oldest first, to be joined into one: then there are no messages, and
+    `previous` says the same in one piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,3 +252,5 @@ class Compaction:
     duration: float = 0.0
     state: Mapping[str, Any] = field(default_factory=dict)
     """What the engine will know once this is committed."""
+    nodes: tuple[Node, ...] = ()
+    """Summaries of a graph that the result cites: stored with it, in one transaction."""

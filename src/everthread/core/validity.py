@@ -22,6 +22,8 @@ from everthread.errors import InputError
 
 ROLES = frozenset({*SYSTEM_ROLES, "user", "assistant", "tool", "function"})
 ANTHROPIC_CALL_ID = re.compile(r"[a-zA-Z0-9_-]+")
+RESPONSES_CALL_ID = 64
+"""Characters of a call's id."""
 CHAT_CALLS = {"function": "arguments", "custom": "input"}
 """The types of call in OpenAI's form, with the field that holds what the tool is given."""
 BLOCK_ROLES = {**dict.fromkeys(CALL_BLOCKS, "assistant"), **dict.fromkeys(RESULT_BLOCKS, "user")}
@@ -44,7 +46,11 @@ Check = Callable[[Sequence[Mapping[str, Any]]], Iterator[Problem]]
 
 
 def validate_messages(messages: Sequence[Mapping[str, Any]], *, api: str = "openai") -> list[Problem]:
-    """Every problem `api` (`openai` or `anthropic`) would have with the list, in message order."""
+    """Every problem `api` would have with the list, in message order.
+
+    `openai` (chat), `openai_responses` or `anthropic`. For Responses too the list is in the core's form, as a codec
+    makes its items from it.
+    """
     if api not in _CHECKS:
         raise InputError(f"api={api!r} is unknown; use one of: {', '.join(_CHECKS)}")
     shapes = list(_shapes(messages))
@@ -146,6 +152,13 @@ def _openai(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
                 yield Problem(index, "call-shape", "a call names what is called, and its arguments are JSON text")
 
 
+def _responses(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+    for index, message in enumerate(messages):
+        for call in calls_of(message):
+            if len(call.id) > RESPONSES_CALL_ID:
+                yield Problem(index, "call-id", f"a call id has {len(call.id)} characters; {RESPONSES_CALL_ID} at most")
+
+
 def is_chat_call(call: Any) -> bool:
     """Whether a call has OpenAI's form: under the name of its type, what is called with which text."""
     holders = [(call.get(kind), given) for kind, given in CHAT_CALLS.items()] if isinstance(call, Mapping) else []
@@ -193,5 +206,6 @@ def is_empty(message: Mapping[str, Any]) -> bool:
 _TEXT = frozenset({"text", "input_text", "output_text"})
 _CHECKS: dict[str, tuple[Check, ...]] = {
     "openai": (_calls, _pairs, _openai),
+    "openai_responses": (_calls, _pairs, _openai, _responses),
     "anthropic": (_calls, _pairs, _anthropic),
 }

@@ -14,7 +14,9 @@ from typing import Any, Literal, Protocol
 from everthread.core.budget import Budget
 from everthread.core.exchange import System
 from everthread.core.ladder import Strength
+from everthread.core.lookup import Lookup, Passage
 from everthread.core.messages import Message, Messages
+from everthread.core.nodes import Node
 from everthread.core.summary import Compaction, Summarizer
 from everthread.core.tokens import TokenCounter
 from everthread.core.usage import CanonicalUsage
@@ -33,6 +35,39 @@ def silent(kind: str, **details: Any) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class Original:
+    """A message as it was said."""
+
+    id: int
+    message: Message
+    created: float
+
+
+class Graph(Protocol):
+    """A thread's graph of summaries, and what stands under it."""
+
+    async def nodes(self) -> Sequence[Node]:
+        """Every summary of the thread's graph."""
+        ...
+
+    async def expand(self, wanted: str, *, offset: int, limit: int) -> Passage:
+        """A part of the originals: of a node's messages, one message or a stored output; `UnknownIdError`."""
+        ...
+
+
+class Archive(Graph, Protocol):
+    """The thread as its store keeps it, whatever compactions made of it."""
+
+    async def originals(self, ids: Sequence[int]) -> list[Original]:
+        """Messages of the thread by their ids, each as it was said; those that are not there are left out."""
+        ...
+
+    async def covered(self) -> list[int]:
+        """Ids of all messages that the thread's compactions stand for, oldest first."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class Services:
     """What an engine is given."""
 
@@ -42,6 +77,10 @@ class Services:
     clock: Callable[[], float]
     """Seconds that only grow."""
     events: Events = silent
+    lookup: Lookup | None = None
+    """Everything that was ever said; None where no store is behind the messages."""
+    archive: Archive | None = None
+    """What the store keeps of this thread; None as above."""
 
 
 class ContextEngine(abc.ABC):
@@ -85,6 +124,12 @@ class ContextEngine(abc.ABC):
         """Whether there is anything to make smaller."""
         return bool(messages)
 
+    def pin(self, notes: Sequence[str]) -> None:
+        """Told before `compress`: texts somebody pinned, which the summaries from now on carry word for word."""
+
+    def fetched_again(self, ids: Sequence[int]) -> None:
+        """Told before `compress`: messages that brought back what an earlier compaction took out, by their ids."""
+
     def on_session_start(self, session_id: str, *, reason: StartReason = "new", previous: str | None = None) -> None:
         """A session begins, or goes on under a new id."""
 
@@ -114,4 +159,7 @@ class ContextEngine(abc.ABC):
 
 
 EngineFactory = Callable[[Services, Mapping[str, Any]], ContextEngine]
-__all__ = ["ContextEngine", "EngineFactory", "Events", "Message", "Services", "StartReason", "silent"]
+__all__ = [
+    "Archive", "ContextEngine", "EngineFactory", "Events", "Graph", "Message", "Original", "Services", "StartReason",
+    "silent",
+]  # fmt: skip

@@ -39,6 +39,10 @@ BUILT_IN = {
         "everthread.engines.compressor:create",
         "Keeps the start and the recent end, and a checked summary of what was between.",
     ),
+    "lossless": (
+        "everthread.engines.lossless:create",
+        "Covers the past with a graph of summaries; the model can search and read every original.",
+    ),
 }
 ALIASES = {"lcm": "lossless"}
 RESERVED = frozenset({*BUILT_IN, *ALIASES, *ALIASES.values()})

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from everthread.gateway.base import Mode
+from everthread.gateway.base import Account, Mode
 from everthread.stores.base import DEFAULT_TENANT
 
 
@@ -21,6 +21,13 @@ class Caller:
     """Its credential is the upstream's own and goes there; a gateway key never leaves the gateway."""
     mode: Mode | None = None
     """What its key says; None leaves it to the upstream's setting."""
+    account: Account | None = field(default=None, compare=False, repr=False)
+    """What its key may still use; None: there is no limit."""
+
+    def admit(self) -> None:
+        """Count a request; `Refused` where a limit is reached."""
+        if self.account is not None:
+            self.account.admit()
 
 
 class Refused(Exception):  # noqa: N818  it is an answer, not a failure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 from everthread.core.cost import cost_of
@@ -12,7 +13,7 @@ from everthread.core.messages import calls_of, text_of
 from everthread.core.tokens import TokenCounter
 from everthread.core.usage import CanonicalUsage, normalize_usage
 from everthread.engines.base import Events
-from everthread.gateway.base import Outcome
+from everthread.gateway.base import Account, Outcome
 from everthread.gateway.setup import ManagerSetup
 from everthread.gateway.tracing import Place
 from everthread.gateway.turns import Turn
@@ -23,7 +24,7 @@ from everthread.stores.base import NewUsage, Task
 class Accounts:
     def __init__(self, setup: ManagerSetup) -> None:
         self._setup = setup
-        self._lost: dict[str, list[Request]] = {}
+        self._lost: dict[str, list[tuple[Request, Account | None]]] = {}
 
     async def main(self, turn: Turn, place: Place, outcome: Outcome) -> None:
         """The client's call; estimated where the provider said nothing."""
@@ -37,18 +38,36 @@ class Accounts:
             usage, estimated = CanonicalUsage(input_tokens=turn.estimate, output_tokens=output), True
         await self._record(place.thread, turn.model, usage, "main", estimated=estimated)
 
-    async def auxiliary(self, thread: str, calls: Sequence[Mapping[str, Any]]) -> None:
-        """What the writing of a summary used, with what was asked and given up."""
+    async def auxiliary(
+        self, thread: str, calls: Sequence[Mapping[str, Any]], account: Account | None = None
+    ) -> Decimal | None:
+        """What the writing of a summary used, with what was asked and given up; its price, None where one is unknown.
+
+        Who it was written for pays.
+        """
+        total: Decimal | None = Decimal(0)
         for call in calls:
-            await self._record(thread, str(call.get("model") or ""), normalize_usage(call), "auxiliary")
-        for request in self._lost.pop(thread, []):
+            model, usage = str(call.get("model") or ""), normalize_usage(call)
+            if account is not None:
+                account.spend(usage, model)
+            price = await self._record(thread, model, usage, "auxiliary")
+            total = None if total is None or price is None else total + price
+        for request, payer in self._lost.pop(thread, []):
             prompt = TokenCounter(request.model).request(request.messages, system=request.system, tools=request.tools)
             usage = CanonicalUsage(input_tokens=prompt)
+            if payer is not None:
+                payer.spend(usage, request.model)
             await self._record(thread, request.model, usage, "auxiliary", estimated=True)
+        return total
 
-    def lost(self, thread: str) -> Callable[[Request], None]:
+    def lost(self, thread: str, account: Account | None) -> Callable[[Request], None]:
         """Told of a request that was given up while it was under way."""
-        return lambda request: self._lost.setdefault(thread, []).append(request)
+        return lambda request: self._lost.setdefault(thread, []).append((request, account))
+
+    async def settle(self) -> None:
+        """Account for all that was given up."""
+        for thread in list(self._lost):
+            await self.auxiliary(thread, ())
 
     def telling(self, thread: str) -> Events:
         """What an engine or a summariser tells, as events of the thread."""
@@ -63,7 +82,8 @@ class Accounts:
 
     async def _record(
         self, thread: str, model: str, usage: CanonicalUsage, task: Task, *, estimated: bool = False
-    ) -> None:
+    ) -> Decimal | None:
         price = cost_of(usage, model, at=datetime.fromtimestamp(self._setup.wall(), UTC))
         await self._setup.store.record_usage(NewUsage(thread, model, usage, task, price, estimated))
         self._setup.listener(UsageRecorded(thread, model, task, usage, price, estimated))
+        return price

@@ -11,6 +11,20 @@ from everthread.core.usage import CanonicalUsage
 
 Mode = Literal["managed", "observe", "off"]
 """Rewritten where needed; only recorded; neither."""
+Auth = Literal["keys", "passthrough", "none"]
+"""Who is let in: who shows a key of ours, a credential for the upstream, or anybody on this machine."""
+
+
+class Account(Protocol):
+    """What a client may still use. Its figures are for the whole day and all processes."""
+
+    def admit(self) -> None:
+        """Count a request; `Refused` where a limit is reached."""
+        ...
+
+    def spend(self, usage: CanonicalUsage, model: str) -> None:
+        """Count what a call to a model used."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +43,8 @@ class Incoming:
     upstream: str
     """The address it goes to."""
     mode: Mode = "managed"
+    account: Account | None = field(default=None, compare=False)
+    """Who pays for what is done for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +76,10 @@ class Manager(Protocol):
 
     async def refused(self, incoming: Incoming, sent: Outgoing, status: int, body: bytes) -> Outgoing | None:
         """After an error of the provider: what to send instead, None where the client gets the error."""
+        ...
+
+    async def tells(self, incoming: Incoming, sent: Outgoing) -> Mapping[str, str]:
+        """What the client is told in the headers of its answer: nothing that is not certain."""
         ...
 
     async def answered(self, incoming: Incoming, sent: Outgoing, outcome: Outcome) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from everthread.core.exchange import Api, Request
 from everthread.core.messages import Message
-from everthread.gateway.slicing import LIST_FIELD, Element, Sliced, spliced, written
+from everthread.gateway.slicing import LIST_FIELD, Element, Sliced, written
 from everthread.wire.codecs import CODECS
 
 
@@ -60,7 +60,6 @@ def replacement_text(replacement: Sequence[Any], sent: Sequence[tuple[Any, str]]
     return ",".join(texts)
 
 
-def with_replacement(sliced: Sliced, first: int, covered: int, replacement: str) -> str:
-    """The body with the replacement in the place of the `covered` messages from `first` on."""
-    start, end = sliced.elements[first].start, sliced.elements[first + covered - 1].end
-    return spliced(sliced.text, [(start, end, replacement)])
+def replacement_change(sliced: Sliced, first: int, covered: int, replacement: str) -> tuple[int, int, str]:
+    """What puts the replacement in the place of the `covered` messages from `first` on."""
+    return sliced.elements[first].start, sliced.elements[first + covered - 1].end, replacement

@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
 from typing import Protocol
 
 from everthread.gateway.access import Refused
 
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+UNREADABLE = (zlib.error, zstd.ZstdError)
+"""What a decoder raises for a body that is not what its header says."""
+_WINDOW_LOG = 23
+"""A zstd frame that needs more than 8 MB to be read is none for HTTP (RFC 9659)."""
+
 
 class Decoder(Protocol):
     """Decodes piece by piece."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether what came so far is a whole body."""
+        ...
 
     def feed(self, data: bytes) -> bytes: ...
 
 
 class _Plain:
+    complete = True
+
     def feed(self, data: bytes) -> bytes:
         return data
 
@@ -27,6 +45,10 @@ class _Zipped:
         self._left = limit
         self._zip = zlib.decompressobj(31 if self._gzip else 15)
         self._begun = False
+
+    @property
+    def complete(self) -> bool:
+        return self._zip.eof
 
     def feed(self, data: bytes) -> bytes:
         found: list[bytes] = []
@@ -54,11 +76,42 @@ class _Zipped:
             return self._zip.decompress(data, self._left + 1)
 
 
+class _Zstd:
+    """zstd, also of several frames. At most `limit` bytes come out at all."""
+
+    def __init__(self, limit: int) -> None:
+        self._left = limit
+        self._frame = self._begin()
+
+    @property
+    def complete(self) -> bool:
+        return self._frame.eof
+
+    def feed(self, data: bytes) -> bytes:
+        found: list[bytes] = []
+        while data:
+            if self._frame.eof:
+                self._frame = self._begin()
+            piece = self._frame.decompress(data, self._left + 1)
+            self._left -= len(piece)
+            if self._left < 0:
+                raise too_large()
+            found.append(piece)
+            data = self._frame.unused_data
+        return b"".join(found)
+
+    @staticmethod
+    def _begin() -> zstd.ZstdDecompressor:
+        return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG})
+
+
 def decoder(encoding: str, limit: int) -> Decoder | None:
     """What decodes a `content-encoding`; None where it is not known here."""
     name = encoding.strip().lower()
     if name in ("", "identity"):
         return _Plain()
+    if name == "zstd":
+        return _Zstd(limit)
     return _Zipped(name, limit) if name in ("gzip", "x-gzip", "deflate") else None
 
 
@@ -71,9 +124,10 @@ def decoded(body: bytes, encoding: str, limit: int) -> bytes | None:
     if reader is None:
         return None
     try:
-        return reader.feed(body)
-    except zlib.error:
+        found = reader.feed(body)
+    except UNREADABLE:
         return None
+    return found if reader.complete or not body else None
 
 
 def too_large() -> Refused:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 
 from everthread.session.events import Event
 
@@ -38,6 +39,20 @@ class Rewritten(Event):
     depth: int
     """Which compaction of this history it is."""
     background: bool = False
+    cost: Decimal | None = None
+    """Dollars, for its summary; None where a price is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slimmed(Event):
+    """After a request of too many bytes: the beginning without old images, its big results stored."""
+
+    kind = "slimmed"
+    covered: int
+    chars_before: int
+    chars_after: int
+    stored: int
+    """Results that are kept in the store and cited."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,26 @@ def error_body(api: Api, refused: Refused) -> bytes:
     return json.dumps(body).encode()
 
 
+def error_event(api: Api, status: int, body: bytes) -> bytes:
+    """An error for a client whose stream has begun: what the provider said, as an event of its protocol."""
+    try:
+        said: Any = json.loads(body)
+    except (ValueError, RecursionError):
+        said = None
+    error = said.get("error") if isinstance(said, dict) else None
+    if not isinstance(error, dict):
+        words = f"The upstream answered with the status {status} instead of a stream."
+        said = json.loads(error_body(api, Refused(status, "upstream_error", words)))
+        error = said["error"]
+    if api == "anthropic":
+        return b"event: error\ndata: " + json.dumps({"type": "error", **said}).encode() + b"\n\n"
+    if api == "openai_chat":
+        return b"data: " + json.dumps(said).encode() + b"\n\n"
+    fields = {name: error.get(name) for name in ("code", "message", "param")}
+    event = {"type": "error", "sequence_number": 0, **fields, "error": error}
+    return b"event: error\ndata: " + json.dumps(event).encode() + b"\n\n"
+
+
 def error_headers(refused: Refused, body: bytes) -> list[tuple[bytes, bytes]]:
     headers = [
         (b"content-type", b"application/json"),

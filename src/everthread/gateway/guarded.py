@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import TypeVar
 
 from everthread.core.redaction import redact
 from everthread.gateway.base import Incoming, Manager, Outcome, Outgoing
 from everthread.gateway.metrics import Metrics
+from everthread.gateway.sending import THREAD
 
 _LOG = logging.getLogger("everthread.gateway")
 T = TypeVar("T")
+_TELLING = 1.0
+"""Seconds for what an answer's headers say of us."""
 
 
 class Guarded:
@@ -34,12 +37,17 @@ class Guarded:
             return None
         return await self._tried("refused", incoming, self._manager.refused(incoming, sent, status, body))
 
+    async def tells(self, incoming: Incoming, sent: Outgoing) -> Mapping[str, str]:
+        """No client waits long for it: where it cannot be known now, it is not told."""
+        told = await self._tried("tells", incoming, self._manager.tells(incoming, sent), _TELLING)
+        return {name: value for name, value in sent.told.items() if name != THREAD} if told is None else told
+
     async def answered(self, incoming: Incoming, sent: Outgoing, outcome: Outcome) -> None:
         await self._tried("answered", incoming, self._manager.answered(incoming, sent, outcome))
 
-    async def _tried(self, step: str, incoming: Incoming, work: Awaitable[T]) -> T | None:
+    async def _tried(self, step: str, incoming: Incoming, work: Awaitable[T], seconds: float | None = None) -> T | None:
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(seconds or self._seconds):
                 return await work
         except Exception as error:  # noqa: BLE001  the client must get its answer whatever fails here; it is seen
             self._metrics.count("failed_open", step=step)

@@ -29,6 +29,7 @@ from everthread.core.messages import (
     kind_of,
     text_of,
 )
+from everthread.gateway.slicing import Element
 
 SESSION_HEADER = "x-everthread-session"
 SCOPE_HEADERS = (
@@ -47,6 +48,8 @@ _CLEARED = re.compile(
 )
 _LONGEST_PLACEHOLDER = 300
 _MOST_KNOWN = 50_000
+_SHORT = 12
+"""Characters of a result's hash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,8 @@ class History:
     digests: tuple[str, ...]
     skeletons: tuple[str, ...]
     pieces: tuple[Piece, ...]
+    told: str = ""
+    """The results of all messages."""
 
     def __len__(self) -> int:
         return len(self.pieces)
@@ -86,6 +91,8 @@ class History:
         return [skeleton for skeleton in self.skeletons[length:] if skeleton]
 
     def results(self, start: int, end: int) -> str:
+        if start == 0 and end == len(self.pieces):
+            return self.told
         return " ".join(result for piece in self.pieces[start:end] for result in piece.results)
 
     def drifted_from(self, results: str, length: int) -> bool:
@@ -96,15 +103,31 @@ class History:
             old == new or cleared for old, (new, cleared) in zip(known, now, strict=True)
         )
 
+    def until(self, length: int) -> History:
+        """Of the first messages alone."""
+        if length == len(self.pieces):
+            return self
+        later = sum(len(piece.results) for piece in self.pieces[length:])
+        told = self.told[: max(0, len(self.told) - later * (_SHORT + 1))] if later else self.told
+        return History(self.digests[:length], self.skeletons[:length], self.pieces[:length], told)
+
     def extended(self, pieces: Sequence[Piece]) -> History:
-        return history([*self.pieces, *pieces])
+        if not pieces:
+            return self
+        length = len(self.pieces)
+        digests = accumulate((piece.fingerprint for piece in pieces), _chained, initial=self.digest(length))
+        skeletons = accumulate((piece.skeleton for piece in pieces), _linked, initial=self.skeleton(length))
+        told = " ".join(filter(None, [self.told, *(result for piece in pieces for result in piece.results)]))
+        return History(
+            self.digests + tuple(digests)[1:], self.skeletons + tuple(skeletons)[1:], (*self.pieces, *pieces), told
+        )
+
+
+_NOTHING = History((), (), ())
 
 
 def history(pieces: Iterable[Piece]) -> History:
-    listed = tuple(pieces)
-    digests = accumulate((piece.fingerprint for piece in listed), _chained, initial="")
-    skeletons = accumulate((piece.skeleton for piece in listed), _linked, initial="")
-    return History(tuple(digests)[1:], tuple(skeletons)[1:], listed)
+    return _NOTHING.extended(tuple(pieces))
 
 
 def _linked(digest: str, skeleton: str) -> str:
@@ -124,13 +147,13 @@ class Pieces:
         self._known: OrderedDict[bytes, Piece] = OrderedDict()
         self._most = most
 
-    def read(self, api: Api, value: Any, text: str) -> Piece:
-        key = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=20, person=api.encode()[:16]).digest()
+    def read(self, api: Api, element: Element) -> Piece:
+        key = blake2b(element.text.encode(), digest_size=20, person=api.encode()[:16]).digest()
         known = self._known.get(key)
         if known is not None:
             self._known.move_to_end(key)
             return known
-        made = self._known[key] = piece_of(api, value, key)
+        made = self._known[key] = piece_of(api, element.value, key)
         if len(self._known) > self._most:
             self._known.popitem(last=False)
         return made
@@ -152,12 +175,13 @@ def piece_of(api: Api, value: Any, key: bytes = b"") -> Piece:
     )
 
 
-def leading_system(values: Sequence[Any]) -> int:
+def leading_system(elements: Sequence[Element]) -> int:
     """How many messages at the start are the system prompt: no part of the conversation's identity."""
-    count = 0
-    while count < len(values) and isinstance(values[count], dict) and values[count].get("role") in SYSTEM_ROLES:
-        count += 1
-    return count
+    for count in range(len(elements)):
+        value = elements[count].value
+        if not isinstance(value, dict) or value.get("role") not in SYSTEM_ROLES:
+            return count
+    return len(elements)
 
 
 def scope_of(headers: Mapping[str, str]) -> str:
@@ -228,7 +252,7 @@ def _arguments(text: str) -> Any:
 
 def _short(content: Any) -> str:
     form = cast("dict[str, Any]", canonical_form({"role": "tool", "content": content}))
-    return _hash(form.get("content"))[:12]
+    return _hash(form.get("content"))[:_SHORT]
 
 
 def _hash(value: Any) -> str:

@@ -73,9 +73,12 @@ async def read_body(receive: Receive, call: Call, limits: Limits) -> bytes:
                     raise too_large()
                 pieces.append(piece)
     except TimeoutError:
-        words = f"The request's body did not arrive within {limits.body_seconds:g} seconds."
-        raise Refused(408, "request_timeout", words) from None
+        raise _too_slow(limits.body_seconds) from None
     return b"".join(pieces)
+
+
+def _too_slow(seconds: float) -> Refused:
+    return Refused(408, "request_timeout", f"The request's body did not arrive within {seconds:g} seconds.")
 
 
 async def body_pieces(receive: Receive) -> AsyncIterator[bytes]:
@@ -92,15 +95,25 @@ async def body_pieces(receive: Receive) -> AsyncIterator[bytes]:
 class Upload:
     """A body that goes on as it comes; `done` when the client said all of it."""
 
-    def __init__(self, receive: Receive, call: Call) -> None:
+    def __init__(self, receive: Receive, call: Call, seconds: float) -> None:
         self._receive = receive
+        self._seconds = seconds
         self.done = asyncio.Event()
         self.is_there = "content-length" in call.headers or "transfer-encoding" in call.headers
         if not self.is_there:
             self.done.set()
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        async for piece in body_pieces(self._receive):
+        """Piece by piece. `Refused` where the next one does not come in time: who stalls holds a place."""
+        source = body_pieces(self._receive)
+        while True:
+            try:
+                async with asyncio.timeout(self._seconds):
+                    piece = await anext(source, None)
+            except TimeoutError:
+                raise _too_slow(self._seconds) from None
+            if piece is None:
+                break
             yield piece
         self.done.set()
 

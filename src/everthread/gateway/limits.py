@@ -14,6 +14,8 @@ ANSWER_SECONDS = 600.0
 WRITE_SECONDS = 60.0
 MANAGE_SECONDS = 180.0
 HOLD_SECONDS = 10.0
+KEEPALIVE_SECONDS = 3.0
+SILENCE_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +38,7 @@ class Limits:
     """For a decision of the manager, summary included; then the original goes."""
     hold_seconds: float = HOLD_SECONDS
     """How long the first events of a stream are held at most."""
+    keepalive_seconds: float = KEEPALIVE_SECONDS
+    """Between two comments to a client that waits for a stream."""
+    silence_seconds: float = SILENCE_SECONDS
+    """How long a compaction keeps such a client waiting without one; see `pulse`."""

@@ -12,30 +12,39 @@ one, in another process, sends the same bytes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
+from dataclasses import replace
 from typing import Any
 
+from everthread.core.economics import EARLIEST
 from everthread.core.ladder import Strength
-from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
+from everthread.core.usage import CanonicalUsage
 from everthread.engines.base import ContextEngine, Services
 from everthread.errors import EverthreadError
 from everthread.gateway.accounting import Accounts
 from everthread.gateway.base import Incoming, Outcome, Outgoing
-from everthread.gateway.covering import decoded, encoded, frame_of
-from everthread.gateway.events import Branched, RecordFailed
-from everthread.gateway.identity import Pieces, history, leading_system, piece_of, scope_of
+from everthread.gateway.beside import FromThere, told_there
+from everthread.gateway.economy import decide, is_free, ttl_of
+from everthread.gateway.events import RecordFailed
+from everthread.gateway.identity import scope_of
+from everthread.gateway.mentioning import key_part
+from everthread.gateway.noting import note_of
+from everthread.gateway.reading import Reader
+from everthread.gateway.recording import Answer, Recorder
 from everthread.gateway.recovery import Recovery
-from everthread.gateway.rewrites import Rewrites, Task
+from everthread.gateway.responding import Responses
+from everthread.gateway.rewrites import SLIM, Rewrites, Task
 from everthread.gateway.sending import THREAD, outgoing, untouched
 from everthread.gateway.setup import ManagerSetup
 from everthread.gateway.sizing import Sizes
-from everthread.gateway.slicing import slice_body
+from everthread.gateway.thrashing import fading_text, paused_text
 from everthread.gateway.tracing import Place, Threads
 from everthread.gateway.turns import Memories, Turn, Turns
 from everthread.gateway.windows import Windows
 from everthread.session.background import GRACE
-from everthread.session.events import CompactionFailed
+from everthread.session.compacting import COLD, FADING
+from everthread.session.events import CompactionFailed, Notice
 from everthread.session.live import SPARE_OUTPUT
 from everthread.session.setup import Desk, Route
 from everthread.stores.proxied import Rewrite
@@ -43,6 +52,10 @@ from everthread.stores.proxied import Rewrite
 GROWTH = 1.10
 """After a compaction that could make nothing smaller, the next one waits for this growth."""
 _STATE = "gateway"
+_PATIENCE = 5.0
+"""Seconds for summaries that are being written when the gateway ends."""
+_ENDING = 1.0
+"""Seconds for those that are given up to say what they asked for."""
 
 
 class ProxyManager:
@@ -53,21 +66,25 @@ class ProxyManager:
         self.windows = Windows(setup)
         self.accounts = Accounts(setup)
         self._threads = Threads(setup.store)
+        self._recorder = Recorder(self._threads, setup.listener)
         self._rewrites = Rewrites(setup.store, setup.listener, self.accounts.auxiliary)
-        self._pieces = Pieces()
         self._sizes = Sizes()
+        self._reader = Reader(self._sizes)
         self._turns = Turns()
+        self._responses = Responses(setup.store)
         self._memories = Memories()
         self._jobs: dict[tuple[str, str], asyncio.Task[Rewrite | None]] = {}
 
-    # The three moments of a request
+    # The moments of a request
 
     async def prepare(self, incoming: Incoming) -> Outgoing:
         if incoming.mode == "off":
             return Outgoing(incoming.raw)
-        turn = await self._read(incoming)
-        self._turns.add(turn)
-        turn.record = asyncio.get_running_loop().create_task(self._record(turn))
+        whole = await self._responses.expanded(incoming) if self._emulates(incoming) else None
+        turn = await self._read(whole or incoming)
+        turn.expanded = whole is not None
+        self._turns.add(incoming, turn)
+        self._recorder.begin(turn)
         if turn.rewritable and self.setup.options.enabled:
             await self._fit(turn)
         if turn.rewritable:
@@ -87,6 +104,14 @@ class ProxyManager:
             return None
         return await Recovery(self, turn).meet(status, body)
 
+    async def tells(self, incoming: Incoming, sent: Outgoing) -> Mapping[str, str]:
+        turn = self._turns.get(incoming)
+        if turn is None:
+            return sent.told
+        place = await self._recorder.request(turn)
+        others = {name: value for name, value in sent.told.items() if name != THREAD}
+        return {THREAD: place.thread, **others} if turn.kept else others
+
     async def answered(
         self,
         incoming: Incoming,
@@ -96,51 +121,69 @@ class ProxyManager:
         turn = self._turns.pop(incoming)
         if turn is None:
             return
-        place = await turn.record if turn.record else turn.place
+        said = self._recorder.said(turn, outcome)
+        try:
+            await self._keep(turn, outcome, said)
+        finally:
+            if said is not None:
+                self._recorder.give_up(said)
+        if 200 <= outcome.status < 300 and turn.rewritable:
+            self._prepare_ahead(turn, outcome)
+
+    async def _keep(self, turn: Turn, outcome: Outcome, said: Answer | None) -> None:
+        """What was said and what it used into the store, and what it teaches."""
+        place = await self._recorder.request(turn)
         answered = 200 <= outcome.status < 300
         if answered and outcome.usage is not None and not outcome.estimated:
             prompt = outcome.usage.prompt_tokens
             turn.memory.calibration.observe(turn.model, prompt, turn.estimate)
+            self._time(turn, outcome.usage)
             await self.windows.disprove(turn, prompt)
-        writes: list[Awaitable[None]] = [
-            self.setup.store.put_state(place.thread, _STATE, turn.memory.calibration.dump())
+            self._judge(turn, prompt)
+        writes: list[Awaitable[Any]] = [
+            self.setup.store.put_state(place.thread, _STATE, turn.memory.dump()),
+            self.accounts.auxiliary(place.thread, (), turn.incoming.account),
         ]
         if answered or outcome.usage is not None:
             writes.append(self.accounts.main(turn, place, outcome))
-        if answered and outcome.reply is not None and outcome.reply.stop is not None:
-            writes.append(self._record_reply(turn, place, outcome.reply.message))
+        if said is not None:
+            writes.append(self._recorder.answer(said, place, turn))
+        reply = outcome.reply
+        if answered and reply and reply.id and self._emulates(turn.incoming):
+            writes.append(self._responses.keep(place, reply, turn))
         try:
             await asyncio.gather(*writes)  # together they are one transaction
         except EverthreadError as error:
             self.setup.listener(RecordFailed(place.thread, str(error)))
-        if answered and turn.rewritable:
-            self._prepare_ahead(turn, outcome)
+
+    def _time(self, turn: Turn, usage: CanonicalUsage) -> None:
+        """Take the call into the thread's rhythm; after a rewrite its prompt is compared with none."""
+        memory, wall = turn.memory, self.setup.wall()
+        before = memory.rhythm.rewritten() if usage.prompt_tokens < memory.rhythm.prompt else memory.rhythm
+        memory.rhythm = before.after(usage, wall, ttl=ttl_of(self.setup))
+
+    def _emulates(self, incoming: Incoming) -> bool:
+        return self.setup.emulate_state and incoming.mode == "managed" and incoming.api == "openai_responses"
 
     async def close(self) -> None:
-        """Give up what is prepared in the background."""
+        """What is prepared in the background is paid for, and may end; what takes longer is given up, and counted."""
         jobs = [job for job in self._jobs.values() if not job.done()]
+        if jobs:
+            await asyncio.wait(jobs, timeout=_PATIENCE)
         for job in jobs:
             job.cancel()
         await asyncio.gather(*jobs, return_exceptions=True)
+        await self._rewrites.close(_ENDING)
+        await self.accounts.settle()
 
     # Reading
 
     async def _read(self, incoming: Incoming) -> Turn:
         """Whose it is and how large; of a known history only what is new costs more than a glance."""
-        api = incoming.api
-        sliced = slice_body(incoming.body, api)
-        first = leading_system([element.value for element in sliced.elements])
-        elements = sliced.elements[first:]
-        past = history(self._pieces.read(api, element.value, sliced.of(element)) for element in elements)
-        frame = frame_of(api, sliced, sliced.elements[:first])
-        sizes = self._sizes.pieces(api, frame.model, past.pieces, [element.value for element in elements])
-        around = ("instructions", "system", "tools")
-        texts = [sliced.text[slice(*sliced.spans[name])] for name in around if name in sliced.spans]
-        lead = tuple(map(sliced.of, sliced.elements[:first]))
-        fixed = self._sizes.frame(frame, hash((*texts, *lead)))
-        place = await self._threads.place(incoming.tenant, scope_of(incoming.headers), past)
+        read = self._reader.read(incoming.api, incoming.body)
+        place = await self._threads.place(incoming.tenant, scope_of(incoming.headers), read.history)
         memory = await self._memory(place)
-        turn = Turn(incoming, sliced, first, past, frame, sizes, fixed, place, memory)
+        turn = Turn(incoming, read.sliced, read.first, read.history, read.frame, read.sizes, read.fixed, place, memory)
         turn.window = await self.windows.of(turn)
         return turn
 
@@ -163,6 +206,10 @@ class ProxyManager:
             return turn.fixed + turn.size
         values = turn.replaced_values(used)
         head = self._sizes.values(turn.incoming.api, turn.model, used.replacement, values)
+        note = note_of(used.state)
+        if note:
+            said = [{"role": "user", "content": note}]
+            head += self._sizes.values(turn.incoming.api, turn.model, ("note", note), said)
         return turn.fixed + head + sum(turn.sizes[used.length :])
 
     def send(self, turn: Turn) -> Outgoing:
@@ -170,35 +217,73 @@ class ProxyManager:
         turn.estimate = self.estimate(turn, turn.used)
         before, after = self.tokens(turn, None), self.tokens(turn, turn.used)
         ttl = self.setup.options.cache_ttl if self.setup.cache_markers else None
-        return outgoing(turn, before, after, ttl=ttl)
+        sent = outgoing(turn, before, after, ttl=ttl)
+        return replace(sent, rewritten=True) if turn.expanded else sent
 
     async def _fit(self, turn: Turn) -> None:
         """Use the rewrite there is; make one where it is time. Waits only where the request cannot go without."""
         options = self.setup.options
         budget = turn.budget(options)
-        if turn.sliced.single or self.tokens(turn, None) < budget.background_start:
+        earliest = EARLIEST * budget.threshold if options.economics else budget.background_start
+        small = self.tokens(turn, None) < earliest
+        if turn.sliced.single or (small and not turn.memory.slim):
             return
         await self.look_up(turn)
         tokens = self.tokens(turn, turn.used)
-        if tokens < budget.threshold:
+        early = self._weighed(turn, tokens)
+        if tokens < budget.threshold and not early:
             return
+        if tokens >= budget.threshold and turn.decision.startswith("later"):
+            return
+        turn.relieved = tokens
         if turn.ready is not None:
             turn.used, turn.ready = turn.ready, None
             tokens = self.tokens(turn, turn.used)
         for _ in range(2):  # what is under way may be of an earlier request, and cover too little
-            if tokens < budget.threshold or not self._can_win(turn, tokens):
+            if (tokens < budget.threshold and not early) or not self._can_win(turn, tokens):
                 return
-            job = self._job(turn, background=options.background)
-            must = tokens >= max(budget.threshold, turn.window - self._room(turn) - turn.window // 50)
+            job = self._job(turn, background=options.background, reason=COLD if early else "in-loop")
+            early, must = False, tokens >= self._full(turn)
             await asyncio.wait({job}, timeout=None if must or not options.background else GRACE)
             if not job.done():
                 return
             await self.look_up(turn, forced=True)
             tokens = self.tokens(turn, turn.used)
 
+    def _weighed(self, turn: Turn, tokens: int) -> bool:
+        """Put the decision on the turn; whether it is to compact below the threshold, at a cold cache."""
+        budget = turn.budget(self.setup.options)
+        if tokens < EARLIEST * budget.threshold:
+            return False
+        writer = self.setup.summarizer(self._desk(turn, turn.place.thread))
+        decision = decide(self.setup, turn, tokens, self._full(turn), writer)
+        early = decision is not None and decision.action == "now" and tokens < budget.threshold and is_free(writer)
+        if decision is not None and (early or tokens >= budget.threshold):
+            turn.decision = str(decision)
+        return early
+
+    def _full(self, turn: Turn) -> int:
+        """From here on a request has no room for its answer."""
+        room = turn.window - self._room(turn) - turn.window // 50
+        return max(turn.budget(self.setup.options).threshold, room)
+
     def _can_win(self, turn: Turn, tokens: int) -> bool:
         fixed = turn.fixed * turn.memory.calibration.factor(turn.model)
-        return tokens >= turn.memory.futile and fixed < turn.budget(self.setup.options).threshold
+        if tokens < turn.memory.futile or fixed >= turn.budget(self.setup.options).threshold:
+            return False
+        return not turn.memory.pause.holds(tokens, self.setup.wall())
+
+    def _judge(self, turn: Turn, prompt: int) -> None:
+        """What a rewrite that is new brought: two in a row that hardly help pause the next ones."""
+        used, pause = turn.used, turn.memory.pause
+        if used is None or used.strength == SLIM:
+            return
+        if turn.compactions:
+            pause.exempt(used.depth)
+        elif pause.judge(
+            used.depth, turn.relieved or turn.budget(self.setup.options).threshold, prompt, self.setup.wall()
+        ):
+            self.setup.listener(Notice(turn.place.thread, paused_text(prompt)))
 
     def _room(self, turn: Turn) -> int:
         return min(turn.asked_output or SPARE_OUTPUT, turn.window // 8)
@@ -212,28 +297,34 @@ class ProxyManager:
             turn.used, turn.ready = turn.ready, None
 
     def engine_key(self, turn: Turn) -> str:
-        return f"{turn.incoming.api} {self.setup.engine_key}"
+        return f"{turn.incoming.api} {self.setup.engine_key}{key_part(turn.frame.tools)}"
 
     # Making rewrites
 
-    def _job(self, turn: Turn, *, background: bool, ripe: int = 0) -> asyncio.Task[Rewrite | None]:
+    def _job(
+        self, turn: Turn, *, background: bool, ripe: int = 0, reason: str = "in-loop"
+    ) -> asyncio.Task[Rewrite | None]:
         """The compaction of a thread that is under way; a new one where there is none."""
         key = (turn.incoming.tenant, turn.place.thread)
         job = self._jobs.get(key)
         if job is None or job.done():
-            job = asyncio.get_running_loop().create_task(self._made(turn, background=background, ripe=ripe))
+            job = asyncio.get_running_loop().create_task(
+                self._made(turn, background=background, ripe=ripe, reason=reason)
+            )
             self._jobs[key] = job
             job.add_done_callback(lambda done: self._jobs.pop(key, None) if self._jobs.get(key) is done else None)
         return job
 
-    async def _made(self, turn: Turn, *, background: bool, ripe: int) -> Rewrite | None:
+    async def _made(self, turn: Turn, *, background: bool, ripe: int, reason: str) -> Rewrite | None:
         """A rewrite of the usual strength. A failure is told; the request goes on with what there is."""
         tokens = self.tokens(turn, turn.used)
         made: Rewrite | None = None
         try:
             made = await self._made_meanwhile(turn)
             if made is None:
-                made = await self.compact(turn, Strength.NORMAL, tokens, ripe=ripe, background=background)
+                made = await self.compact(
+                    turn, Strength.NORMAL, tokens, ripe=ripe, background=background and reason != COLD, reason=reason
+                )
         except EverthreadError as error:
             self.setup.listener(CompactionFailed(turn.place.thread, str(error)))
         turn.memory.futile = 0 if made is not None else round(tokens * GROWTH)
@@ -246,12 +337,23 @@ class ProxyManager:
         longest = found.ready or found.used
         return longest if longest and longest.length > (turn.used.length if turn.used else 0) else None
 
-    async def compact(
-        self, turn: Turn, strength: Strength, tokens: int, *, ripe: int = 0, background: bool = False
-    ) -> Rewrite | None:
-        """A rewrite that covers more than what is used now."""
-        place = await turn.record if turn.record else turn.place
-        task = Task(
+    async def compact(self, turn: Turn, strength: Strength, tokens: int, **how: Any) -> Rewrite | None:
+        """A rewrite that covers more than what is used now; `how`: what else its `Task` says."""
+        task = await self._task(turn, tokens, strength=strength, **how)
+        made = await self._rewrites.make(self._engine(turn, task), task)
+        if made is not None and made.depth >= FADING:
+            self.setup.listener(Notice(task.thread, fading_text(made.depth)))
+        return made
+
+    async def slim(self, turn: Turn) -> Rewrite | None:
+        """A rewrite of fewer bytes that covers what was too much; None where there is nothing to leave out."""
+        made = await self._rewrites.slim(await self._task(turn, self.tokens(turn, turn.used), reason="payload"))
+        turn.memory.slim = turn.memory.slim or made is not None
+        return made
+
+    async def _task(self, turn: Turn, tokens: int, **how: Any) -> Task:
+        place = await self._recorder.request(turn)
+        return Task(
             tenant=turn.incoming.tenant,
             thread=place.thread,
             engine_key=self.engine_key(turn),
@@ -262,20 +364,22 @@ class ProxyManager:
             budget=turn.budget(self.setup.options),
             tokens=tokens,
             base=turn.used,
-            strength=strength,
-            ripe=ripe,
-            background=background,
+            account=turn.incoming.account,
+            decision=turn.decision,
+            **how,
         )
-        return await self._rewrites.make(self._engine(turn, task), task)
 
     def _engine(self, turn: Turn, task: Task) -> ContextEngine:
         counter = TokenCounter(turn.model)
-        incoming = turn.incoming
-        route = Route(turn.model, incoming.api, turn.window, base_url=incoming.upstream)
-        lost = self.accounts.lost(task.thread)
-        desk = Desk(route, counter, lambda: None, self._told(task.thread), lost)
-        summarizer = self.setup.summarizer(desk)
-        return self.setup.engine(Services(summarizer, counter, task.budget, self.setup.clock, desk.events))
+        desk = self._desk(turn, task.thread)
+        summarizer = FromThere(self.setup.summarizer(desk))
+        events = told_there(desk.events)
+        return self.setup.engine(Services(summarizer, counter, task.budget, self.setup.clock, events))
+
+    def _desk(self, turn: Turn, thread: str) -> Desk:
+        route = Route(turn.model, turn.incoming.api, turn.window, base_url=turn.incoming.upstream)
+        lost = self.accounts.lost(thread, turn.incoming.account)
+        return Desk(route, TokenCounter(turn.model), lambda: None, self._told(thread), lost)
 
     def _told(self, thread: str) -> Any:
         return self.accounts.telling(thread)
@@ -293,39 +397,6 @@ class ProxyManager:
         factor = max(turn.memory.calibration.factor(turn.model), 0.1)
         ripe = turn.size + max(0, round((budget.threshold - tokens) / factor))
         self._job(turn, background=True, ripe=ripe)
-
-    # Storing
-
-    async def _record(self, turn: Turn) -> Place:
-        """The request's new messages into its thread. What cannot be stored is told; the request goes on."""
-        try:
-            turn.place = await self._stored(turn, turn.place)
-        except EverthreadError as error:
-            self.setup.listener(RecordFailed(turn.place.thread, str(error)))
-        turn.told[THREAD] = turn.place.thread
-        return turn.place
-
-    async def _stored(self, turn: Turn, place: Place) -> Place:
-        while True:
-            new = [element.value for element in turn.elements[place.matched :]]
-            messages = decoded(turn.incoming.api, new, turn.model)
-            stored = await self._threads.store(
-                place, turn.history, messages, system=turn.frame.system, model=turn.model
-            )
-            if stored is not None:
-                if place.branch_of is not None:
-                    self.setup.listener(Branched(stored.thread, place.branch_of[0], place.matched))
-                return stored
-            self._threads.forget(place)  # another process went on from there first
-            place = await self._threads.place(place.tenant, place.scope, turn.history, remembered=False)
-
-    async def _record_reply(self, turn: Turn, place: Place, message: Message) -> None:
-        """The answer into the thread. A second answer to the same request is stored when the client goes on with it."""
-        api = turn.incoming.api
-        values = encoded(api, [message], turn.model)
-        pieces = [piece_of(api, value) for value in values if value.get("role") != "user"]
-        if pieces and place.matched == len(turn.history):
-            await self._threads.store(place, turn.history.extended(pieces), [message])
 
     async def settle(self) -> None:
         """Wait for what is prepared in the background."""

@@ -8,7 +8,7 @@ from typing import Any
 from everthread.core.caching import apply_cache_control, cache_route, mark_system, marks_begin, without_cache_control
 from everthread.core.exchange import Api
 from everthread.core.messages import SYSTEM_ROLES, parts_of
-from everthread.gateway.slicing import written
+from everthread.gateway.slicing import Element, written
 
 
 def takes_marks(api: Api, model: str, upstream: str, text: str) -> bool:
@@ -26,11 +26,11 @@ def marked_system(system: Any, ttl: str) -> str | None:
     return None if marked is system or marked == system else written(marked)
 
 
-def marked_messages(api: Api, values: Sequence[Any], ttl: str, previous: int | None) -> dict[int, str]:
+def marked_messages(api: Api, elements: Sequence[Element], ttl: str, previous: int | None) -> dict[int, str]:
     """The messages that get a mark, as text by their place. `previous`: where the last request had its last one."""
-    start = marks_begin(len(values), previous)
-    leading = [value for value in values[:start] if value.get("role") in SYSTEM_ROLES][:1]
-    near = [*leading, *values[start:]]
+    start = marks_begin(len(elements), previous)
+    leading = [element.value for element in elements[: min(start, 1)] if element.value.get("role") in SYSTEM_ROLES]
+    near = [*leading, *(element.value for element in elements[start:])]
     shift = start - len(leading)
     new = apply_cache_control(
         near, ttl=ttl, native_anthropic=api == "anthropic", previous=None if previous is None else previous - shift

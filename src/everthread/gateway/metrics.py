@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 _BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -11,7 +10,12 @@ _HELP = {
     "everthread_rewrites_total": "Requests that did not go upstream as they came, by kind.",
     "everthread_failed_open_total": "Decisions that failed, so that the original was forwarded, by step.",
     "everthread_upstream_errors_total": "Errors of upstreams, by upstream and status or kind.",
-    "everthread_tokens_total": "Tokens as reported by upstreams, by bucket.",
+    "everthread_tokens_total": "Tokens as reported by upstreams, by bucket and task.",
+    "everthread_cost_dollars_total": "Dollars, of the calls whose price is known, by task.",
+    "everthread_compactions_total": "Rewrites made, by who wrote the summary and whether anybody waited for it.",
+    "everthread_compaction_tokens_total": "Tokens of histories before and after they were compacted.",
+    "everthread_compaction_failures_total": "Compactions that failed or came to nothing, by kind.",
+    "everthread_keepalives_total": "Comments sent to clients that waited for a stream.",
 }
 _Labels = tuple[tuple[str, str], ...]
 
@@ -20,16 +24,18 @@ class Metrics:
     """What happened since the process started."""
 
     def __init__(self) -> None:
-        self._counts: dict[str, Counter[_Labels]] = {name: Counter() for name in _HELP}
+        self._counts: dict[str, dict[_Labels, float]] = {name: {} for name in _HELP}
         self._buckets = [0] * (len(_BOUNDS) + 1)
         self._seconds = 0.0
         self.in_flight = 0
 
-    def count(self, name: str, by: int = 1, **labels: str) -> None:
+    def count(self, name: str, by: float = 1, **labels: str) -> None:
         """Add to `everthread_<name>_total`."""
-        self._counts[f"everthread_{name}_total"][tuple(sorted(labels.items()))] += by
+        counts = self._counts[f"everthread_{name}_total"]
+        key = tuple(sorted(labels.items()))
+        counts[key] = counts.get(key, 0) + by
 
-    def value(self, name: str, **labels: str) -> int:
+    def value(self, name: str, **labels: str) -> float:
         """The sum of what has at least these labels."""
         wanted = set(labels.items())
         counts = self._counts[f"everthread_{name}_total"]

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-import httpx2
-
+from everthread.gateway.access import Refused
 from everthread.gateway.base import Incoming, Outcome, Outgoing
 from everthread.gateway.encodings import decoded
+from everthread.gateway.failures import error_body, error_event
+from everthread.gateway.glance import glance
 from everthread.gateway.guarded import Guarded
 from everthread.gateway.incoming import Call
 from everthread.gateway.limits import Limits
+from everthread.gateway.logs import about_thread
 from everthread.gateway.metrics import Metrics
+from everthread.gateway.pulse import Head, Pulse
 from everthread.gateway.routes import Upstream, family_of
+from everthread.gateway.sending import THREAD
 from everthread.gateway.streams import Pieces, WithoutUsage, asking_for_usage
-from everthread.gateway.upstream import Headers, UpstreamClient, end_to_end, for_upstream, rewritten
+from everthread.gateway.upstream import Answer, UpstreamClient, end_to_end, for_upstream, rewritten
 from everthread.gateway.usage_tap import Tap, usage_of
+from everthread.gateway.wires import Headers
 from everthread.gateway.writing import Writer
+
+if TYPE_CHECKING:
+    from everthread.gateway.telemetry import Observed, Telemetry
 
 _ATTEMPTS = 3
 _ERROR_BYTES = 1024 * 1024
@@ -35,6 +44,7 @@ class Desk:
     include_usage: bool
     refuse_usage: set[str]
     """Upstreams that take no `stream_options`."""
+    telemetry: Telemetry | None = None
 
 
 class Passage:
@@ -48,16 +58,32 @@ class Passage:
         self._model = model
         self._asks_usage = False
         self._tap: Tap | None = None
+        self._observed: Observed | None = None
         self.sent = Outgoing(incoming.raw)
         self.status = 0
 
     async def run(self, writer: Writer) -> None:
-        self.sent = await self._desk.manager.prepare(self._incoming)
+        desk = self._desk
+        pulse = Pulse(writer, desk.limits, desk.metrics, self._streams)
+        if desk.telemetry is not None:
+            family = family_of(self._incoming.api)
+            self._observed = desk.telemetry.begin(self._upstream, family, self._model, self._incoming.headers)
+        self.sent = await pulse.compacting(desk.manager.prepare(self._incoming))
+        about_thread(self.sent.told.get(THREAD, ""))
         self._counted("managed")
-        for attempt in range(_ATTEMPTS + 1):
-            response = await self._send()
-            if not await self._answered(response, writer, last=attempt == _ATTEMPTS):
-                return
+        try:
+            for attempt in range(_ATTEMPTS + 1):
+                response = await pulse.compacting(self._send(plain=True)) if pulse.begun else await self._send()
+                if not await self._answered(response, writer, pulse, last=attempt == _ATTEMPTS):
+                    return
+        except Refused as refused:
+            if not pulse.begun:
+                raise
+            await writer.end(error_event(self._incoming.api, refused.status, error_body(self._incoming.api, refused)))
+
+    def _streams(self) -> bool:
+        stream = glance(self._incoming.body, "stream")
+        return stream is not None and stream.value is True
 
     def outcome(self) -> Outcome:
         """How it ended, as far as it was heard."""
@@ -65,16 +91,19 @@ class Passage:
         usage = usage_of(self._incoming.api, reply)
         if usage is not None:
             for bucket in ("input", "output", "cache_read", "cache_write"):
-                self._desk.metrics.count("tokens", getattr(usage, f"{bucket}_tokens"), bucket=bucket)
-        return Outcome(self.status, reply, usage, estimated=reply is not None and usage is None)
+                self._desk.metrics.count("tokens", getattr(usage, f"{bucket}_tokens"), bucket=bucket, task="main")
+        outcome = Outcome(self.status, reply, usage, estimated=reply is not None and usage is None)
+        if self._observed is not None:
+            self._observed.end(self.sent, outcome)
+        return outcome
 
-    async def _answered(self, response: httpx2.Response, writer: Writer, *, last: bool) -> bool:
+    async def _answered(self, response: Answer, writer: Writer, pulse: Pulse, *, last: bool) -> bool:
         """Whether it is to be sent again; else the client has its answer."""
         pieces = Pieces(response.aiter_raw())
         try:
-            instead = None if last else await self._instead(response, pieces)
+            instead = None if last else await self._instead(response, pieces, pulse)
             if instead is None:
-                await self._relay(response, pieces, writer)
+                await self._relay(response, pieces, writer, begun=pulse.begun)
                 return False
         finally:
             await pieces.drop()
@@ -84,8 +113,8 @@ class Passage:
             self._counted("repaired")
         return True
 
-    async def _send(self) -> httpx2.Response:
-        """What is sent now: the client's bytes, or ours with headers that say so."""
+    async def _send(self, *, plain: bool = False) -> Answer:
+        """What is sent now: the client's bytes, or ours with headers that say so. `plain`: no compressed answer."""
         call, sent = self._call, self.sent
         headers = for_upstream(
             call.raw_headers, self._upstream, family_of(self._incoming.api), trusted=call.caller.passthrough
@@ -93,10 +122,11 @@ class Passage:
         body = sent.body
         asking = self._asking()
         self._asks_usage = asking is not None
+        if plain or asking is not None:  # so that the extra chunk can be taken out again, or comments put between
+            headers = [(name, value) for name, value in headers if name != b"accept-encoding"]
+            headers.append((b"accept-encoding", b"identity"))
         if asking is not None:
             body = asking
-            headers = [(name, value) for name, value in headers if name != b"accept-encoding"]
-            headers.append((b"accept-encoding", b"identity"))  # so that the extra chunk can be taken out again
             self._desk.metrics.count("rewrites", kind="include_usage")
         if sent.rewritten or asking is not None:
             headers = rewritten(headers, body)
@@ -114,37 +144,50 @@ class Passage:
             return None
         return asking_for_usage(self.sent.body if self.sent.rewritten else incoming.body)
 
-    async def _instead(self, response: httpx2.Response, pieces: Pieces) -> Outgoing | None:
+    async def _instead(self, response: Answer, pieces: Pieces, pulse: Pulse) -> Outgoing | None:
         """What to send instead of what was refused; None where the client gets this answer."""
         desk, tap = self._desk, self._tap
         if response.status_code >= 400:
             raw = await pieces.whole(_ERROR_BYTES)
             desk.metrics.count("upstream_errors", upstream=self._upstream.name, status=str(response.status_code))
-            body = decoded(raw, response.headers.get("content-encoding", ""), _ERROR_BYTES) if raw else raw
+            body = _readable(raw, response)
             if body is None:
                 return None
             if self._asks_usage and response.status_code in (400, 422) and _is_about_usage(body):
                 desk.refuse_usage.add(self._upstream.name)
                 return self.sent
-            return await desk.manager.refused(self._incoming, self.sent, response.status_code, body)
+            status = response.status_code
+            return await pulse.compacting(desk.manager.refused(self._incoming, self.sent, status, body))
         if tap is None or not (self.sent.hold and tap.streams):
             return None
-        error = await pieces.held(tap, desk.limits.hold_seconds)
+        compressed = response.headers.get("content-encoding", "identity") != "identity"
+        head = None
+        if not compressed:
+            await self._ascertain()
+            head = Head(response.status_code, _unmeasured(end_to_end(response.headers.raw)), self.sent.told)
+        error = await pulse.holding(pieces.held(tap, desk.limits.hold_seconds), head)
         if error is None:
             return None
         desk.metrics.count("upstream_errors", upstream=self._upstream.name, status="stream")
         body = json.dumps({"error": dict(error.raw)}).encode()
-        return await desk.manager.refused(self._incoming, self.sent, response.status_code, body)
+        return await pulse.compacting(desk.manager.refused(self._incoming, self.sent, response.status_code, body))
 
-    async def _relay(self, response: httpx2.Response, pieces: Pieces, writer: Writer) -> None:
+    async def _relay(self, response: Answer, pieces: Pieces, writer: Writer, *, begun: bool) -> None:
         tap = self._tap
-        drop = WithoutUsage() if self._asks_usage and tap is not None and tap.streams else None
-        headers = end_to_end(response.headers.raw)
-        if drop is not None:
-            headers = _unmeasured(headers)
-        await writer.start(response.status_code, headers, self.sent.told)
+        streams = tap is not None and tap.streams
+        drop = WithoutUsage() if self._asks_usage and streams else None
+        if begun and not (streams and response.status_code < 300):
+            body = _readable(await pieces.whole(_ERROR_BYTES), response) or b""
+            await writer.end(error_event(self._incoming.api, response.status_code, body))
+            return
+        if not begun:
+            headers = end_to_end(response.headers.raw)
+            await self._ascertain()
+            await writer.start(response.status_code, _unmeasured(headers) if drop else headers, self.sent.told)
         for piece in pieces.seen:
-            await writer.body(drop.feed(piece) if drop else piece)
+            kept = drop.feed(piece) if drop else piece
+            if kept:
+                await writer.body(kept)
         async for piece in pieces.after_seen():
             kept = drop.feed(piece) if drop else piece
             if kept:
@@ -153,9 +196,22 @@ class Passage:
                 tap.feed(piece)
         await writer.end(drop.end() if drop else b"")
 
+    async def _ascertain(self) -> None:
+        """What the client is told of its thread is certain from here on."""
+        self.sent = replace(self.sent, told=await self._desk.manager.tells(self._incoming, self.sent))
+        about_thread(self.sent.told.get(THREAD, ""))
+
     def _counted(self, kind: str) -> None:
         if self.sent.rewritten:
             self._desk.metrics.count("rewrites", kind=kind)
+
+
+def _readable(raw: bytes | None, response: Answer) -> bytes | None:
+    """An error as it can be read; None where it is too long, or in an encoding that is not known here."""
+    try:
+        return decoded(raw, response.headers.get("content-encoding", ""), _ERROR_BYTES) if raw else raw
+    except Refused:
+        return None
 
 
 def _is_about_usage(body: bytes) -> bool:

@@ -6,9 +6,8 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import httpx2
 from starlette.types import Receive, Scope, Send
 
 from everthread.gateway.access import Caller, Refused
@@ -19,11 +18,16 @@ from everthread.gateway.glance import glance
 from everthread.gateway.guarded import Guarded
 from everthread.gateway.incoming import Call, ClientGone, Upload, read_body, until_gone
 from everthread.gateway.limits import Limits
+from everthread.gateway.metering import Tally, used_in
 from everthread.gateway.metrics import Metrics
 from everthread.gateway.passage import Desk, Passage
 from everthread.gateway.routes import Routes, family_of
 from everthread.gateway.upstream import UpstreamClient, end_to_end, for_upstream
+from everthread.gateway.wires import BrokeOffError, SlowError
 from everthread.gateway.writing import Writer
+
+if TYPE_CHECKING:
+    from everthread.gateway.telemetry import Telemetry
 
 _LOG = logging.getLogger("everthread.gateway")
 
@@ -31,7 +35,7 @@ _LOG = logging.getLogger("everthread.gateway")
 class Proxy:
     """Answers requests to a provider's protocol, and passes on every other one."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  what a proxy is made of
         self,
         routes: Routes,
         manager: Manager,
@@ -39,13 +43,14 @@ class Proxy:
         limits: Limits | None = None,
         metrics: Metrics | None = None,
         include_usage: bool = True,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self.metrics = metrics or Metrics()
         self._routes = routes
         self._client = UpstreamClient(self.limits)
         guarded = Guarded(manager, self.metrics, self.limits.manage_seconds)
-        self._desk = Desk(self._client, guarded, self.metrics, self.limits, include_usage, set())
+        self._desk = Desk(self._client, guarded, self.metrics, self.limits, include_usage, set(), telemetry)
         self._admission = Admission(self.limits.concurrent)
         self._telling: set[asyncio.Task[None]] = set()
 
@@ -55,19 +60,24 @@ class Proxy:
         try:
             with self._admission.enter():
                 self.metrics.in_flight = self._admission.inside
+                caller.admit()
                 await self._serve(call, receive, writer)
         except Refused as refused:
             with contextlib.suppress(ClientGone):
                 await writer.refuse(refused)
         except ClientGone:
             _LOG.info("%s %s: the client left", call.method, call.path)
-        except httpx2.HTTPError as error:  # the upstream broke off; so does the answer, for half of it is not all
+        except (
+            BrokeOffError,
+            SlowError,
+        ) as error:  # the upstream broke off; so does the answer, for half of it is not all
             self.metrics.count("upstream_errors", upstream="", status=type(error).__name__)
             _LOG.warning("%s %s: the upstream broke off (%s)", call.method, call.path, type(error).__name__)
             with contextlib.suppress(ClientGone):
                 await writer.refuse(Refused(502, "upstream_broke_off", "The upstream broke off; try again."))
         finally:
             self.metrics.in_flight = self._admission.inside
+            writer.log()
 
     async def close(self) -> None:
         """After what is still being recorded."""
@@ -84,7 +94,7 @@ class Proxy:
             body = decoded(raw, call.headers.get("content-encoding", ""), self.limits.body_bytes)
             await _while_there(self._pass(call, raw, _model(body), writer), receive)
         else:
-            upload = Upload(receive, call)
+            upload = Upload(receive, call, self.limits.body_seconds)
             await _while_there(self._pass(call, upload, None, writer), receive, upload.done)
 
     async def _converse(self, call: Call, raw: bytes, writer: Writer) -> None:
@@ -96,12 +106,15 @@ class Proxy:
         if api is None or body is None or mode == "off":
             await self._pass(call, raw, model, writer)
             return
-        incoming = Incoming(api, call.path, call.headers, raw, body, call.caller.tenant, upstream.root, mode)
+        caller = call.caller
+        incoming = Incoming(
+            api, call.path, call.headers, raw, body, caller.tenant, upstream.root, mode, caller.account
+        )  # fmt: skip
         passage = Passage(self._desk, call, upstream, incoming, model)
         try:
             await passage.run(writer)
         finally:
-            self._tell(passage, incoming)
+            self._tell(passage, incoming, model or "")
 
     async def _pass(self, call: Call, body: bytes | Upload, model: str | None, writer: Writer) -> None:
         """A request nobody looks into."""
@@ -112,17 +125,23 @@ class Proxy:
         response = await self._client.send(upstream, call.method, call.target, headers, content)
         if response.status_code >= 400:
             self.metrics.count("upstream_errors", upstream=upstream.name, status=str(response.status_code))
+        tally = Tally(call, model, body, response.status_code, response.headers)
         try:
             await writer.start(response.status_code, end_to_end(response.headers.raw))
             async for piece in response.aiter_raw():
                 await writer.body(piece)
+                tally.feed(piece)
             await writer.end()
         finally:
             await response.aclose()
+            tally.settle()
 
-    def _tell(self, passage: Passage, incoming: Incoming) -> None:
+    def _tell(self, passage: Passage, incoming: Incoming, model: str) -> None:
         """Let the manager know, when the client has its answer; also of one that broke off, or never came."""
-        task = asyncio.create_task(self._desk.manager.answered(incoming, passage.sent, passage.outcome()))
+        outcome = passage.outcome()
+        if incoming.account is not None and (used := used_in(outcome, passage.sent)) is not None:
+            incoming.account.spend(used, model)
+        task = asyncio.create_task(self._desk.manager.answered(incoming, passage.sent, outcome))
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from everthread.core.overflow import ErrorVerdict, classify_error
+from everthread.errors import EverthreadError
 from everthread.gateway.base import Outgoing
 from everthread.gateway.turns import Turn
 from everthread.session import events
@@ -31,7 +32,11 @@ class Recovery:
             return None
         if not self.manager.setup.options.enabled or self.turn.sliced.single:
             return None
-        if verdict.kind != "payload_too_large":
+        if verdict.kind == "payload_too_large":
+            slim = await self._slim()
+            if slim is not None:
+                return slim
+        else:
             await self.manager.windows.learn(self.turn, verdict)
         return await self._compact(verdict)
 
@@ -46,6 +51,24 @@ class Recovery:
         self._tell("max_tokens_too_large", turn.caps, f"asked for at most {room:,} tokens of output")
         return True
 
+    async def _slim(self) -> Outgoing | None:
+        """Old images out, big results stored: fewer bytes, and no word lost. Once for a request."""
+        manager, turn = self.manager, self.turn
+        if turn.slimmed:
+            return None
+        turn.slimmed = turn.memory.slim = True
+        before = turn.used
+        await manager.look_up(turn, forced=True)
+        if turn.used is not None and turn.used != before:
+            self._tell("payload_too_large", 1, "used what was made smaller before")
+            return manager.send(turn)
+        made = await manager.slim(turn)
+        if made is None:
+            return None
+        self._tell("payload_too_large", 1, "dropped old images and stored big results")
+        turn.used, turn.ready = made, None
+        return manager.send(turn)
+
     async def _compact(self, verdict: ErrorVerdict) -> Outgoing | None:
         manager, turn = self.manager, self.turn
         if turn.used is None:
@@ -57,7 +80,11 @@ class Recovery:
             turn.compactions += 1
             self._tell(verdict.kind, turn.compactions, harder(strength))
             tokens = verdict.input_tokens or max(manager.tokens(turn, turn.used), turn.window)
-            made = await manager.compact(turn, strength, tokens)
+            try:
+                made = await manager.compact(turn, strength, tokens, reason="overflow")
+            except EverthreadError as failure:
+                manager.setup.listener(events.CompactionFailed(turn.place.thread, str(failure)))
+                continue
             if made is not None:
                 turn.used, turn.ready = made, None
                 return manager.send(turn)

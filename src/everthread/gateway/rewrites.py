@@ -8,22 +8,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from decimal import Decimal
 from typing import Any
 
 from everthread.core.budget import Budget
 from everthread.core.exchange import Api, Request
 from everthread.core.ladder import Strength
-from everthread.core.messages import calls_of
+from everthread.core.messages import Message, calls_of
+from everthread.core.outputs import ToStore
 from everthread.core.summary import Compaction
 from everthread.engines.base import ContextEngine
 from everthread.errors import EngineError, EverthreadError
-from everthread.gateway.covering import cover, decoded, replacement_text
-from everthread.gateway.events import Drifted, Rewritten
+from everthread.gateway.base import Account
+from everthread.gateway.beside import Beside
+from everthread.gateway.covering import Cover, cover, decoded, replacement_text
+from everthread.gateway.events import Drifted, Rewritten, Slimmed
 from everthread.gateway.identity import History
+from everthread.gateway.mentioning import mentioning
+from everthread.gateway.noting import note_of, with_note, without_note
 from everthread.session.events import CompactionVoid, Listener
-from everthread.stores.base import Store
+from everthread.session.guarding import wrong_with
+from everthread.session.pinning import pins
+from everthread.session.recovery import slim_messages
+from everthread.stores.base import NewCompaction, Store
 from everthread.stores.proxied import Rewrite
+
+SLIM = -1
+"""The strength of a rewrite that leaves every message in its place: images dropped, big results stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +67,20 @@ class Task:
     strength: Strength = Strength.NORMAL
     ripe: int = 0
     background: bool = False
+    account: Account | None = None
+    """Who pays for the summary."""
+    reason: str = "in-loop"
+    decision: str = ""
+    """Why it is done now, in dollars, where that was weighed."""
+
+    @property
+    def start(self) -> int:
+        """How many of the client's messages are covered already."""
+        return self.base.length if self.base else 0
+
+    def pairs(self) -> list[tuple[Any, str]]:
+        """What goes upstream now: messages and their text."""
+        return [*(replaced(self.base) if self.base else ()), *self.sent[self.start :]]
 
 
 class Rewrites:
@@ -62,12 +88,13 @@ class Rewrites:
         self,
         store: Store,
         listener: Listener,
-        spent: Callable[[str, Sequence[Mapping[str, Any]]], Awaitable[None]],
+        spent: Callable[[str, Sequence[Mapping[str, Any]], Account | None], Awaitable[Decimal | None]],
     ) -> None:
         self._store = store
         self._tell = listener
         self._spent = spent
-        """Told what a summary used."""
+        """Told what a summary used; says what that cost."""
+        self._beside = Beside()
 
     async def find(self, tenant: str, engine: str, history: History, size: int) -> Found:
         """The rewrites for a history whose messages have this size."""
@@ -95,51 +122,100 @@ class Rewrites:
 
     async def make(self, engine: ContextEngine, task: Task) -> Rewrite | None:
         """A rewrite that covers more than the one before; None, with the reason told, where nothing can be won."""
-        start = task.base.length if task.base else 0
-        pairs = [*(replaced(task.base) if task.base else ()), *task.sent[start:]]
+        pairs = task.pairs()
         if task.base:
-            engine.load_state(task.base.state)
-        values = [value for value, _ in pairs]
-        made = await self._compressed(engine, task, values)
-        await self._spent(task.thread, made.usage)
-        rest = len(task.sent) - start
-        cut = cover(task.api, made.messages, values, task.frame.model, most=rest) if made.changed else None
-        if cut is None or cut.kept == rest or not cut.replacement:
+            engine.load_state(without_note(task.base.state))
+        engine.pin([note.text for note in await pins(self._store, task.thread)])
+        made, cut = await self._beside.run(lambda: _compressed(engine, task, [value for value, _ in pairs]))
+        cost = await self._spent(task.thread, made.usage, task.account)
+        if cut is None or cut.kept == len(task.sent) - task.start or not cut.replacement:
             self._tell(CompactionVoid(task.thread, made.reason))
             return None
-        tools = {call.id: call.name for message in made.messages for call in calls_of(message)}
-        for item in made.to_store:
-            await self._store.put_output(task.thread, item.text, call_id=item.call_id, tool=tools.get(item.call_id, ""))
+        await self._keep(task.thread, made.messages, made.to_store)
         engine.on_compacted(made)
-        return await self._put(engine, task, made, len(task.sent) - cut.kept, replacement_text(cut.replacement, pairs))
-
-    async def _put(self, engine: ContextEngine, task: Task, made: Compaction, length: int, replacement: str) -> Rewrite:
-        history = task.history
-        depth = (task.base.depth if task.base else 0) + 1
-        new = Rewrite(
-            task.tenant, task.engine_key, history.digest(length), int(task.strength), length, history.skeleton(length),
-            history.results(0, length), task.thread, replacement.encode(), task.ripe, depth, engine.dump_state(),
-        )  # fmt: skip
-        stored = await self._store.put_rewrite(new)
+        note = (note_of(task.base.state) if task.base else "") or made.system_note
+        new = replace(
+            _row(task, len(task.sent) - cut.kept, replacement_text(cut.replacement, pairs)),
+            depth=(task.base.depth if task.base else 0) + 1,
+            state=with_note(engine.dump_state(), note),
+        )
+        stored = await self._store.put_rewrite(new, _record(task, made, cost))
         if stored.replacement == new.replacement:
             before, after = made.tokens_before, made.tokens_after
-            self._tell(Rewritten(task.thread, length, before, after, made.author, depth, task.background))
+            self._tell(Rewritten(task.thread, new.length, before, after, made.author, new.depth, task.background, cost))
         else:
             self._tell(CompactionVoid(task.thread, "another process rewrote this beginning first; its rewrite is used"))
         return stored
 
-    async def _compressed(self, engine: ContextEngine, task: Task, values: Sequence[Any]) -> Compaction:
-        messages = decoded(task.api, values, task.frame.model)
-        tokens = max(task.tokens, task.budget.threshold) if task.background else task.tokens
-        try:
-            return await engine.compress(
-                messages, current_tokens=tokens, system=task.frame.system, tools=task.frame.tools,
-                strength=task.strength,
-            )  # fmt: skip
-        except EverthreadError:
-            raise
-        except Exception as error:  # an engine is anybody's code
-            raise EngineError(f"the context engine {engine.name} failed: {type(error).__name__}: {error}") from error
+    async def slim(self, task: Task) -> Rewrite | None:
+        """Fewer bytes and no word lost: old images out, big results stored and cited. None where there is neither."""
+        pairs = task.pairs()
+        values = [value for value, _ in pairs]
+        bodies = decoded(task.api, values, task.frame.model)
+        slim, to_store = slim_messages(bodies, task.budget.preview_chars)
+        cut = cover(task.api, slim, values, task.frame.model, most=len(task.sent) - task.start)
+        if all(new is old for new, old in zip(slim, bodies, strict=True)) or not cut.replacement:
+            return None
+        await self._keep(task.thread, bodies, to_store)
+        text = replacement_text(cut.replacement, pairs)
+        depth, state = (task.base.depth, task.base.state) if task.base else (0, {})
+        new = replace(_row(task, len(task.sent) - cut.kept, text), strength=SLIM, depth=depth, state=state)
+        before = sum(len(written) for _, written in pairs[: len(pairs) - cut.kept])
+        self._tell(Slimmed(task.thread, new.length, before, len(text), len(to_store)))
+        return await self._store.put_rewrite(new)
+
+    async def close(self, seconds: float) -> None:
+        """After what was given up has ended, at most so long."""
+        await self._beside.settle(seconds)
+        self._beside.close()
+
+    async def _keep(self, thread: str, messages: Sequence[Message], to_store: Sequence[ToStore]) -> None:
+        """Store what is cited."""
+        tools = {call.id: call.name for message in messages for call in calls_of(message)}
+        for item in to_store:
+            await self._store.put_output(thread, item.text, call_id=item.call_id, tool=tools.get(item.call_id, ""))
+
+
+def _row(task: Task, length: int, replacement: str) -> Rewrite:
+    history = task.history
+    return Rewrite(
+        task.tenant, task.engine_key, history.digest(length), int(task.strength), length, history.skeleton(length),
+        history.results(0, length), task.thread, replacement.encode(), task.ripe,
+    )  # fmt: skip
+
+
+async def _compressed(engine: ContextEngine, task: Task, values: Sequence[Any]) -> tuple[Compaction, Cover | None]:
+    """What the engine makes of what was sent, and where that becomes the client's own words again."""
+    messages = decoded(task.api, values, task.frame.model)
+    tokens = max(task.tokens, task.budget.threshold) if task.background else task.tokens
+    try:
+        made = await engine.compress(
+            messages, current_tokens=tokens, system=task.frame.system, tools=task.frame.tools, strength=task.strength
+        )
+    except EverthreadError:
+        raise
+    except Exception as error:  # an engine is anybody's code
+        raise EngineError(f"the context engine {engine.name} failed: {type(error).__name__}: {error}") from error
+    wrong = wrong_with(made, len(messages))
+    if wrong:
+        raise EngineError(f"the context engine {engine.name} gave no usable compaction: {wrong}. Nothing was changed.")
+    if not made.changed:
+        return made, None
+    made = replace(made, messages=mentioning(made.messages, task.frame.tools))
+    return made, cover(task.api, made.messages, values, task.frame.model, most=len(task.sent) - task.start)
+
+
+def _record(task: Task, made: Compaction, cost: Decimal | None) -> NewCompaction:
+    """A compaction as the store keeps it; what it covers is in the rewrite's own row."""
+    figures = asdict(made.verification) | {
+        "phases": [asdict(phase) for phase in made.phases],
+        "steps": list(made.steps),
+        "decision": task.decision,
+    }
+    return NewCompaction(
+        tokens_before=made.tokens_before, tokens_after=made.tokens_after, summary=made.summary, author=made.author,
+        figures=figures, warnings=made.warnings, reason=task.reason, duration=made.duration, cost=cost,
+    )  # fmt: skip
 
 
 def replaced(rewrite: Rewrite) -> list[tuple[Any, str]]:

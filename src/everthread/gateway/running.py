@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Self
 
 from everthread.errors import InputError
@@ -11,6 +12,8 @@ from everthread.gateway.serving import LoopServer, listen
 
 _PATIENCE = 30.0
 """For answers that are being sent when it ends."""
+_TELLING = 2.0
+"""Of it, to tell who waits for a turn how it ended."""
 
 
 class Gateway:
@@ -40,19 +43,20 @@ class Gateway:
         self._server = LoopServer(
             self._service,
             listener,
-            hurrying(limits.header_seconds),
+            hurrying(limits.header_seconds, limits.header_bytes),
             patience=self._patience,
             server_header=False,
             date_header=False,
-            h11_max_incomplete_event_size=limits.header_bytes,
+            proxy_headers=False,
             log_level="critical",  # the gateway tells what happens itself, without headers or bodies
         )
         await self._server.start()
         return self
 
     async def __aexit__(self, *_error: object) -> None:
-        self._service.health.ending = True
-        if self._server:
-            await self._server.stop()
+        async with asyncio.TaskGroup() as ending:
+            ending.create_task(self._service.end(max(0.0, self._patience - _TELLING)))
+            if self._server:
+                ending.create_task(self._server.stop())
         self._server = None
         await self._service.proxy.close()

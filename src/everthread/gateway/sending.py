@@ -8,12 +8,16 @@ from everthread.core.exchange import Api
 from everthread.gateway.base import Outgoing
 from everthread.gateway.marking import marked_messages, marked_system, takes_marks
 from everthread.gateway.slicing import slice_body, spliced, written
+from everthread.gateway.thrashing import fading_text
 from everthread.gateway.turns import Turn
 from everthread.models.output_cap import FIELDS, cap_field
+from everthread.session.compacting import FADING
 
 THREAD = "x-everthread-thread"
 COMPACTIONS = "x-everthread-compactions"
 TOKENS = "x-everthread-tokens"
+NOTICE = "x-everthread-notice"
+PLAN = "x-everthread-plan"
 HOLD_SHARE = 0.70
 """From this share of the window on an overflow is likely."""
 
@@ -30,6 +34,10 @@ def outgoing(turn: Turn, before: int, after: int, *, ttl: str | None) -> Outgoin
     told[THREAD] = turn.place.thread
     told[COMPACTIONS] = str(turn.used.depth if turn.used else 0)
     told[TOKENS] = f"{before}/{after}"
+    if turn.used is not None and turn.used.depth >= FADING:
+        told[NOTICE] = fading_text(turn.used.depth)
+    if turn.decision:
+        told[PLAN] = turn.decision
     text = turn.text()
     if turn.cap is not None:
         text = _capped(turn.incoming.api, turn.incoming.upstream, text, turn.cap)
@@ -55,17 +63,17 @@ def _marked(turn: Turn, text: str, ttl: str) -> str:
     api, upstream = turn.incoming.api, turn.incoming.upstream
     if not takes_marks(api, turn.model, upstream, text):
         return text
-    sliced = slice_body(text.encode(), api)
-    values = [element.value for element in sliced.elements]
+    sliced = turn.sliced if text is turn.sliced.text else slice_body(text.encode(), api)
+    count = len(sliced.elements)
     begins = blake2b(turn.used.replacement if turn.used else b"", digest_size=8).digest()
     known = turn.memory.marked
-    previous = known[1] if known and known[0] == begins and known[1] < len(values) else None
+    previous = known[1] if known and known[0] == begins and known[1] < count else None
     changes = [
         (sliced.elements[index].start, sliced.elements[index].end, new)
-        for index, new in marked_messages(api, values, ttl, previous).items()
+        for index, new in marked_messages(api, sliced.elements, ttl, previous).items()
     ]
     system = marked_system(sliced.fields["system"], ttl) if api == "anthropic" and "system" in sliced.fields else None
     if system is not None:
         changes.append((*sliced.spans["system"], system))
-    turn.memory.marked = begins, len(values) - 1
+    turn.memory.marked = begins, count - 1
     return spliced(text, changes)

@@ -60,7 +60,7 @@ class LoopServer:
         self,
         application: ASGIApp,
         listener: socket.socket,
-        protocol: type[H11Protocol] = H11Protocol,
+        protocol: type[asyncio.Protocol] = H11Protocol,
         *,
         patience: float = 2.0,
         **settings: Any,

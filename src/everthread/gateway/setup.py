@@ -32,6 +32,8 @@ class ManagerSetup:
     options: SessionOptions = field(default_factory=SessionOptions)
     cache_markers: bool = True
     """Set marks for Claude clients that set none."""
+    emulate_state: bool = False
+    """Resolve `previous_response_id` here, for upstreams that keep no state."""
     listener: Listener = _unheard
     clock: Callable[[], float] = time.monotonic
     """Seconds that only grow."""

@@ -6,10 +6,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from everthread.core.exchange import Api, Request
+from everthread.core.exchange import Api
 from everthread.core.tokens import TokenCounter
 from everthread.gateway.covering import decoded
 from everthread.gateway.identity import Piece
+from everthread.gateway.slicing import Element
 
 _MOST = 50_000
 
@@ -19,24 +20,17 @@ class Sizes:
         self._known: OrderedDict[tuple[str, Any], int] = OrderedDict()
         self._most = most
 
-    def pieces(self, api: Api, model: str, pieces: Sequence[Piece], values: Sequence[Any]) -> list[int]:
+    def pieces(self, api: Api, model: str, pieces: Sequence[Piece], elements: Sequence[Element]) -> list[int]:
         """Tokens of each message."""
         known = [self._known.get((model, piece.key)) for piece in pieces]
         return [
-            self.values(api, model, piece.key, [value]) if size is None else size
-            for piece, value, size in zip(pieces, values, known, strict=True)
+            self.values(api, model, piece.key, [element.value]) if size is None else size
+            for piece, element, size in zip(pieces, elements, known, strict=True)
         ]
 
     def values(self, api: Api, model: str, key: Any, values: Sequence[Any]) -> int:
         """Tokens of messages that are known under a name."""
         return self._known_or((model, key), lambda: TokenCounter(model).messages(decoded(api, values, model)))
-
-    def frame(self, frame: Request, key: Any) -> int:
-        """Tokens of everything but the conversation: system prompt, tools."""
-        return self._known_or(
-            (frame.model, key),
-            lambda: TokenCounter(frame.model).request(frame.messages, system=frame.system, tools=frame.tools),
-        )
 
     def _known_or(self, key: tuple[str, Any], count: Callable[[], int]) -> int:
         known = self._known.get(key)

@@ -1,31 +1,111 @@
 """A request's body, taken apart in place: what its fields say, and where each of its messages stands in the text.
 
 What is not rewritten is cut out and put back as it was written: the client's spaces, key order and number forms.
+A body whose beginning is known is read from there on, and a message is decoded when somebody asks for it.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, overload
 
 from everthread.core.exchange import Api
 from everthread.errors import WireError
 
 _BLANK = re.compile(r"[ \t\n\r]*")
+_BEHIND_ELEMENT = re.compile(r"[ \t\n\r]*([,\]])[ \t\n\r]*")
 _DECODE = json.JSONDecoder().raw_decode
+_SCAN: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder())["scan_once"]
+_UNREAD: Any = object()
 LIST_FIELD: dict[Api, str] = {"openai_chat": "messages", "openai_responses": "input", "anthropic": "messages"}
 
+Span = tuple[int, int]
+Fields = dict[str, Any]
+Spans = dict[str, Span]
 
-@dataclass(frozen=True, slots=True)
+
 class Element:
     """One message or item of the list, and where its text is."""
 
-    value: Any
-    start: int
-    end: int
+    __slots__ = ("_text", "_value", "end", "start")
+
+    def __init__(self, text: str, start: int, end: int, value: Any = _UNREAD) -> None:
+        self._text = text
+        self._value = value
+        self.start = start
+        self.end = end
+
+    @property
+    def value(self) -> Any:
+        if self._value is _UNREAD:
+            self._value = _DECODE(self._text, self.start)[0]
+        return self._value
+
+    @property
+    def text(self) -> str:
+        return self._text[self.start : self.end]
+
+
+class Elements(Sequence[Element]):
+    """The list of messages: each is made when it is asked for, and decoded once."""
+
+    def __init__(self, text: str, layout: Layout, read: Sequence[Any]) -> None:
+        self._text = text
+        self._layout = layout
+        self._made: dict[int, Element] = {}
+        self._read = read
+        """Values of the last ones."""
+
+    def __len__(self) -> int:
+        return len(self._layout.starts)
+
+    @overload
+    def __getitem__(self, index: int) -> Element: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Element, ...]: ...
+    def __getitem__(self, index: int | slice) -> Element | tuple[Element, ...]:
+        if isinstance(index, slice):
+            return tuple(map(self._element, range(len(self))[index]))
+        return self._element(range(len(self))[index])
+
+    def __iter__(self) -> Iterator[Element]:
+        return map(self._element, range(len(self)))
+
+    def _element(self, index: int) -> Element:
+        made = self._made.get(index)
+        if made is None:
+            behind = index - len(self) + len(self._read)
+            value = self._read[behind] if behind >= 0 else _UNREAD
+            made = self._made[index] = Element(self._text, self._layout.starts[index], self._layout.ends[index], value)
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where everything stands, and what the fields say: a body without its text."""
+
+    fields: Fields
+    """Every field but the list of messages."""
+    spans: Spans
+    """Where each field's value is."""
+    starts: array[int]
+    ends: array[int]
+    """Of each message."""
+
+    def until(self, listed: str, end: int) -> Layout | None:
+        """What the first `end` characters alone say, as far as the last message they show to be complete."""
+        if listed not in self.spans:
+            return None
+        count = bisect_left(self.ends, end)
+        begun = self.spans[listed][0]
+        before = {name: span for name, span in self.spans.items() if span[0] < begun}
+        fields = {name: self.fields[name] for name in before}
+        return Layout(fields, {**before, listed: (begun, begun)}, self.starts[:count], self.ends[:count])
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,46 +113,48 @@ class Sliced:
     """A body and its parts."""
 
     text: str
-    fields: dict[str, Any]
-    """Every field but the list of messages."""
-    spans: dict[str, tuple[int, int]]
-    """Where each field's value is."""
-    elements: tuple[Element, ...]
+    layout: Layout
+    elements: Sequence[Element]
     single: bool = False
     """The list is one text, which stands for a message of the user."""
+
+    @property
+    def fields(self) -> Fields:
+        """Every field but the list of messages."""
+        return self.layout.fields
+
+    @property
+    def spans(self) -> Spans:
+        return self.layout.spans
 
     def of(self, element: Element) -> str:
         return self.text[element.start : element.end]
 
 
+Rest = Callable[[str, int], tuple[Fields, Spans] | None]
+"""Of a text and a place behind its list: the fields that follow, where that text is known."""
+
+
 def slice_body(body: bytes, api: Api) -> Sliced:
     """Take a request apart. What is no JSON object with a list of messages is refused in a sentence."""
-    text = body.decode()
-    listed = LIST_FIELD[api]
-    fields: dict[str, Any] = {}
-    spans: dict[str, tuple[int, int]] = {}
-    elements: tuple[Element, ...] | None = None
-    at = _expect(text, _skip(text, 0), "{")
-    while (at := _skip(text, at)) < len(text) and text[at] != "}":
-        key, at = _value(text, at)
-        at = _skip(text, _expect(text, _skip(text, at), ":"))
-        if not isinstance(key, str) or key in spans:
-            raise WireError(f"the request has no usable field {key!r}: a name that is no string, or given twice")
-        begun = at
-        if key == listed and text[at : at + 1] == "[":
-            elements, at = _elements(text, at)
-        else:
-            fields[key], at = _value(text, at)
-        spans[key] = begun, at
-        at = _comma(text, _skip(text, at), "}")
-    if _skip(text, _expect(text, at, "}")) != len(text):
-        raise WireError("the request goes on behind its end")
-    if elements is not None:
-        return Sliced(text, fields, spans, elements)
-    if api != "openai_responses" or not isinstance(fields.get(listed), str):
+    return slice_text(body.decode(), api)
+
+
+def slice_text(text: str, api: Api, begun: Layout | None = None, rest: Rest | None = None) -> Sliced:
+    """The same for its text, of which `begun` is known to be the beginning."""
+    reader = _Reader(text, LIST_FIELD[api], rest)
+    if begun is None or not begun.ends:
+        reader.read()
+    else:
+        reader.go_on(begun)
+    layout = Layout(reader.fields, reader.spans, reader.starts, reader.ends)
+    if reader.has_list:
+        return Sliced(text, layout, Elements(text, layout, reader.values))
+    listed = reader.listed
+    if api != "openai_responses" or not isinstance(reader.fields.get(listed), str):
         raise WireError(f"the request has no list `{listed}`")
-    only = Element({"role": "user", "content": fields[listed]}, *spans[listed])
-    return Sliced(text, fields, spans, (only,), single=True)
+    only = Element(text, *reader.spans[listed], {"role": "user", "content": reader.fields[listed]})
+    return Sliced(text, layout, (only,), single=True)
 
 
 def spliced(text: str, changes: Sequence[tuple[int, int, str]]) -> str:
@@ -94,21 +176,113 @@ def written(value: Any) -> str:
     return text
 
 
-def _elements(text: str, at: int) -> tuple[tuple[Element, ...], int]:
-    found = []
-    at = _skip(text, at + 1)
-    while text[at : at + 1] != "]":
-        value, end = _value(text, at)
-        found.append(Element(value, at, end))
-        at = _skip(text, _comma(text, _skip(text, end), "]"))
-    return tuple(found), at + 1
+class _Reader:
+    """Reads a text from its beginning, or goes on behind a message."""
+
+    def __init__(self, text: str, listed: str, rest: Rest | None) -> None:
+        self.text = text
+        self.listed = listed
+        self.fields: Fields = {}
+        self.spans: Spans = {}
+        self.starts = array("Q")
+        self.ends = array("Q")
+        self.values: list[Any] = []
+        self.has_list = False
+        self._closed = 0
+        self._rest = rest
+
+    def read(self) -> None:
+        self._object(_expect(self.text, _skip(self.text, 0), "{"))
+
+    def go_on(self, begun: Layout) -> None:
+        self.fields, self.spans = dict(begun.fields), dict(begun.spans)
+        self.starts, self.ends = begun.starts[:], begun.ends[:]
+        at = self._elements(begun.spans[self.listed][0], self._behind(begun.ends[-1]))
+        if not self._known_rest(at):
+            self._object(_comma(self.text, _skip(self.text, at), "}"))
+
+    def _object(self, at: int) -> None:
+        """Fields up to the end of the text."""
+        text = self.text
+        while (at := _skip(text, at)) < len(text) and text[at] != "}":
+            key, at = _value(text, at)
+            at = _skip(text, _expect(text, _skip(text, at), ":"))
+            if not isinstance(key, str) or key in self.spans:
+                raise _unusable(key)
+            begun = at
+            if key == self.listed and text[at : at + 1] == "[":
+                at = self._elements(begun, self._first(at + 1))
+                if self._known_rest(at):
+                    return
+            else:
+                self.fields[key], at = _value(text, at)
+                self.spans[key] = begun, at
+            at = _comma(text, _skip(text, at), "}")
+        if _skip(text, _expect(text, at, "}")) != len(text):
+            raise WireError("the request goes on behind its end")
+
+    def _known_rest(self, at: int) -> bool:
+        known = self._rest(self.text, at) if self._rest else None
+        if known is None:
+            return False
+        for key in known[0]:
+            if key in self.spans:
+                raise _unusable(key)
+        self.fields.update(known[0])
+        self.spans.update(known[1])
+        return True
+
+    def _first(self, at: int) -> int:
+        """Where the first message begins; -1 where there is none."""
+        at = _skip(self.text, at)
+        if self.text[at : at + 1] != "]":
+            return at
+        self._closed = at + 1
+        return -1
+
+    def _behind(self, at: int) -> int:
+        """Where the message after one that ends here begins; -1 where that was the last."""
+        match = _BEHIND_ELEMENT.match(self.text, at)
+        if match is None:
+            raise WireError(f"the request is no JSON at character {at}: ',' is missing")
+        if match[1] == ",":
+            return match.end()
+        self._closed = match.end(1)
+        return -1
+
+    def _elements(self, begun: int, at: int) -> int:
+        """The messages from one that begins here on; behind the list."""
+        text, match = self.text, _BEHIND_ELEMENT.match
+        starts, ends, keep = self.starts.append, self.ends.append, self.values.append
+        while at >= 0:
+            try:
+                value, end = _SCAN(text, at)
+            except (StopIteration, ValueError, RecursionError) as error:
+                raise _no_json(at, error) from None
+            starts(at)
+            ends(end)
+            keep(value)
+            found = match(text, end)
+            at = found.end() if found is not None and found[1] == "," else self._behind(end)
+        self.has_list = True
+        self.spans[self.listed] = begun, self._closed
+        return self._closed
 
 
 def _value(text: str, at: int) -> tuple[Any, int]:
     try:
         return _DECODE(text, at)
     except (ValueError, RecursionError) as error:
-        raise WireError(f"the request is no JSON at character {at}: {error}") from None
+        raise _no_json(at, error) from None
+
+
+def _no_json(at: int, error: Exception) -> WireError:
+    why = "something must stand there" if isinstance(error, StopIteration) else str(error)
+    return WireError(f"the request is no JSON at character {at}: {why}")
+
+
+def _unusable(key: Any) -> WireError:
+    return WireError(f"the request has no usable field {key!r}: a name that is no string, or given twice")
 
 
 def _skip(text: str, at: int) -> int:
@@ -118,7 +292,7 @@ def _skip(text: str, at: int) -> int:
     return match.end() if match else at
 
 
-def _expect(text: str, at: int, sign: str) -> int:
+def _expect(text: str, at: int, sign: Literal["{", "}", ":", ","]) -> int:
     if text[at : at + 1] != sign:
         raise WireError(f"the request is no JSON at character {at}: {sign!r} is missing")
     return at + 1

@@ -8,6 +8,7 @@ requests continues a point is decided by the store, once.
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from hashlib import blake2b
 from everthread.core.exchange import System
 from everthread.core.messages import Message
 from everthread.errors import UnknownIdError
-from everthread.gateway.identity import SESSION_HEADER, History
+from everthread.gateway.identity import SESSION_HEADER, History, scope_of
 from everthread.stores.base import NewMessage, NewSession, Store
 from everthread.stores.proxied import FoundLink, Link, NewLink
 
@@ -47,13 +48,27 @@ class Place:
         return self.branch_of is not None or not self.matched
 
 
+_Point = tuple[str, str, str]
+"""Tenant, scope and digest."""
+
+
+class Expected:
+    """A point on its way into the store: the thread it is in at the end, None where it could not be stored."""
+
+    def __init__(self, point: _Point) -> None:
+        self.point = point
+        self.ended = asyncio.Event()
+        self.thread: str | None = None
+
+
 class Threads:
     """Finds threads, in memory or in the store."""
 
     def __init__(self, store: Store, *, most: int = _MOST_KNOWN) -> None:
         self._store = store
-        self._tips: OrderedDict[tuple[str, str, str], FoundLink] = OrderedDict()
+        self._tips: OrderedDict[_Point, FoundLink] = OrderedDict()
         """The last known point of threads, by digest and by skeleton."""
+        self._expected: dict[_Point, Expected] = {}
         self._named: dict[tuple[str, str], str] = {}
         self._most = most
 
@@ -73,6 +88,32 @@ class Threads:
             return replace(place, thread=branch, branch_of=(known.link.thread, known.link.message))
         return place
 
+    def expect(self, place: Place, history: History) -> Expected:
+        """A history that will be stored there: who goes on from it meanwhile belongs to the same thread."""
+        expected = Expected((place.tenant, place.scope, history.digest(len(history))))
+        if expected.point not in self._expected and (len(history) > place.matched or place.is_new):
+            self._expected[expected.point] = expected
+            self._remember(_link(place, history), history)
+        return expected
+
+    def fulfil(self, expected: Expected, thread: str | None) -> None:
+        """It is in that thread now; None: it could not be stored, and nothing is known of it."""
+        if self._expected.get(expected.point) is not expected:
+            return
+        del self._expected[expected.point]
+        if thread is None:
+            self._forget(expected.point[2])
+        expected.thread = thread
+        expected.ended.set()
+
+    async def settled(self, place: Place) -> bool:
+        """Whether the point that a history goes on from is where it was expected, after waiting for it."""
+        expected = self._expected.get((place.tenant, place.scope, place.previous))
+        if expected is None:
+            return True
+        await expected.ended.wait()
+        return expected.thread == place.thread or (place.explicit and expected.thread is not None)
+
     async def store(
         self, place: Place, history: History, messages: Sequence[Message], *, system: System = None, model: str = ""
     ) -> Place | None:
@@ -81,10 +122,7 @@ class Threads:
         if length == place.matched and not place.is_new:
             return place
         digest = history.digest(length)
-        link = Link(
-            place.tenant, place.scope, digest, place.previous, history.skeleton(length), place.thread, length, None,
-            history.results(place.matched, length),
-        )  # fmt: skip
+        link = _link(place, history)
         session = NewSession(id=place.thread, tenant=place.tenant, platform=PLATFORM, model=model, system=system)
         new = [NewMessage(body, event=f"{digest}:{index}") for index, body in enumerate(messages)]
         step = digest if place.explicit else place.previous
@@ -96,7 +134,10 @@ class Threads:
 
     def forget(self, place: Place) -> None:
         """What is remembered of a place was wrong."""
-        for key in [key for key, known in self._tips.items() if known.link.digest == place.previous]:
+        self._forget(place.previous)
+
+    def _forget(self, digest: str) -> None:
+        for key in [key for key, known in self._tips.items() if known.link.digest == digest]:
             del self._tips[key]
 
     # Memory
@@ -160,6 +201,14 @@ class Threads:
         return self._named[tenant, scope]
 
 
+def _link(place: Place, history: History) -> Link:
+    length = len(history)
+    return Link(
+        place.tenant, place.scope, history.digest(length), place.previous, history.skeleton(length), place.thread,
+        length, None, history.results(place.matched, length),
+    )  # fmt: skip
+
+
 def _keys(tenant: str, scope: str, previous: str, history: History, length: int) -> list[tuple[str, str, str]]:
     if not previous:
         return []
@@ -172,3 +221,8 @@ def _keys(tenant: str, scope: str, previous: str, history: History, length: int)
 def _id(*parts: str) -> str:
     text = "\0".join(parts)
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, person=b"gateway").hexdigest()
+
+
+def thread_named(tenant: str, name: str) -> str:
+    """The id of the thread that a client calls by a name of its own."""
+    return _id(tenant, scope_of({SESSION_HEADER: name}), "", "")

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from everthread.core.budget import Budget
 from everthread.core.calibration import Calibration
 from everthread.core.exchange import Request
+from everthread.core.rhythm import Rhythm
 from everthread.gateway.base import Incoming
-from everthread.gateway.covering import with_replacement
+from everthread.gateway.covering import replacement_change
 from everthread.gateway.identity import History
+from everthread.gateway.noting import note_change, note_of, takes_blocks
 from everthread.gateway.rewrites import replaced
-from everthread.gateway.slicing import Element, Sliced
-from everthread.gateway.tracing import Place
+from everthread.gateway.slicing import Element, Sliced, spliced
+from everthread.gateway.thrashing import Pause
+from everthread.gateway.tracing import Expected, Place
 from everthread.models.output_cap import FIELDS
 from everthread.session.setup import SessionOptions
 from everthread.stores.proxied import Rewrite
@@ -38,6 +41,20 @@ class ThreadMemory:
     """What the last request began with, and where its last cache mark was."""
     guessed: int | None = None
     """A smaller window than the known one, after an error that stated none."""
+    pause: Pause = field(default_factory=Pause)
+    rhythm: Rhythm = field(default_factory=Rhythm)
+    slim: bool = False
+    """A request had too many bytes: what was made smaller then is used whatever the tokens."""
+
+    def dump(self) -> dict[str, Any]:
+        """What another process goes on with."""
+        return {**self.calibration.dump(), "pause": self.pause.dump(), "rhythm": self.rhythm.dump()}
+
+    @classmethod
+    def load(cls, state: Any) -> ThreadMemory:
+        known = state if isinstance(state, Mapping) else {}
+        pause, rhythm = Pause.load(known.get("pause")), Rhythm.load(known.get("rhythm"))
+        return cls(Calibration.load(state), pause=pause, rhythm=rhythm)
 
 
 @dataclass(slots=True)
@@ -56,7 +73,11 @@ class Turn:
     place: Place
     memory: ThreadMemory
     window: int = 0
+    expected: Expected | None = None
+    """Its end, on its way into the store."""
     record: asyncio.Task[Place] | None = None
+    kept: bool = False
+    """It is in the store, and its place certain."""
     used: Rewrite | None = None
     ready: Rewrite | None = None
     estimate: int = 0
@@ -64,18 +85,29 @@ class Turn:
     cap: int | None = None
     """A lower output cap than the client's."""
     told: dict[str, str] = field(default_factory=dict)
-    """For the client. Its thread is certain once the request is stored, which is before any answer comes."""
+    """For the client."""
     caps: int = 0
     compactions: int = 0
+    decision: str = ""
+    """Whether compacting pays now, in one line; empty where nobody asked."""
+    slimmed: bool = False
+    relieved: int = 0
+    """The prompt without the rewrite that took effect with this request, in tokens as the provider counts."""
+    expanded: bool = False
+    """It referred to an earlier answer, which was put in: it never goes as it came."""
 
     @property
     def model(self) -> str:
         return self.frame.model
 
     @property
-    def elements(self) -> tuple[Element, ...]:
+    def elements(self) -> Sequence[Element]:
         """The client's messages, without the system prompt."""
         return self.sliced.elements[self.first :]
+
+    def elements_from(self, place: int) -> Sequence[Element]:
+        """Of the client's messages those from this one on."""
+        return self.sliced.elements[self.first + place :]
 
     @property
     def size(self) -> int:
@@ -113,23 +145,30 @@ class Turn:
         """The body with the rewrite in its place."""
         if self.used is None:
             return self.sliced.text
-        return with_replacement(self.sliced, self.first, self.used.length, self.used.replacement.decode())
+        changes = [replacement_change(self.sliced, self.first, self.used.length, self.used.replacement.decode())]
+        note, incoming = note_of(self.used.state), self.incoming
+        if note:
+            blocks = takes_blocks(incoming.api, self.model, incoming.upstream)
+            noted = note_change(incoming.api, self.sliced, self.first, note, blocks=blocks)
+            changes += [noted] if noted else []
+        return spliced(self.sliced.text, changes)
 
 
 class Turns:
     """The requests under way, by themselves: what a client does not wait for is forgotten in time."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[int, Turn] = OrderedDict()
+        self._known: OrderedDict[int, tuple[Incoming, Turn]] = OrderedDict()
 
-    def add(self, turn: Turn) -> None:
-        self._known[id(turn.incoming)] = turn
+    def add(self, incoming: Incoming, turn: Turn) -> None:
+        """What is made of a request as it came."""
+        self._known[id(incoming)] = incoming, turn
         while len(self._known) > _MOST_TURNS:
             self._known.popitem(last=False)
 
     def get(self, incoming: Incoming) -> Turn | None:
-        turn = self._known.get(id(incoming))
-        return turn if turn is not None and turn.incoming is incoming else None
+        known, turn = self._known.get(id(incoming), (None, None))
+        return turn if known is incoming else None
 
     def pop(self, incoming: Incoming) -> Turn | None:
         turn = self.get(incoming)
@@ -150,7 +189,7 @@ class Memories:
 
     def begin(self, thread: str, state: Mapping[str, Any] | None) -> ThreadMemory:
         """A thread that is met the first time, with what was stored of it."""
-        made = self._known[thread] = ThreadMemory(Calibration.load(state))
+        made = self._known[thread] = ThreadMemory.load(state)
         while len(self._known) > _MOST_THREADS:
             self._known.popitem(last=False)
         return made

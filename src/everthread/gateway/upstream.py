@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import ssl
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+from typing import Protocol
 
 import httpx2
 
 from everthread.gateway.access import Refused
+from everthread.gateway.detour import Detour, is_detoured
 from everthread.gateway.limits import Limits
 from everthread.gateway.routes import Family, Upstream
-
-Headers = list[tuple[bytes, bytes]]
+from everthread.gateway.wire_pool import Wires
+from everthread.gateway.wires import Address, BrokeOffError, Fields, Headers, SlowError
 
 _HOP_BY_HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "
@@ -18,6 +24,8 @@ _HOP_BY_HOP = frozenset(
 )
 _CREDENTIALS = frozenset({b"authorization", b"x-api-key", b"api-key"})
 _OURS = b"x-everthread-"
+_REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
+"""Methods of which twice is as good as once."""
 
 
 def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
@@ -48,14 +56,27 @@ def rewritten(headers: Headers, body: bytes) -> Headers:
     return [*kept, (b"content-length", str(len(body)).encode())]
 
 
+class Answer(Protocol):
+    """What an upstream answers, its body still to come. Who has it closes it."""
+
+    status_code: int
+    headers: Fields
+
+    def aiter_raw(self) -> AsyncIterator[bytes]:
+        """The body, piece by piece. `BrokeOffError` or `SlowError` where it does not come to its end."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
 class UpstreamClient:
     """Sends requests as they are given; adds nothing but what the connection needs."""
 
     def __init__(self, limits: Limits) -> None:
-        timeout = httpx2.Timeout(limits.answer_seconds, connect=limits.connect_seconds)
-        pool = httpx2.Limits(max_connections=None, max_keepalive_connections=limits.concurrent)
-        self._client = httpx2.AsyncClient(timeout=timeout, limits=pool, follow_redirects=False)
-        self._timeout = timeout.as_dict()
+        self._limits = limits
+        self._wires = Wires(most=limits.concurrent, connect_seconds=limits.connect_seconds)
+        self._places: dict[str, _Place] = {}
+        self._detour: Detour | None = None
 
     async def send(
         self,
@@ -64,24 +85,90 @@ class UpstreamClient:
         target: bytes,
         headers: Headers,
         content: bytes | AsyncIterator[bytes] | None,
-    ) -> httpx2.Response:
+    ) -> Answer:
         """The answer, its body still to come. `Refused` where there is none."""
-        url = httpx2.URL(upstream.root + target.decode("ascii", "replace"))
-        extensions: dict[str, object] = {"timeout": self._timeout}
-        wanted = httpx2.URL(upstream.root).raw_path.rstrip(b"/") + target
-        if url.raw_path != wanted:
-            extensions["target"] = wanted
-        request = httpx2.Request(method, url, headers=headers, content=content, extensions=extensions)
+        place = self._place(upstream)
         try:
-            return await self._client.send(request, stream=True)
-        except httpx2.TimeoutException as error:
-            raise Refused(504, "upstream_timeout", _words(upstream, "did not answer in time", error)) from error
-        except httpx2.TransportError as error:
-            raise Refused(502, "upstream_unreachable", _words(upstream, "cannot be reached", error)) from error
+            if place.detoured:
+                self._detour = self._detour or Detour(self._limits)
+                return await self._detour.send(upstream.root, method, target, headers, content)
+            head = _head(method, place.path + target, place.host, headers, content)
+            return await self._wires.send(
+                place.address, head, content, bodiless=method == "HEAD", seconds=self._limits.answer_seconds,
+                again=method in _REPEATABLE,
+            )  # fmt: skip
+        except (SlowError, TimeoutError) as error:
+            words = f"The upstream {upstream.name} did not answer in time; nothing of the request was lost, try again."
+            raise Refused(504, "upstream_timeout", words) from error
+        except (BrokeOffError, OSError) as error:
+            words = f"The upstream {upstream.name} cannot be reached: {_reason(error)}."
+            raise Refused(502, "upstream_unreachable", words) from error
 
     async def close(self) -> None:
-        await self._client.aclose()
+        self._wires.close()
+        await asyncio.sleep(0)  # a socket is closed in the loop's next round
+        if self._detour is not None:
+            await self._detour.close()
+
+    def _place(self, upstream: Upstream) -> _Place:
+        known = self._places.get(upstream.root)
+        if known is None:
+            known = self._places[upstream.root] = _Place.of(upstream.root)
+        return known
 
 
-def _words(upstream: Upstream, what: str, error: Exception) -> str:
-    return f"The upstream {upstream.name} {what} ({type(error).__name__}); nothing of the request was lost, try again."
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where an upstream is."""
+
+    address: Address
+    host: bytes
+    """For the header of that name."""
+    path: bytes
+    """Before every other."""
+    detoured: bool
+
+    @classmethod
+    def of(cls, root: str) -> _Place:
+        url = httpx2.URL(root)
+        encrypted = url.scheme == "https"
+        address = (url.raw_host.decode("ascii"), url.port or (443 if encrypted else 80), encrypted)
+        return cls(address, url.netloc, url.raw_path.rstrip(b"/"), is_detoured(url))
+
+
+def _reason(error: BaseException) -> str:
+    """Why, and what to do, in words that name no header."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return (
+                f"its certificate is not trusted ({cause.verify_message}). If its authority is your own, name its file "
+                "in SSL_CERT_FILE and start the gateway again"
+            )
+        if isinstance(cause, ssl.SSLError):
+            return f"it speaks no TLS that is known here ({cause.reason or 'no reason given'}); check its address"
+        if isinstance(cause, socket.gaierror):
+            return "its name is not known; check its address"
+        cause = cause.__cause__ or cause.__context__
+    detail = error.strerror if isinstance(error, OSError) else str(error)
+    return f"{detail or type(error).__name__}; try again"
+
+
+def _head(
+    method: str, target: bytes, host: bytes, headers: Headers, content: bytes | AsyncIterator[bytes] | None
+) -> bytes:
+    """The first lines. A length is stated where there is one."""
+    fields = [(b"host", host), *headers]
+    if all(name != b"content-length" for name, _ in headers):
+        if isinstance(content, bytes):
+            fields.append((b"content-length", str(len(content)).encode()))
+        elif content is not None:
+            fields.append((b"transfer-encoding", b"chunked"))
+        elif method in ("POST", "PUT", "PATCH"):
+            fields.append((b"content-length", b"0"))
+    lines = [method.encode("ascii") + b" " + target + b" HTTP/1.1", *(name + b": " + value for name, value in fields)]
+    if any(b"\n" in line or b"\r" in line for line in lines):
+        raise Refused(
+            400, "invalid_header", "A header of the request has a line break in it, which no header can have."
+        )
+    return b"\r\n".join([*lines, b"", b""])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +11,7 @@ from everthread.core.exchange import Api, Reply, StreamDelta
 from everthread.core.usage import CanonicalUsage, normalize_usage
 from everthread.errors import WireError
 from everthread.gateway.access import Refused
-from everthread.gateway.encodings import decoder
+from everthread.gateway.encodings import UNREADABLE, decoder
 from everthread.wire.codecs import CODECS
 from everthread.wire.sse import SseParser
 
@@ -45,7 +44,7 @@ class Tap:
                 self._pieces.append(data)
                 return []
             return self._said(data)
-        except (WireError, Refused, zlib.error) as error:
+        except (WireError, Refused, *UNREADABLE) as error:
             self._give_up(error)
             return []
 
@@ -75,5 +74,6 @@ class Tap:
 
 
 def usage_of(api: Api, reply: Reply | None) -> CanonicalUsage | None:
-    """What the provider reported, in one form; None where it reported nothing."""
-    return normalize_usage(reply.usage, api=api) if reply is not None and reply.usage else None
+    """What the provider reported, in one form; None where it reported nothing, or a prompt of no tokens."""
+    usage = normalize_usage(reply.usage, api=api) if reply is not None and reply.usage else None
+    return usage if usage is not None and usage.prompt_tokens else None

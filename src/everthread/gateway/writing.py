@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Mapping
 
@@ -11,8 +12,12 @@ from starlette.types import Send
 from everthread.gateway.access import Refused
 from everthread.gateway.failures import error_body, error_headers
 from everthread.gateway.incoming import Call, ClientGone
+from everthread.gateway.logs import log_fields
 from everthread.gateway.metrics import Metrics
-from everthread.gateway.upstream import Headers
+from everthread.gateway.sending import THREAD
+from everthread.gateway.wires import Headers
+
+_LOG = logging.getLogger("everthread.gateway")
 
 
 class Writer:
@@ -25,9 +30,11 @@ class Writer:
         self._seconds = seconds
         self._begun = time.monotonic()
         self.status: int | None = None
+        self._thread = ""
 
     async def start(self, status: int, headers: Headers, told: Mapping[str, str] | None = None) -> None:
         self.status = status
+        self._thread = (told or {}).get(THREAD, "")
         self._metrics.count("requests", api=self._call.conversation or "other", status=str(status))
         self._metrics.took(time.monotonic() - self._begun)
         ours = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in (told or {}).items()]
@@ -46,6 +53,18 @@ class Writer:
         body = error_body(self._call.speaks, refused)
         await self.start(refused.status, error_headers(refused, body))
         await self.end(body)
+
+    def log(self) -> None:
+        """One line for a request that was answered, or not."""
+        if not _LOG.isEnabledFor(logging.INFO):
+            return
+        call, seconds, status = self._call, time.monotonic() - self._begun, self.status or 0
+        fields = {
+            "method": call.method, "path": call.path, "status": status, "seconds": round(seconds, 4),
+            "tenant": call.caller.tenant, "key": call.caller.key_id, "thread": self._thread,
+        }  # fmt: skip
+        told = {name: value for name, value in fields.items() if value}
+        log_fields(_LOG, logging.INFO, f"{call.method} {call.path} {status or 'unanswered'} in {seconds:.3f} s", told)
 
     async def _put(self, message: dict[str, object]) -> None:
         try:

@@ -6,10 +6,11 @@ read in steps of 128 tokens. An entry is forgotten after ten minutes without use
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from everthread.lab.prompt_blocks import Block, chain
+from everthread.lab.prompt_blocks import Block, Chain
 
 SMALLEST = 1024
 STEP = 128
@@ -24,13 +25,14 @@ class PrefixCache:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._used: dict[tuple[str, bytes], float] = {}
+        self._chain = Chain()
 
     def use(self, model: str, blocks: Sequence[Block], *, prompt: int) -> int:
         """How many tokens of the prompt are read from the cache; the prompt is remembered."""
         now = self._clock()
         pieces = [piece for block in blocks for piece in _pieces(block)]
         shared = 0
-        for piece, digest in zip(pieces, chain(pieces), strict=True):
+        for piece, digest in zip(pieces, self._chain(pieces), strict=True):
             key = (model, digest)
             # A digest is that of the whole beginning, so none is known after the first that is not.
             if now < self._used.get(key, float("-inf")) + SECONDS:
@@ -41,10 +43,12 @@ class PrefixCache:
         return cached if cached >= SMALLEST else 0
 
 
-def _pieces(block: Block) -> Iterator[Block]:
+@functools.lru_cache(maxsize=4096)
+def _pieces(block: Block) -> tuple[Block, ...]:
     """A block in short pieces, its tokens spread over them by length."""
-    length, told = len(block.text), 0
+    length, told, pieces = len(block.text), 0, []
     for end in range(_PIECE, length + _PIECE, _PIECE):
         tokens = block.tokens * min(end, length) // length
-        yield replace(block, text=block.text[end - _PIECE : end], tokens=tokens - told)
+        pieces.append(replace(block, text=block.text[end - _PIECE : end], tokens=tokens - told))
         told = tokens
+    return tuple(pieces)

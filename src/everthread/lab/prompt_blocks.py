@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, takewhile
 from typing import Any, Literal
 
 from everthread.core.exchange import Api, Request
@@ -132,13 +132,27 @@ class PromptReader:
         return self._counted[key]
 
 
-def chain(blocks: Sequence[Block]) -> list[bytes]:
-    """The digest of everything up to and including each block."""
-    digests, last = [], b""
+def chain(blocks: Sequence[Block], before: bytes = b"") -> list[bytes]:
+    """The digest of everything up to and including each block; `before` is that of what comes before them."""
+    digests, last = [], before
     for block in blocks:
         last = _digest(block.text, last)
         digests.append(last)
     return digests
+
+
+class Chain:
+    """`chain` for requests that each repeat most of the one before: what is the same block is not read again."""
+
+    def __init__(self) -> None:
+        self._blocks: Sequence[Block] = ()
+        self._digests: list[bytes] = []
+
+    def __call__(self, blocks: Sequence[Block]) -> list[bytes]:
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], zip(self._blocks, blocks, strict=False)))
+        known = self._digests[:same]
+        self._blocks, self._digests = blocks, [*known, *chain(blocks[same:], known[-1] if known else b"")]
+        return self._digests
 
 
 def _digest(text: str, before: bytes = b"") -> bytes:

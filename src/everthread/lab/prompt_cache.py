@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from everthread.core.messages import CALL_BLOCKS, RESULT_BLOCKS
-from everthread.lab.prompt_blocks import Block, Ttl, chain
+from everthread.lab.prompt_blocks import Block, Chain, Ttl
 
 LOOKBACK = 20
 """Positions looked at for each mark, its own included."""
@@ -53,11 +53,12 @@ class ClaudeCache:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._entries: dict[tuple[str, bytes], _Entry] = {}
+        self._chain = Chain()
 
     def use(self, model: str, blocks: Sequence[Block], *, prompt: int, minimum: int) -> CacheUse:
         """Read what there is, write what is marked; what that means for `prompt` tokens in all."""
         now = self._clock()
-        digests = chain(blocks)
+        digests = self._chain(blocks)
         sums = list(accumulate(block.tokens for block in blocks))
         marked = [at for at, block in enumerate(blocks) if block.mark]
         hit = self._hit(model, blocks, digests, marked, now)

@@ -14,23 +14,17 @@ from urllib.parse import urlsplit
 
 from everthread.core.exchange import Api, StreamingModel
 from everthread.errors import ConfigError
-from everthread.models.anthropic import ANTHROPIC_URL, AnthropicModel
-from everthread.models.http import HttpModel
+from everthread.models.anthropic import ANTHROPIC_URL
+from everthread.models.clients import CLIENTS
 from everthread.models.local import DEFAULT_WINDOW as LOCAL_WINDOW
 from everthread.models.local import LocalModel
 from everthread.models.local_file import SMOLLM2, find_model
-from everthread.models.openai_chat import OPENAI_URL, OpenAIChatModel
-from everthread.models.openai_responses import OpenAIResponsesModel, is_reasoning_model
+from everthread.models.openai_chat import OPENAI_URL
+from everthread.models.openai_responses import is_reasoning_model
 from everthread.models.window import catalogue_window
 
 OPENROUTER_URL = "https://openrouter.ai/api/v1"
 OPENROUTER_HEADERS = {"X-Title": "Everthread"}
-
-_CLASSES: dict[Api, type[HttpModel]] = {
-    "openai_chat": OpenAIChatModel,
-    "openai_responses": OpenAIResponsesModel,
-    "anthropic": AnthropicModel,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +98,7 @@ def choose_model(  # noqa: PLR0913 - the settings of a model, one by one
             f"The environment variable {choice.key_env} holds characters that no key has. Copy the key once more."
         )
     extra = OPENROUTER_HEADERS if choice.provider == "openrouter" else {}
-    return _CLASSES[choice.api](
+    return CLIENTS[choice.api](
         choice.model,
         window=context_length or catalogue_window(choice.model, headers=headers).tokens,
         base_url=choice.base_url,

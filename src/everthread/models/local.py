@@ -15,18 +15,11 @@ from typing import Any
 
 from everthread.core.exchange import Api, Reply, Request, StreamDelta
 from everthread.errors import ModelError
-from everthread.models.anthropic import AnthropicModel
+from everthread.models.clients import CLIENTS
 from everthread.models.http import HttpModel
-from everthread.models.openai_chat import OpenAIChatModel
-from everthread.models.openai_responses import OpenAIResponsesModel
 from everthread.models.streams import closing
 
 DEFAULT_WINDOW = 2_048
-_CLIENTS: dict[Api, type[HttpModel]] = {
-    "openai_chat": OpenAIChatModel,
-    "openai_responses": OpenAIResponsesModel,
-    "anthropic": AnthropicModel,
-}
 
 
 class LocalModel:
@@ -50,6 +43,7 @@ class LocalModel:
         # Threads wait for each other: more of them than there are idle cores make it slower, not faster.
         self._threads = threads or max((os.cpu_count() or 1) // 2, 1)
         self._server: Any = None
+        self._key = ""
         self._client: HttpModel | None = None
         self._starting = asyncio.Lock()
 
@@ -72,10 +66,19 @@ class LocalModel:
         """Load the model and serve it, once; the model behind its address."""
         async with self._starting:
             if self._client is None:
-                key = secrets.token_urlsafe(16)
-                self._server = await asyncio.to_thread(self._load, key)
-                self._client = self._connect(self._server.listening_address, key)
+                self._client = self._connect(*await self._served())
             return self._client
+
+    async def serve(self) -> tuple[str, str]:
+        """Load the model and serve it, once; where it is, and the key it takes."""
+        async with self._starting:
+            return await self._served()
+
+    async def _served(self) -> tuple[str, str]:
+        if self._server is None:
+            self._key = secrets.token_urlsafe(16)
+            self._server = await asyncio.to_thread(self._load, self._key)
+        return str(self._server.listening_address), self._key
 
     async def aclose(self) -> None:
         """Stop serving and give the memory back; the next call loads it again."""
@@ -119,7 +122,7 @@ class LocalModel:
         base_url = address if self.api == "anthropic" else f"{address}/v1"
         # This server drops an idle connection now and then just as the next request comes in.
         headers = {"connection": "close"}
-        return _CLIENTS[self.api](
+        return CLIENTS[self.api](
             self.name, window=self.window, base_url=base_url, api_key=key, headers=headers, max_tokens=self.max_tokens
         )
 

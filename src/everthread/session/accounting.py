@@ -11,6 +11,7 @@ from everthread.core.cost import cost_of
 from everthread.core.exchange import Api, Reply
 from everthread.core.messages import calls_of, text_of
 from everthread.core.usage import CanonicalUsage, normalize_usage
+from everthread.session.economy import UNNAMED
 from everthread.session.events import UsageRecorded
 from everthread.session.live import Live
 from everthread.stores.base import NewUsage, Task
@@ -27,15 +28,12 @@ async def account(
 ) -> Decimal | None:
     """Write down what a call used; its price in dollars, None where that is unknown."""
     name = model or live.route.name
-    provider = live.route.provider if name == live.route.name and live.route.provider not in _UNNAMED else None
+    provider = live.route.provider if name == live.route.name and live.route.provider not in UNNAMED else None
     price = cost_of(usage, name, at=datetime.fromtimestamp(live.setup.wall(), UTC), provider=provider)
     record = NewUsage(session or live.session.id, name, usage, task=task, cost=price, estimated=estimated)
     await live.setup.store.record_usage(record)
     live.emit(UsageRecorded(record.session, name, task, usage, price, estimated))
     return price
-
-
-_UNNAMED = frozenset({"auto", "custom", "local"})
 
 
 async def account_auxiliary(live: Live, calls: Iterable[Mapping[str, Any]], session: str) -> Decimal | None:

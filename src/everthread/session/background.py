@@ -28,6 +28,15 @@ class Preparation:
         self._task = asyncio.get_running_loop().create_task(draft(self._live, reason=reason, background=True))
         return True
 
+    @property
+    def under_way(self) -> bool:
+        """Begun, or ready and not taken."""
+        return self._task is not None
+
+    @property
+    def ready(self) -> bool:
+        return self._task is not None and self._task.done()
+
     async def done(self, *, patience: float | None) -> bool:
         """Whether it is finished within `patience` seconds (None: wait for it)."""
         if self._task is None:

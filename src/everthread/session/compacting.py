@@ -6,6 +6,7 @@ begins its continuation. Before that transaction the old state holds, after it t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
 
@@ -17,11 +18,15 @@ from everthread.session.accounting import account_auxiliary, account_lost
 from everthread.session.events import CompactionDone, CompactionFailed, CompactionStarted, CompactionVoid, Notice
 from everthread.session.finishing import finished
 from everthread.session.live import Live
+from everthread.session.pinning import pins
 from everthread.session.prompt import note_in, with_note, without_note
 from everthread.session.results import keep
-from everthread.session.saving import save
+from everthread.session.saving import LEFT_OUT, save
 from everthread.stores.base import MessageKind, NewCompaction, NewMessage, StoredMessage
 
+COLD = "cold-cache"
+"""The reason of a compaction that comes early, because the provider has forgotten the prompt anyway."""
+AUTOMATIC = frozenset({"in-loop", "preflight", "hygiene", COLD})
 FADING = 2
 """From this compaction of a thread on the user is told that detail may fade."""
 
@@ -57,10 +62,12 @@ async def draft(
     size = tokens or live.tokens
     if not preview:
         live.emit(CompactionStarted(session, reason, size, background))
-    if background:
+    if background and reason != COLD:
         size = max(size, live.budget.threshold)  # it is made for the moment at which it will be used
+    live.engine.pin([note.text for note in await pins(live.setup.store, live.session.thread)])
+    live.engine.fetched_again(live.regrets.again())
     made = await live.engine.compress(
-        bodies, current_tokens=size, focus_topic=focus, system=live.system, tools=live.tools,
+        bodies, current_tokens=size, focus_topic=focus, system=live.system, tools=live.toolbox.to_come,
         strength=strength, manual=manual, dry_run=preview, ids=[message.id for message in stored],
     )  # fmt: skip
     return Draft(made, session, stored, tuple(bodies))
@@ -91,19 +98,25 @@ async def _continue(live: Live, made: Draft, reason: str, focus: str | None, cos
     tools = {call.id: call.name for body in made.bodies for call in calls_of(body)}
     for item in compaction.to_store:
         await keep(live, item, tool=tools.get(item.call_id, ""))
+    system = _continued_system(live, compaction)
+    left_out = live.toolbox.choice(system)
+    record = _record(made, compaction, reason, focus, cost, decision=_decision(live, reason))
+    if left_out:
+        record = replace(record, figures={**record.figures, LEFT_OUT: list(left_out)})
     continued = await live.setup.store.continue_session(
         old.id,
         _entries(live, made),
         seen=len(made.stored),
-        compaction=_record(made, compaction, reason, focus, cost),
-        system=_continued_system(live, compaction),
+        compaction=record,
+        system=system,
+        nodes=compaction.nodes,
     )
     if not continued.won:
         why = "another process continued this conversation first; its context is used"
         live.emit(CompactionVoid(old.id, why))
         await live.reload()
         return why
-    await _switch(live, compaction, reason, cost)
+    await _switch(live, made, compaction, left_out, reason=reason, cost=cost)
     return ""
 
 
@@ -121,11 +134,17 @@ def _as_used(live: Live, made: Draft) -> Compaction:
     return replace(made.compaction, tokens_before=max(live.tokens, made.compaction.tokens_before), tokens_after=after)
 
 
-async def _switch(live: Live, compaction: Compaction, reason: str, cost: Decimal | None) -> None:
+async def _switch(
+    live: Live, made: Draft, compaction: Compaction, left_out: Sequence[str], *, reason: str, cost: Decimal | None
+) -> None:
     """Go on in the continuation: tell the engine, then everybody else."""
     old, before = live.session.id, len(live.stored)
     await live.move_to_tip()
+    live.toolbox.use(left_out, "a compaction")
     live.compactions += 1
+    await live.regrets.took_out(made)
+    live.embedding.start()
+    live.after, live.rhythm = live.tokens, live.rhythm.rewritten()
     live.engine.on_compacted(replace(compaction, reason=_strike_reason(reason)))
     live.engine.on_session_start(live.session.id, reason="compression", previous=old)
     await save(live)
@@ -137,7 +156,7 @@ async def _switch(live: Live, compaction: Compaction, reason: str, cost: Decimal
         CompactionDone(
             live.session.id, old, reason, compaction.tokens_before, live.tokens, before, len(live.stored),
             compaction.author, live.compactions, compaction.verification, compaction.duration, cost,
-            compaction.steps, compaction.warnings,
+            compaction.steps, compaction.warnings, _decision(live, reason),
         )
     )  # fmt: skip
     if live.compactions >= FADING:
@@ -152,7 +171,12 @@ async def _switch(live: Live, compaction: Compaction, reason: str, cost: Decimal
 
 def _strike_reason(reason: str) -> str:
     """Only automatic compactions are judged by what they bring."""
-    return "automatic" if reason in ("in-loop", "preflight", "hygiene") else reason
+    return "automatic" if reason in AUTOMATIC else reason
+
+
+def _decision(live: Live, reason: str) -> str:
+    """Why it was done now, where that was weighed."""
+    return str(live.economy.decision or "") if reason in AUTOMATIC else ""
 
 
 def _entries(live: Live, made: Draft) -> list[int | NewMessage]:
@@ -171,10 +195,13 @@ def _entries(live: Live, made: Draft) -> list[int | NewMessage]:
     return entries
 
 
-def _record(made: Draft, compaction: Compaction, reason: str, focus: str | None, cost: Decimal | None) -> NewCompaction:
+def _record(
+    made: Draft, compaction: Compaction, reason: str, focus: str | None, cost: Decimal | None, *, decision: str
+) -> NewCompaction:
     figures = asdict(compaction.verification) | {
         "phases": [asdict(phase) for phase in compaction.phases],
         "steps": list(compaction.steps),
+        "decision": decision,
     }
     return NewCompaction(
         covered=[made.stored[index].id for index in compaction.covered],

@@ -18,15 +18,18 @@ from everthread.session import requests, results
 from everthread.session.compacting import commit, discard, draft
 from everthread.session.events import Listener, Notice
 from everthread.session.finishing import finished
+from everthread.session.found_tools import FIND, FoundTools
 from everthread.session.incoming import Given, as_messages, open_stubs, results_apart
 from everthread.session.live import Live
 from everthread.session.opening import begun, found, live_on
 from everthread.session.pressure import Pressure
+from everthread.session.recalling import recalled
 from everthread.session.recording import Answer, Recorder
 from everthread.session.recovery import Recovery
 from everthread.session.requests import Prepared
 from everthread.session.saving import restore
 from everthread.session.setup import Route, Setup
+from everthread.session.toolbox import Toolbox
 from everthread.stores.base import NewMessage, NewSession, Session, Store, UsageRecord, new_id
 
 
@@ -63,7 +66,9 @@ class Conversation:
         async with contextlib.AsyncExitStack() as stack:
             for close in reversed(self._live.setup.closing):
                 stack.push_async_callback(close)
+            self._pressure.wake()
             await self._pressure.preparation.drop("the conversation was closed")
+            await self._live.embedding.stop()
             if reason is not None:
                 self._live.engine.on_session_end(self._live.session.id)
                 await self._live.setup.store.end_session(self._live.session.id, reason)
@@ -117,8 +122,13 @@ class Conversation:
 
     @property
     def tools(self) -> list[dict[str, Any]]:
-        """What the model is offered: the tools given, then the engine's own."""
+        """What the model is offered: the tools given, less those left out, then the engine's own and `find_tools`."""
         return list(self._live.tools)
+
+    @property
+    def toolbox(self) -> Toolbox:
+        """The tools it was given, and which of them are left out because they press on the window."""
+        return self._live.toolbox
 
     async def usage(self) -> list[UsageRecord]:
         """What every call of the thread used, main and auxiliary, from the store."""
@@ -134,6 +144,7 @@ class Conversation:
         `event`: the same event given again is stored once. `inject`: what only this call shall see.
         """
         live = self._live
+        self._pressure.wake()
         self._recovery = Recovery(live, cap=max_tokens)
         self._injected = tuple(as_messages(inject))
         full = live.reported and live.tokens >= live.budget.threshold
@@ -142,14 +153,18 @@ class Conversation:
             await live.append([NewMessage(stub) for stub in open_stubs(live.open_calls)])
         if not live.bodies:
             raise InputError("there is nothing to send: the conversation has no message yet")
+        await self._pressure.settle_tools()
         await self._pressure.relieve(reason="in-loop" if full or message is None else "preflight")
-        self._recorder.sent = requests.build(live, self._injected, cap=self._recovery.cap)
+        injected = (*await recalled(live), *self._injected)
+        self._recorder.sent = requests.build(live, injected, cap=self._recovery.cap)
         return self._recorder.sent
 
     async def record(self, response: Any) -> Answer:
         """Store and account for an answer: of a client, as it came; a list of stream chunks; or a `Reply`."""
         answer = await self._recorder.record(response)
         self._pressure.prepare_ahead()
+        if not answer.calls:
+            self._pressure.rest()
         return answer
 
     async def recover(self, error: Exception) -> Prepared:
@@ -181,12 +196,12 @@ class Conversation:
                     return await finished(self.record(reply))
 
     async def stream(
-        self, message: Given = None, *, inject: Given = None, max_tokens: int | None = None
+        self, message: Given = None, *, event: str | None = None, inject: Given = None, max_tokens: int | None = None
     ) -> AsyncGenerator[StreamDelta | Answer, None]:
         """The answer piece by piece, then the whole `Answer`, once and last."""
         async with self._turn:
             model = self._model
-            prepared = await self.prepare(message, inject=inject, max_tokens=max_tokens)
+            prepared = await self.prepare(message, event=event, inject=inject, max_tokens=max_tokens)
             reply: Reply | None = None
             while reply is None:
                 said: list[str] = []
@@ -223,7 +238,9 @@ class Conversation:
         if twice:
             raise InputError(f"a call has one result; there are several for {', '.join(sorted(twice))}")
         fitting = await results.limited(live, given)
+        heard = [(live.open_calls[result.call_id], result) for message in fitting for result in results_of(message)]
         await live.append([NewMessage(message) for message in fitting])
+        await live.regrets.heard(heard)
         return fitting
 
     async def add(self, message: Given) -> None:
@@ -236,8 +253,17 @@ class Conversation:
         return await results.read_output(self._live, cited, offset=offset, limit=limit)
 
     async def handle_tool_call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """The answer of one of the engine's own tools; `KeyError` where it has none of this name."""
+        """The answer of one of `toolbox.own`; `KeyError` where there is none of this name."""
+        if name == FIND and self.toolbox.out:
+            return await self.toolbox.answer(arguments)
         return await self._live.engine.handle_tool_call(name, arguments)
+
+    async def find_tools(self, query: str, *, now: bool = False) -> FoundTools:
+        """Tools left out that match. They are offered again from the next compaction on.
+
+        `now`: at once. The provider's cache is lost by it; `toolbox.price()` tells what that costs.
+        """
+        return await self.toolbox.find(query, now=now)
 
     # By hand
 
@@ -289,7 +315,7 @@ class Conversation:
         at = live.stored[-1].id if at_message is None else at_message
         new = NewSession(kind="branch", title=title) if title else None
         session = await live.setup.store.branch(live.session.id, at, new=new)
-        return Conversation(await live_on(self._shared(), session, live.given_tools, reason="branch"))
+        return Conversation(await live_on(self._shared(), session, live.toolbox.given, reason="branch"))
 
     async def another(
         self,
@@ -303,7 +329,7 @@ class Conversation:
         """Another conversation with the same model, store and engine: new, or resumed. It closes nothing but itself."""
         setup = self._shared()
         setup = replace(setup, system=system or setup.system, listener=listener or setup.listener)
-        offered = self._live.given_tools if tools is None else tools
+        offered = self._live.toolbox.given if tools is None else tools
         return await Conversation.open(setup, resume=resume, new=new, tools=offered)
 
     async def use_model(self, route: Route) -> None:

@@ -51,6 +51,21 @@ class RequestReady(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Planned(Event):
+    """Whether compacting pays now, in dollars, and why it is done or put off."""
+
+    kind = "plan"
+    action: str
+    """`now` or `later`."""
+    why: str
+    tokens: int
+    cost: Decimal
+    saves: Decimal
+    calls: int
+    """Further calls the saving is reckoned over."""
+
+
+@dataclass(frozen=True, slots=True)
 class CompactionStarted(Event):
     kind = "compaction_started"
     reason: str
@@ -99,6 +114,8 @@ class CompactionDone(Event):
     cost: Decimal | None = None
     steps: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    decision: str = ""
+    """Why it was done now, in dollars; empty where prices are unknown or a person asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +172,45 @@ class OutputStored(Event):
     output: str
     tool: str
     chars: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled(Event):
+    """Excerpts of what is no longer in view were injected for this call: their ids, and the tokens they take."""
+
+    kind = "recalled"
+    cited: tuple[str, ...]
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToolsChanged(Event):
+    """Other tools are offered from the next request on; `find_tools` finds those left out."""
+
+    kind = "tools"
+    left_out: tuple[str, ...]
+    """All that are, now."""
+    gone: tuple[str, ...]
+    back: tuple[str, ...]
+    given: int
+    """How many there are in all."""
+    tokens_saved: int
+    """By each request, against offering all."""
+    why: str
+    now: bool = False
+    """Within a session, because somebody allowed the cache miss."""
+
+
+@dataclass(frozen=True, slots=True)
+class Regretted(Event):
+    """Something that a compaction took out was fetched again."""
+
+    kind = "regret"
+    compaction: str
+    """The session it made."""
+    action: str
+    """`read`, `run` or `recall`."""
+    what: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from everthread.core.messages import Messages
+from everthread.core.nodes import Node
 from everthread.core.outputs import ToStore
 from everthread.core.summary import Compaction
 from everthread.core.usage import CanonicalUsage
@@ -53,6 +54,12 @@ class Guarded(ContextEngine):
         return self._asked(
             "has_content_to_compress", lambda: bool(self._engine.has_content_to_compress(messages)), otherwise=False
         )
+
+    def pin(self, notes: Sequence[str]) -> None:
+        self._asked("pin", lambda: self._engine.pin(notes), otherwise=None)
+
+    def fetched_again(self, ids: Sequence[int]) -> None:
+        self._asked("fetched_again", lambda: self._engine.fetched_again(ids), otherwise=None)
 
     def on_session_start(self, session_id: str, *, reason: StartReason = "new", previous: str | None = None) -> None:
         self._asked(
@@ -112,6 +119,8 @@ def wrong_with(made: Any, given: int) -> str:
         return "`covered` names messages that are not there"
     if not _list_of(made.to_store, lambda item: isinstance(item, ToStore)):
         return "`to_store` holds what is no output"
+    if not _list_of(made.nodes, lambda item: isinstance(item, Node)):
+        return "`nodes` holds what is no node"
     if not _list_of(made.usage, lambda item: isinstance(item, Mapping)):
         return "`usage` holds what is no usage"
     return ""

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
 
 from everthread.core.calibration import Calibration
 from everthread.core.exchange import Request, System
 from everthread.core.messages import Call, Message, calls_of, results_of
+from everthread.core.rhythm import Rhythm
 from everthread.core.tokens import TokenCounter
 from everthread.engines.base import Services
 from everthread.session import events
+from everthread.session.archive import SessionArchive
+from everthread.session.economy import Economy
+from everthread.session.embedding import Embedding
 from everthread.session.guarding import Guarded
-from everthread.session.saving import restore
+from everthread.session.lookup import StoreLookup
+from everthread.session.regret import Regrets
+from everthread.session.saving import restore, restore_tools
 from everthread.session.setup import Desk, Route, Setup
+from everthread.session.toolbox import Toolbox
 from everthread.stores.base import NewMessage, Session, StoredMessage
 from everthread.wire.anthropic.writing import Written
 
@@ -40,16 +48,22 @@ class Live:
         """Which message the last request had its last cache mark on."""
         self.written = Written()
         self.compactions = 0
+        self.after = 0
+        """What the last compaction left, in tokens."""
+        self.rhythm = Rhythm()
+        self.economy = Economy(self)
         self.lost: list[Request] = []
         """Requests of a summariser that were given up under way; they are accounted for as estimated."""
-        self.given_tools = list(tools)
+        self.toolbox = Toolbox(self, tools)
+        self.regrets = Regrets(self)
+        self.embedding = Embedding(self)
         self.stored: list[StoredMessage] = []
         self.bodies: list[Message] = []
         self._known: set[int] = set()
         self.open_calls: dict[str, Call] = {}
         self.summarizer = setup.summarizer(self._desk())
         self.engine = Guarded(setup.engine(self._services()), lambda text: self.tell("notice", text=text))
-        self.tools = [*self.given_tools, *self.engine.get_tool_schemas()]
+        self.tools = self.toolbox.schemas
         self._total = self.counter.running(system=self.system, tools=self.tools)
 
     @property
@@ -67,6 +81,11 @@ class Live:
             self.emit(events.CompactionProgress(self.session.id, events.progress_text(kind, details)))
 
     # What is in view
+
+    @property
+    def in_view(self) -> AbstractSet[int]:
+        """Ids of the messages that are."""
+        return self._known
 
     def show(self, session: Session, stored: Sequence[StoredMessage]) -> None:
         """Another session, or the same read anew."""
@@ -86,6 +105,7 @@ class Live:
             self.open_calls.pop(result.call_id, None)
         for call in calls_of(message.body):
             self.open_calls[call.id] = call
+            self.toolbox.saw(call.name)
 
     async def append(self, new: Sequence[NewMessage]) -> list[StoredMessage]:
         """Store messages and take them into view; also what others stored meanwhile."""
@@ -104,6 +124,7 @@ class Live:
         old = self.session.id
         await self.move_to_tip()
         if self.session.id == old:
+            await restore_tools(self)
             return
         records = await self.setup.store.compactions(self.session.thread)
         self.compactions = sum(record.reverted is None for record in records)
@@ -162,6 +183,7 @@ class Live:
 
     def use(self, route: Route, *, learnt: int | None = None) -> None:
         """Another model: its window, its way of counting."""
+        self.economy.changed = f"the model is {route.name} now"
         self.route = route
         self.counter = TokenCounter(route.name)
         self.summarizer = self.setup.summarizer(self._desk())
@@ -178,12 +200,28 @@ class Live:
         self.engine.update_model(self._services())
 
     def take_tools(self, tools: Sequence[dict[str, Any]]) -> None:
-        self.given_tools = list(tools)
-        self.tools = [*self.given_tools, *self.engine.get_tool_schemas()]
+        self.economy.changed = "other tools are offered"
+        self.toolbox.take(tools)
+        self.offer(self.toolbox.schemas)
+
+    def offer(self, tools: list[dict[str, Any]]) -> None:
+        """What the model is shown of them."""
+        self.tools = tools
         self._recount()
 
     def _desk(self) -> Desk:
-        return Desk(self.route, self.counter, lambda: self.last_request, self.tell, self.lost.append)
+        return Desk(
+            self.route,
+            self.counter,
+            lambda: self.last_request,
+            self.tell,
+            self.lost.append,
+            lambda: not self.economy.cold,
+        )
 
     def _services(self) -> Services:
-        return Services(self.summarizer, self.counter, self.budget, self.setup.clock, self.tell)
+        lookup = StoreLookup(self.setup.store, self.session.tenant, self.session.thread, reach="all")
+        archive = SessionArchive(self, lookup)
+        return Services(
+            self.summarizer, self.counter, self.budget, self.setup.clock, self.tell, lookup, archive
+        )  # fmt: skip

@@ -85,6 +85,8 @@ class Recorder:
         if self.sent and not estimated and own:
             live.calibration.observe(answered, usage.prompt_tokens, self.sent.estimate)
         live.engine.update_from_response(usage)
+        if own and not estimated:
+            live.economy.heard(usage)
         new = [*(NewMessage(stub) for stub in open_stubs(live.open_calls)), NewMessage(message, event=new_id())]
         stored, cost, _ = await asyncio.gather(
             live.append(new), account(live, usage, model=answered, estimated=estimated), save(live)

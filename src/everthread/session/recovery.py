@@ -6,6 +6,7 @@ window is remembered; without a statement the next lower of a few usual windows 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,11 +159,7 @@ class Recovery:
 def slimmed(live: Live) -> Draft | None:
     """The context with old images dropped and big results cited; None where there is neither."""
     bodies = list(live.bodies)
-    latest = latest_user_index(bodies)
-    slim = prune(bodies, protect_from=len(bodies) if latest is None else latest, results=False).messages
-    stored: list[ToStore] = []
-    for index, message in enumerate(slim):
-        slim[index] = _cited(index, message, live.budget.preview_chars, stored)
+    slim, stored = slim_messages(bodies, live.budget.preview_chars)
     kept = tuple(range(len(bodies)))
     if all(new is old for new, old in zip(slim, bodies, strict=True)):
         return None
@@ -173,6 +170,14 @@ def slimmed(live: Live) -> Draft | None:
         steps=("dropped old images and stored big results",),
     )  # fmt: skip
     return Draft(made, live.session.id, tuple(live.stored), tuple(bodies))
+
+
+def slim_messages(bodies: Sequence[Message], preview_chars: int) -> tuple[list[Message], list[ToStore]]:
+    """The same messages in fewer bytes, and what must be stored first; those that stay as they are are the same."""
+    latest = latest_user_index(bodies)
+    slim = prune(bodies, protect_from=len(bodies) if latest is None else latest, results=False).messages
+    stored: list[ToStore] = []
+    return [_cited(index, message, preview_chars, stored) for index, message in enumerate(slim)], stored
 
 
 def _cited(index: int, message: Message, preview_chars: int, stored: list[ToStore]) -> Message:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from everthread.core.lookup import is_lookup
 from everthread.core.messages import Call, Message, Result, results_of
 from everthread.core.outputs import ToolOutput, ToStore, edit_results, plan_storage, reads_stored, with_text
 from everthread.session.events import OutputStored
@@ -47,4 +48,13 @@ async def read_output(live: Live, cited: str, *, offset: int = 0, limit: int = R
 
 def _as_output(live: Live, result: Result) -> ToolOutput:
     call = live.open_calls.get(result.call_id) or Call(result.call_id, result.name, "")
-    return ToolOutput(result.call_id, result.name or call.name, result.text, exempt=reads_stored(call))
+    return ToolOutput(
+        result.call_id, result.name or call.name, result.text, exempt=reads_stored(call) or _looks(live, call)
+    )
+
+
+def _looks(live: Live, call: Call) -> bool:
+    """Whether it is a lookup of the engine's own: it limits itself, and stored it would have to be looked up again."""
+    return is_lookup(call.name) and any(
+        tool["function"]["name"] == call.name for tool in live.engine.get_tool_schemas()
+    )

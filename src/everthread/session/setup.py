@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from everthread.core import budget as defaults
+from everthread.core import toolchoice
 from everthread.core.budget import Budget
 from everthread.core.caching import cache_route
 from everthread.core.exchange import Api, Request, StreamingModel, System
 from everthread.core.outputs import OutputLimits
 from everthread.core.summary import Summarizer
 from everthread.core.tokens import TokenCounter
+from everthread.core.vectors import Embedder
 from everthread.engines.base import ContextEngine, Events, Services
 from everthread.session.events import Event, Listener
+from everthread.session.recall_options import RecallOptions
 from everthread.stores.base import Store
 
 
@@ -50,12 +54,17 @@ class SessionOptions:
     protect_last_n: int = defaults.PROTECT_LAST_N
     threshold_tokens: int | None = None
     keep_important: float = defaults.KEEP_IMPORTANT
+    tools_share: float = toolchoice.SHARE
+    """Of the threshold; where tools take more, those that a thread does not use are left out."""
     result_chars: int = defaults.RESULT_CHARS
     turn_chars: int = defaults.TURN_CHARS
     preview_chars: int = defaults.PREVIEW_CHARS
     per_tool: Mapping[str, int | None] = field(default_factory=dict)
     cache_ttl: str = "5m"
+    economics: bool = True
+    """Weigh in dollars when to compact, where prices are known."""
     max_tokens: int | None = None
+    recall: RecallOptions = field(default_factory=RecallOptions)
 
     def budget(self, window: int) -> Budget:
         cap = self.max_tokens if self.max_tokens is not None and self.max_tokens < window else None
@@ -89,6 +98,8 @@ class Desk:
     events: Events
     lost: Callable[[Request], None]
     """To be told of a request that was given up while it was under way."""
+    warm: Callable[[], bool] = lambda: True
+    """Whether the provider's cache may still hold it."""
 
 
 class Hooks(Protocol):
@@ -107,6 +118,16 @@ class NoHooks:
 
     async def after_compaction(self, session: str, previous: str) -> None:
         """Nobody listens."""
+
+
+class Timer(Protocol):
+    """Something that will happen, unless it is called off."""
+
+    def cancel(self) -> None: ...
+
+
+def _later(seconds: float, then: Callable[[], None]) -> Timer:
+    return asyncio.get_running_loop().call_later(seconds, then)
 
 
 def _unheard(event: Event) -> None:
@@ -129,6 +150,10 @@ class Setup:
     clock: Callable[[], float] = time.monotonic
     """Seconds that only grow."""
     wall: Callable[[], float] = time.time
+    timer: Callable[[float, Callable[[], None]], Timer] = _later
+    """Does something after so many seconds."""
+    embedder: Embedder | None = None
+    """Makes vectors of what has left view, for recall; None: full text alone."""
     closing: Sequence[Callable[[], Coroutine[Any, Any, Any]]] = ()
     """What is closed with the conversation."""
 

@@ -16,8 +16,13 @@ from typing import Any, Literal, Protocol
 
 from everthread.core.exchange import System
 from everthread.core.messages import Message
+from everthread.core.nodes import Node as Node  # noqa: PLC0414 - a value of the core that a store keeps
 from everthread.core.usage import CanonicalUsage
+from everthread.stores.keys import KeyStore
 from everthread.stores.proxied import ProxiedStore
+from everthread.stores.queued import QueueStore
+from everthread.stores.recalled import RecallingStore
+from everthread.stores.regretted import RegrettingStore
 
 SessionKind = Literal["main", "continuation", "subagent", "branch", "reverted"]
 MessageKind = Literal["message", "summary", "derived"]
@@ -246,6 +251,8 @@ class Insights:
     compactions: int
     tokens_saved: int
     """Sum of what compactions took out, by their own figures."""
+    regrets: Mapping[str, int] = field(default_factory=dict)
+    """How often what they took out was fetched again in the period, by kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +278,8 @@ class SearchQuery:
     session: str | None = None
     role: str | None = None
     tool: str | None = None
+    path: str | None = None
+    """Only calls with this path, or a part of one, among their arguments, and their results."""
     since: float | None = None
     until: float | None = None
     limit: int = 20
@@ -306,28 +315,6 @@ class ModelLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """One summary in a thread's graph: a leaf over messages, or a condensed one over nodes."""
-
-    id: str
-    thread: str
-    level: int
-    body: str
-    tokens: int
-    covered_tokens: int
-    author: str
-    first_message: int
-    last_message: int
-    first_turn: int
-    last_turn: int
-    since: float
-    until: float
-    sources: tuple[str, ...]
-    """Ids of what it covers: message ids as text for a leaf, node ids above."""
-    degraded: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Health:
     """What `check` found. No problems: the store is sound."""
 
@@ -341,7 +328,7 @@ class Health:
     problems: tuple[str, ...] = ()
 
 
-class Store(ProxiedStore, Protocol):
+class Store(ProxiedStore, KeyStore, QueueStore, RecallingStore, RegrettingStore, Protocol):
     """Where conversations live. Every call is safe from any task of one event loop; none blocks it.
 
     Wherever a thread is named, the id of any of its sessions will do. State whose scope is a session's id goes with it.
@@ -382,6 +369,7 @@ class Store(ProxiedStore, Protocol):
         pending: Sequence[NewMessage] = (),
         compaction: NewCompaction | None = None,
         system: System = None,
+        nodes: Sequence[Node] = (),
         new: str | None = None,
         lease: Lease | None = None,
     ) -> Continuation: ...

@@ -109,6 +109,10 @@ class Database(Protocol):
         """The newest indexed pieces that match (a `Match`), as `Candidate`s; the newest first."""
         ...
 
+    def holding(self, tx: Tx, question: Any, limit: int) -> list[int]:
+        """The ids of these pieces alone, where nothing is ranked."""
+        ...
+
     def index(self, tx: Tx, pieces: Any) -> None:
         """Add pieces to the search index."""
         ...

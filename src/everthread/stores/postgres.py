@@ -26,7 +26,7 @@ from everthread.errors import (
     StoreUnreachableError,
 )
 from everthread.stores import schema
-from everthread.stores.database import Connection, Tx, new_private_file, no_store
+from everthread.stores.database import Connection, Row, Tx, new_private_file, no_store
 from everthread.stores.indexing import Piece
 from everthread.stores.postgres_connection import DIALECT, PostgresConnection, PostgresWriter
 from everthread.stores.postgres_search import BLOCKS, as_tsvector, block, window, windows
@@ -148,15 +148,20 @@ class PostgresDatabase:
         tx.run("DELETE FROM search WHERE piece_id = ANY(?)", (list(piece_ids),))
 
     def match(self, tx: Tx, question: Match, limit: int) -> list[Candidate]:
+        return [Candidate(row[0], tuple(map(rounded, row[1:]))) for row in self._matching(tx, question, limit)]
+
+    def holding(self, tx: Tx, question: Match, limit: int) -> list[int]:
+        return [row[0] for row in self._matching(tx, question, limit)]
+
+    def _matching(self, tx: Tx, question: Match, limit: int) -> list[Row]:
         """Window by window, newest first, so that it costs what is found, not what there is."""
         newest = tx.one("SELECT MAX(piece_id) FROM search")
         last = newest[0] if newest and newest[0] is not None else -1
-        found: list[Candidate] = []
+        found: list[Row] = []
         for number, (bits, first, before) in enumerate(windows(question.first, min(question.before, last + 1))):
             # A beginning of words is costly to look up in the index, and cheap to see in a few texts.
             seen = number == 0 and any(phrase.prefix for phrase in question.phrases)
-            rows = window(tx, question, bits, first, before, limit - len(found), seen=seen)
-            found += [Candidate(row[0], tuple(map(rounded, row[1:]))) for row in rows]
+            found += window(tx, question, bits, first, before, limit - len(found), seen=seen)
             if len(found) == limit:
                 break
         return found

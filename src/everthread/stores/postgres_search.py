@@ -24,7 +24,7 @@ def window(tx: Tx, question: Match, bits: int | None, first: int, before: int, l
         f"WHERE {has_terms} AND s.filters @@ ?::tsquery AND s.piece_id + 0 >= ? AND s.piece_id + 0 < ? {where} "
         "ORDER BY s.piece_id + 0 DESC LIMIT ?) f ORDER BY f.piece_id DESC",
         (
-            *(f"'{term}'" for term in question.weighed), " & ".join(map(_phrase, question.phrases)),
+            *(f"'{term}'" for term in question.weighed), _words(question),
             " & ".join(f"({one_of})" for one_of in names), first, before, *question.values, limit,
         ),
     )  # fmt: skip
@@ -48,6 +48,12 @@ BLOCKS = (10, 13, 16)
 
 def block(piece_id: int, bits: int) -> str:
     return f"block{bits}_{piece_id >> bits}"
+
+
+def _words(question: Match) -> str:
+    """What the terms of a piece must hold."""
+    one_of = " | ".join(f"'{term}'" for term in question.one_of)
+    return " & ".join([*map(_phrase, question.phrases), *([f"({one_of})"] if one_of else [])])
 
 
 def _phrase(phrase: Phrase) -> str:

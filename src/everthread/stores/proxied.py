@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from everthread.stores.base import NewMessage, NewSession
+    from everthread.stores.base import NewCompaction, NewMessage, NewSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,8 @@ class ProxiedStore(Protocol):
         """Points with the longest of these skeletons that is known."""
         ...
 
-    async def put_rewrite(self, new: Rewrite) -> Rewrite:
-        """The one that counts: this, or what was there before."""
+    async def put_rewrite(self, new: Rewrite, compaction: NewCompaction | None = None) -> Rewrite:
+        """The one that counts: this, or what was there before. A first one's compaction is recorded with it."""
         ...
 
     async def find_rewrites(self, tenant: str, engine: str, digests: Sequence[str]) -> list[Rewrite]:

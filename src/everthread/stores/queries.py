@@ -60,6 +60,8 @@ class Match:
     where: str = ""
     """A condition on `pieces p`; empty where there is none."""
     values: tuple[Any, ...] = ()
+    one_of: tuple[str, ...] = ()
+    """Terms of which a piece must have one; empty where it need not."""
 
     @property
     def weighed(self) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from everthread.core.redaction import redact_part
@@ -23,20 +24,56 @@ def snippet(text: str, words: Sequence[Sequence[str]], *, goes_before: bool = Fa
 
     `goes_before`: the text itself begins in the middle of something.
     """
-    folded, places = _folded(text)
-    found = sorted((at, number) for number, word in enumerate(words) for at in _places(folded, word))
-    best = max(found, key=lambda place: (_near(found, place[0]), -place[0]), default=(0, 0))[0]
-    centre = places[best] if places else best
-    start = max(0, min(centre - BEFORE, len(text) - LENGTH))
+    start = max(0, min(best_place(text, words, LENGTH - BEFORE) - BEFORE, len(text) - LENGTH))
     end = start + LENGTH
     # What is indexed holds no secrets; this looks once more, with the rules of today.
     shown = redact_part(text, start, end, margin=CONTEXT)
     return ("…" if start or goes_before else "") + " ".join(shown.split()) + ("…" if end < len(text) else "")
 
 
-def _near(found: Sequence[tuple[int, int]], at: int) -> int:
-    """How many different words a snippet that begins here shows."""
-    return len({number for place, number in found if at <= place < at + LENGTH - BEFORE})
+def best_place(text: str, words: Sequence[Sequence[str]], reach: int) -> int:
+    """Where a part of so many characters begins that shows the most different words; the first of several."""
+    folded, places = _folded(text)
+    found = sorted((at, number) for number, word in enumerate(words) for at in _places(folded, word))
+    best = _richest(found, reach)
+    return places[best] if places else best
+
+
+def richest_place(text: str, words: Sequence[Sequence[str]], reach: int) -> int:
+    """The same for words that are given each in all its forms: no pattern is made, so that many cost little."""
+    folded, places = _folded(text)
+    found = sorted((at, number) for number, forms in enumerate(words) for form in forms for at in _alone(folded, form))
+    best = _richest(found, reach)
+    return places[best] if places else best
+
+
+def _richest(found: Sequence[tuple[int, int]], reach: int) -> int:
+    """Where a part begins that has the most different words, of places and the words that stand there, in order."""
+    best = most = behind = 0
+    within: Counter[int] = Counter()
+    for at, number in found:
+        while behind < len(found) and found[behind][0] < at + reach:
+            within[found[behind][1]] += 1
+            behind += 1
+        if len(within) > most:
+            best, most = at, len(within)
+        within[number] -= 1
+        if not within[number]:
+            del within[number]
+    return best
+
+
+def _alone(folded: str, word: str) -> Iterator[int]:
+    """Where a word stands on its own; single characters of scripts without spaces do so everywhere."""
+    at, end = folded.find(word), len(folded)
+    for _ in range(MOST_PLACES):
+        if at < 0:
+            return
+        behind = at + len(word)
+        joined = (at > 0 and folded[at - 1].isalnum()) or (behind < end and folded[behind].isalnum())
+        if not (joined and word.isascii()):
+            yield at
+        at = folded.find(word, behind)
 
 
 def _places(folded: str, word: Sequence[str]) -> Iterator[int]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from everthread.core.exchange import System
+from everthread.core.questions import read_question
 from everthread.errors import EverthreadError, StoreClosedError
 from everthread.stores import schema
 from everthread.stores.base import (
@@ -51,14 +52,21 @@ from everthread.stores.operations import (
     links,
     messages,
     outputs,
+    recalling,
     rewrites,
     search,
     sessions,
     threads,
 )
 from everthread.stores.operations.prepared import Prepared, prepare
+from everthread.stores.operations.turns import Turns
 from everthread.stores.proxied import FoundLink, Link, NewLink, Rewrite
 from everthread.stores.readers import Readers
+from everthread.stores.recalled import Passage, RecallQuery
+from everthread.stores.sql_keys import SqlKeys
+from everthread.stores.sql_queue import SqlQueue
+from everthread.stores.sql_regrets import SqlRegrets
+from everthread.stores.sql_vectors import SqlVectors
 from everthread.stores.writer import PATIENCE, Writer
 
 T = TypeVar("T")
@@ -68,7 +76,7 @@ INDEX_DELAY = 0.2
 """Seconds: what is appended within this time is indexed together."""
 
 
-class SqlStore:
+class SqlStore(SqlQueue, SqlKeys, SqlRegrets, SqlVectors):
     """`Store` over a database. Made by `open_store`."""
 
     def __init__(
@@ -80,6 +88,7 @@ class SqlStore:
         self._readers = Readers(database, patience=patience)
         self._indexing: asyncio.Task[None] | None = None
         self._index_turn: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+        self._turns = Turns()
 
     async def _write(self, work: Callable[[Tx], T], *, session: str | None = None) -> T:
         result: T = await self._writer.write(work, session=session)
@@ -156,6 +165,7 @@ class SqlStore:
         pending: Sequence[NewMessage] = (),
         compaction: NewCompaction | None = None,
         system: System = None,
+        nodes: Sequence[Node] = (),
         new: str | None = None,
         lease: Lease | None = None,
     ) -> Continuation:
@@ -168,7 +178,8 @@ class SqlStore:
         def work(tx: Tx) -> Continuation:
             return continuation.continue_session(
                 tx, session_id, made.entries, seen=seen, pending=waiting.ready,
-                compaction=compaction or NewCompaction(), system=system, new_id=fresh, now=now, lease=lease,
+                compaction=compaction or NewCompaction(), system=system, nodes=nodes, new_id=fresh, now=now,
+                lease=lease,
             )  # fmt: skip
 
         result: Continuation = await self._writer.write(work, session=session_id, prepare=prepare)
@@ -189,7 +200,9 @@ class SqlStore:
         )
 
     async def delete_thread(self, thread: str) -> int:
-        return await self._write(lambda tx: deletion.delete_thread(tx, self.database, thread), session=thread)
+        deleted = await self._write(lambda tx: deletion.delete_thread(tx, self.database, thread), session=thread)
+        self._turns.forget()
+        return deleted
 
     # Leases
 
@@ -241,6 +254,12 @@ class SqlStore:
         """What matches. Everything that was appended before is indexed first."""
         await self._index_all()
         return await self._read(lambda tx: search.search(tx, self.database, query))
+
+    async def recall(self, query: RecallQuery) -> list[Passage]:
+        """What may answer a message. Everything that was appended before is indexed first."""
+        question = read_question(query.text, self._clock() if query.now is None else query.now)
+        await self._index_all()
+        return await self._read(lambda tx: recalling.recall(tx, self.database, query, question, self._turns))
 
     def _index_soon(self) -> None:
         """Start indexing in the background, unless it is under way."""
@@ -316,9 +335,9 @@ class SqlStore:
     async def find_skeletons(self, tenant: str, scope: str, skeletons: Sequence[str]) -> list[FoundLink]:
         return await self._read(lambda tx: links.find_skeletons(tx, tenant, scope, skeletons))
 
-    async def put_rewrite(self, new: Rewrite) -> Rewrite:
+    async def put_rewrite(self, new: Rewrite, compaction: NewCompaction | None = None) -> Rewrite:
         now = self._clock()
-        return await self._write(lambda tx: rewrites.put(tx, new, now))
+        return await self._write(lambda tx: rewrites.put(tx, new, now, compaction))
 
     async def find_rewrites(self, tenant: str, engine: str, digests: Sequence[str]) -> list[Rewrite]:
         return await self._read(lambda tx: rewrites.find(tx, tenant, engine, digests))

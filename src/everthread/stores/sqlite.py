@@ -242,18 +242,16 @@ class SqliteDatabase:
 
     def match(self, tx: Tx, question: Match, limit: int) -> list[Candidate]:
         """Read from the index newest first, so that it costs what is found, not what there is."""
-        # What is ranked comes first: the function `counts` knows phrases by their number.
-        wanted = [f'"{term}"' for term in question.weighed]
-        wanted += [_phrase(phrase) for phrase in question.phrases if len(phrase.terms) > 1 or phrase.prefix]
-        parts = [f"terms : ({' AND '.join(wanted)})"]
-        parts += ["filters : ({})".format(" OR ".join(f'"{name}"' for name in names)) for names in question.names]
-        where = f"AND (SELECT {question.where} FROM pieces p WHERE p.id = search.rowid)" if question.where else ""
-        rows = tx.all(
-            "SELECT rowid, counts(search, ?) FROM search WHERE search MATCH ? AND rowid >= ? AND rowid < ? "
-            f"{where} ORDER BY rowid DESC LIMIT ?",
-            (len(question.weighed), " AND ".join(parts), question.first, question.before, *question.values, limit),
-        )
-        return [Candidate(key, tuple(map(strength, counts))) for key, counts in rows]
+        ranks, ranked = (", counts(search, ?)", (len(question.weighed),)) if question.weighed else ("", ())
+        sql, values = _selected(question, ranks, limit)
+        rows = tx.all(sql, (*ranked, *values))
+        return [Candidate(row[0], tuple(map(strength, row[1])) if ranks else ()) for row in rows]
+
+    def holding(self, tx: Tx, question: Match, limit: int) -> list[int]:
+        """As one text: a row for each would cost more than to find it."""
+        sql, values = _selected(question, "", limit)
+        row = tx.one(f"SELECT group_concat(rowid) FROM ({sql})", values)
+        return list(map(int, row[0].split(","))) if row and row[0] else []
 
     # Care
 
@@ -283,6 +281,22 @@ class SqliteDatabase:
         connection.run("INSERT INTO search (search) VALUES ('optimize')")
         connection.run("VACUUM")
         connection.run("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def _selected(question: Match, ranks: str, limit: int) -> tuple[str, tuple[Any, ...]]:
+    """The newest ids that match, and what is computed beside them."""
+    # What is ranked comes first: the function `counts` knows phrases by their number.
+    wanted = [f'"{term}"' for term in question.weighed]
+    wanted += [_phrase(phrase) for phrase in question.phrases if len(phrase.terms) > 1 or phrase.prefix]
+    parts = [f"terms : ({' AND '.join(wanted)})"] if wanted else []
+    parts += ["terms : ({})".format(" OR ".join(f'"{term}"' for term in question.one_of))] if question.one_of else []
+    parts += ["filters : ({})".format(" OR ".join(f'"{name}"' for name in names)) for names in question.names]
+    where = f"AND (SELECT {question.where} FROM pieces p WHERE p.id = search.rowid)" if question.where else ""
+    sql = (
+        f"SELECT rowid{ranks} FROM search WHERE search MATCH ? AND rowid >= ? AND rowid < ? "
+        f"{where} ORDER BY rowid DESC LIMIT ?"
+    )
+    return sql, (" AND ".join(parts), question.first, question.before, *question.values, limit)
 
 
 def _phrase(phrase: Phrase) -> str:

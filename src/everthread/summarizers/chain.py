@@ -1,17 +1,20 @@
 """Who writes the summary: the first that can, and under all of them one that always can.
 
-A route that failed for a passing reason rests, so that a compaction does not wait for it again and again; one without
-a provider rests longer. Meanwhile the next one serves. By hand, every route is tried.
+Where prices are known the cheapest route is asked first: the main model on the prefix its provider has cached, or
+another model that reads everything anew. A route that failed for a passing reason rests, so that a compaction does not
+wait for it again and again; one without a provider rests longer. Meanwhile the next one serves. By hand, every route
+is tried.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from everthread.core.summary import Summarizer, SummaryDraft, SummaryRequest
 from everthread.errors import SummaryError
+from everthread.summarizers.pricing import Quoted
 
 REST_PASSING = 60.0
 REST_MISSING = 600.0
@@ -26,6 +29,13 @@ class Events(Protocol):
 
 def _silent(kind: str, **details: Any) -> None:
     """For whoever does not listen."""
+
+
+@runtime_checkable
+class Choosy(Protocol):
+    """A route that is not for every request."""
+
+    def suits(self, request: SummaryRequest) -> bool: ...
 
 
 class SummarizerChain:
@@ -54,7 +64,7 @@ class SummarizerChain:
         warnings: list[str] = []
         usage: list[Mapping[str, Any]] = []
         tried: set[str] = set()
-        for route in self._routes:
+        for route in self._by_price(request):
             rest = 0.0 if request.manual else self._rest_until.get(route.name, 0.0) - self._clock()
             if route.name in tried:
                 continue
@@ -73,6 +83,21 @@ class SummarizerChain:
             self._rest_until.pop(route.name, None)
             return _with(draft, warnings, usage)
         return _with(await self._floor.summarize(request), warnings, usage)
+
+    def quote(self, tokens: int, budget: int) -> float | None:
+        """Dollars for a summary by the cheapest route that can tell; 0 where no model is asked, None: unknown."""
+        quotes = [route.quote(tokens, budget) if isinstance(route, Quoted) else None for route in self._routes]
+        known = [quote for quote in quotes if quote is not None]
+        return min(known) if known else None if quotes else 0.0
+
+    def _by_price(self, request: SummaryRequest) -> Sequence[Summarizer]:
+        """Those it suits, the cheapest first where all can tell what it costs; else in the order they were given."""
+        routes = [route for route in self._routes if not isinstance(route, Choosy) or route.suits(request)]
+        quotes = [route.quote_for(request) if isinstance(route, Quoted) else None for route in routes]
+        priced = [quote for quote in quotes if quote is not None]
+        if len(priced) < len(routes):
+            return routes
+        return [routes[at] for at in sorted(range(len(priced)), key=priced.__getitem__)]
 
     def _failed(self, name: str, error: SummaryError) -> None:
         seconds = REST_MISSING if error.missing else REST_PASSING if error.passing else 0.0

@@ -22,6 +22,7 @@ from everthread.summarizers.llm_failures import PromptTooLongError
 from everthread.summarizers.llm_prompt import Question, instructions, task
 from everthread.summarizers.llm_record import Entry, block, inert, record
 from everthread.summarizers.llm_split import cut, pack, size
+from everthread.summarizers.pricing import Price
 
 _SAFE = 0.95
 """How much of a window is used: the model may count otherwise than we do."""
@@ -44,14 +45,24 @@ class LlmSummarizer:
         template: TemplateName = "handoff",
         parallel: int = 4,
         time_limit: float = TIME_LIMIT,
+        price: Price | None = None,
     ) -> None:
         self._writer = Writer(model, counter, template, time_limit)
         self._context_length = context_length
         self._parallel = max(parallel, 1)
+        self._price = price
 
     @property
     def name(self) -> str:
         return self._writer.model.name
+
+    def quote(self, tokens: int, budget: int) -> float | None:
+        """Dollars for reading so much, plainly, and writing the summary; None where a price is unknown."""
+        return None if self._price is None else self._price(tokens, budget)
+
+    def quote_for(self, request: SummaryRequest) -> float | None:
+        """The same for this request: it is given the pruned messages."""
+        return self.quote(self._writer.counter.messages(request.pruned), request.budget)
 
     async def summarize(self, request: SummaryRequest) -> SummaryDraft:
         """The sections, or `SummaryError`. A model that takes less than it was thought to is given half, once."""
@@ -83,6 +94,8 @@ class _Work:
     parallel: int
 
     async def sections(self) -> Sections:
+        if self.request.notes:
+            return await self._join(self._entries(self.request.notes))
         pieces = record(self.request.pruned)
         previous = self._previous()
         new, known = sum(size(piece, self._count) for piece in pieces), self._count(previous)

@@ -21,6 +21,7 @@ from everthread.summarizers.llm_answer import TOLERATED
 from everthread.summarizers.llm_ask import TIME_LIMIT, Ledger, Writer
 from everthread.summarizers.llm_prompt import Question, fill, task
 from everthread.summarizers.llm_record import inert
+from everthread.summarizers.pricing import Price, Reading
 
 _QUOTED = 200
 
@@ -28,7 +29,7 @@ _QUOTED = 200
 class WarmPrefixSummarizer:
     """Asks `model` on `live()`: the last request it was sent, None before there was one."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one keyword per setting
         self,
         model: Model,
         counter: TokenCounter,
@@ -36,14 +37,36 @@ class WarmPrefixSummarizer:
         *,
         template: TemplateName = "handoff",
         time_limit: float = TIME_LIMIT,
+        price: Price | None = None,
+        warm: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`warm`: whether the provider still has the prefix."""
         self._writer = Writer(model, counter, template, time_limit)
         self._live = live
+        self._price = price
+        self._warm = warm
 
     @property
     def name(self) -> str:
         """Not the model's alone: this route may rest while the model is asked the ordinary way."""
         return f"{self._writer.model.name} on its warm prefix"
+
+    def quote(self, tokens: int, budget: int) -> float | None:
+        """Dollars for reading so much from the cache, or into it, and writing the summary; None: unknown."""
+        reading: Reading = "read" if self._warm() else "write"
+        return None if self._price is None else self._price(tokens, budget, reading=reading)
+
+    def quote_for(self, request: SummaryRequest) -> float | None:
+        """The same for this request: it is put behind the last one that was sent."""
+        live = self._live()
+        if live is None:
+            return None
+        given = self._writer.counter.request(live.messages, system=live.system, tools=live.tools)
+        return self.quote(given, request.budget)
+
+    def suits(self, request: SummaryRequest) -> bool:
+        """Notes are to be joined by themselves: the prefix would only distract from them."""
+        return not request.notes
 
     async def summarize(self, request: SummaryRequest) -> SummaryDraft:
         """The sections, or `SummaryError`: also when the last request does not hold all that is to be summarised, or
@@ -62,12 +85,15 @@ class WarmPrefixSummarizer:
         if live is None or not _holds(live, request):
             raise SummaryError("the last request does not hold the messages to be summarised")
         template, counter = self._writer.template, self._writer.counter
+        ends = {"last": _quoted(request.messages[-1]) if request.messages else ""}
+        if request.stretch and request.messages:
+            ends["first"] = _quoted(request.messages[0])
         told = task(
-            "warm",
+            "warm_stretch" if "first" in ends else "warm",
             target=request.budget,
             focus=request.focus,
-            last=_quoted(request.messages[-1]) if request.messages else "",
             sections=fill(f"sections_{template}"),
+            **ends,
         )
         messages: list[Message] = [*live.messages, {"role": "user", "content": told}]
         given = counter.request(messages, system=live.system, tools=live.tools)

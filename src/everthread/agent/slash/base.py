@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from everthread.agent.loop import Agent
@@ -43,11 +42,6 @@ def paragraphs(*blocks: str | Sequence[str]) -> str:
 def counted(count: int, noun: str) -> str:
     """`1 message`, `2,000 messages`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def moment(seconds: float) -> str:
-    """A time in UTC, to the minute: a gateway's readers live in many places."""
-    return f"{datetime.fromtimestamp(seconds, tz=UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def one_line(text: str, width: int = 100) -> str:

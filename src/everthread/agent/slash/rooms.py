@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from everthread.agent.slash.base import CommandResult, Here, counted, moment, one_line
+from everthread.agent.slash.base import CommandResult, Here, counted, one_line
+from everthread.core.found import moment
 from everthread.core.redaction import redact
 from everthread.core.transcript import user_text
 from everthread.errors import InputError

@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from everthread.agent.journal import Journal
-from everthread.agent.slash.base import CommandResult, Here, moment, paragraphs
+from everthread.agent.slash.base import CommandResult, Here, paragraphs
+from everthread.core.found import moment
 from everthread.session import events
-from everthread.stores.base import CompactionRecord
+from everthread.stores.base import CompactionRecord, NewCompaction
 
 REASONS = {
     "in-loop": "the prompt had reached the threshold while the turn went on",
     "preflight": "the new message took the prompt to the threshold",
     "hygiene": "the stored history was over 85 % of the window before a message came in",
+    "cold-cache": "the provider's cache had forgotten the prompt, so a rewrite cost nothing there",
     "overflow": "the provider refused the request as too long",
     "manual": "somebody asked for it with /compress",
 }
@@ -35,8 +37,13 @@ def _compaction(last: CompactionRecord, count: int) -> str:
     focus = f", with a focus on {made.focus!r}" if made.focus else ""
     return (
         f"Compaction {count} ({moment(last.created)}): {reason}{focus}. {made.tokens_before:,} → {made.tokens_after:,} "
-        f"tokens, {len(made.covered):,} messages summarised by {made.author or 'nobody'}."
+        f"tokens, {len(made.covered):,} messages summarised by {made.author or 'nobody'}.{_weighed(made)}"
     )
+
+
+def _weighed(made: NewCompaction) -> str:
+    decision = made.figures.get("decision")
+    return f" Weighed, {decision}." if decision else ""
 
 
 def _since(journal: Journal | None, last: CompactionRecord | None) -> list[str]:
@@ -50,6 +57,8 @@ def _since(journal: Journal | None, last: CompactionRecord | None) -> list[str]:
             lines.append(f"{moment(at)}: a compaction came to nothing: {event.why}")
         elif isinstance(event, events.CompactionFailed):
             lines.append(f"{moment(at)}: a compaction failed: {event.error}")
+        elif isinstance(event, events.Planned):
+            lines.append(f"{moment(at)}: at {event.tokens:,} tokens, {event.action}: {event.why}")
         elif isinstance(event, events.Recovery):
             lines.append(f"{moment(at)}: the provider refused a request ({event.problem}): {event.action}")
         elif isinstance(event, events.LimitLearnt):

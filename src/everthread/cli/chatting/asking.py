@@ -49,7 +49,7 @@ class Asker:
 
 def shown(permission: Permission) -> RenderableType:
     """What is asked for, as a person must see it before saying yes: nothing hidden, every odd character visible."""
-    verb = "run" if permission.kind == "command" else "write"
+    verb = {"command": "run", "write": "write", "cache": "give up the provider's cache"}[permission.kind]
     head = Text.assemble(("⚠ The model wants to ", "yellow"), (verb, "bold yellow"))
     body = Text("\n".join(f"  {line}" for line in visible(permission.what).split("\n")), "bold")
     return Group(head, body, _detail(permission.detail)) if permission.detail.strip() else Group(head, body)

@@ -24,7 +24,11 @@ from everthread.session.events import (
     LimitLearnt,
     Notice,
     OutputStored,
+    Planned,
+    Recalled,
     Recovery,
+    Regretted,
+    ToolsChanged,
 )
 
 QUIET, LOUD, BAD = "dim", "cyan", "yellow"
@@ -39,8 +43,8 @@ def line_of(event: Event) -> Text | None:
             return _compacted(event)
         case CompactionProgress():
             return _said("◇", event.text, QUIET)
-        case CompactionVoid():
-            return _said("◇", f"nothing was compacted: {event.why}", QUIET)
+        case CompactionVoid() | Planned():
+            return _not_now(event)
         case CompactionFailed():
             return _said("✗", f"the compaction failed: {event.error}", BAD)
         case Recovery():
@@ -48,8 +52,8 @@ def line_of(event: Event) -> Text | None:
         case LimitLearnt():
             kept = "" if event.stored else ", for now"
             return _said("↻", f"the window of {event.model} is {event.window:,} tokens: {event.source}{kept}", BAD)
-        case OutputStored():
-            return _said("▤", f"{event.tool}: {event.chars:,} characters stored as output:{event.output}", QUIET)
+        case OutputStored() | Recalled() | Regretted() | ToolsChanged():
+            return _kept(event)
         case Notice():
             return _said("!", event.text, BAD)
         case Delegated():
@@ -59,6 +63,27 @@ def line_of(event: Event) -> Text | None:
             return _said("!", f"stopped after {counted(event.rounds, 'round')} of tools", BAD)
         case _:
             return None
+
+
+def _not_now(event: CompactionVoid | Planned) -> Text | None:
+    """Why nothing is compacted; what is done at once tells of itself."""
+    if isinstance(event, Planned):
+        return _said("$", f"the compaction waits: {event.why}", QUIET) if event.action == "later" else None
+    return _said("◇", f"nothing was compacted: {event.why}", QUIET)
+
+
+def _kept(event: OutputStored | Recalled | Regretted | ToolsChanged) -> Text:
+    """What went out of the context, or was fetched back."""
+    if isinstance(event, ToolsChanged):
+        told = f"{len(event.left_out)} of {counted(event.given, 'tool')} left out, {event.tokens_saved:,} tokens saved"
+        named = [f"{word}: {', '.join(names)}" for word, names in (("out", event.gone), ("back", event.back)) if names]
+        return _said("⚒", f"{told} ({event.why}; {'; '.join(named)})", QUIET)
+    if isinstance(event, Regretted):
+        done = {"read": "read again", "run": "run again"}.get(event.action, "looked up again")
+        return _said("↺", f"{done} after it was compacted away: {event.what}", QUIET)
+    if isinstance(event, Recalled):
+        return _said("⌕", f"recalled for this answer: {', '.join(event.cited)}", QUIET)
+    return _said("▤", f"{event.tool}: {event.chars:,} characters stored as output:{event.output}", QUIET)
 
 
 _MARKED = re.compile(r"`([^`\n]+)`|\*\*([^*\n]+)\*\*")

@@ -12,17 +12,15 @@ from typing import Any
 
 from everthread.core.facts import Fact
 from everthread.core.mentions import PATH, checkable_tokens
-from everthread.core.messages import Messages, calls_of
 from everthread.core.summary import FILES, RULES
-from everthread.core.toolkinds import action_of
 from everthread.core.transcript import user_text
-from everthread.engines.compressor import carried, pins, verify
-from everthread.engines.compressor.cutting import Plan
-from everthread.engines.compressor.reading import Read
+from everthread.engines.compressor import carried
+from everthread.engines.steps import pins, verify
+from everthread.engines.steps.cutting import Plan
+from everthread.engines.steps.files import CHANGED, KNOWN, touched
+from everthread.engines.steps.reading import Read
 
 MOST_FILES = 2_000
-
-CHANGED, READ, KNOWN = "changed", "read", "listed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +75,6 @@ class ThreadState:
         ]
         return carried.carry(self.facts, new, spoken, self.gone, self.seen + len(read) - first)
 
-    def files_by_weight(self) -> list[str]:
-        """Changed files before read ones, the latest first."""
-        latest = list(reversed(self.files))
-        return sorted(latest, key=lambda path: (CHANGED, KNOWN, READ).index(self.files[path]))
-
 
 _FACT_FIELDS = tuple(entry.name for entry in fields(Fact))
 
@@ -89,14 +82,3 @@ _FACT_FIELDS = tuple(entry.name for entry in fields(Fact))
 def _plain(fact: Fact) -> dict[str, Any]:
     """A fact as JSON values; `dataclasses.asdict` copies each of them and takes ten times as long."""
     return {name: getattr(fact, name) for name in _FACT_FIELDS}
-
-
-def touched(messages: Messages) -> list[tuple[str, str]]:
-    """Every file the calls were about, in order, with what was done to it."""
-    found = []
-    for message in messages:
-        for call in calls_of(message):
-            action = action_of(call)
-            if action is not None and action.target and action.kind in ("write", "patch", "read"):
-                found.append((action.target, READ if action.kind == "read" else CHANGED))
-    return found

@@ -9,7 +9,7 @@ from dataclasses import replace
 from everthread.errors import InputError, UnknownIdError
 from everthread.stores.base import NewSession, Session
 from everthread.stores.database import Tx
-from everthread.stores.operations import messages, sessions, threads
+from everthread.stores.operations import knowledge, messages, sessions, threads
 from everthread.stores.operations.continuation import carry
 from everthread.stores.operations.sessions import from_json, placeholders
 
@@ -29,6 +29,7 @@ def branch(tx: Tx, session_id: str, at_message: int, new: NewSession | None, fre
     if sessions.insert(tx, made, thread=made.id, now=now, branched_at=at_message):
         _share(tx, made.id, context, _said(tx, thread, at_message))
         _cite(tx, thread, made.id)
+        _take_nodes(tx, thread, made.id, at_message)
         threads.recount(tx, made.id)
     known = sessions.get(tx, made.id)
     if (known.kind, known.parent, known.branched_at) != ("branch", source.id, at_message):
@@ -98,6 +99,12 @@ def _cite(tx: Tx, thread: str, session_id: str) -> None:
             f"WHERE thread_id = ? AND output_id IN ({placeholders(some)})",
             (session_id, thread, *some),
         )
+
+
+def _take_nodes(tx: Tx, thread: str, session_id: str, at_message: int) -> None:
+    """Summaries of what is shared: the context may cite them, and the branch outlives the thread they came from."""
+    shared = [node for node in knowledge.nodes(tx, thread) if node.last_message <= at_message]
+    knowledge.put_nodes(tx, [replace(node, thread=session_id) for node in shared], None)
 
 
 def _cited(tx: Tx, session_id: str) -> Iterator[str]:

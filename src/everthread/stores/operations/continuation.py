@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from decimal import Decimal
 from typing import Any
 
 from everthread.core.exchange import System
 from everthread.errors import InputError, NothingToUndoError, UnknownIdError
-from everthread.stores.base import CompactionRecord, Continuation, Lease, NewCompaction, NewSession, Session
+from everthread.stores.base import CompactionRecord, Continuation, Lease, NewCompaction, NewSession, Node, Session
 from everthread.stores.database import Row, Tx
-from everthread.stores.operations import messages, sessions, threads
+from everthread.stores.operations import knowledge, messages, sessions, threads
 from everthread.stores.operations.appending import Request, append_many
 from everthread.stores.operations.prepared import Prepared
 
@@ -25,6 +25,7 @@ def continue_session(
     pending: Sequence[Prepared],
     compaction: NewCompaction,
     system: System,
+    nodes: Sequence[Node] = (),
     new_id: str,
     now: float,
     lease: Lease | None,
@@ -32,6 +33,7 @@ def continue_session(
     """End a session and go on in a new one that holds the compacted messages, then what arrived unseen.
 
     `seen` is how many messages of the session the compaction knew. Of two processes the second gets the first's tip.
+    `nodes`: summaries the compacted messages cite, stored with them or not at all.
     """
     old = sessions.hold_tip(tx, session_id)
     if old.id != session_id:
@@ -53,6 +55,7 @@ def continue_session(
     unseen = tx.all("SELECT message_id FROM places WHERE session_id = ? AND seq >= ? ORDER BY seq", (session_id, seen))
     kept = [_message_id(tx, old.thread, entry, now) for entry in compacted]
     carry(tx, new_id, [*kept, *(row[0] for row in unseen)])
+    knowledge.put_nodes(tx, [replace(node, thread=old.thread) for node in nodes], lease)
     threads.hand_over(tx, session_id, new_id)
     _end(tx, new_id, parent.ended, parent.end_reason)  # a thread that has ended stays so
     _end(tx, session_id, now, "compression")
@@ -135,6 +138,18 @@ def compactions(tx: Tx, thread: str) -> list[CompactionRecord]:
         (sessions.thread_of(tx, thread),),
     )
     return [as_compaction(row) for row in rows]
+
+
+def record(tx: Tx, session_id: str, compaction: NewCompaction, now: float) -> None:
+    """Of a compaction that made no new session: what its client sends is compacted, the session stays whole."""
+    row = tx.one("SELECT thread_id FROM sessions WHERE id = ?", (session_id,))
+    if row is not None:
+        sizes = compaction.tokens_before, compaction.tokens_after
+        tx.run(
+            "INSERT INTO compactions (thread_id, parent_id, session_id, created, tokens_before, tokens_after, record) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (row[0], session_id, session_id, now, *sizes, record_text(compaction)),
+        )
 
 
 def as_compaction(row: Row) -> CompactionRecord:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from everthread.errors import StoreDamagedError
+from everthread.stores.base import NewCompaction
 from everthread.stores.database import Row, Tx
+from everthread.stores.operations import continuation
 from everthread.stores.operations.links import chunks
 from everthread.stores.operations.sessions import from_json, json_text, placeholders
 from everthread.stores.proxied import Rewrite
@@ -15,13 +17,19 @@ MOST = 4
 """The longest counts; a few more, where it is not ripe or not for this one."""
 
 
-def put(tx: Tx, new: Rewrite, now: float) -> Rewrite:
-    """Insert, or read who was first."""
+def put(tx: Tx, new: Rewrite, now: float, compaction: NewCompaction | None = None) -> Rewrite:
+    """Insert, with the record of the compaction that made it, or read who was first."""
     values = (
         new.tenant, new.engine, new.chain, new.strength, new.length, new.skeleton, new.results, new.thread,
         new.replacement, new.ripe, new.depth, json_text(dict(new.state)), now,
     )  # fmt: skip
-    tx.run(f"INSERT INTO rewrites ({COLUMNS}, created) VALUES ({placeholders(values)}) ON CONFLICT DO NOTHING", values)
+    won = tx.one(
+        f"INSERT INTO rewrites ({COLUMNS}, created) VALUES ({placeholders(values)}) ON CONFLICT DO NOTHING "
+        "RETURNING chain",
+        values,
+    )
+    if won is not None and compaction is not None:
+        continuation.record(tx, new.thread, compaction, now)
     row = tx.one(
         f"SELECT {COLUMNS} FROM rewrites WHERE tenant = ? AND engine = ? AND chain = ? AND strength = ?",
         (new.tenant, new.engine, new.chain, new.strength),

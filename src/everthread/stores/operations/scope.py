@@ -31,14 +31,14 @@ def scope_of(tx: Tx, query: SearchQuery) -> Match | None:
     values: list[Any] = []
     if query.thread is not None:
         thread = _session(tx, query.thread, query.tenant)[0]
-        sources = _sources(tx, thread)
+        sources = sources_of(tx, thread)
         names.append(tuple(name("thread", source) for source in sources))
         if len(sources) > 1:
             where.append(OF_THREAD)
             values += (thread, thread, thread)
     if query.session is not None:
         thread, started, ended = _session(tx, query.session, query.tenant)
-        names.append(tuple(name("thread", source) for source in _sources(tx, thread)))
+        names.append(tuple(name("thread", source) for source in sources_of(tx, thread)))
         where.append(OF_SESSION)
         values += (query.session, started, ended if ended is not None else 1e18)
     for bound, sign in ((query.since, ">="), (query.until, "<")):
@@ -57,7 +57,7 @@ def _session(tx: Tx, session_id: str, tenant: str) -> Row:
     return row
 
 
-def _sources(tx: Tx, thread: str) -> list[str]:
+def sources_of(tx: Tx, thread: str) -> list[str]:
     """The thread, and for a branch those whose messages and outputs it shares."""
     root = tx.one("SELECT kind FROM sessions WHERE id = ?", (thread,))
     if root is None or root[0] != "branch":

@@ -14,6 +14,7 @@ from everthread.stores.database import Database, Row, Tx
 from everthread.stores.indexing import LONG, searchable_text
 from everthread.stores.operations.indexing import output_text
 from everthread.stores.operations.messages import HOME_FIRST
+from everthread.stores.operations.paths import calls_naming
 from everthread.stores.operations.scope import scope_of
 from everthread.stores.operations.sessions import placeholders
 from everthread.stores.queries import Asked, Candidate, Match, Phrase, read_query
@@ -64,7 +65,10 @@ def search(tx: Tx, database: Database, query: SearchQuery) -> list[Hit]:
     if scope is None or not asked.ways or skipped == wanted:
         return []
     found: dict[Text, Found] = {}
+    calls = calls_naming(tx, database, query, query.path) if query.path else None
     for piece in _all_ways(tx, database, asked, scope):
+        if calls is not None and not calls.hold(tx, piece.message, piece.output, piece.thread):
+            continue
         found.setdefault(piece.text, piece)  # the first counts, so that a page does not depend on how long it is
         if len(found) == wanted:
             break
@@ -131,7 +135,7 @@ def _spread(tx: Tx, database: Database, question: Match) -> list[Found]:
 
 def _pieces(tx: Tx, ids: Sequence[int]) -> Iterator[Row]:
     """What is known of pieces, the newest first."""
-    for some in _chunks(ids):
+    for some in chunks(ids):
         yield from tx.all(f"SELECT {COLUMNS} FROM pieces WHERE id IN ({placeholders(some)}) ORDER BY id DESC", some)
 
 
@@ -139,7 +143,7 @@ def _hits(tx: Tx, found: Sequence[Found], asked: Asked, session: str | None) -> 
     ids = [piece.message for piece in found if piece.message is not None]
     bodies: dict[int, str] = {}
     places: dict[int, Row] = {}
-    for some in _chunks(ids):
+    for some in chunks(ids):
         marks = placeholders(some)
         bodies |= dict(tx.all(f"SELECT id, body FROM messages WHERE id IN ({marks})", some))
         rows = tx.all(
@@ -151,7 +155,7 @@ def _hits(tx: Tx, found: Sequence[Found], asked: Asked, session: str | None) -> 
     hits = []
     for piece in found:
         place = places.get(piece.message or 0, (piece.thread, piece.thread))
-        text = piece.said if piece.said is not None else _text(tx, piece, bodies)
+        text = said(tx, piece, bodies)
         shown = snippet(text, asked.shown, goes_before=piece.start > 0)
         hits.append(
             Hit(
@@ -162,8 +166,10 @@ def _hits(tx: Tx, found: Sequence[Found], asked: Asked, session: str | None) -> 
     return hits
 
 
-def _text(tx: Tx, piece: Found, bodies: dict[int, str]) -> str:
-    """What a piece says, where nothing had to be taken out of it."""
+def said(tx: Tx, piece: Found, bodies: dict[int, str]) -> str:
+    """What a piece says."""
+    if piece.said is not None:
+        return piece.said
     if piece.output is not None:
         whole = output_text(tx, piece.output, piece.tenant)
     else:
@@ -171,5 +177,6 @@ def _text(tx: Tx, piece: Found, bodies: dict[int, str]) -> str:
     return whole[piece.start : piece.start + piece.length]
 
 
-def _chunks(ids: Sequence[Any], size: int = 500) -> Iterable[Sequence[Any]]:
+def chunks(ids: Sequence[Any], size: int = 500) -> Iterable[Sequence[Any]]:
+    """Ids in lists that a statement takes."""
     return (ids[start : start + size] for start in range(0, len(ids), size))

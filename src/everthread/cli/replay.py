@@ -1,0 +1,182 @@
+"""`everthread replay FILE…`: recorded conversations, played again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from everthread.cli.output import console, counted, money, print_json, print_table, visible
+from everthread.cli.progress import progress_of, write_page
+from everthread.errors import InputError
+
+if TYPE_CHECKING:
+    from everthread.lab.replay.result import Replay, Way
+    from everthread.session.setup import SessionOptions
+
+
+def replay(
+    files: Annotated[
+        list[str],
+        typer.Argument(help="Conversations: JSON or JSONL, also Claude Code's and Codex's; `-` is standard input."),
+    ],
+    window: Annotated[int | None, typer.Option(min=1_000, help="The model's window, in tokens.")] = None,
+    model: Annotated[str | None, typer.Option(help="Who is asked. Default: whom the log names.")] = None,
+    engine: Annotated[str | None, typer.Option(help="The context engine. Default: as configured.")] = None,
+    threshold: Annotated[
+        float | None, typer.Option(min=0.05, max=0.95, help="Compact from this part of the window on.")
+    ] = None,
+    ttl: Annotated[str | None, typer.Option(help="How long Claude's cache is to remember: 5m or 1h.")] = None,
+    pause: Annotated[
+        float, typer.Option(min=0, help="Seconds before each message of a person, where the log has no times.")
+    ] = 60.0,
+    step: Annotated[float, typer.Option(min=0, help="Seconds before each result of a tool, likewise.")] = 15.0,
+    recall: Annotated[
+        bool | None, typer.Option("--recall/--no-recall", help="Inject what is recalled. Default: as configured.")
+    ] = None,
+    html: Annotated[str | None, typer.Option(metavar="FILE", help="Write a page with charts here.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: every call of every way.")] = False,
+) -> None:
+    """Play recorded conversations again: context, compactions, cache, cost and what is still known.
+
+    Nothing is sent anywhere: the recorded answers are the model's, the provider's cache and prices are simulated.
+    """
+    from everthread.config import load_config
+    from everthread.lab.logs.reading import read_log
+    from everthread.lab.replay import replay as play
+    from everthread.lab.report import page
+
+    config = load_config()
+    options = chosen_options(threshold, ttl, recall)
+    name = engine or config.context.engine
+    logs = [read_log(file) for file in files]
+    found = []
+    with progress_of(len(logs)) as progress:
+        for number, log in enumerate(logs):
+            found.append(
+                play(
+                    log, model=model, window=window or config.model.context_length, options=options, engine=name,
+                    engine_options=dict(config.engines.get(name, {})), pause=pause, step=step,
+                    progress=progress(number, log.source),
+                )
+            )  # fmt: skip
+    if html is not None:
+        write_page(html, page(found))
+    if as_json:
+        print_json([one.as_dict() for one in found])
+        return
+    for one in found:
+        _print(one)
+    if len(found) > 1:
+        _print_sums(found)
+    if html is not None:
+        console.print(visible(f"The page with the charts: {html}"), markup=False, soft_wrap=True)
+
+
+def chosen_options(threshold: float | None, ttl: str | None, recall: bool | None) -> SessionOptions:
+    """The configuration, with what was asked for here."""
+    from everthread.compose.conversations import session_options
+    from everthread.config import load_config
+
+    options = session_options(load_config())
+    if threshold is not None:
+        options = replace(options, threshold=threshold, threshold_tokens=None)
+    if ttl is not None:
+        if ttl not in ("5m", "1h"):
+            raise InputError(f"--ttl {ttl!r} is not allowed; it must be 5m or 1h")
+        options = replace(options, cache_ttl=ttl)
+    return options if recall is None else replace(options, recall=replace(options.recall, enabled=recall))
+
+
+def _print(found: Replay) -> None:
+    ours = found.ours
+    calls = counted(len(ours.calls), "call")
+    title = f"{found.source}: {calls}, {found.model}, window {found.window:,}, compaction from {found.threshold:,}"
+    print_table(
+        f"{title}, {found.engine}",
+        [
+            "way",
+            "calls>",
+            "peak>",
+            "mean>",
+            "cache read>",
+            "written>",
+            "uncached>",
+            "input>",
+            "in all>",
+            "ours spares>",
+        ],
+        [_row(found, way) for way in found.ways],
+    )
+    saved = found.caching_saves()
+    if saved is not None:
+        _say(f"Caching alone (system_and_3, no compaction) spares {saved:.1%} of the input's cost against no caching.")
+    if found.recorded_cost is not None:
+        _say(f"The log itself states ${found.recorded_cost:,.2f} for these calls.")
+    for way in found.ways:
+        if way.refused is not None:
+            _say(f"{way.what}: call {way.refused + 1:,} did not fit into the window; the conversation ended there.")
+    print_table(
+        "Compactions" if found.compactions else "Compactions: none",
+        ["before call>", "why", "tokens before>", "after>", "messages before>", "after>"],
+        [
+            (
+                made.call + 1,
+                made.reason,
+                made.tokens_before,
+                made.tokens_after,
+                made.messages_before,
+                made.messages_after,
+            )
+            for made in found.compactions
+        ],
+    )
+    _print_misses(ours)
+    _print_facts(found)
+    for note in found.notes:
+        _say(f"Note: {note}")
+    _say(f"Replayed in {found.seconds:.1f} s; times: {found.timed}.")
+
+
+def _row(found: Replay, way: Way) -> tuple[object, ...]:
+    saved = None if way is found.ours else found.saved(way)
+    return (
+        way.what, f"{len(way.calls):,}" + ("" if way.refused is None else " ✗"), way.peak, round(way.mean), way.read,
+        way.written, way.uncached, money(way.input_cost), money(way.cost), "" if saved is None else f"{saved:.1%}",
+    )  # fmt: skip
+
+
+def _print_misses(ours: Way) -> None:
+    rows = [
+        (cause, count, sum(call.missed for call in ours.calls if call.miss == cause))
+        for cause, count in ours.misses.most_common()
+    ]
+    print_table("Cache misses", ["cause", "calls>", "tokens>"], rows)
+
+
+def _print_facts(found: Replay) -> None:
+    facts = found.ours.facts
+    if facts is None or not facts.total:
+        return
+    dropped = found.way("truncated").facts
+    rows = [(kind, *counts, dropped.kinds[kind][0] if dropped else "") for kind, counts in [*facts.kinds.items()]]
+    kept = sum(counts[0] for counts in dropped.kinds.values()) if dropped else ""
+    rows.append(("in all", facts.retained, facts.recoverable, facts.lost, kept))
+    heads = ["what was said", "in the context>", "by recall>", "lost>", "left by truncation>"]
+    print_table("Facts at the end", heads, rows)
+
+
+def _print_sums(found: list[Replay]) -> None:
+    from everthread.lab.replay.result import total
+
+    names = [(way.name, way.what) for way in found[0].ways]
+    rows = [
+        (what, sum(len(one.way(name).calls) for one in found), money(total(one.way(name).cost for one in found)))
+        for name, what in names
+    ]
+    print_table(f"All {len(found)} conversations", ["way", "calls>", "in all>"], rows)
+
+
+def _say(text: str) -> None:
+    console.print(visible(text), markup=False, soft_wrap=True)

@@ -1,0 +1,1 @@
+"""The steps of a compaction that the engines share: read, cut, write, check, assemble; one file a step."""

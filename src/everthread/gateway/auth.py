@@ -1,0 +1,121 @@
+"""Who a request comes from: by a key of this gateway, or by the credential it carries for the upstream."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from everthread.errors import EverthreadError
+from everthread.gateway.access import Caller, Refused
+from everthread.gateway.base import Mode
+from everthread.gateway.keys import digest_of, is_key
+from everthread.gateway.quotas import KeyAccount, Ledger
+from everthread.stores.keys import KeyStore, StoredKey
+
+TTL = 3.0
+"""Seconds for which a key is not looked up again: so long after it was revoked it may still be let in."""
+SECRET = "gateway.tenants"  # noqa: S105  the secret's name
+_MOST_KNOWN = 10_000
+_LOG = logging.getLogger("everthread.gateway")
+
+
+def credentials(headers: Mapping[str, str]) -> list[str]:
+    """What a client shows: of `Authorization` the token, and the providers' own headers."""
+    scheme, _, token = headers.get("authorization", "").strip().partition(" ")
+    shown = token.strip() if scheme.lower() == "bearer" else f"{scheme} {token}".strip()
+    return [text for text in (shown, headers.get("x-api-key", ""), headers.get("api-key", "")) if text]
+
+
+@dataclass(slots=True)
+class _Asked:
+    answer: asyncio.Task[StoredKey | None]
+    until: float
+
+
+class KeyAuthenticator:
+    """Lets in who shows a key that is stored and not revoked. The key stays here: it never goes upstream."""
+
+    def __init__(
+        self,
+        store: KeyStore,
+        *,
+        ledger: Ledger | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        ttl: float = TTL,
+    ) -> None:
+        self._store = store
+        self._ledger = ledger or Ledger(store)
+        self._clock = clock
+        self._ttl = ttl
+        self._asked: OrderedDict[str, _Asked] = OrderedDict()
+
+    async def authenticate(self, headers: Mapping[str, str]) -> Caller:
+        shown = credentials(headers)
+        if not shown:
+            raise Refused(
+                401, "missing_api_key", "No API key came with the request; send one as `Authorization: Bearer et_…`."
+            )
+        token = next(filter(is_key, shown), None)
+        found = await self._find(digest_of(token)) if token is not None else None
+        if found is None or found.revoked is not None:
+            raise Refused(401, "invalid_api_key", "This API key is not known here, or was revoked.")
+        key = found.key
+        mode = cast("Mode | None", key.mode)
+        return Caller(key.tenant, key.id, key.scopes, mode=mode, account=KeyAccount(self._ledger, key))
+
+    async def has_keys(self) -> bool:
+        """Whether anybody can be let in."""
+        return any(found.revoked is None for found in await self._store.list_keys(self._ledger.day))
+
+    async def close(self) -> None:
+        await self._ledger.close()
+
+    async def _find(self, digest: str) -> StoredKey | None:
+        """The key, as it was at most `ttl` seconds ago; who comes while it is looked up waits for the same answer."""
+        asked = self._asked.get(digest)
+        if asked is None or self._clock() >= asked.until:
+            task = asyncio.get_running_loop().create_task(self._read(digest))
+            asked = self._asked[digest] = _Asked(task, self._clock() + self._ttl)
+            self._asked.move_to_end(digest)
+            while len(self._asked) > _MOST_KNOWN:
+                self._asked.popitem(last=False)
+        try:
+            return await asyncio.shield(asked.answer)
+        except EverthreadError as error:
+            if self._asked.get(digest) is asked:
+                del self._asked[digest]
+            _LOG.warning("a key cannot be looked up: %s", error)
+            words = "Keys cannot be looked up now, so nobody is let in; try again in a second."
+            raise Refused(503, "keys_unavailable", words, retry_after=1) from error
+
+    async def _read(self, digest: str) -> StoredKey | None:
+        day = self._ledger.day
+        found = await self._store.find_key(digest, day)
+        if found is None or not hmac.compare_digest(found.key.digest, digest):
+            return None
+        self._ledger.learn(found.key.id, day, found.today)
+        return found
+
+
+class PassthroughAuthenticator:
+    """The client's credential goes upstream, where it is checked; whose it is, a keyed digest of it tells."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    async def authenticate(self, headers: Mapping[str, str]) -> Caller:
+        shown = credentials(headers)
+        if not shown:
+            raise Refused(
+                401, "missing_api_key", "No credential came with the request; send the upstream's own, it goes there."
+            )
+        # All that is shown: whichever of them the upstream believes, nobody gets another's tenant without it.
+        text = "\0".join(shown).encode("utf-8", "surrogatepass")
+        tenant = f"up_{hmac.digest(self._secret, text, 'sha256').hex()[:40]}"
+        return Caller(tenant, tenant, frozenset({"proxy"}), passthrough=True)

@@ -1,0 +1,96 @@
+"""What the gateway logs: each line with the request and the thread it is about, never a body or a credential."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from collections.abc import Mapping
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from starlette.types import Message, Send
+
+from everthread.core.redaction import redact
+
+LogForm = Literal["text", "json"]
+REQUEST_HEADER = b"x-everthread-request"
+_THEIRS = b"x-request-id"
+_REQUEST: ContextVar[str] = ContextVar("request", default="")
+_THREAD: ContextVar[str] = ContextVar("thread", default="")
+
+
+def identified(send: Send) -> Send:
+    """Name the request that is answered here; every answer says the name.
+
+    An upstream's `x-request-id` stays as it came; an answer without one gets ours.
+    """
+    name = f"req_{secrets.token_hex(12)}"
+    _REQUEST.set(name)
+    _THREAD.set("")
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = list(message.get("headers", ()))
+            if not any(field.lower() == _THEIRS for field, _ in headers):
+                headers.append((_THEIRS, name.encode()))
+            message = {**message, "headers": [*headers, (REQUEST_HEADER, name.encode())]}
+        await send(message)
+
+    return sending
+
+
+def request_id() -> str:
+    """Of the request that is being answered; empty outside of one."""
+    return _REQUEST.get()
+
+
+def about_thread(thread: str) -> None:
+    """What is logged from here on is about this thread."""
+    _THREAD.set(thread)
+
+
+def log_fields(logger: logging.Logger, level: int, words: str, fields: Mapping[str, Any]) -> None:
+    """A line with fields of its own; they are for machines, `words` say the same to a person."""
+    logger.log(level, "%s", words, extra={"fields": dict(fields)})
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": redact(record.getMessage()),
+        }
+        if record.exc_info and record.exc_info[0] is not None:
+            line["error"] = record.exc_info[0].__name__  # its words may be a client's
+        around = {"request": _REQUEST.get(), "thread": _THREAD.get()}
+        line |= {name: value for name, value in around.items() if value}
+        fields = getattr(record, "fields", None)
+        for name, value in fields.items() if isinstance(fields, dict) else ():
+            line[name] = redact(value) if isinstance(value, str) else value
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+class TextLines(logging.Formatter):
+    """A line for a person; the request's name at its end."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        text, name = super().format(record), _REQUEST.get()
+        return f"{text} [{name}]" if name else text
+
+
+def set_up_logs(form: LogForm, *, verbose: bool) -> None:
+    """For a process that is nothing but a gateway."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines() if form == "json" else TextLines())
+    logging.basicConfig(level=logging.INFO if verbose or form == "json" else logging.WARNING, handlers=[handler])
+    for noisy in ("httpx2", "httpcore2", "httpcore"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -1,0 +1,1 @@
+"""What was said, for any client that speaks the Model Context Protocol: search, expand, pin, status."""

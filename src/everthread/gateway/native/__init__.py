@@ -1,0 +1,1 @@
+"""Conversations over HTTP: threads, turns, and the desk that answers messages in order."""

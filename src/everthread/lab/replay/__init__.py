@@ -1,0 +1,12 @@
+"""A recorded conversation, played again: what Everthread would have made of it, and what it would have cost.
+
+from everthread.lab.replay import replay
+
+found = replay(messages, model="claude-sonnet-4-5", window=200_000)
+found.ours.cost, found.ours.peak, found.compactions
+"""
+
+from everthread.lab.replay.replaying import areplay, replay
+from everthread.lab.replay.result import Compacted, Facts, Played, Replay, Way
+
+__all__ = ["Compacted", "Facts", "Played", "Replay", "Way", "areplay", "replay"]

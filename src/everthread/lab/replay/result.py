@@ -1,0 +1,252 @@
+"""What a replay found, as values and as JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from everthread.lab.prompt_cache import CacheUse
+
+Cause = str
+"""Why less was read from the cache than the call before had left there; one of `CAUSES`."""
+FIRST, FORGOTTEN, COMPACTED, TOOLS, MODEL, SYSTEM, SHORT, DROPPED, CHANGED = (
+    "first call",
+    "the cache had forgotten",
+    "compaction",
+    "tools changed",
+    "model changed",
+    "system prompt changed",
+    "prompt too short to be cached",
+    "oldest messages dropped",
+    "prompt changed",
+)
+CAUSES = (FIRST, FORGOTTEN, COMPACTED, TOOLS, MODEL, SYSTEM, SHORT, DROPPED, CHANGED)
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One call as the provider would have answered it."""
+
+    at: float
+    messages: int
+    """How many messages the request had."""
+    use: CacheUse
+    output: int
+    input_cost: Decimal | None
+    """Dollars for the prompt; None where a price is unknown."""
+    output_cost: Decimal | None
+    miss: Cause = ""
+    missed: int = 0
+    """Tokens that the call before had left in the cache and this one did not read there."""
+
+    @property
+    def cost(self) -> Decimal | None:
+        return None if self.input_cost is None or self.output_cost is None else self.input_cost + self.output_cost
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """One compaction, before the call with this index."""
+
+    call: int
+    reason: str
+    tokens_before: int
+    tokens_after: int
+    messages_before: int
+    messages_after: int
+    author: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the conversation stated, by kind: how much of it is in the context at its end, found by recall, lost."""
+
+    kinds: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    """Retained, recoverable, lost."""
+
+    @property
+    def retained(self) -> int:
+        return sum(found[0] for found in self.kinds.values())
+
+    @property
+    def recoverable(self) -> int:
+        return sum(found[1] for found in self.kinds.values())
+
+    @property
+    def lost(self) -> int:
+        return sum(found[2] for found in self.kinds.values())
+
+    @property
+    def total(self) -> int:
+        return self.retained + self.recoverable + self.lost
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way of holding the conversation: ours, or one it is compared with."""
+
+    name: str
+    what: str
+    calls: Sequence[Played]
+    refused: int | None = None
+    """The call that the provider refused for its size; the conversation ended there."""
+    facts: Facts | None = None
+
+    @property
+    def peak(self) -> int:
+        return max((call.use.prompt for call in self.calls), default=0)
+
+    @property
+    def mean(self) -> float:
+        return sum(call.use.prompt for call in self.calls) / len(self.calls) if self.calls else 0.0
+
+    @property
+    def read(self) -> int:
+        return sum(call.use.read for call in self.calls)
+
+    @property
+    def written(self) -> int:
+        return sum(call.use.write for call in self.calls)
+
+    @property
+    def uncached(self) -> int:
+        return sum(call.use.input for call in self.calls)
+
+    @property
+    def misses(self) -> Counter[Cause]:
+        return Counter(call.miss for call in self.calls if call.miss)
+
+    @property
+    def input_cost(self) -> Decimal | None:
+        return total(call.input_cost for call in self.calls)
+
+    @property
+    def cost(self) -> Decimal | None:
+        return total(call.cost for call in self.calls)
+
+    def cost_of_first(self, calls: int) -> Decimal | None:
+        """Dollars of the first so many calls: to compare with a way that ended there."""
+        return total(call.cost for call in self.calls[:calls])
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A conversation as it would have gone; `ways[0]` is ours."""
+
+    source: str
+    model: str
+    window: int
+    threshold: int
+    engine: str
+    timed: str
+    """Where the times come from: `given`, `log`, `usage` or `assumed`."""
+    ways: Sequence[Way]
+    compactions: Sequence[Compacted]
+    notes: Sequence[str] = ()
+    recorded_cost: float | None = None
+    """The dollars that the log itself states, where it states those of every call."""
+    seconds: float = 0.0
+    """How long the replay took."""
+
+    @property
+    def ours(self) -> Way:
+        return self.ways[0]
+
+    def way(self, name: str) -> Way:
+        return next(way for way in self.ways if way.name == name)
+
+    def saved(self, way: Way) -> float | None:
+        """Which part of the dollars our way spares, over the calls that both answered; None where unknown."""
+        count = min(len(way.calls), len(self.ours.calls))
+        ours, theirs = self.ours.cost_of_first(count), way.cost_of_first(count)
+        return None if ours is None or not theirs else float(1 - ours / theirs)
+
+    def caching_saves(self) -> float | None:
+        """Which part of the input's dollars the cache alone spares: without compaction, against no cache."""
+        with_cache, without = self.way("cached").input_cost, self.way("uncached").input_cost
+        return None if with_cache is None or not without else float(1 - with_cache / without)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, as JSON values."""
+        return {
+            "source": self.source,
+            "model": self.model,
+            "window": self.window,
+            "threshold": self.threshold,
+            "engine": self.engine,
+            "times": self.timed,
+            "notes": list(self.notes),
+            "recorded_cost": self.recorded_cost,
+            "caching_saves_of_input": _rounded(self.caching_saves()),
+            "seconds": round(self.seconds, 3),
+            "compactions": [asdict(compaction) for compaction in self.compactions],
+            "ways": [_way(self, way) for way in self.ways],
+        }
+
+
+def total(costs: Iterable[Decimal | None]) -> Decimal | None:
+    """The sum; None where one is unknown."""
+    whole = Decimal(0)
+    for cost in costs:
+        if cost is None:
+            return None
+        whole += cost
+    return whole
+
+
+def _way(replay: Replay, way: Way) -> dict[str, Any]:
+    facts = way.facts
+    return {
+        "name": way.name,
+        "what": way.what,
+        "answered": len(way.calls),
+        "refused_at": way.refused,
+        "peak": way.peak,
+        "mean": round(way.mean),
+        "read": way.read,
+        "written": way.written,
+        "uncached": way.uncached,
+        "misses": dict(way.misses),
+        "cost": _dollars(way.cost),
+        "input_cost": _dollars(way.input_cost),
+        "we_save": None if way is replay.ours else _rounded(replay.saved(way)),
+        "facts": None
+        if facts is None
+        else {
+            "retained": facts.retained,
+            "recoverable": facts.recoverable,
+            "lost": facts.lost,
+            "kinds": {
+                kind: dict(zip(("retained", "recoverable", "lost"), found, strict=True))
+                for kind, found in facts.kinds.items()
+            },
+        },
+        "calls": [_call(call) for call in way.calls],
+    }
+
+
+def _call(call: Played) -> dict[str, Any]:
+    return {
+        "at": round(call.at, 3),
+        "messages": call.messages,
+        "prompt": call.use.prompt,
+        "read": call.use.read,
+        "written": call.use.write,
+        "uncached": call.use.input,
+        "output": call.output,
+        "cost": _dollars(call.cost),
+        "miss": call.miss,
+        "missed": call.missed,
+    }
+
+
+def _dollars(cost: Decimal | None) -> float | None:
+    return None if cost is None else round(float(cost), 8)
+
+
+def _rounded(part: float | None) -> float | None:
+    return None if part is None else round(part, 4)

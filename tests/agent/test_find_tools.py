@@ -1,0 +1,100 @@
+"""Tools that are left out: called all the same, found again, shown at once where the user allows the price."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from everthread.agent import commands
+from everthread.agent.approval import Approvals
+from everthread.agent.base import Permission
+from everthread.agent.events import ToolFinished
+from everthread.core.exchange import Request
+from everthread.session.events import ToolsChanged
+from everthread.session.found_tools import FIND
+from everthread.testing import ScriptedModel
+from tests.agent.setting import Double, Place, calls, place, results, run, saying
+
+CONFIG = "compression: {tools_share: 0.05}"
+TOPICS = ("invoice", "weather", "calendar", "telephone", "warehouse", "payroll", "flight", "hotel")
+
+
+class Described(Double):
+    """A tool that says much about itself."""
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        made = super().schema
+        made["function"]["description"] = f"{self.name}: " + " ".join(f"{self.name} word {n}" for n in range(40))
+        return made
+
+
+def tools() -> list[Double]:
+    return [Described(topic, saying(topic, f"{topic} done").work) for topic in TOPICS]
+
+
+def offered(request: Request) -> list[str]:
+    return [str(entry["function"]["name"]) for entry in request.tools]
+
+
+async def asked(home: Place, script: list[Any], **more: Any) -> Any:
+    model = ScriptedModel(script, name="claude-sonnet-4-5", api="anthropic", window=16_000)
+    agent = await home.open(model, config=CONFIG, tools=tools(), **more)
+    await agent.send("Book a flight.")
+    return agent, model
+
+
+def test_a_tool_left_out_still_works_and_is_counted(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with place(tmp_path) as home:
+            agent, model = await asked(home, [calls(("payroll", {})), "paid"])
+            assert FIND in offered(model.requests[0])
+            assert "payroll" not in offered(model.requests[0])
+            assert results(agent) == ["payroll done"]
+            shown = await commands.run(agent, home.store, "/usage")
+            out = agent.conversation.toolbox.out
+            assert f"{len(out)} of 8 tools are left out: {', '.join(out)}." in shown.text
+            assert shown.data["tools_left_out"] == list(out)
+            assert shown.data["regrets"] == {"reads": 0, "runs": 0, "recalls": 0}
+
+    run(story())
+
+
+def test_at_once_needs_leave_and_the_price_is_shown(tmp_path: Path) -> None:
+    seen: list[Permission] = []
+
+    async def story(*, said: bool) -> None:
+        async def ask(permission: Permission) -> bool:
+            seen.append(permission)
+            return said
+
+        script = ["ok", calls((FIND, {"query": "telephone", "now": True})), "ringing"]
+        async with place(tmp_path) as home:
+            agent, model = await asked(home, script, yes=False, approve=Approvals((), ask))
+            await agent.send("Ring him.")
+            [told] = results(agent)
+            assert told.startswith("Tools that match 'telephone':\n- telephone:")
+            assert ("telephone" in offered(model.requests[-1])) == said
+            assert ("did not allow to show them at once" in told) != said
+            assert ("next compaction" in told) != said
+            assert home.told(ToolFinished)[-1].refused != said
+            assert [event.now for event in home.told(ToolsChanged)] == ([False, True] if said else [False])
+
+    for said in (False, True):
+        run(story(said=said))
+    assert {permission.kind for permission in seen} == {"cache"}
+    assert all(permission.what == "show these tools at once: telephone" for permission in seen)
+    assert all(permission.detail.startswith("about $0.0") and "tokens" in permission.detail for permission in seen)
+
+
+def test_what_matches_nothing_asks_nobody_and_wrong_arguments_are_told(tmp_path: Path) -> None:
+    async def story() -> None:
+        script = ["ok", calls((FIND, {"query": "quantum", "now": True}), (FIND, {"now": 3, "query": "x"})), "hm"]
+        async with place(tmp_path) as home:
+            agent, _ = await asked(home, script, yes=False)
+            await agent.send("Find something.")
+            first, second = results(agent)
+            assert "No tool that is left out matches 'quantum'" in first
+            assert "must be true or false" in second
+
+    run(story())

@@ -1,0 +1,69 @@
+"""`everthread keys` against a real store."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from everthread.gateway.keys import digest_of
+from everthread.stores.base import Store
+from everthread.stores.keys import KeyLimits, KeyUse
+
+
+def test_a_key_is_shown_once_listed_and_revoked(everthread: Any, fill: Any, home: Path) -> None:
+    made = everthread(
+        "keys", "create", "--tenant", "acme", "--scope", "proxy", "--scope", "threads", "--requests-per-day", "100",
+        "--tokens-per-day", "2000", "--dollars-per-day", "2.50", "--mode", "observe", "--name", "Ann's", "--json",
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    shown = json.loads(made.stdout)
+    token, key_id = shown["key"], shown["id"]
+    assert token.startswith(f"et_{key_id}_")
+    second = everthread("keys", "create")
+    assert second.stdout.startswith("et_")
+    assert second.stdout.count("\n") == 1, "what a script takes is the key alone"
+
+    async def use(store: Store) -> Any:
+        found = await store.find_key(digest_of(token), "2026-01-31")
+        await store.count_use("2026-01-31", {key_id: KeyUse(3, 50, Decimal("0.5"))})
+        return found
+
+    stored = fill(use).key
+    assert (stored.tenant, stored.scopes, stored.mode) == ("acme", {"proxy", "threads"}, "observe")
+    assert stored.limits == KeyLimits(100, 2000, Decimal("2.50"))
+    for file in home.iterdir():
+        assert token.split("_", 2)[2].encode() not in file.read_bytes()
+
+    (listed,) = json.loads(everthread("keys", "list", "--tenant", "acme", "--json").stdout)
+    assert listed["limits_per_day"] == {"requests": 100, "tokens": 2000, "dollars": "2.5"}
+    assert listed["last_used"]
+    table = everthread("keys", "list").stdout
+    assert key_id in table
+    assert "0 / 100" in table
+    assert everthread("keys", "revoke", f"et_{key_id}").returncode == 0
+    assert key_id not in everthread("keys", "list").stdout
+    assert key_id in everthread("keys", "list", "--revoked").stdout
+
+
+WRONG = [
+    (("create", "--scope", "root"), "there are proxy, threads, tools"),
+    (("create", "--tenant", "a b"), "cannot be a tenant"),
+    (("create", "--dollars-per-day", "many"), "is no amount"),
+    (("create", "--dollars-per-day", "-1"), "cannot be a limit"),
+    (("revoke", "et_nobody"), "there is no key nobody"),
+]
+
+
+def test_what_cannot_be(everthread: Any) -> None:
+    everthread("keys", "create")
+    for words, reason in WRONG:
+        done = everthread("keys", *words)
+        assert done.returncode == 2, done.stderr
+        assert reason in done.stderr
+
+
+def test_without_a_store_there_is_none(everthread: Any, home: Path) -> None:
+    assert "There is no key" in everthread("keys", "list").stdout
+    assert not home.exists()

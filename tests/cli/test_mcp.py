@@ -1,0 +1,92 @@
+"""`everthread mcp`, started as a client starts it, and over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client, StdioServerParameters, stdio_client
+
+from everthread import open_store
+from everthread.stores.base import Store
+from tests.gateway.mcp.talking import ask, client, thread
+
+
+async def prepared(folder: Path) -> tuple[str, str]:
+    store: Store = open_store(folder / "store.db")
+    try:
+        return await thread(store, "The vault is behind the mirror."), await thread(store, "The vault is empty.")
+    finally:
+        await store.close()
+
+
+def test_a_client_starts_it_and_sees_only_the_thread_it_was_given(tmp_path: Path) -> None:
+    async def run() -> None:
+        mine, other = await prepared(tmp_path)
+        words = ["-m", "everthread", "mcp", "--store", str(tmp_path / "store.db"), "--thread", mine]
+        started = StdioServerParameters(command=sys.executable, args=words, env={**os.environ})
+        async with Client(stdio_client(started)) as made:
+            said, failed = await ask(made, "search", query="vault")
+            assert "behind the mirror" in said
+            assert "empty" not in said
+            assert not failed
+            forbidden: list[tuple[str, dict[str, Any]]] = [
+                ("search", {"query": "vault", "scope": "all"}),
+                ("search", {"query": "vault", "thread": other}),
+                ("expand", {"id": "2"}),
+                ("status", {"thread": other}),
+            ]
+            for tool, arguments in forbidden:
+                said, failed = await ask(made, tool, **arguments)
+                assert failed
+                assert "empty" not in said
+            assert f"Thread {mine}" in (await ask(made, "status"))[0]
+
+    asyncio.run(run())
+
+
+def test_it_answers_over_http_on_this_machine(tmp_path: Path) -> None:
+    asyncio.run(prepared(tmp_path))
+    words = ["mcp", "--store", str(tmp_path / "store.db"), "--http", "127.0.0.1:0"]
+    process = subprocess.Popen([sys.executable, "-m", "everthread", *words], stderr=subprocess.PIPE, text=True)
+    assert process.stderr
+    try:
+        found = re.search(r"http://\S+/mcp", process.stderr.readline())
+        assert found is not None
+
+        async def run() -> None:
+            async with client(found[0]) as made:
+                said, _ = await ask(made, "search", query="vault")
+                assert {"behind the mirror", "empty"} <= set(re.findall("behind the mirror|empty", said))
+
+        asyncio.run(run())
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("address", "why"), [("0.0.0.0:8000", "this machine only"), ("here", "HOST:PORT"), ("127.0.0.1:x", "HOST:PORT")]
+)
+def test_where_it_cannot_listen_is_told(everthread: Any, address: str, why: str) -> None:
+    ran = everthread("mcp", "--http", address)
+    assert ran.returncode == 2
+    assert why in ran.stderr
+    assert len(ran.stderr.splitlines()) == 1
+
+
+def test_without_the_sdk_it_says_what_to_install() -> None:
+    code = "import sys; sys.modules['mcp'] = None; sys.argv[1:] = ['mcp']; from everthread.cli import main; main()"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 2
+    assert "pip install 'everthread[mcp]'" in ran.stderr
+    assert len(ran.stderr.splitlines()) == 1

@@ -1,0 +1,83 @@
+"""`everthread replay` as a person runs it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.replayed import talk
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "talk.json"
+    path.write_text(json.dumps({"model": "claude-sonnet-4-5", "messages": talk(12)}), "utf-8")
+    return path
+
+
+def test_a_table_and_a_page(everthread: Any, file: Path, tmp_path: Path) -> None:
+    spoilt = tmp_path / "spoilt.jsonl"
+    spoilt.write_text("\n".join([*(json.dumps(message) for message in talk(2)), "{half"]), "utf-8")
+    target = tmp_path / "report.html"
+    answer = everthread("replay", str(file), str(spoilt), "--window", "12000", "--no-recall", "--html", str(target))
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stderr == ""
+    for words in (
+        "24 calls, claude-sonnet-4-5, window 12,000",
+        "no management, no caching",
+        "caching, no compaction",
+        "oldest messages dropped",
+        "Caching alone (system_and_3, no compaction) spares",
+        "Compactions",
+        "Cache misses",
+        "first call",
+        "Facts at the end",
+        "did not fit into the window; the conversation ended there",
+        "Note: line 9: no JSON object; passed over",
+        "assumed are 60 s before each message of a person",
+        "All 2 conversations",
+    ):
+        assert words in answer.stdout
+    written = target.read_text("utf-8")
+    assert written.startswith("<!doctype html>")
+    assert written.count("<section") == 2
+
+
+def test_json_and_every_setting(everthread: Any, file: Path) -> None:
+    answer = everthread(
+        "replay", str(file), "--window", "40000", "--model", "claude-opus-4-1", "--engine", "compressor", "--threshold",
+        "0.2", "--ttl", "1h", "--pause", "4000", "--step", "1", "--no-recall", "--json",
+    )  # fmt: skip
+    [found] = json.loads(answer.stdout)
+    assert (found["model"], found["window"], found["threshold"]) == ("claude-opus-4-1", 40_000, 8_000)
+    ours = found["ways"][0]
+    assert [call["at"] for call in ours["calls"]][:4] == [0, 1, 4_001, 4_002]
+    assert ours["misses"]["the cache had forgotten"] > 5
+    assert found["compactions"]
+    assert sum(call["cost"] for call in ours["calls"]) == pytest.approx(ours["cost"])
+    assert {way["name"] for way in found["ways"]} == {"everthread", "uncached", "cached", "truncated"}
+
+
+def test_what_cannot_be_done_is_one_line(everthread: Any, file: Path, tmp_path: Path) -> None:
+    for arguments, told in (
+        ([str(tmp_path / "absent.json")], "absent.json: cannot be read: No such file or directory"),
+        ([str(file), "--ttl", "2h"], "--ttl '2h' is not allowed; it must be 5m or 1h"),
+        ([str(file), "--engine", "nobodys"], "nobodys"),
+        ([str(file), "--no-recall", "--html", str(tmp_path / "no" / "page.html")], "page.html: cannot be written"),
+    ):
+        answer = everthread("replay", *arguments)
+        assert answer.returncode in (1, 2)
+        assert told in answer.stderr
+        assert "Traceback" not in answer.stderr
+
+
+def test_a_bar_at_a_terminal(at_terminal: Any, tmp_path: Path) -> None:
+    long = tmp_path / "long.json"
+    long.write_text(json.dumps(talk(40, words=400)), "utf-8")
+    code, shown = at_terminal("replay", str(long), "--window", "16000", "--no-recall")
+    assert code == 0
+    assert "%" in shown.split("long.json: ")[0]
+    assert "calls, claude-sonnet-4-5" in shown

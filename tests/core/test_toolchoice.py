@@ -1,0 +1,106 @@
+"""Which tools are left out where all of them would take too much room."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everthread.core.toolchoice import (
+    LINE,
+    Card,
+    card_of,
+    left_out,
+    matching,
+    name_of,
+    presses,
+    room_for,
+    scores,
+)
+
+
+def tool(name: str, description: Any = "", *parameters: str) -> dict[str, Any]:
+    schema = {"type": "object", "properties": {name: {"type": "string"} for name in parameters}}
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
+
+
+CARDS = [
+    card_of(tool("create_invoice", "Make an invoice for a customer.", "customer"), 100),
+    card_of(tool("sendEmail", "Send a message by mail.", "recipient"), 100),
+    card_of(tool("weather", "The weather at a place.", "city"), 100),
+    card_of(tool("refund", "Pay money back for an invoice.", "payment_id"), 100),
+]
+
+
+def out(room: int, wanted: str = "", used: tuple[str, ...] = (), before: tuple[str, ...] = ()) -> tuple[str, ...]:
+    return left_out(CARDS, room=room, used=used, wanted=wanted, before=before)
+
+
+def test_both_forms_are_read_and_what_has_no_name_stays() -> None:
+    anthropic = {"name": "a", "description": "word " * 100, "input_schema": {"properties": {"zip_code": {}}}}
+    card = card_of(anthropic)
+    assert (name_of(anthropic), card.name, len(card.about), card.about[-1]) == ("a", "a", LINE, "…")
+    assert {"zip", "code"} <= card.words
+    odd: list[dict[str, Any]] = [{"type": "web_search"}, {"name": 3, "description": 4, "input_schema": {"properties": []}}, tool("b", None)]
+    cards = [card_of(each, 50) for each in odd]
+    assert [card.name for card in cards] == ["", "", "b"]
+    assert left_out(cards, room=0, used=(), wanted="") == ("b",)
+
+
+def test_tools_press_by_their_share_or_by_what_they_leave() -> None:
+    assert not presses(250, threshold=1_000, others=100)
+    assert presses(251, threshold=1_000, others=100)
+    assert presses(200, threshold=1_000, others=800)
+    assert not presses(900, threshold=1_000, others=0, share=1.0)
+    assert room_for(1_000, 100) == 250
+    assert room_for(1_000, 600) == 150
+    assert room_for(1_000, 5_000) == 0
+
+
+def test_what_matches_the_task_stays_and_what_is_used_always() -> None:
+    assert out(400) == ()
+    assert out(200, "Refund the two invoices, please.") == ("sendEmail", "weather")
+    assert out(200, "Email them about the weather in town.") == ("create_invoice", "refund")
+    assert out(200, "Refund the two invoices.", used=("weather",)) == ("create_invoice", "sendEmail")
+    assert out(0, "refund", used=("weather", "refund")) == ("create_invoice", "sendEmail")
+    assert out(200) == ("weather", "refund")
+
+
+def test_nothing_changes_as_long_as_the_others_fit() -> None:
+    assert out(300, "weather", before=("weather",)) == ("weather",)
+    assert out(300, used=("weather",), before=("weather",)) == ("refund",)
+    assert out(200, "weather", before=("weather",)) == ("sendEmail", "refund")
+    assert out(400, before=("weather",)) == ()
+
+
+def test_a_search_finds_words_in_any_form_the_rarest_first() -> None:
+    assert [card.name for card in matching(CARDS, "mailing customers")] == ["create_invoice", "sendEmail"]
+    assert [card.name for card in matching(CARDS, "invoices")] == ["create_invoice", "refund"]
+    assert [card.name for card in matching(CARDS, "send_email")] == ["sendEmail"]
+    assert matching(CARDS, "the of a") == []
+    assert matching(CARDS, "quantum") == []
+    assert matching([], "x") == []
+
+
+NAMES = st.sampled_from([f"tool_{index}" for index in range(12)])
+
+
+@given(
+    st.dictionaries(NAMES, st.integers(1, 200)),
+    st.integers(0, 1_000),
+    st.sets(NAMES),
+    st.sets(NAMES),
+    st.text("tol_ 123"),
+)
+def test_the_rest_fits_unless_all_of_it_is_used(
+    sizes: dict[str, int], room: int, used: set[str], before: set[str], wanted: str
+) -> None:
+    cards = [card_of(tool(name), size) for name, size in sizes.items()]
+    gone = left_out(cards, room=room, used=used, wanted=wanted, before=before)
+    rest: list[Card] = [card for card in cards if card.name not in gone]
+    assert not set(gone) & used
+    assert sum(card.tokens for card in rest) <= room or all(card.name in used for card in rest)
+    again = left_out(cards, room=room, used=used, wanted="", before=gone)
+    assert set(again) == set(gone)
+    assert len(scores(cards, wanted)) == len(cards)

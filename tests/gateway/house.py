@@ -1,0 +1,88 @@
+"""A provider, a store and gateways that need keys, all real; clients are the official ones."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import openai
+
+from everthread.compose import open_store
+from everthread.compose.gateway import open_gateway
+from everthread.config import parse_config
+from everthread.gateway.base import Auth, Mode
+from everthread.gateway.keys import issue
+from everthread.gateway.routes import Upstream
+from everthread.lab.provider import Provider, ServedModel
+from everthread.stores.base import Store
+from everthread.stores.keys import KeyLimits
+
+CHAT, CLAUDE = "gpt-4o", "claude-sonnet-5"
+UPSTREAM_KEY = "sk-upstream-0123456789-upstream"
+MIDNIGHT = 86_400 * 20_000.0
+HELLO: Any = [{"role": "user", "content": "Hello"}]
+FILLER = "the ledger of the northern branch was settled and every entry was compared twice with its receipt. "
+
+
+@dataclass
+class Clock:
+    now: float = MIDNIGHT + 86_000
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class House:
+    """A provider, a store, and any number of gateways on them."""
+
+    provider: Provider
+    store: Store
+    stack: AsyncExitStack
+    file: Path
+    urls: list[str] = field(default_factory=list)
+
+    async def gateway(self, auth: Auth = "keys", *, key: str | None = UPSTREAM_KEY, **more: Any) -> str:
+        known = more.pop("upstreams", None) or [Upstream("lab", self.provider.url, api_key=key)]
+        config = parse_config("gateway: {port: 0}\n" + more.pop("settings", ""))
+        opened = open_gateway(config, auth=auth, store=self.store, upstreams=known, **more)
+        self.urls.append((await self.stack.enter_async_context(opened)).url)
+        return self.urls[-1]
+
+    async def key(self, tenant: str = "acme", *, scopes: tuple[str, ...] = ("proxy",), mode: Mode | None = None,
+                  **limits: Any) -> str:  # fmt: skip
+        token, new = issue(tenant=tenant, scopes=scopes, mode=mode, limits=KeyLimits(**limits))
+        await self.store.create_key(new)
+        return token
+
+    def chat(self, url: str, key: str) -> openai.AsyncOpenAI:
+        client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0)
+        self.stack.push_async_callback(client.close)
+        return client
+
+    def claude(self, url: str, key: str) -> anthropic.AsyncAnthropic:
+        client = anthropic.AsyncAnthropic(base_url=url, api_key=key, max_retries=0)
+        self.stack.push_async_callback(client.close)
+        return client
+
+
+@asynccontextmanager
+async def house(folder: Path, window: int = 128_000) -> AsyncIterator[House]:
+    """`window`: of the Claude model."""
+    models = [ServedModel(CHAT, shows="max_model_len"), ServedModel(CLAUDE, window, shows="max_model_len")]
+    async with Provider(models) as provider, AsyncExitStack() as stack:
+        store = open_store(folder / "gateway.db")
+        stack.push_async_callback(store.close)
+        yield House(provider, store, stack, folder / "gateway.db")
+
+
+def ask_claude(client: anthropic.AsyncAnthropic, messages: Any = HELLO) -> Any:
+    return client.messages.create(model=CLAUDE, max_tokens=100, messages=messages)
+
+
+def ask_chat(client: openai.AsyncOpenAI, messages: Any = HELLO, **more: Any) -> Any:
+    return client.chat.completions.create(model=CHAT, messages=messages, **more)

@@ -1,0 +1,35 @@
+"""A client of the official SDK, and threads for it to look into."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from everthread.stores.base import NewMessage, NewSession, Store
+
+
+@asynccontextmanager
+async def client(url: str, headers: Mapping[str, str] | None = None) -> AsyncIterator[Client]:
+    async with (
+        httpx2.AsyncClient(headers=dict(headers or {})) as http,
+        Client(streamable_http_client(url, http_client=http)) as made,
+    ):
+        yield made
+
+
+async def ask(made: Client, tool: str, **arguments: Any) -> tuple[str, bool]:
+    """What a tool says, and whether it says that it failed."""
+    answer: Any = await made.call_tool(tool, arguments)
+    return "".join(part.text for part in answer.content), bool(answer.is_error)
+
+
+async def thread(store: Store, *texts: str, tenant: str = "default") -> str:
+    session = await store.create_session(NewSession(tenant=tenant))
+    bodies: list[Any] = [{"role": "user", "content": text} for text in texts]
+    await store.append(session.id, [NewMessage(body) for body in bodies])
+    return session.thread

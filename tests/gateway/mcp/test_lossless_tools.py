@@ -1,0 +1,129 @@
+"""The lossless engine's tools for any MCP client: over HTTP, within the tenant, whatever arguments are given."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+from mcp import Client
+
+from everthread import open_conversation, open_store
+from everthread.config import parse_config
+from everthread.core.messages import text_of
+from everthread.gateway.mcp.reach import Reach
+from everthread.gateway.mcp.server import make_server, serving
+from everthread.gateway.mcp.tools import LookupTools
+from everthread.session.conversation import Conversation
+from everthread.stores.base import NewSession, Store
+from everthread.testing import ScriptedModel
+from tests.engines.lossless.talks import NODE
+from tests.gateway.mcp.talking import ask, client, thread
+from tests.session.talk import words
+
+CONFIG = parse_config("{context: {engine: lossless}, compression: {background: false, protect_last_n: 2}}")
+SECRET = "sk-proj-" + "Ab3dE6gH9jK2mN5pQ8rT1vX4" * 2
+TURNS = 14
+
+
+async def long_talk(store: Store, tenant: str) -> Conversation:
+    model = ScriptedModel(lambda _: words(120, "answer"), window=8_000)
+    talk = await open_conversation(
+        model, config=CONFIG, store=store, summarizer="extractive", session=NewSession(tenant=tenant)
+    )
+    for number in range(TURNS):
+        told = f"Turn {number}: {tenant}_{number:03d} stands on shelf-{number * 7919:06x}, key {SECRET}."
+        await talk.send(f"{told} {words(300, f'topic {number}')}")
+    return talk
+
+
+def nodes_of(talk: Conversation) -> list[str]:
+    return NODE.findall("\n".join(map(text_of, talk.messages)))
+
+
+async def read_whole(made: Client, wanted: str, **more: Any) -> str:
+    text, offset = "", 0
+    while True:
+        answer, failed = await ask(made, "lcm_expand", id=wanted, offset=offset, **more)
+        assert not failed, answer
+        assert len(answer) <= 6_500
+        text += answer.partition("\n\n")[2].rpartition("\n\n[")[0]
+        onward = re.search(r"go on with offset (\d+)\]$", answer)
+        if onward is None:
+            return text
+        offset = int(onward[1])
+
+
+def test_everything_is_found_and_read_and_nothing_of_others(tmp_path: Path) -> None:
+    async def run() -> None:
+        store = open_store(tmp_path / "store.db")
+        mine, theirs = await long_talk(store, "ann"), await long_talk(store, "bob")
+        tools = LookupTools(store)
+        server = make_server(tools, Reach("ann"))
+        async with serving(server, "127.0.0.1", 0) as url, client(url) as ann:
+            top = nodes_of(mine)
+            whole = "".join([await read_whole(ann, node, thread=mine.id) for node in top])
+            shown = "\n".join(map(text_of, mine.messages))
+            found = ""
+            for number in range(TURNS):
+                found, _ = await ask(ann, "lcm_grep", pattern=f"ann_{number:03d}", role="user")
+                assert f"stands on shelf-{number * 7919:06x}" in found
+                assert f"thread {mine.id}" in found, "without a thread all are searched"
+                assert f"shelf-{number * 7919:06x}" in whole + shown
+            assert SECRET not in whole + found
+            about, _ = await ask(ann, "lcm_describe", id=top[0], thread=mine.id)
+            assert about.startswith(f"lcm_describe {top[0]}: turns ")
+            assert (await ask(ann, "expand", id=top[0], thread=mine.id))[0].startswith(f"expand {top[0]}: ")
+            await _refused(ann, mine, theirs, store)
+        confined = make_server(tools, Reach("ann", mine.id, confined=True))
+        async with serving(confined, "127.0.0.1", 0) as url, client(url) as bound:
+            other = await thread(store, "Ann's other talk names marigold-12.", tenant="ann")
+            assert "nothing was found" in (await ask(bound, "lcm_grep", pattern="marigold"))[0]
+            said, failed = await ask(bound, "lcm_grep", pattern="marigold", scope="all")
+            assert failed
+            assert "marigold-12" not in said
+            number = (await store.history(other))[0].id
+            assert "do not try it again" in (await ask(bound, "lcm_expand", id=f"message:{number}"))[0]
+            assert "Turn 1:" in (await ask(bound, "lcm_expand", id=top[0]))[0], "its own thread needs no name"
+        await mine.close()
+        await theirs.close()
+        await store.close()
+
+    asyncio.run(run())
+
+
+async def _refused(ann: Client, mine: Conversation, theirs: Conversation, store: Store) -> None:
+    """Another tenant's are as unknown as what never was, finally; what cannot be meant is told in a sentence."""
+    number = (await store.history(theirs.id))[0].id
+    kept = await store.put_output(theirs.id, "the vault is in the cellar")
+    for wanted in (nodes_of(theirs)[0], f"message:{number}", kept.id, "n0123456789ab", "message:999999999"):
+        for tool in ("lcm_expand", "lcm_describe"):
+            said, _ = await ask(ann, tool, id=wanted, thread=mine.id)
+            assert "do not try it again" in said, (tool, wanted, said)
+            assert "bob_" not in said
+            assert "cellar" not in said
+    for scope in ("all", "thread"):
+        assert "nothing was found" in (await ask(ann, "lcm_grep", pattern="bob_003", scope=scope, thread=mine.id))[0]
+    hostile: list[tuple[str, dict[str, Any]]] = [
+        ("lcm_grep", {}),
+        ("lcm_grep", {"pattern": ["a"]}),
+        ("lcm_grep", {"pattern": "x" * 100_000}),
+        ("lcm_grep", {"pattern": "(", "mode": "regex"}),
+        ("lcm_grep", {"pattern": "a", "limit": -1}),
+        ("lcm_grep", {"pattern": "a", "tenant": "bob"}),
+        ("lcm_grep", {"pattern": "a", "thread": theirs.id}),
+        ("lcm_grep", {"pattern": "a", "thread": {"$ne": ""}}),
+        ("lcm_describe", {"id": {"a": 1}}),
+        ("lcm_describe", {"id": nodes_of(mine)[0]}),
+        ("lcm_expand", {"id": nodes_of(mine)[0]}),
+        ("lcm_expand", {"id": "../../etc/passwd", "thread": mine.id}),
+        ("lcm_expand", {"id": "message:1", "offset": "12"}),
+        ("lcm_expand", {"id": nodes_of(theirs)[0], "thread": theirs.id}),
+        ("lcm_forget", {"id": "n1"}),
+    ]
+    for tool, arguments in hostile:
+        said, failed = await ask(ann, tool, **arguments)
+        assert failed, (tool, arguments, said)
+        assert 0 < len(said) < 500
+        assert "bob_" not in said

@@ -1,0 +1,59 @@
+"""A client that changes the looks of its history with every request keeps its thread, and its rewrites."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import anthropic
+
+from everthread.compose.gateway import open_gateway
+from everthread.config import parse_config
+from everthread.lab.provider import Provider, ServedModel
+
+FILLER = "the ledger of the northern branch was settled and every entry was compared twice with its receipt. "
+
+
+def looks(history: list[dict[str, str]], turn: int) -> list[Any]:
+    """Strings and blocks by turns, the cache mark on the last message only, a reminder for the moment."""
+    shown: list[Any] = [
+        {"role": said["role"], "content": [{"type": "text", "text": said["text"]}] if (at + turn) % 2 else said["text"]}
+        for at, said in enumerate(history)
+    ]
+    mark = {"type": "ephemeral"}
+    reminder = {"type": "text", "text": f"<system-reminder>It is turn {turn}.</system-reminder>"}
+    last = {"type": "text", "text": history[-1]["text"], "cache_control": mark}
+    shown[-1] = {"content": [reminder, last], "role": "user"}
+    return shown
+
+
+def test_marks_that_move_blocks_that_flip_and_reminders(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with Provider([ServedModel("claude-sonnet-5", 6_000, shows="max_model_len")]) as provider:
+            config = parse_config(
+                f"gateway: {{port: 0, upstreams: [{{name: lab, url: '{provider.url}'}}], native: {{enabled: false}}}}\n"
+                f"store: {{url: 'sqlite:///{tmp_path / 'looks.db'}'}}\n"
+            )
+            async with (
+                open_gateway(config) as gateway,
+                anthropic.AsyncAnthropic(base_url=gateway.url, api_key="k", max_retries=0) as client,
+            ):
+                history: list[dict[str, str]] = []
+                threads, compactions = set(), []
+                for turn in range(14):
+                    history.append({"role": "user", "text": f"Entry {turn}: {FILLER * 12}"})
+                    sent: Any = looks(history, turn)
+                    raw = await client.messages.with_raw_response.create(
+                        model="claude-sonnet-5", messages=sent, max_tokens=200
+                    )
+                    threads.add(raw.headers["x-everthread-thread"])
+                    compactions.append(int(raw.headers["x-everthread-compactions"]))
+                    content: Any = (await raw.parse()).content
+                    history.append({"role": "assistant", "text": content[0].text})
+            assert len(threads) == 1
+            assert compactions == sorted(compactions)
+            assert compactions[-1] >= 2
+            assert [record.status for record in provider.log] == [200] * 14
+
+    asyncio.run(run())

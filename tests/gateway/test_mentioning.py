@@ -1,0 +1,75 @@
+"""A summary names our tools to the clients that have them, and carries what was pinned to the thread."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everthread.core.exchange import Api
+from everthread.core.summary import SUMMARY_START
+from everthread.gateway.base import Outgoing
+from everthread.session.pinning import pin
+from tests.gateway.clients import APIS, Client, Gate, answer, running, thread_of, words
+
+MENTION = "can be read again word for word"
+
+
+def tool(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
+
+
+OURS = [tool("mcp__everthread__search"), tool("mcp__everthread__expand")]
+OTHERS = [tool("mcp__files__search"), tool("bash")]
+
+
+def client(api: Api, tools: list[dict[str, Any]], turns: int) -> Client:
+    made = Client(api, tools=tools)
+    for turn in range(turns):
+        made.says(f"Question {turn}: {words(300, f'entry {turn}')}")
+        made.messages.append({"role": "assistant", "content": f"Answer {turn}: {words(300, f'reply {turn}')}"})
+    made.says("And now?")
+    return made
+
+
+def summary(sent: Outgoing) -> str:
+    """The body from its summary on."""
+    assert sent.rewritten
+    return sent.body.decode()[sent.body.decode().index(SUMMARY_START) :]
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_the_tools_are_named_only_where_the_request_has_them(api: Api, tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        manager = place.manager(background=False)
+        having, lacking = client(api, [*OTHERS, *OURS], 12), client(api, OTHERS, 12)
+        shown = [summary(await manager.prepare(one.incoming())) for one in (having, lacking, having, lacking)]
+        assert shown[0].count(MENTION) == 1
+        assert "`mcp__everthread__expand` and `mcp__everthread__search`" in shown[0]
+        assert MENTION not in shown[1]
+        assert shown[0] == shown[2], "each sort of client gets its own bytes again"
+        assert shown[1] == shown[3]
+        grown = client(api, [*OTHERS, *OURS], 30)
+        assert summary(await manager.prepare(grown.incoming())).count(MENTION) == 1
+
+    running(tmp_path, run)
+
+
+def test_what_was_pinned_stands_in_the_next_rewrite(tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        manager = place.manager(background=False)
+        talk = client("openai_chat", [], 4)
+        sent = await answer(manager, talk)
+        assert not sent.rewritten
+        thread = thread_of(sent)
+        await pin(place.store, "t", thread, "The vault's code is 4711-B.")
+        for depth in (1, 2):
+            while True:
+                talk.says(f"More: {words(900, f'page {len(talk.messages)}')}")
+                sent = await answer(manager, talk)
+                if sent.rewritten and int(sent.told["x-everthread-compactions"]) == depth:
+                    break
+            assert summary(sent).count("4711-B") == 1
+
+    running(tmp_path, run)

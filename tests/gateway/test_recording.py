@@ -1,0 +1,113 @@
+"""What is on its way into the store is known already, and what did not get there is stored with the next request."""
+
+from __future__ import annotations
+
+import asyncio
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everthread.core.exchange import Reply
+from everthread.core.messages import text_of
+from everthread.errors import StoreError
+from everthread.gateway.base import Outcome
+from everthread.gateway.events import RecordFailed
+from everthread.gateway.sending import THREAD
+from everthread.stores.proxied import Link, NewLink
+from tests.gateway.clients import Client, Gate, running, thread_of
+
+
+class Troubled:
+    """A store that is slow to keep what was said, and fails where it is told to."""
+
+    def __init__(self, store: Any, fails: set[int]) -> None:
+        self._store = store
+        self._fails = fails
+        self._count = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def extend_link(self, new: NewLink) -> Link | None:
+        self._count += 1
+        failing = self._count in self._fails
+        await asyncio.sleep(0.01)
+        if failing:
+            raise StoreError("the disk is full")
+        link: Link | None = await self._store.extend_link(new)
+        return link
+
+
+@pytest.mark.parametrize("fails", [set(), {1}, {2}, {4, 5}], ids=str)
+def test_a_client_quicker_than_the_store_stays_in_its_thread(fails: set[int], tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        whole = place.store
+        place.store = Troubled(whole, fails)  # everything else is the store's own
+        manager = place.manager()
+        client, telling, threads = Client("anthropic"), [], set()
+        for turn in range(6):
+            client.says(f"Question {turn}")
+            incoming = client.incoming()
+            sent = await manager.prepare(incoming)
+            threads.add(thread_of(sent))
+            reply = Reply({"role": "assistant", "content": f"Answer {turn}"}, "stop")
+            client.hears(reply)
+            telling.append(asyncio.create_task(manager.answered(incoming, sent, Outcome(200, reply))))
+            await asyncio.sleep(0)  # the client has its answer, and goes on at once
+        await asyncio.gather(*telling)
+        place.store = whole
+        rows = await whole.list_threads(tenant="t")
+        stored = [[text_of(message.body) for message in await whole.history(row.first.id)] for row in rows]
+        assert [f"{kind} {turn}" for turn in range(6) for kind in ("Question", "Answer")] in stored
+        assert bool(place.of(RecordFailed)) == bool(fails)
+        if not fails:
+            assert len(rows) == len(threads) == 1
+
+    running(tmp_path, run)
+
+
+def test_nobody_is_told_a_thread_that_is_another_s(tmp_path: Path) -> None:
+    """Two processes know the same last point, and a client goes on from it in both: one of them is a branch."""
+
+    async def run(place: Gate) -> None:
+        managers = [place.manager(), place.manager()]
+        client = Client("anthropic")
+        client.says("Where do we go?")
+        reply = Reply({"role": "assistant", "content": "Left or right."}, "stop")
+        for manager in managers:
+            incoming = client.incoming()
+            await manager.answered(incoming, await manager.prepare(incoming), Outcome(200, reply))
+        client.hears(reply)
+        ways = {"Left.": deepcopy(client), "Right.": deepcopy(client)}
+        asked = []
+        for manager, (word, way) in zip(managers, ways.items(), strict=True):
+            way.says(word)
+            incoming = way.incoming()
+            asked.append((manager, incoming, await manager.prepare(incoming)))
+        assert len({thread_of(sent) for _, _, sent in asked}) == 1, "both expect to go on in the same thread"
+        told = [await manager.tells(incoming, sent) for manager, incoming, sent in asked]
+        for (manager, incoming, sent), word, said in zip(asked, ways, told, strict=True):
+            stored = [text_of(one.body) for one in await place.store.history(said[THREAD])]
+            assert stored == ["Where do we go?", "Left or right.", word]
+            await manager.answered(incoming, sent, Outcome(500))
+
+    running(tmp_path, run)
+
+
+def test_what_could_not_be_stored_is_told_no_thread(tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        whole = place.store
+        place.store = Troubled(whole, {1})
+        manager, client = place.manager(), Client("openai_chat")
+        client.says("Is anybody there?")
+        incoming = client.incoming()
+        sent = await manager.prepare(incoming)
+        told = await manager.tells(incoming, sent)
+        assert THREAD not in told
+        assert told["x-everthread-compactions"] == "0"
+        await manager.answered(incoming, sent, Outcome(500))
+        place.store = whole
+
+    running(tmp_path, run)

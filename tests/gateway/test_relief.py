@@ -1,0 +1,195 @@
+"""What a rewrite brings: fewer bytes where those are too many, a note, a pause where it hardly helps, its record."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everthread.core.exchange import Api, Request
+from everthread.core.summary import SUMMARY_START, SummaryDraft
+from everthread.core.usage import CanonicalUsage
+from everthread.gateway.base import Outcome, Outgoing
+from everthread.gateway.events import Rewritten, Slimmed
+from everthread.gateway.thrashing import Pause
+from everthread.lab.provider import Fault
+from everthread.session.events import Notice
+from tests.gateway.clients import APIS, CODECS, Client, Gate, ask, gate, running, thread_of, words
+
+MOST_BYTES = 60_000
+
+
+def image(number: int) -> dict[str, Any]:
+    data = base64.b64encode(bytes([number]) * 9_000).decode()
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+
+
+def limited(request: Request) -> Any:
+    size = len(json.dumps([request.messages]))
+    return Fault("payload_too_large") if size > MOST_BYTES else "Seen."
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_too_many_bytes_lose_old_images_then_big_results(api: Api, tmp_path: Path) -> None:
+    """Every request is answered, the latest picture is always there, and no summary is written for it."""
+
+    async def run() -> None:
+        async with gate(tmp_path, limited, window=100_000) as place:
+            provider = place.provider
+            assert provider is not None
+            client = Client(api, extra={"max_tokens": 500} if api == "anthropic" else {})
+            manager = place.manager()
+            sent = b""
+            for number in range(10):
+                said: Any = {"role": "user", "content": [{"type": "text", "text": f"Picture {number}"}, image(number)]}
+                client.messages += CODECS[api].encode_messages([said], model=client.model)
+                exchange = await ask(manager, client, provider)
+                assert exchange.reply is not None, exchange.error
+                sent = exchange.sent.body
+                assert base64.b64encode(bytes([number]) * 30) in sent
+                assert exchange.sent.told["x-everthread-compactions"] == "0"
+            assert place.of(Slimmed)
+            assert not place.of(Rewritten)
+            refused = [record.status for record in provider.log].count(413)
+            assert 1 <= refused <= 4, "what was made smaller once is used by the requests that follow"
+            assert all(b"Picture %d" % number in sent for number in range(10)), "no word is lost"
+
+    asyncio.run(run())
+
+
+def test_big_results_are_stored_and_cited(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with gate(tmp_path, limited, window=100_000) as place:
+            assert place.provider is not None
+            client, manager = Client("openai_chat"), place.manager()
+            client.says("Read it.")
+            call: Any = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+            client.messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+            client.returns("c1", words(16_000, "line"))
+            exchange = await ask(manager, client, place.provider)
+            assert exchange.reply is not None
+            [made] = place.of(Slimmed)
+            assert made.stored == 1
+            [stored] = await place.store.outputs(thread_of(exchange.sent))
+            assert stored.id in exchange.sent.body.decode()
+            assert await place.store.output(stored.id, tenant="t") == words(16_000, "line")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("api", "system"), [*((api, "Be brief.") for api in APIS), ("anthropic", [{"type": "text", "text": "Be brief."}])]
+)
+def test_the_note_stands_behind_the_system_text_from_the_first_rewrite_on(
+    api: Api, system: Any, tmp_path: Path
+) -> None:
+    async def run(place: Gate) -> None:
+        client = Client(api, system=system)
+        manager = place.manager(background=False)
+        notes: list[str] = []
+        body: dict[str, Any] = {}
+        for turn in range(16):
+            client.says(f"Turn {turn}: {words(700, f'note {turn}')}")
+            sent = await manager.prepare(incoming := client.incoming())
+            client.messages.append({"role": "assistant", "content": "Yes."})
+            await manager.answered(incoming, sent, Outcome(200))
+            body = json.loads(sent.body)
+            prompt = body.get("system") or body.get("instructions") or body["messages"][0]["content"]
+            text = prompt if isinstance(prompt, str) else "|".join(block["text"] for block in prompt)
+            assert text.startswith("Be brief.")
+            notes.append(text.removeprefix("Be brief."))
+        assert notes[0] == ""
+        assert len(set(notes)) == 2, "it comes once and stays the same through every later compaction"
+        assert "compacted" in notes[-1]
+        assert notes == sorted(notes, key=len)
+        assert len(place.of(Rewritten)) >= 3
+        if api == "anthropic":
+            assert body["system"][0] == {"type": "text", "text": "Be brief."}, "a block of its own"
+
+    running(tmp_path, run, window=8_000)
+
+
+def test_rewrites_that_hardly_help_pause_the_next_ones(tmp_path: Path) -> None:
+    """The provider counts what the client sent, as if no rewrite had made anything smaller."""
+
+    async def run(place: Gate) -> None:
+        client, manager = Client("openai_chat"), place.manager(background=False)
+
+        async def turn(text: str) -> None:
+            client.says(text)
+            sent = await manager.prepare(incoming := client.incoming())
+            client.messages.append({"role": "assistant", "content": "Yes."})
+            await manager.answered(incoming, sent, Outcome(200, None, CanonicalUsage(len(incoming.body) // 5, 3)))
+
+        def told() -> int:
+            return sum("paused" in event.text for event in place.of(Notice))
+
+        while not told():
+            assert len(place.of(Rewritten)) < 5
+            await turn(words(300, f"note {len(client.messages)}"))
+        made = len(place.of(Rewritten))
+        for _ in range(3):
+            await turn("And on.")
+        assert (len(place.of(Rewritten)), told()) == (made, 1)
+        await turn(words(900, "much more"))
+        assert len(place.of(Rewritten)) > made, "a tenth more ends it"
+
+    running(tmp_path, run, window=8_000)
+
+
+def test_a_pause_ends_with_growth_or_time_and_survives_a_restart() -> None:
+    pause = Pause()
+    assert not pause.judge(1, 1_000, 950, now=100.0)
+    assert pause.judge(2, 1_000, 950, now=100.0)
+    known = Pause.load(json.loads(json.dumps(pause.dump())))
+    for each in (pause, known):
+        assert each.holds(1_000, 399.0)
+    assert not known.holds(1_045, 399.0), "a tenth more"
+    assert not pause.holds(1_000, 400.0), "five minutes"
+    assert not pause.judge(2, 1_000, 999, now=0.0), "each is judged once"
+    assert not pause.judge(3, 1_000, 900, now=0.0)
+    assert not pause.judge(4, 1_000, 999, now=0.0), "not two in a row"
+    pause.exempt(9)
+    assert not pause.judge(9, 1_000, 999, now=0.0)
+    assert Pause.load({"since": "x", "judged": None}) == Pause.load(None) == Pause()
+
+
+class Paid:
+    """Writes a summary that cost something."""
+
+    name = "paid"
+
+    async def summarize(self, _request: Any) -> Any:
+        usage = {"model": "claude-sonnet-4-5", "input_tokens": 1_000, "output_tokens": 100}
+        return SummaryDraft({"Goal": "- settle the ledger"}, self.name, usage=(usage,))
+
+
+def test_compactions_are_recorded_with_their_cost(tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        client, manager = Client("anthropic"), place.manager(background=False, summarizer=Paid())
+        sent = Outgoing(b"")
+        for turn in range(12):
+            client.says(f"Turn {turn}: {words(700, f'note {turn}')}")
+            sent = await manager.prepare(incoming := client.incoming())
+            client.messages.append({"role": "assistant", "content": "Yes."})
+            await manager.answered(incoming, sent, Outcome(200))
+        assert SUMMARY_START in sent.body.decode()
+        thread = thread_of(sent)
+        made = place.of(Rewritten)
+        records = [entry.record for entry in await place.store.compactions(thread)]
+        assert [record.tokens_before for record in records] == [event.tokens_before for event in made]
+        assert {record.author for record in records} == {"paid"}
+        assert all(record.cost and record.tokens_after < record.tokens_before for record in records)
+        usage = [entry for entry in await place.store.usage(thread) if entry.task == "auxiliary"]
+        assert len(usage) == len(made) >= 2
+        told = await place.store.insights(since=0, until=1e12, tenant="t")
+        assert told.compactions == len(made)
+        fading = [event.text for event in place.of(Notice) if "may fade" in event.text]
+        assert len(fading) == len(made) - 1
+        assert f"compacted {len(made)} times" in sent.told["x-everthread-notice"]
+
+    running(tmp_path, run, window=8_000)

@@ -1,0 +1,179 @@
+"""The connection to an upstream: what HTTP allows an upstream to say, and what it makes of connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from everthread.gateway.access import Refused
+from everthread.gateway.limits import Limits
+from everthread.gateway.routes import Upstream
+from everthread.gateway.upstream import UpstreamClient
+from everthread.gateway.wires import BrokeOffError, SlowError
+from tests.gateway.raw import Answering, Heard, RawUpstream, chunk, raw_upstream, say
+
+Asked = Callable[..., Awaitable[tuple[int, list[tuple[bytes, bytes]], bytes]]]
+
+
+def asking(
+    answer: Answering, run: Callable[[Asked, RawUpstream], Awaitable[None]], limits: Limits | None = None
+) -> None:
+    async def running() -> None:
+        async with raw_upstream(answer) as upstream:
+            client = UpstreamClient(limits or Limits())
+
+            async def ask(
+                method: str = "POST", content: bytes | AsyncIterator[bytes] | None = b"{}"
+            ) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+                got = await client.send(
+                    Upstream("only", upstream.url), method, b"/v1/x?y=%2f", [(b"x-a", b"\xe9")], content
+                )
+                try:
+                    return got.status_code, got.headers.raw, b"".join([piece async for piece in got.aiter_raw()])
+                finally:
+                    await got.aclose()
+
+            try:
+                await run(ask, upstream)
+            finally:
+                await client.close()
+
+    asyncio.run(running())
+
+
+def raw(data: bytes, *, close: bool = False) -> Answering:
+    async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(data)
+        await writer.drain()
+        if close:
+            writer.close()
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "body"),
+    [
+        (raw(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nab"), b"ab"),
+        (raw(b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"), b""),
+        (raw(b"HTTP/1.1 200 OK\r\n\r\nuntil the end", close=True), b"until the end"),
+        (raw(b"HTTP/1.0 200 OK\r\nContent-Length: 3\r\n\r\nabc", close=True), b"abc"),
+        (raw(b"HTTP/1.1 200\r\ntransfer-encoding: chunked\r\n\r\n" + chunk(b"ab") + b"0\r\nx: y\r\n\r\n"), b"ab"),
+        (raw(b"HTTP/1.1 200 OK\r\ncontent-length: 400000\r\n\r\n" + b"x" * 400_000), b"x" * 400_000),
+    ],
+)  # fmt: skip
+def test_answers_of_every_form(answer: Answering, body: bytes) -> None:
+    async def run(ask: Asked, _upstream: RawUpstream) -> None:
+        for _ in range(2):
+            status, headers, heard = await ask()
+            assert (status, heard) == (200, body)
+            assert not {b"link", b"x"} & set(dict(headers)), "nothing of an earlier answer, nor what follows the body"
+
+    asking(answer, run)
+
+
+def test_a_connection_is_used_again_unless_it_may_not_be() -> None:
+    async def run(ask: Asked, upstream: RawUpstream) -> None:
+        for _ in range(3):
+            assert (await ask())[2] == b"{}"
+        assert not upstream.left.is_set()
+        assert (await ask("HEAD", None))[2] == b""  # its length is of what does not follow
+        await asyncio.wait_for(upstream.left.wait(), 10)
+        assert (await ask())[2] == b"{}"
+        assert [request.line.split()[1] for request in upstream.heard] == [b"/v1/x?y=%2f"] * 5
+        assert {request.names["x-a"] for request in upstream.heard} == {"\xe9"}
+
+    asking(say(200, [], b"{}"), run)
+
+
+def test_an_upload_ends_when_the_upstream_has_heard_enough() -> None:
+    async def run(ask: Asked, upstream: RawUpstream) -> None:
+        async def endless() -> AsyncIterator[bytes]:
+            while True:
+                yield b"x" * 10_000
+                await asyncio.sleep(0)
+
+        async def early(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\nno")
+            while await reader.read(65_536):
+                pass
+            writer.close()
+            left.set()
+
+        left = asyncio.Event()
+        server = await asyncio.start_server(early, "127.0.0.1", 0)
+        upstream.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        status, _, heard = await ask("POST", endless())
+        assert (status, heard) == (413, b"no")
+        await asyncio.wait_for(left.wait(), 10)
+        server.close()
+
+    asking(say(200, [], b"{}"), run)
+
+
+@pytest.mark.parametrize("status", [204, 304])
+def test_an_answer_without_a_body_ends_with_its_headers(status: int) -> None:
+    async def run(ask: Asked, upstream: RawUpstream) -> None:
+        for _ in range(2):
+            assert (await ask("GET", None))[::2] == (status, b"")
+        assert not upstream.left.is_set(), "and its connection is used again"
+
+    asking(raw(b"HTTP/1.1 %d Any\r\netag: x\r\ncontent-length: 5\r\n\r\n" % status), run)
+
+
+def test_connections_are_few_and_end_with_who_used_them() -> None:
+    waits = asyncio.Event()
+
+    async def answer(request: Heard, writer: asyncio.StreamWriter) -> None:
+        if request.body == b"wait":
+            await waits.wait()
+        await say(200, [], b"{}")(request, writer)
+
+    async def run(ask: Asked, upstream: RawUpstream) -> None:
+        for cancelled in (True, False):
+            waits.clear()
+            before = len(upstream.heard)
+            many = [asyncio.ensure_future(ask("POST", b"wait")) for _ in range(6)]
+            await upstream.requests(before + 6)
+            if cancelled:
+                for one in many:
+                    one.cancel()
+            waits.set()
+            await asyncio.wait(many)
+            await asyncio.wait_for(upstream.until_open(0 if cancelled else 2), 10)
+
+    asking(answer, run, Limits(concurrent=2))
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [
+        (raw(b"", close=True), 502),
+        (raw(b"220 smtp.example ready\r\n"), 502),
+        (raw(b"HTTP/1.1 200 OK\r\n"), 504),
+        (raw(b"HTTP/1.1 101 Switching\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\nhello"), 502),
+        (raw(b"HTTP/1.1 200 OK\r\nx-long: " + b"x" * 300_000), 502),
+        (raw(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab"), 502),
+    ],
+)
+def test_no_answer_is_told_as_one_of_ours(answer: Answering, status: int) -> None:
+    async def run(ask: Asked, upstream: RawUpstream) -> None:
+        with pytest.raises(Refused) as refused:
+            await ask()
+        assert refused.value.status == status
+        await asyncio.wait_for(upstream.left.wait(), 10)
+
+    asking(answer, run, Limits(answer_seconds=0.2))
+
+
+@pytest.mark.parametrize(("close", "kind"), [(True, BrokeOffError), (False, SlowError)])
+def test_half_an_answer_is_none(*, close: bool, kind: type[Exception]) -> None:
+    async def run(ask: Asked, upstream: RawUpstream) -> None:
+        with pytest.raises(kind):
+            await ask()
+        await asyncio.wait_for(upstream.left.wait(), 10)
+
+    asking(raw(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", close=close), run, Limits(answer_seconds=0.2))

@@ -1,0 +1,256 @@
+"""A replay: the same figures as over HTTP, every miss with its cause, fair company, what is still known."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everthread.compose import open_store
+from everthread.core.exchange import Reply
+from everthread.core.messages import Message
+from everthread.engines.compressor import ContextCompressor
+from everthread.errors import InputError
+from everthread.lab.logs.base import Log, Said
+from everthread.lab.logs.reading import parse_log, read_log
+from everthread.lab.prompt_blocks import Block, Chain, chain
+from everthread.lab.provider import Provider
+from everthread.lab.replay import Replay, replay, result
+from everthread.lab.replay.facts import in_context, stated
+from everthread.lab.replay.plan import planned
+from everthread.models.anthropic import AnthropicModel
+from everthread.models.openai_chat import OpenAIChatModel
+from everthread.session.conversation import Conversation
+from everthread.session.setup import Route, Setup
+from everthread.summarizers.extractive import ExtractiveSummarizer
+from everthread.testing import SteppedClock
+from tests.lab.replayed import PLAIN, talk
+from tests.shared_data import shared
+
+CLAUDE, GPT = "claude-sonnet-4-5", "gpt-4o"
+WINDOW = 12_000
+
+
+@pytest.mark.parametrize("model", [CLAUDE, GPT])
+def test_it_says_what_the_provider_says_over_http(model: str, tmp_path: Path) -> None:
+    messages = talk(12)
+    times = [30.0 * number + (5_000 if number > 15 else 0) for number in range(24)]
+    found = replay(messages, model=model, window=WINDOW, options=PLAIN, times=times, compared=False)
+    log = asyncio.run(_over_http(messages, model, times, tmp_path))
+    assert len(found.compactions) >= 2
+    for call, record in zip(found.ours.calls, log, strict=True):
+        assert (call.use.prompt, call.use.read, call.use.write) == record
+    assert any(read for _, read, _ in log)
+
+
+async def _over_http(
+    messages: list[Message], model: str, times: list[float], folder: Path
+) -> list[tuple[int, int, int]]:
+    """The same conversation, really sent."""
+    clock = SteppedClock(0.0)
+    script = [Reply(message) for message in messages if message["role"] == "assistant"]
+    store = open_store(folder / "http.db")
+    async with Provider({model: WINDOW}, script, clock=clock) as provider:
+        claude = model == CLAUDE
+        kind = AnthropicModel if claude else OpenAIChatModel
+        api = kind.api
+        sender = kind(model, window=WINDOW, base_url=provider.base_url(api), api_key="lab")
+        route = Route(model, api, WINDOW, provider="anthropic" if claude else "auto", model=sender)
+        setup = Setup(
+            store, route, ContextCompressor, lambda desk: ExtractiveSummarizer(desk.counter), PLAIN, clock=clock
+        )
+        conversation = await Conversation.open(setup)
+        waiting: list[Message] = []
+        answered = 0
+        for message in messages:
+            if message["role"] != "assistant":
+                waiting.append(message)
+                continue
+            clock.now, waiting, sent = times[answered], [], waiting
+            answered += 1
+            await conversation.send(sent)
+        await conversation.close()
+        await sender.aclose()
+        figures = [(record.prompt_tokens, record.cached_tokens, record.written_tokens) for record in provider.log]
+    await store.close()
+    return figures
+
+
+def _log(messages: list[Message], models: list[str]) -> Log:
+    names = iter(models)
+    said = [Said(message, model=next(names) if message["role"] == "assistant" else "") for message in messages]
+    return Log("test", "core", said, system="Be brief. " * 800)
+
+
+def test_every_miss_has_its_cause() -> None:
+    models = [CLAUDE] * 38 + ["claude-opus-4-1"] * 2
+    times = [10.0 * number + (1_000 if number > 9 else 0) for number in range(40)]
+    tool = {"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}
+
+    def policy(call: int, conversation: Conversation) -> bool:
+        if call == 34:
+            conversation.use_tools([tool])
+        return call == 30
+
+    found = replay(_log(talk(20), models), window=120_000, options=PLAIN, times=times, compact=policy)
+    assert {at: call.miss for at, call in enumerate(found.ours.calls) if call.miss} == {
+        0: result.FIRST, 10: result.FORGOTTEN, 30: result.COMPACTED, 34: result.TOOLS, 38: result.MODEL,
+    }  # fmt: skip
+    assert [made.call for made in found.compactions] == [30]
+    assert all(call.missed > 0 for call in found.ours.calls[1:] if call.miss)
+    # After a compaction the system prompt is still read from the cache, and the call after reads all but the new.
+    after = found.ours.calls[30:32]
+    assert after[0].use.read > 500
+    assert after[1].use.read == after[0].use.read + after[0].use.write
+    # The cache alone misses for the same reasons, but for what compaction and tools did.
+    assert set(found.way("cached").misses) == {result.FIRST, result.FORGOTTEN, result.MODEL}
+
+
+def test_a_prompt_that_is_too_short_is_no_miss_of_anything() -> None:
+    found = replay(talk(2, words=3), model=GPT, window=WINDOW, options=PLAIN)
+    assert [call.miss for call in found.ours.calls] == [result.FIRST, result.SHORT, result.SHORT, result.SHORT]
+    assert found.ours.read == 0
+
+
+def test_other_ways_end_or_pay_and_ours_goes_on() -> None:
+    found = replay(talk(30), model=CLAUDE, window=WINDOW, options=PLAIN)
+    ours, uncached, cached, dropped = (found.way(name) for name in ("everthread", "uncached", "cached", "truncated"))
+    assert len(ours.calls) == len(dropped.calls) == 60
+    assert ours.peak <= WINDOW
+    assert dropped.peak <= WINDOW
+    assert uncached.refused == cached.refused == len(cached.calls) < 60
+    assert uncached.read == 0
+    assert [call.use.prompt for call in uncached.calls] == [call.use.prompt for call in cached.calls]
+    assert dropped.misses[result.DROPPED] > 5
+    assert ours.cost is not None
+    assert dropped.cost is not None
+    assert ours.cost < dropped.cost
+    saved = found.saved(uncached)
+    assert saved is not None
+    assert 0 < saved < 1
+    ours_then = ours.cost_of_first(len(uncached.calls))
+    assert ours_then is not None
+    assert uncached.cost is not None
+    assert saved == pytest.approx(float(1 - ours_then / uncached.cost))
+    # Facts: nothing is lost with a store behind the context; what truncation dropped is gone.
+    assert ours.facts is not None
+    assert dropped.facts is not None
+    assert ours.facts.total == dropped.facts.total > 30
+    assert ours.facts.lost == 0
+    assert dropped.facts.lost > 10
+    assert json.loads(json.dumps(found.as_dict()))["ways"][0]["answered"] == 60
+
+
+def test_one_result_larger_than_the_window_is_cut_by_truncation_and_stored_by_us() -> None:
+    messages = talk(3)
+    messages[6] = {**messages[6], "content": " ".join(f"huge{number}" for number in range(9_000))}
+    found = replay(messages, model=CLAUDE, window=WINDOW, options=PLAIN)
+    assert found.ours.refused is None
+    assert found.way("truncated").refused is None
+    assert found.way("cached").refused == 3
+
+
+def test_without_compaction_our_way_ends_too_and_says_why() -> None:
+    found = replay(talk(30), model=CLAUDE, window=WINDOW, options=replace(PLAIN, enabled=False), compared=False)
+    assert found.ours.refused == len(found.ours.calls) < 60
+    assert any("compression is disabled" in note for note in found.notes)
+
+
+def test_an_unknown_price_is_unknown_not_nothing() -> None:
+    found = replay(talk(2), model="nobodys-model", window=WINDOW, options=PLAIN)
+    assert found.ours.cost is None
+    assert found.caching_saves() is None
+    assert found.saved(found.way("uncached")) is None
+
+
+def test_times_must_be_those_of_the_calls() -> None:
+    with pytest.raises(InputError, match="times has 3 entries; the conversation has 4 calls"):
+        replay(talk(2), times=[0.0, 1.0, 2.0])
+    with pytest.raises(InputError, match="goes back"):
+        replay(talk(1), times=[5.0, 4.0])
+    with pytest.raises(InputError, match="no answer"):
+        replay([{"role": "user", "content": "Hello?"}])
+
+
+def test_times_come_from_the_log_then_from_usage_then_are_assumed() -> None:
+    messages = talk(2)
+    timed = Log("t", "core", [Said(message, 1_000.0 + 7 * at) for at, message in enumerate(messages)])
+    plan = planned(timed)
+    assert (plan.timed, plan.began, [call.at for call in plan.calls]) == ("log", 1_000.0, [0.0, 14.0, 28.0, 42.0])
+    warm, cold = ({"cache_read": read, "cache_write": 900, "input": 3, "output": 5} for read in (800, 0))
+    frame = {"messages": messages, "usage": [cold, warm, cold, warm]}
+    told = planned(_read(frame), pause=3_000, ttl=300)
+    assert told.timed == "usage"
+    gaps = [later.at - earlier.at for earlier, later in pairwise(told.calls)]
+    assert gaps == [15.0, 3_000.0, 15.0]
+    assert [later.at for later in planned(_read({**frame, "usage": [warm, warm, warm, warm]}), pause=3_000).calls][
+        2
+    ] < 300
+    assumed = planned(Log("t", "core", [Said(message) for message in messages]), pause=50, step=5)
+    assert (assumed.timed, [call.at for call in assumed.calls]) == ("assumed", [0.0, 5.0, 55.0, 60.0])
+    assert "50 s before each message of a person" in assumed.notes[-1]
+
+
+def _read(value: object) -> Log:
+    return parse_log(json.dumps(value))
+
+
+def test_a_fact_is_found_as_it_stands_and_not_as_a_part_of_another() -> None:
+    context = in_context([{"role": "user", "content": "See `src/app.py` and\nrun  make check-all."}])
+    assert "src/app.py" in context
+    assert "run make check-all" in context
+    assert "app.py" not in context
+    assert "make check" not in context
+    facts = stated(talk(3))
+    assert {(fact.kind, fact.text) for fact in facts} >= {("commands", "pytest -q tests/test_part_1.py")}
+
+
+def test_the_long_transcript() -> None:
+    """Against what the provider really reported: 439 calls, with their cache figures and their price."""
+    log = read_log(str(shared("transcripts", "coding-long-claude.json")))
+    found = replay(log, options=replace(PLAIN, economics=True), compared=True)
+    cached = found.way("cached")
+    assert found.timed == "usage"
+    assert found.recorded_cost is not None
+    assert float(cached.cost or 0) == pytest.approx(found.recorded_cost, rel=0.08)
+    assert 0.70 < _known(found.caching_saves()) < 0.85
+    assert cached.misses[result.FORGOTTEN] == _forgotten(log)
+    assert found.ours.peak < cached.peak
+    assert _known(found.saved(cached)) > 0.3
+    assert found.ours.facts is not None
+    assert found.ours.facts.lost == 0
+
+
+def _known(share: float | None) -> float:
+    assert share is not None
+    return share
+
+
+def _forgotten(log: Log) -> int:
+    usage = [entry.usage for entry in log.said if entry.usage is not None]
+    return sum(
+        not later.cache_read_tokens and bool(earlier.cache_read_tokens or earlier.cache_write_tokens)
+        for earlier, later in pairwise(usage)
+    )
+
+
+@given(st.lists(st.lists(st.integers(0, 3), max_size=6), max_size=6))
+def test_what_is_known_of_the_request_before_changes_no_digest(requests: list[list[int]]) -> None:
+    blocks = [Block(f"text {number}", number) for number in range(4)]
+    growing = Chain()
+    for request in requests:
+        given_blocks = [blocks[number] for number in request]
+        assert growing(given_blocks) == chain(given_blocks)
+
+
+def test_a_replay_can_be_asked_for_from_inside_a_loop() -> None:
+    async def inside() -> Replay:
+        return replay(talk(1), window=WINDOW, options=PLAIN, compared=False)
+
+    assert len(asyncio.run(inside()).ours.calls) == 2

@@ -1,0 +1,239 @@
+"""Logs as other programs leave them: what is read, what is left out, and that garbage is told and does no harm."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everthread.core.messages import calls_of, results_of, text_of
+from everthread.errors import TranscriptError
+from everthread.lab.logs.base import moment, numbered
+from everthread.lab.logs.reading import parse_log, read_log
+from everthread.lab.replay import replay
+from tests.lab.replayed import PLAIN
+
+CLAUDE = "claude-opus-4-5"
+
+
+def _lines(*values: Any) -> str:
+    return "\n".join(value if isinstance(value, str) else json.dumps(value) for value in values)
+
+
+def _entry(kind: str, content: Any, uuid: str, parent: str | None, **more: Any) -> dict[str, Any]:
+    message = {"role": kind, "content": content}
+    if kind == "assistant":
+        usage = {"input_tokens": 3, "cache_read_input_tokens": 40, "cache_creation_input_tokens": 5, "output_tokens": 7}
+        message |= {"model": CLAUDE, "id": more.pop("answer", f"msg_{uuid}"), "usage": usage}
+    message |= more.pop("message", {})
+    seconds = int(uuid[1:]) if uuid[1:].isdigit() else 0
+    stamp = f"2026-03-01T10:00:{seconds:02d}.500Z"
+    return {"type": kind, "uuid": uuid, "parentUuid": parent, "timestamp": stamp, "message": message, **more}
+
+
+def _claude_code() -> str:
+    """A session with a rewritten prompt, parallel calls, a subagent, a summary, an error, a line cut short."""
+    use = {"type": "tool_use", "name": "Bash", "input": {"command": "ls"}}
+    return _lines(
+        {"type": "summary", "summary": "Fixing the build", "leafUuid": "u9"},
+        {"type": "file-history-snapshot", "snapshot": {}},
+        _entry("user", "Fix the build.", "u1", None),
+        _entry("user", "Fix the bulid", "u2", "u1"),
+        _entry("assistant", [{"type": "text", "text": "Which build?"}], "a3", "u2"),
+        _entry("user", "Fix the release build.", "u4", "u1"),
+        _entry(
+            "assistant", [{"type": "thinking", "thinking": "Two at once.", "signature": "x"}], "a5", "u4", answer="m"
+        ),
+        _entry("assistant", [{"type": "text", "text": "I look."}], "a6", "a5", answer="m"),
+        _entry("assistant", [{**use, "id": "toolu_1"}], "a7", "a6", answer="m"),
+        _entry("user", [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "one"}], "u8", "a7"),
+        _entry("assistant", [{**use, "id": "toolu_2"}], "a9", "a7", answer="m"),
+        _entry("user", [{"type": "tool_result", "tool_use_id": "toolu_2", "content": "two"}], "u10", "a9"),
+        _entry("assistant", "Sub.", "a11", None, isSidechain=True),
+        _entry("assistant", "API Error", "a12", "u10", isApiErrorMessage=True),
+        {"type": "system", "subtype": "compact_boundary", "uuid": "s13", "parentUuid": None},
+        _entry("user", "This session is being continued…", "u14", "s13", isCompactSummary=True),
+        _entry("user", [{"type": "tool_result"}], "u15", "u14"),
+        _entry("assistant", "Done.", "a16", "u14"),
+        '{"type":"assistant","message":{"role":"assi',
+    )
+
+
+def test_claude_codes_sessions() -> None:
+    log = parse_log(_claude_code(), "session.jsonl")
+    assert (log.kind, log.model) == ("claude-code", CLAUDE)
+    shown = [(entry.message["role"], text_of(entry.message)) for entry in log.said if not results_of(entry.message)]
+    assert shown == [
+        ("user", "Fix the build."),
+        ("user", "Fix the release build."),
+        ("assistant", "I look."),
+        ("assistant", "Done."),
+    ]
+    answer = next(entry for entry in log.said if calls_of(entry.message))
+    assert [call.id for call in calls_of(answer.message)] == ["toolu_1", "toolu_2"]
+    assert answer.message.get("reasoning_content") == "Two at once."
+    assert answer.usage is not None
+    assert (answer.usage.cache_read_tokens, answer.usage.output_tokens) == (40, 7)
+    assert [result.text for entry in log.said for result in results_of(entry.message)] == ["one", "two"]
+    told = "\n".join(log.warnings)
+    assert "line 19: no JSON object" in told
+    assert "line 17: no message that can be read" in told
+    assert "2 lines left out: a branch that was given up" in told
+    for reason in ("a subagent's own", "the client's own summary", "a notice of the client"):
+        assert f"1 lines left out: {reason}" in told
+    found = replay(log, options=PLAIN, compared=False)
+    assert (found.timed, len(found.ours.calls)) == ("log", 2)
+    assert found.notes[0].startswith("line 19")
+
+
+def _item(kind: str, second: int, **payload: Any) -> dict[str, Any]:
+    stamp = f"2026-03-01T10:00:{second:02d}.000Z"
+    return {"timestamp": stamp, "type": "response_item", "payload": {"type": kind, **payload}}
+
+
+def _codex() -> str:
+    usage = {"input_tokens": 5_000, "cached_input_tokens": 4_096, "output_tokens": 60, "reasoning_output_tokens": 9}
+    count = {"type": "token_count", "info": {"last_token_usage": usage, "total_token_usage": usage}}
+    part = {"type": "output_text", "text": "I look."}
+    return _lines(
+        {"type": "session_meta", "payload": {"id": "s", "base_instructions": {"text": "You are Codex."}}},
+        {"type": "turn_context", "payload": {"model": "gpt-5-codex", "effort": "high"}},
+        _item("message", 1, role="developer", content=[{"type": "input_text", "text": "Sandbox: on."}]),
+        _item("message", 2, role="user", content=[{"type": "input_text", "text": "Why is it red?"}]),
+        {"type": "event_msg", "payload": {"type": "user_message", "message": "Why is it red?"}},
+        "garbage",
+        _item("reasoning", 3, summary=[], encrypted_content="abc"),
+        _item("message", 4, role="assistant", content=[part]),
+        _item("function_call", 4, name="shell", arguments='{"command": ["make"]}', call_id="call_1"),
+        {"type": "event_msg", "payload": count},
+        _item("function_call_output", 9, call_id="call_1", output="error: no rule"),
+        {"type": "compacted", "payload": {"message": "So far …"}},
+        _item("custom_tool_call", 10, name="apply_patch", input="*** Begin Patch", call_id="call_2"),
+        {"type": "event_msg", "payload": {"type": "token_count", "info": None}},
+        _item("custom_tool_call_output", 11, call_id="call_2", output="ok"),
+        _item("message", 12, role="assistant", content=[{"type": "output_text", "text": "Green now."}]),
+        _item("message", 13, content=["no role"]),
+    )
+
+
+def test_codexs_rollouts() -> None:
+    log = parse_log(_codex(), "rollout.jsonl")
+    assert (log.kind, log.model, log.system) == ("codex", "gpt-5-codex", "You are Codex.")
+    assert [entry.message["role"] for entry in log.said] == [
+        "developer", "user", "assistant", "tool", "assistant", "tool", "assistant",
+    ]  # fmt: skip
+    first = log.said[2]
+    assert text_of(first.message) == "I look."
+    assert [call.name for call in calls_of(first.message)] == ["shell"]
+    assert first.usage is not None
+    assert (first.usage.prompt_tokens, first.usage.cache_read_tokens, first.usage.output_tokens) == (5_000, 4_096, 60)
+    assert log.said[4].usage is None
+    assert log.said[3].at == moment("2026-03-01T10:00:09+00:00")
+    told = "\n".join(log.warnings)
+    assert "line 6: no JSON object" in told
+    assert "line 17: no item that can be read" in told
+    assert "1 summaries of the client itself" in told
+    found = replay(log, options=PLAIN, compared=False)
+    assert found.ours.calls[0].output == 60
+    assert [round(call.at) for call in found.ours.calls] == [0, 7, 9]
+
+
+def test_codexs_older_rollouts_hold_bare_items() -> None:
+    log = parse_log(
+        _lines(
+            {"id": "s", "timestamp": "2025-08-01T10:00:00Z", "instructions": "Be careful."},
+            {"record_type": "state"},
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hello"}]},
+        )
+    )
+    assert (log.kind, log.system, len(log.said)) == ("codex", "Be careful.", 2)
+
+
+def test_messages_in_every_plain_form() -> None:
+    chat: list[Any] = [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "Hi", "timestamp": "2026-01-01T00:00:00Z"},
+        {"role": "assistant", "content": "Hello", "created_at": 1_767_225_605},
+    ]
+    for log in (parse_log(json.dumps(chat)), parse_log(json.dumps({"messages": chat})), parse_log(_lines(*chat, "x{"))):
+        assert (log.system, [entry.message["content"] for entry in log.said]) == ("Be kind.", ["Hi", "Hello"])
+        assert [entry.at for entry in log.said] == [1_767_225_600.0, 1_767_225_605.0]
+    assert parse_log(_lines(*chat, "x{", {"note": 1})).warnings == [
+        "line 4: no JSON object; passed over",
+        "line 5: no message with a role; passed over",
+    ]
+    claude = {"system": "Be kind.", "messages": chat[1:], "model": CLAUDE}
+    assert parse_log(json.dumps(claude)).kind == "anthropic"
+    responses = {"input": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}
+    assert len(parse_log(json.dumps(responses)).said) == 2
+
+
+def test_usage_of_every_shape_finds_its_answer() -> None:
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}] * 2
+    usage: list[Any] = [
+        {"before_message": 1, "prompt": 90, "output": 4, "model": "gpt-4.1", "cost_usd": 0.25},
+        {"before_message": 2, "prompt": 1},
+        {"before_message": 3, "input_tokens": 8, "cache_read_input_tokens": 70, "output_tokens": 5},
+        "no entry",
+    ]
+    log = parse_log(json.dumps({"messages": messages, "usage": usage}))
+    first, second = log.said[1], log.said[3]
+    assert log.said[2].usage is None
+    assert first.usage is not None
+    assert second.usage is not None
+    assert (log.model, first.cost, first.usage.prompt_tokens, first.usage.output_tokens) == ("gpt-4.1", 0.25, 90, 4)
+    assert second.usage.cache_read_tokens == 70
+    in_order = parse_log(json.dumps({"messages": messages, "usage": [{"prompt": 7}, {"prompt": 9}, {"prompt": 11}]}))
+    assert [entry.usage.prompt_tokens for entry in in_order.said if entry.usage] == [7, 9]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "is empty"),
+        ("not json at all", "is not JSON"),
+        ("[1, 2]", "message 0 is not an object with a role"),
+        ('{"a": 1}', "no line has a role; the keys of the first are: a"),
+        ('[{"role": "user", "content": "Hi"}]', "holds no answer of a model"),
+        ("[" * 100_000, "is nested too deeply|is not JSON"),
+    ],
+)
+def test_what_is_no_conversation_is_said_so(text: str, told: str, tmp_path: Path) -> None:
+    file = tmp_path / "log.jsonl"
+    file.write_text(text, "utf-8")
+    with pytest.raises(TranscriptError, match=told):
+        read_log(str(file))
+    with pytest.raises(TranscriptError, match="cannot be read"):
+        read_log(str(tmp_path / "absent.jsonl"))
+
+
+@given(st.sampled_from([_claude_code(), _codex()]), st.data())
+def test_a_log_cut_and_spoilt_anywhere_is_read_or_refused(text: str, data: st.DataObject) -> None:
+    lines = text.split("\n")
+    for _ in range(3):
+        at = data.draw(st.integers(0, len(lines) - 1))
+        lines[at] = data.draw(st.sampled_from(["null", "[]", "{", '{"type": 3}', lines[at][: len(lines[at]) // 2]]))
+    values = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}}")]
+    for value in values[:2]:
+        for key in value:
+            spoilt = {**value, key: data.draw(st.sampled_from([None, 7, "x", [], {"role": 5}, {"type": []}]))}
+            lines.append(json.dumps(spoilt))
+    try:
+        log = parse_log("\n".join(lines))
+    except TranscriptError:
+        return
+    assert log.warnings
+    assert all(entry.message["role"] for entry in log.said)
+
+
+def test_times_and_line_numbers() -> None:
+    assert moment("2026-01-01T00:00:00Z") == moment(1_767_225_600_000) == moment(1_767_225_600)
+    assert [moment(value) for value in ("soon", None, True, -5)] == [None] * 4
+    assert numbered([4]) == "line 4"
+    assert numbered([1, 2, 9]) == "lines 1, 2 and 9"
+    assert numbered([*range(20)]) == "lines 0, 1, 2, 3, 4, 5, 6, 7, … (20 in all)"

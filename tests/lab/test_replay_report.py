@@ -1,0 +1,118 @@
+"""The page: whole, self-contained, readable without colours, eyes or scripts, and safe with any name in it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from everthread.lab.replay import Replay, replay
+from everthread.lab.report import page
+from everthread.lab.report.charts import Chart, Line, draw, figure
+from tests.lab.replayed import PLAIN, talk
+
+HOSTILE = '</script><script>alert("x")</script>&<b>.json'
+VOID = frozenset({"meta", "line", "path", "polyline", "polygon"})
+
+
+class _Page(HTMLParser):
+    """Everything a test asks a page for."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.elements.append((tag, given))
+        name = given.get("id")
+        if name:
+            self.ids.append(name)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    def of(self, tag: str) -> list[dict[str, str | None]]:
+        return [given for name, given in self.elements if name == tag]
+
+
+@pytest.fixture(scope="module")
+def found() -> Replay:
+    return replay(talk(30), model="claude-sonnet-4-5", window=12_000, options=PLAIN)
+
+
+def test_the_page_is_whole_and_needs_nothing_else(found: Replay) -> None:
+    text = page([found, replace(found, source=HOSTILE)])
+    read = _Page(text)
+    assert read.open == []
+    assert len(read.ids) == len(set(read.ids))
+    assert not re.search(r"https?://|@import|url\(", text)
+    assert not any({"src", "href", "onclick", "onload"} & given.keys() for _, given in read.elements)
+    assert "alert" not in "".join(
+        text for text in re.findall(r"<script[^>]*>(.*?)</script>", text, re.S) if "JSON.parse" not in text
+    )
+    assert HOSTILE in read.texts
+    assert "default-src 'none'" in str(read.of("meta"))
+    assert read.of("html")[0]["lang"] == "en"
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_every_chart_is_told_in_words_and_held_as_values(found: Replay) -> None:
+    text = page([found])
+    read = _Page(text)
+    charts = read.of("svg")
+    assert [chart["id"] for chart in charts] == ["context-1", "cost-1", "cache-1"]
+    for chart in charts:
+        assert chart["role"] == "img"
+        assert set(str(chart["aria-labelledby"]).split()) <= set(read.ids)
+        held = re.search(rf'<script type="application/json" id="{chart["id"]}-data">(.*?)</script>', text)
+        assert held is not None
+        lines = json.loads(held[1])["lines"]
+        assert int(str(chart["data-count"])) == max(len(line["values"]) for line in lines) == 60
+    marks = re.findall(r'<g class="mark"><title>compaction before call (\d+):', text)
+    assert [int(mark) for mark in marks] == [made.call + 1 for made in found.compactions]
+    assert text.count('<g class="miss">') == sum(bool(call.missed) for call in found.ours.calls)
+    shown = " ".join(read.texts)
+    for words in ("Ways compared", "Compactions", "Cache misses", "Facts at the end", "then refused", "Notes"):
+        assert words in shown
+    assert all(given.get("scope") == "col" for given in read.of("th"))
+
+
+def test_a_page_without_prices_facts_or_compactions(found: Replay) -> None:
+    short = replay(talk(1, words=2), model="nobodys-model", window=12_000, options=PLAIN)
+    ways = [replace(way, facts=None) for way in short.ways]
+    text = page([replace(short, ways=ways)])
+    read = _Page(text)
+    assert [chart["id"] for chart in read.of("svg")] == ["context-1", "cache-1"]
+    assert "What this costs is unknown" in text
+    assert "Facts at the end" not in text
+    assert "unknown" in text
+
+
+def test_one_value_and_none_can_be_drawn() -> None:
+    for values in ([5.0], [0.0], []):
+        _Page(draw(Chart("c", "Title", "Told", "tokens", [Line("one", "a", values)])))
+    assert [figure(value, "$") for value in (0.0, 0.005, 0.5, 2.0, 1_200.0)] == [
+        "$0",
+        "$0.005",
+        "$0.50",
+        "$2",
+        "$1,200",
+    ]
+    assert [figure(value, "tokens") for value in (0.0, 500, 12_500, 2_000_000)] == ["0", "500", "12.5k", "2M"]

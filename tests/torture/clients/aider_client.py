@@ -1,0 +1,31 @@
+"""aider, scripted: a chat about no files, as a person has it who asks questions only."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+
+def main() -> None:
+    job = json.loads(sys.argv[1])
+    os.environ |= {"OPENAI_API_BASE": f"{job['url']}/v1", "OPENAI_API_KEY": "any"}
+    os.environ |= {"ANTHROPIC_API_BASE": job["url"], "ANTHROPIC_API_KEY": "any"}
+    from aider.coders import Coder  # type: ignore[import-not-found] # noqa: PLC0415  its own environment
+    from aider.io import InputOutput  # type: ignore[import-not-found] # noqa: PLC0415  as above
+    from aider.models import Model  # type: ignore[import-not-found] # noqa: PLC0415  as above
+
+    family = "anthropic" if job["api"] == "anthropic" else "openai"
+    model: Any = Model(f"{family}/{job['model']}")
+    io = InputOutput(yes=True, pretty=False, fancy_input=False)
+    coder: Any = Coder.create(main_model=model, edit_format="ask", io=io, use_git=False, map_tokens=0)
+    answers = []
+    for text in job["says"]:
+        coder.run(with_message=text)
+        answers.append(coder.partial_response_content)
+    print()
+    print(json.dumps(answers))
+
+
+main()

@@ -1,0 +1,34 @@
+"""LiteLLM's client: plain messages, answered whole and streamed by turns."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import litellm  # type: ignore[import-not-found] # its own environment
+
+FAMILY = {"openai_chat": "openai", "anthropic": "anthropic"}
+
+
+def main() -> None:
+    job = json.loads(sys.argv[1])
+    litellm.telemetry = False
+    address = job["url"] if job["api"] == "anthropic" else f"{job['url']}/v1"
+    known: dict[str, Any] = {"model": f"{FAMILY[job['api']]}/{job['model']}", "api_base": address, "api_key": "any"}
+    known["max_tokens"] = 500  # else it asks for as much as the real model can say, which is more than the whole window
+    history = [{"role": "system", "content": job["system"]}]
+    answers = []
+    for number, text in enumerate(job["says"]):
+        history.append({"role": "user", "content": text})
+        if number % 2:
+            chunks: Any = litellm.completion(**known, messages=history, stream=True)
+            said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+        else:
+            said = litellm.completion(**known, messages=history).choices[0].message.content
+        history.append({"role": "assistant", "content": said})
+        answers.append(said)
+    print(json.dumps(answers))
+
+
+main()

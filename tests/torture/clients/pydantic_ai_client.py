@@ -1,0 +1,38 @@
+"""pydantic-ai: an agent with a tool; each run goes on from the messages of the one before."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from pydantic_ai import Agent  # type: ignore[import-not-found] # its own environment
+from pydantic_ai.models.anthropic import AnthropicModel  # type: ignore[import-not-found] # its own environment
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel  # type: ignore[import-not-found] # its own environment
+from pydantic_ai.providers.anthropic import AnthropicProvider  # type: ignore[import-not-found] # its own environment
+from pydantic_ai.providers.openai import OpenAIProvider  # type: ignore[import-not-found] # its own environment
+
+
+def look_up(entry: str) -> str:
+    """What the book says about an entry."""
+    return f"Entry {entry} is settled; the receipt is in folder {len(entry) + 40}. " * 6
+
+
+def main() -> None:
+    job = json.loads(sys.argv[1])
+    if job["api"] == "anthropic":
+        model: Any = AnthropicModel(job["model"], provider=AnthropicProvider(base_url=job["url"], api_key="any"))
+    else:
+        kind = OpenAIResponsesModel if job["api"] == "openai_responses" else OpenAIChatModel
+        model = kind(job["model"], provider=OpenAIProvider(base_url=f"{job['url']}/v1", api_key="any"))
+    agent: Any = Agent(model, instructions=job["system"], tools=[look_up])
+    history: Any = None
+    answers = []
+    for text in job["says"]:
+        ran = agent.run_sync(text, message_history=history)
+        history = ran.all_messages()
+        answers.append(ran.output)
+    print(json.dumps(answers))
+
+
+main()

@@ -1,0 +1,31 @@
+"""The table of codecs: each protocol's own functions, which understand one another."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from everthread.core.exchange import Api, Reply, Request
+from everthread.core.messages import text_of
+from everthread.wire.codecs import CODECS
+
+
+def test_every_protocol_has_one() -> None:
+    assert set(CODECS) == set(get_args(Api))
+
+
+@pytest.mark.parametrize("api", get_args(Api))
+def test_what_one_writes_it_reads(api: Api) -> None:
+    codec = CODECS[api]
+    request = Request("some-model", [{"role": "user", "content": "Hello?"}], params={"max_tokens": 9})
+    read = codec.decode_request(codec.encode_request(request))
+    assert [text_of(message) for message in read.messages] == ["Hello?"]
+    messages = codec.decode_messages(codec.encode_messages(request.messages))
+    assert [text_of(message) for message in messages] == ["Hello?"]
+    reply = Reply({"role": "assistant", "content": "Hello."}, "stop", model="some-model", id="r1")
+    assert text_of(codec.decode_reply(codec.encode_reply(reply)).message) == "Hello."
+    decoder = codec.stream_decoder(model="some-model")
+    for event in codec.encode_stream(reply):
+        decoder.feed(event)
+    assert text_of(decoder.reply().message) == "Hello."
