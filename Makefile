@@ -41,8 +41,8 @@ torture: $(READY) ## the long runs: thousands of kills, crashes of the server, l
 docs: $(READY) ## write the generated pages
 	$(BIN)/python docs/generate.py
 
-bench: $(READY) ## side-by-side measurements
-	$(BIN)/python -m benchmarks
+bench: $(READY) ## side-by-side measurements, written to docs/benchmarks.md
+	$(BIN)/python -m benchmarks --out docs/benchmarks.md
 
 lock: ## pin every dependency, with hashes (needs uv on the PATH)
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --group dev pyproject.toml -o requirements/dev.lock

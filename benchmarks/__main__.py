@@ -1,29 +1,63 @@
-"""`python -m benchmarks [NAME …]`: the measurements as Markdown tables, with the machine they were taken on."""
+"""`python -m benchmarks [NAME …] [--out FILE]`: the measurements as Markdown tables, with the machine they ran on.
+
+What is measured in a run replaces its section in the file; the others stay as they were measured before.
+"""
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import os
 import platform
+import re
 import sys
+import time
 from pathlib import Path
 
 from benchmarks.table import markdown
 
 HELPERS = {"__init__", "__main__", "corpus", "shared", "table"}
+INTRO = """# Benchmarks
+
+*Written by `make bench` (`python -m benchmarks --out docs/benchmarks.md`). Each section says when and on which machine
+it was measured. Speed is a ratio against something measured in the same run; peers come from PyPI and run on the same
+inputs in environments of their own.*
+"""
 
 
 def main() -> None:
     known = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in HELPERS)
-    asked = sys.argv[1:] or known
-    unknown = [name for name in asked if name not in known]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("name", nargs="*", help=f"one or more of {', '.join(known)}; default: all")
+    parser.add_argument("--out", type=Path, help="a Markdown file to keep the tables in")
+    given = parser.parse_args()
+    unknown = [name for name in given.name if name not in known]
     if unknown:
         sys.exit(f"no benchmark named {', '.join(unknown)}; there are: {', '.join(known)}")
-    machine = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
-    sys.stdout.write(f"*Measured with `python -m benchmarks` on {machine}.*\n\n")
-    for name in asked:
-        sys.stdout.write(markdown(name, importlib.import_module(f"benchmarks.{name}").run()) + "\n")
+    for name in given.name or known:
+        began = time.perf_counter()
+        table = markdown(name, importlib.import_module(f"benchmarks.{name}").run())
+        section = f"{table}\n*{_measured(time.perf_counter() - began)}*\n"
+        sys.stdout.write(f"{section}\n")
         sys.stdout.flush()
+        if given.out is not None:
+            given.out.write_text(_kept(given.out, name, section), "utf-8")
+
+
+def _measured(seconds: float) -> str:
+    today = time.strftime("%Y-%m-%d")
+    return (
+        f"{today}, Python {platform.python_version()}, {platform.system()} {platform.machine()}, "
+        f"{os.cpu_count()} cores, in {seconds:,.0f} s"
+    )
+
+
+def _kept(path: Path, name: str, section: str) -> str:
+    """The file with this section in its place, in the order of the names."""
+    text = path.read_text("utf-8") if path.exists() else ""
+    sections = {found[1]: found[0].rstrip() for found in re.finditer(r"^### (\w+)\n.*?(?=^### |\Z)", text, re.M | re.S)}
+    sections[name] = section.rstrip()
+    return "\n\n".join([INTRO.rstrip(), *(sections[key] for key in sorted(sections))]) + "\n"
 
 
 if __name__ == "__main__":

@@ -34,6 +34,8 @@ from everthread.testing import PrefixWatch
 
 WANTED = 20
 """Compactions in a chain."""
+NEAR = 1.5
+"""Near linear: the second half of a chain takes so much more than the first. With the square it would be 3."""
 PLANTED = 60
 WINDOW = 32_000
 _NODE = re.compile(r"^\[node (n[0-9a-f]{12}): ", re.MULTILINE)
@@ -92,12 +94,12 @@ def _rows(what: str, chain: Chain) -> list[Row]:
             "0, 0",
             chain.invalid + chain.broken == 0,
         ),
-        Row("nodes", f"{sum(nodes)}; {_both(grown, _grown(nodes, chain.leaves))}", "near linear", grown <= 1.25),
+        Row("nodes", f"{sum(nodes)}; {_both(grown, _grown(nodes, chain.leaves))}", "near linear", grown <= NEAR),
         Row(
             "a compaction",
             f"{1_000 * sum(times) / chain.compactions:.0f} ms; {_both(slower, _grown(times, chain.leaves))}",
             "near linear",
-            slower <= 1.5,
+            slower <= NEAR,
         ),
     ]
 

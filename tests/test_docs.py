@@ -1,55 +1,276 @@
-"""Every example in the documentation runs, every link leads somewhere."""
+"""The pages say what is true: examples run, settings and commands exist, every link and anchor leads somewhere.
+
+Run are Python fences and indented `everthread` lines. Read by what reads them in earnest are YAML, JSON, TOML and rules
+of approval. Shell fences are not run; each of their commands is named in `NOT_RUN` with the reason, and what they give
+to `everthread` must be options that it has.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import re
 import shlex
-import subprocess
-import sys
+import tempfile
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
+import typer.main
 
+from everthread.agent.approval import parse_rules
+from everthread.cli import app
 from everthread.compose import open_store
+from everthread.config import Config, parse_config
+from tests.cli.conftest import environment, zygote
+from tests.cli.zygote import Zygote
+
+__all__ = ["zygote"]
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+EVERTHREAD: Any = typer.main.get_command(app)
+BEGINNING = 150
+"""Messages of the long session."""
+
+NOT_RUN = {
+    "everthread chat": "needs a person and a model",
+    "everthread run": "needs a model",
+    "everthread serve": "serves until it is ended",
+    "everthread mcp": "serves until its client leaves",
+    "everthread replay": "of the reader's own logs, or longer than a test may take",
+    "everthread lab probe": "of the reader's own files, or longer than a test may take",
+    "everthread lab sweep": "of the reader's own files, or longer than a test may take",
+    "everthread keys revoke": "names a key that the reader made",
+    "everthread plugins use": "of a plugin that the line before it put there",
+    "everthread sessions": "moves threads between stores of the reader's",
+    "everthread db": "looks at stores of the reader's",
+    "claude": "another program",
+    "your-agent": "the reader's",
+    "curl": "asks a server that the lines before it started",
+    "jq": "reads what the server answers",
+    "thread": "the same, into a variable",
+    "api": "a variable",
+    "json": "a variable",
+    "export": "a variable",
+    "pip": "needs a package index",
+    "cd": "a place on the reader's machine",
+    "mkdir": "the same",
+    "mv": "the same",
+    "cp": "the same",
+    "git": "the reader's own changes",
+    "createdb": "needs a server of PostgreSQL",
+    "pg_restore": "the same",
+    "python": "measures for minutes",
+}
+NOT_READ = {
+    "": "drawings and listings",
+    "sql": "needs a server of PostgreSQL",
+}
 
 
-def blocks(page: Path) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+def fences(page: Path, kind: str) -> list[str]:
+    return [body for name, body in FENCE.findall(page.read_text("utf-8")) if name == kind]
 
 
-def commands(page: Path) -> list[str]:
-    return re.findall(r"^    (everthread [^#\n]*?)\s*(?:#.*)?$", page.read_text("utf-8"), re.MULTILINE)
+def indented(page: Path) -> list[str]:
+    prose = FENCE.sub("", page.read_text("utf-8"))
+    return re.findall(r"^    (everthread [^#\n]*?)\s*(?:#.*)?$", prose, re.MULTILINE)
 
 
-EXAMPLES = [(page, code) for page in PAGES for code in blocks(page)]
-COMMANDS = sorted({(page, command) for page in PAGES for command in commands(page)})
+def spans(page: Path) -> list[str]:
+    """Inline code."""
+    return re.findall(r"`([^`\n]+)`", FENCE.sub("", page.read_text("utf-8")))
 
 
-def test_there_are_examples() -> None:
-    assert EXAMPLES
-    assert COMMANDS
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize(("page", "code"), EXAMPLES, ids=lambda value: value.name if isinstance(value, Path) else "")
-def test_examples_run(page: Path, code: str, tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{page.name}:\n{code}\n{done.stderr}"
+def each(kind: str) -> list[Any]:
+    """Every fence of a kind, as parameters."""
+    return [
+        pytest.param(body, id=f"{named(page)}-{number}")
+        for page in PAGES
+        for number, body in enumerate(fences(page, kind), 1)
+    ]
 
 
-@pytest.mark.parametrize(("page", "command"), COMMANDS, ids=lambda value: str(value) if isinstance(value, str) else "")
-def test_commands_run(page: Path, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EVERTHREAD_HOME", str(tmp_path))
-    asyncio.run(open_store(tmp_path / "everthread.db").close())  # a reader of the pages has a store by then
-    words = [sys.executable, "-m", *shlex.split(command)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{page.name}: {command}\n{done.stderr}"
+Run = Callable[..., None]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.fixture(scope="session")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The beginning of the long session: the whole of it is played by other tests."""
+    whole = json.loads((ROOT / "examples" / "long_session.json").read_text("utf-8"))
+    folder = tmp_path_factory.mktemp("examples")
+    shorter = {**whole, "messages": whole["messages"][:BEGINNING]}
+    (folder / "long_session.json").write_text(json.dumps(shorter), "utf-8")
+    return folder
+
+
+@pytest.fixture
+def run(zygote: Zygote, examples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command or a script in an empty folder beside the examples; it must end well."""
+    (tmp_path / "examples").symlink_to(examples)
+    monkeypatch.chdir(tmp_path)
+    home = tmp_path / "home"
+
+    def go(*arguments: str, script: str = "") -> None:
+        with open(os.devnull, "rb") as nothing, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:  # noqa: PTH123 - no path anybody made
+            streams = [nothing.fileno(), out.fileno(), err.fileno()]
+            zygote.start(arguments, environment(home), streams, script=script)
+            code = zygote.wait()
+            err.seek(0)
+            assert code == 0, f"{shlex.join(arguments) or script}\n{err.read().decode()}"
+
+    return go
+
+
+@pytest.mark.parametrize("code", each("python"))
+def test_examples_run(code: str, run: Run) -> None:
+    run(script=code)
+
+
+@pytest.mark.parametrize("command", sorted({command for page in PAGES for command in indented(page)}))
+def test_commands_run(command: str, run: Run, tmp_path: Path) -> None:
+    asyncio.run(open_store(tmp_path / "home" / "everthread.db").close())  # a reader of the pages has a store by then
+    run(*shlex.split(command)[1:])
+
+
+@pytest.mark.parametrize("text", each("yaml"))
+def test_settings_can_be_set(text: str) -> None:
+    parse_config(text)
+
+
+def test_other_fences_can_be_read() -> None:
+    readers: dict[str, Callable[[str], object]] = {
+        "json": json.loads,
+        "toml": tomllib.loads,
+        "text": lambda rules: parse_rules(rules.splitlines()),
+    }
+    for page in PAGES:
+        for kind, body in FENCE.findall(page.read_text("utf-8")):
+            if kind in readers:
+                readers[kind](body)
+            else:
+                assert kind in {"python", "sh", "yaml", *NOT_READ}, f"{named(page)}: nobody looks at a fence of {kind}"
+
+
+def shell_commands(page: Path) -> Iterator[list[str]]:
+    """The words of every command in the shell fences; of a pipe only what is at its ends, without redirections."""
+    for body in fences(page, "sh"):
+        for line in body.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            for part in " ".join("\0" if word in ("|", "&&", "&") else shlex.quote(word) for word in words).split("\0"):
+                command = [word for word in shlex.split(part) if not re.fullmatch(r"[A-Z_]+=\S*", word)]
+                if command:
+                    yield command
+
+
+def test_shell_commands_exist_and_have_a_reason() -> None:
+    for page in PAGES:
+        for words in shell_commands(page):
+            known = [" ".join(words[:count]) for count in (1, 2, 3)]
+            if words[0] == "everthread":
+                parsed(words[1:], named(page))
+            assert any(name in NOT_RUN for name in (*known, words[0].partition("=")[0])), (
+                f"{named(page)}: run `{' '.join(words)}` (as an indented line), or say in NOT_RUN why not"
+            )
+
+
+def parsed(words: list[str], where: str) -> None:
+    """`everthread` takes these words. Nothing is run."""
+    command, name = EVERTHREAD, "everthread"
+    while isinstance(command, click.Group) or hasattr(command, "commands"):
+        if not words or words[0].startswith("-"):
+            return
+        name = words[0]
+        assert name in command.commands, f"{where}: there is no command {name}"
+        command, words = command.commands[name], words[1:]
+    try:
+        command.make_context(name, [*words])
+    except Exception as error:  # noqa: BLE001 - typer has click's classes under names of its own
+        pytest.fail(f"{where}: everthread … {name} {' '.join(words)}: {error}")
+
+
+def test_commands_that_are_spoken_of_exist() -> None:
+    for page in PAGES:
+        for span in spans(page):
+            if not span.startswith("everthread "):
+                continue
+            command = EVERTHREAD
+            for word in span.split()[1:]:
+                if not hasattr(command, "commands") or not re.fullmatch(r"[a-z|\\]+", word):
+                    break
+                for name in word.replace("\\", "").split("|"):
+                    assert name in command.commands, f"{named(page)}: there is no `{span}`"
+                command = command.commands[name]
+
+
+def test_settings_that_are_spoken_of_exist() -> None:
+    roots = "|".join(Config.model_fields)
+    for page in PAGES:
+        for span in spans(page):
+            key = re.fullmatch(rf"((?:{roots})(?:\.[a-z_]+)+)(?:: .*|\.\*\w+)?", span)
+            if key is None or key[1].endswith((".md", ".py", ".svg", ".engine")):
+                continue
+            section: Any = Config
+            for step in key[1].split("."):
+                if not hasattr(section, "model_fields"):
+                    break  # options of an engine, or a list
+                assert step in section.model_fields, f"{named(page)}: there is no setting {key[1]}"
+                section = section.model_fields[step].annotation
+
+
+def test_addresses_are_those_that_are_listened_on() -> None:
+    """The gateway's own; 8485 is what the pages choose for `everthread mcp --http`."""
+    listening = {str(Config().gateway.port), "8485"}
+    for page in PAGES:
+        ports = set(re.findall(r"127\.0\.0\.1:(\d+)", page.read_text("utf-8")))
+        assert ports <= listening, f"{named(page)}: nobody listens on {ports - listening}"
+
+
+# Links
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    seen: Counter[str] = Counter()
+    found = set()
+    for heading in re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text("utf-8")), re.MULTILINE):
+        plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
+        slug = re.sub(r"[^\w\- ]", "", plain.strip().lower()).replace(" ", "-")
+        found.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
+        seen[slug] += 1
+    return found
+
+
+def links(page: Path) -> list[str]:
+    prose = re.sub(r"`[^`\n]*`", "", FENCE.sub("", page.read_text("utf-8")))
+    return [*re.findall(r"\]\(<?([^)\s>]+)", prose), *re.findall(r"\b(?:src|href)=\"([^\"]+)\"", prose)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
-        assert target.startswith("http") or (page.parent / target).exists(), f"{page.name} -> {target}"
+    for link in links(page):
+        if re.match(r"https?:|mailto:", link):
+            continue
+        target, _, anchor = link.partition("#")
+        place = (page.parent / target).resolve() if target else page
+        assert place.exists(), f"{named(page)}: {link} leads nowhere"
+        assert place.is_relative_to(ROOT), f"{named(page)}: {link} leads out of the repository"
+        assert not anchor or place.suffix != ".md" or anchor in anchors(place), f"{named(page)}: no heading at {link}"
+
+
+@pytest.mark.parametrize("folder", ["docs", "docs/design"])
+def test_every_page_is_in_the_index(folder: str) -> None:
+    index = ROOT / folder / "README.md"
+    linked = {(index.parent / link.partition("#")[0]).resolve() for link in links(index)}
+    assert {page for page in index.parent.glob("*.md")} - {index} <= linked

@@ -187,12 +187,3 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
 def test_the_shipped_session_is_what_its_generator_makes() -> None:
     shipped = Path(__file__).parents[2] / "examples" / "long_session.json"
     assert json.loads(shipped.read_text("utf-8")) == conversation()
-
-
-def test_the_demo_runs_to_its_end() -> None:
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-m", "examples.demo"]
-    done = subprocess.run(command, cwd=root, capture_output=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr.decode()
-    assert b"compacted (3.)" in done.stdout
-    assert b"0 refused for size" in done.stdout

@@ -90,7 +90,10 @@ def _become(order: dict[str, Any], streams: Sequence[int]) -> NoReturn:
     sys.argv = ["everthread", *order["arguments"]]
     code = 1
     try:
-        runpy.run_module("everthread", run_name="__main__", alter_sys=True)
+        if order["script"]:
+            exec(compile(order["script"], "script", "exec"), {"__name__": "__main__"})  # noqa: S102 - as `python -c` does
+        else:
+            runpy.run_module("everthread", run_name="__main__", alter_sys=True)
         code = 0
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
@@ -128,11 +131,12 @@ class Zygote:
         streams: Sequence[int],
         *,
         terminal: bool = False,
+        script: str = "",
     ) -> None:
-        """Have a command begin. The next one begins after `wait`."""
+        """Have a command begin, or a script instead of it. The next one begins after `wait`."""
         words = [os.fsdecode(word) for word in arguments]
         order: dict[str, Any] = {"arguments": words, "environment": environment, "directory": str(Path.cwd())}
-        order["terminal"] = terminal
+        order |= {"terminal": terminal, "script": script}
         data = json.dumps(order).encode()
         socket.send_fds(self._connection, [len(data).to_bytes(8, "big")], list(streams))
         self._connection.sendall(data)

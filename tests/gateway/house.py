@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anthropic
 import openai
@@ -45,6 +45,8 @@ class House:
     stack: AsyncExitStack
     file: Path
     urls: list[str] = field(default_factory=list)
+    clients: dict[tuple[str, str, str], Any] = field(default_factory=dict)
+    """By kind, address and key: making one costs more than all it is asked here."""
 
     async def gateway(self, auth: Auth = "keys", *, key: str | None = UPSTREAM_KEY, **more: Any) -> str:
         known = more.pop("upstreams", None) or [Upstream("lab", self.provider.url, api_key=key)]
@@ -60,14 +62,18 @@ class House:
         return token
 
     def chat(self, url: str, key: str) -> openai.AsyncOpenAI:
-        client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0)
-        self.stack.push_async_callback(client.close)
-        return client
+        return cast("openai.AsyncOpenAI", self._client("chat", f"{url}/v1", key))
 
     def claude(self, url: str, key: str) -> anthropic.AsyncAnthropic:
-        client = anthropic.AsyncAnthropic(base_url=url, api_key=key, max_retries=0)
-        self.stack.push_async_callback(client.close)
-        return client
+        return cast("anthropic.AsyncAnthropic", self._client("claude", url, key))
+
+    def _client(self, kind: str, url: str, key: str) -> Any:
+        known = self.clients.get((kind, url, key))
+        if known is None:
+            made = openai.AsyncOpenAI if kind == "chat" else anthropic.AsyncAnthropic
+            known = self.clients[kind, url, key] = made(base_url=url, api_key=key, max_retries=0)
+            self.stack.push_async_callback(known.close)
+        return known
 
 
 @asynccontextmanager

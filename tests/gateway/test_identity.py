@@ -216,7 +216,7 @@ def test_of_two_processes_with_different_continuations_one_branches(tmp_path: Pa
 SAYINGS = ("Hi", "Go on", "Why?")
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 10_000))
 def test_interleaved_conversations_are_never_mixed(seed: int) -> None:
     """Several clients that often say the same, two tenants, two processes, answers that differ: each thread is one."""

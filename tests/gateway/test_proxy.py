@@ -17,7 +17,7 @@ from everthread.gateway.base import Incoming, Outgoing
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.routes import Upstream
 from everthread.lab.provider import Fault, Provider
-from tests.gateway.raw import Plain, gateway
+from tests.gateway.raw import JSON, Plain, gateway, raw_upstream, say
 
 MODELS = {"gpt-4o": 128_000, "gpt-5": 400_000, "claude-opus-4-8": 200_000}
 HELLO: list[Any] = [{"role": "user", "content": "Hello there"}]
@@ -172,6 +172,11 @@ def test_models_choose_the_upstream() -> None:
                     await client.post(path, json={"model": model, **sent}, headers=headers)
                 await client.post(f"{url}/v1/messages/count_tokens", json={"model": "claude-opus-4-8", **sent})
                 assert (await client.get(f"{url}/v1/models", headers={"anthropic-version": "1"})).status_code == 200
+            async with raw_upstream(say(200, JSON, b"{}")) as one, raw_upstream(say(200, JSON, b"{}")) as other:
+                asked = [Upstream("a", one.url, ("gpt-*",)), Upstream("b", other.url, ("claude-*",))]
+                async with gateway(asked) as (url, _), httpx2.AsyncClient() as client:
+                    await client.get(f"{url}/v1/models/claude-opus-4-8")
+                assert (len(one.heard), other.heard[0].line) == (0, b"GET /v1/models/claude-opus-4-8 HTTP/1.1")
             assert [record.headers["authorization"] for record in first.log] == ["Bearer sk-ours"]
             assert second.log[0].headers["authorization"] == "Bearer sk-theirs"
             assert [record.path for record in second.log] == ["/v1/chat/completions", "/v1/messages/count_tokens"]

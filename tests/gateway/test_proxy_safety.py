@@ -7,6 +7,7 @@ import gzip
 import json
 import logging
 from collections.abc import Mapping
+from typing import cast
 
 import pytest
 
@@ -135,8 +136,9 @@ def test_slow_requests_are_not_waited_for() -> None:
     async def run() -> None:
         limits = Limits(body_seconds=0.05, header_seconds=0.05, header_bytes=2_000)
         async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url, limits=limits) as (url, _):
-            late = await ask(url, b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
-            assert late.status == 408
+            for path in (b"/v1/messages", b"/v1/files"):  # one that is read, and one that goes on as it comes
+                late = await ask(url, b"POST " + path + b" HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
+                assert late.status == 408
             for begun in (b"", b"POST /v1/mess"):
                 reader, writer = await connect(url)
                 writer.write(begun)
@@ -145,6 +147,29 @@ def test_slow_requests_are_not_waited_for() -> None:
             large = await ask(url, b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 4_000 + b"\r\n\r\n")
             assert large.status == 431
             assert upstream.heard == []
+
+    asyncio.run(run())
+
+
+def test_a_client_that_does_not_read_is_not_waited_for() -> None:
+    async def endless(_request: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(head(200, STREAM))
+        while True:
+            writer.write(chunk(b"data: " + b"x" * 60_000 + b"\n\n"))
+            await writer.drain()
+
+    async def run() -> None:
+        async with (
+            raw_upstream(endless) as upstream,
+            gateway(upstream.url, limits=Limits(write_seconds=0.1)) as (url, _),
+        ):
+            for path in (MESSAGES, "/v1/files"):
+                _, writer = await connect(url)
+                cast("asyncio.Transport", writer.transport).pause_reading()
+                writer.write(post(path, b'{"stream": true}', *JSON))
+                await asyncio.wait_for(upstream.left.wait(), 20)
+                upstream.left.clear()
+                writer.transport.abort()
 
     asyncio.run(run())
 

@@ -84,8 +84,10 @@ def test_a_burst_in_one_gateway_passes_no_limit(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("mode", ["managed", "observe", "off"])
-@pytest.mark.parametrize("limit", [{"tokens": 30}, {"dollars": Decimal("0.00003")}])
+@pytest.mark.parametrize(
+    ("mode", "limit"),
+    [("managed", {"tokens": 30}), ("observe", {"tokens": 30}), ("off", {"dollars": Decimal("0.00003")})],
+)
 def test_tokens_and_dollars_a_day(mode: Mode, limit: dict[str, Any], tmp_path: Path) -> None:
     async def run() -> None:
         async with house(tmp_path) as here:

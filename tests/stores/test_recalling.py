@@ -111,6 +111,32 @@ async def test_outputs_are_found_by_content_cited_by_turn_and_cut_to_the_place(s
     assert not any(passage.tool for passage in await store.recall(replace(query, spoken=True)))
 
 
+async def test_neighbours_and_turns_are_those_of_the_thread_whatever_others_say_meanwhile(store: SqlStore) -> None:
+    mine, other = await new_thread(store), await new_thread(store)
+    for number in range(12):
+        asked = "Which pet did you adopt?" if number == 4 else f"Page {number}, please."
+        await store.append(mine.id, [user(asked)])
+        await store.append(other.id, [user(f"Ledger {number} is settled.")])
+        answer = "A golden retriever!" if number == 4 else f"Here it is, {number}."
+        await store.append(mine.id, [says("assistant", answer)])
+    query = RecallQuery("pet adopted", "default", thread=mine.id, limit=4)
+    found = {passage.text: passage.turn for passage in await store.recall(query)}
+    assert found["A golden retriever!"] == found["Which pet did you adopt?"] == 5
+    assert not any("Ledger" in text for text in found)
+    await store.append(mine.id, [user("And the adopted pet is well?")])
+    later = {passage.text: passage.turn for passage in await store.recall(query)}
+    assert later["And the adopted pet is well?"] == 13, "what came since is counted too"
+    assert later["Which pet did you adopt?"] == 5
+
+
+async def test_of_a_long_message_the_telling_words_are_looked_up(store: SqlStore) -> None:
+    filler = [user(f"The report of department {number} was discussed at length.") for number in range(90)]
+    thread = await new_thread(store, user("The zebra crossing at Quayside floods."), *filler)
+    asked = "discussed department report length " * 8 + "about anything whatsoever concerning Quayside zebra floods"
+    found = await recalled(store, asked + " and many furthermore unrelated considerations", thread=thread.id, limit=1)
+    assert found == ["The zebra crossing at Quayside floods."]
+
+
 async def test_results_are_found_by_the_path_their_tool_was_called_with(store: SqlStore) -> None:
     def call(call_id: str, path: str) -> NewMessage:
         function = {"name": "read_file", "arguments": f'{{"path": "{path}"}}'}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.models.conftest import local_file
 from tests.stores.conftest import (
     clock,
     elsewhere,
@@ -23,6 +24,7 @@ __all__ = [
     "clock",
     "elsewhere",
     "kind",
+    "local_file",
     "new_url",
     "own_server",
     "postgres",

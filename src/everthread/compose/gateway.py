@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from everthread.compose.engines import EngineChoice
 from everthread.compose.local_upstream import with_local
 from everthread.compose.models import auxiliary_model, closing_of, summarizer_for
 from everthread.compose.native import native_app
-from everthread.compose.stores import open_store, store_url
+from everthread.compose.stores import open_store, store_file, store_url
 from everthread.config import Config, load_config
 from everthread.core.exchange import Api, StreamingModel
 from everthread.core.summary import Summarizer
@@ -67,18 +67,20 @@ async def open_gateway(
     settings = config or load_config()
     options = settings.gateway
     known = list(upstreams) if upstreams is not None else upstreams_of(settings, mode)
+    alone = _never
     async with AsyncExitStack() as stack:
         known = await with_local(known, settings, stack)
         if store is None:
             store = await asyncio.to_thread(open_store, store_url(settings))
             stack.push_async_callback(store.close)
+            alone = _alone(store_url(settings), stack)
         address = host or options.host
         if authenticator is None:
             access = open_access(auth or options.auth, store, known, address)
             authenticator = await stack.enter_async_context(access)
         metrics = Metrics()
         models = await stack.enter_async_context(AsyncExitStack())  # closed after who asks them
-        manager = _manager(settings, store, known, models, Teller(metrics))
+        manager = _manager(settings, store, known, models, Teller(metrics), alone=alone)
         stack.push_async_callback(manager.close)
         limits = Limits(**options.limits.model_dump())
         proxy = Proxy(
@@ -141,9 +143,26 @@ def _key(name: str | None) -> str | None:
     return key
 
 
+def _alone(url: str, stack: AsyncExitStack) -> Callable[[], bool]:
+    """Whether no other gateway is on the store; of a server nobody knows."""
+    from everthread.gateway.alone import Alone
+
+    file = store_file(url)
+    if file is None:
+        return _never
+    made = Alone(file)
+    stack.callback(made.close)
+    return made
+
+
+def _never() -> bool:
+    return False
+
+
 def _manager(
-    config: Config, store: Store, upstreams: Sequence[Upstream], stack: AsyncExitStack, listener: Listener
-) -> ProxyManager:
+    config: Config, store: Store, upstreams: Sequence[Upstream], stack: AsyncExitStack, listener: Listener,
+    *, alone: Callable[[], bool],
+) -> ProxyManager:  # fmt: skip
     from everthread.gateway.managing import ProxyManager
     from everthread.gateway.setup import ManagerSetup
 
@@ -165,7 +184,7 @@ def _manager(
     return ProxyManager(
         ManagerSetup(
             store, engine, f"{engine.name} {digest}", writer, window, session_options(config), listener=listener,
-            emulate_state=config.gateway.responses_state == "emulate",
+            emulate_state=config.gateway.responses_state == "emulate", alone=alone,
         )
     )  # fmt: skip
 

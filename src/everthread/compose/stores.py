@@ -40,6 +40,16 @@ def migrate_store(url: str | Path) -> tuple[str, int, int]:
     return database.location, before, schema.latest(database.dialect.name)
 
 
+def store_file(url: str | Path) -> Path | None:
+    """The file of a store that is one."""
+    text = str(url)
+    scheme = urlsplit(text).scheme
+    if scheme != "sqlite" and not isinstance(url, Path) and "://" in text:
+        return None
+    path = unquote(text.removeprefix("sqlite://").removeprefix("/")) if scheme == "sqlite" else text
+    return Path(path).expanduser()
+
+
 def _database(url: str | Path) -> Database:
     text = str(url)
     scheme = urlsplit(text).scheme
@@ -51,9 +61,9 @@ def _database(url: str | Path) -> Database:
                 f"a store on PostgreSQL needs a driver that is not here ({error}): pip install everthread[postgres]"
             ) from error
         return PostgresDatabase(text)
-    if scheme == "sqlite" or isinstance(url, Path) or "://" not in text:
+    file = store_file(url)
+    if file is not None:
         from everthread.stores.sqlite import SqliteDatabase
 
-        path = unquote(text.removeprefix("sqlite://").removeprefix("/")) if scheme == "sqlite" else text
-        return SqliteDatabase(Path(path).expanduser())
+        return SqliteDatabase(file)
     raise ConfigError(f"store url {text!r} is none of sqlite:///path, postgresql://user@host/database or a file")

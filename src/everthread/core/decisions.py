@@ -27,6 +27,8 @@ WORDS, CHARACTERS = 2.0, 1.0
 """So many words must be shared for two texts to be about the same; less where a word is two characters."""
 SOME, MUCH = 0.37, 0.6
 """So much of what a decision was about must come up again: where words say that something changed, or none do."""
+CLOSE = 0.7
+"""Of the decisions a statement may take back, those count that share nearly as much with it as the closest does."""
 _GOES_ON = (";", "；", ":", "：")
 
 
@@ -150,8 +152,10 @@ def taken_back(later: Decision, earlier: Sequence[str]) -> list[int]:
 
     Those that speak of the same as it does: the less outright it says that something changed, the more of it. Where
     none shares more than a word with an outright retraction, it means the one that shares most, the last of those.
+    Where one shares clearly more than the others, it means that one: the others were settled in similar words, about
+    something else.
     """
-    found = []
+    found: dict[int, float] = {}
     best, most = -1, 0.0
     said = subject(later.text)
     for place, text in enumerate(earlier):
@@ -160,12 +164,13 @@ def taken_back(later: Decision, earlier: Sequence[str]) -> list[int]:
         if same <= 0 or text in later.text or later.text in text:
             continue
         if _means(later, own, same):
-            found.append(place)
+            found[place] = same
         elif same >= most:
             best, most = place, same
     if not found and later.retracts and most >= 1:
-        found.append(best)
-    return found
+        return [best]
+    closest = max(found.values(), default=0.0)
+    return [place for place, same in found.items() if same >= CLOSE * closest]
 
 
 def _means(later: Decision, own: frozenset[str], same: float) -> bool:

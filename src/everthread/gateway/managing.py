@@ -82,6 +82,8 @@ class ProxyManager:
             return Outgoing(incoming.raw)
         whole = await self._responses.expanded(incoming) if self._emulates(incoming) else None
         turn = await self._read(whole or incoming)
+        if not len(turn.history):
+            return Outgoing(incoming.raw)  # nothing was said: there is no thread it could belong to
         turn.expanded = whole is not None
         self._turns.add(incoming, turn)
         self._recorder.begin(turn)
@@ -108,6 +110,8 @@ class ProxyManager:
         turn = self._turns.get(incoming)
         if turn is None:
             return sent.told
+        if turn.record is None and (turn.place.explicit or self.setup.alone()):
+            return sent.told  # an answer that is quicker than the store does not wait for it
         place = await self._recorder.request(turn)
         others = {name: value for name, value in sent.told.items() if name != THREAD}
         return {THREAD: place.thread, **others} if turn.kept else others

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from everthread.gateway.telemetry import Telemetry
 
 _LOG = logging.getLogger("everthread.gateway")
+_MODELS = "/v1/models/"
 
 
 class Proxy:
@@ -95,7 +96,7 @@ class Proxy:
             await _while_there(self._pass(call, raw, _model(body), writer), receive)
         else:
             upload = Upload(receive, call, self.limits.body_seconds)
-            await _while_there(self._pass(call, upload, None, writer), receive, upload.done)
+            await _while_there(self._pass(call, upload, _model_in(call.path), writer), receive, upload.done)
 
     async def _converse(self, call: Call, raw: bytes, writer: Writer) -> None:
         api = call.conversation
@@ -162,6 +163,11 @@ async def _while_there(
     if left and (doing.cancelled() or doing.exception()):
         raise ClientGone
     doing.result()
+
+
+def _model_in(path: str) -> str | None:
+    """The model a path asks about: who has it knows."""
+    return path.removeprefix(_MODELS) or None if path.startswith(_MODELS) else None
 
 
 def _model(body: bytes | None) -> str | None:

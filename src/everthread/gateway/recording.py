@@ -19,7 +19,7 @@ from everthread.gateway.turns import Turn
 from everthread.session.events import Listener
 
 DELAY = 0.02
-"""Seconds until a request is stored that is not answered yet: then there is time to."""
+"""Seconds until a request is stored that is not answered yet: an answer that is quicker does not wait for it."""
 
 
 class Recorder:

@@ -34,6 +34,8 @@ class ManagerSetup:
     """Set marks for Claude clients that set none."""
     emulate_state: bool = False
     """Resolve `previous_response_id` here, for upstreams that keep no state."""
+    alone: Callable[[], bool] = lambda: False
+    """Whether nobody else goes on from this store's threads; else a client is told its thread once that is stored."""
     listener: Listener = _unheard
     clock: Callable[[], float] = time.monotonic
     """Seconds that only grow."""

@@ -1,10 +1,11 @@
-"""What has left view, made into vectors while the conversation goes on."""
+"""What has left view, made into vectors while the conversation goes on. Secrets are taken out before."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
 
+from everthread.core.redaction import redact
 from everthread.core.vectors import Vector
 from everthread.errors import EverthreadError
 from everthread.session.events import Notice
@@ -30,11 +31,6 @@ class Embedding:
         if self._live.setup.embedder is not None and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._run())
 
-    async def settled(self) -> None:
-        """Wait for what is under way."""
-        if self._task is not None:
-            await asyncio.wait({self._task})
-
     async def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
@@ -47,7 +43,7 @@ class Embedding:
         if embedder is None or not text.strip():
             return None
         try:
-            (packed,) = await embedder.embed([text])
+            (packed,) = await embedder.embed([redact(text)])
         except EverthreadError as error:
             self._tell(error)
             return None
@@ -65,7 +61,7 @@ class Embedding:
                 )
                 if not pieces:
                     break
-                made = await embedder.embed([text for _, text in pieces])
+                made = await embedder.embed([redact(text) for _, text in pieces])
                 keys = [key for key, _ in pieces]
                 await live.setup.store.put_vectors(embedder.name, list(zip(keys, made, strict=True)))
         except EverthreadError as error:

@@ -139,7 +139,7 @@ class StoreLookup:
                 return Found(tuple(found), at)
 
     async def _closest(self, query: SearchQuery) -> Found:
-        """What holds the most telling of the words, where nothing holds all: questions are not worded as answers are."""
+        """What holds the most telling of the words, where nothing holds all: answers are worded unlike questions."""
         asked = RecallQuery(query.text, self.tenant, query.thread, limit=MOST, least=CLOSE, chars=EXCERPT)
         places = [
             Excerpt(

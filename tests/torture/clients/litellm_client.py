@@ -16,7 +16,8 @@ def main() -> None:
     litellm.telemetry = False
     address = job["url"] if job["api"] == "anthropic" else f"{job['url']}/v1"
     known: dict[str, Any] = {"model": f"{FAMILY[job['api']]}/{job['model']}", "api_base": address, "api_key": "any"}
-    known["max_tokens"] = 500  # else it asks for as much as the real model can say, which is more than the whole window
+    # Without a cap it asks for as much as the real model can say, which is more than the whole window.
+    known["max_tokens"] = job.get("most", 500)
     history = [{"role": "system", "content": job["system"]}]
     answers = []
     for number, text in enumerate(job["says"]):

@@ -25,7 +25,8 @@ def main() -> None:
     else:
         kind = OpenAIResponsesModel if job["api"] == "openai_responses" else OpenAIChatModel
         model = kind(job["model"], provider=OpenAIProvider(base_url=f"{job['url']}/v1", api_key="any"))
-    agent: Any = Agent(model, instructions=job["system"], tools=[look_up])
+    # Without a cap it asks for as much as the real model can say, which is more than the whole window.
+    agent: Any = Agent(model, instructions=job["system"], tools=[look_up], model_settings={"max_tokens": 500})
     history: Any = None
     answers = []
     for text in job["says"]:

@@ -24,7 +24,7 @@ SCHEMA = given.schema(
     {
         "query": {
             "type": "string",
-            "description": 'Words; "a phrase"; prefix*; identifiers as typed. Without all of them the closest are given.',
+            "description": 'Words; "a phrase"; prefix*; identifiers as typed. Where none has all: the closest.',
         },
         "path": {"type": "string", "description": "Only calls that name this file or folder, and their results."},
         "id": {"type": "string", "description": "message:123 or output:0123456789abcdef, from an earlier answer."},

@@ -120,7 +120,8 @@ def _twins(rng: random.Random, thing: str, depth: float, _number: int) -> Canary
 
 
 def _superseded(rng: random.Random, thing: str, depth: float, number: int) -> Canary:
-    done, question, choices = _DECISIONS[number % len(_DECISIONS)]
+    # Two in a row are worded alike and about different things: neither takes back the other.
+    done, question, choices = _DECISIONS[number // 2 % len(_DECISIONS)]
     old, new = rng.sample(choices, 2)
     before = _said(f"We decided that the {thing} {done.format(old)}, because it is simplest.", "Good.")
     revised = rng.choice(_REVISED).format(thing=thing, old=old, new=done.format(new))

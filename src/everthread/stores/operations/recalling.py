@@ -78,6 +78,9 @@ def _by_nearness(tx: Tx, scope: Match, query: RecallQuery, wanted: Vector) -> Ar
     near = dict(vectors.near(tx, query, wanted, CONTENDERS))
     pieces = with_neighbours(tx, scope, list(near))
     scores = shared_scores(pieces, near)
+    nearest = next((piece for piece in near if piece in scores), None)
+    if nearest is not None:  # no neighbours are worth more than the nearest itself
+        scores[nearest] = max(scores.values())
     first = list(islice(ranked(pieces, scores, query), max(query.limit, DECIDING)))
     share = query.least / query.similarity if query.similarity > 0 else 1.0
     return Arm(first, scores, {piece.id: min(1.0, share * near.get(piece.id, 0.0)) for piece in first})
