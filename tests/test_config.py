@@ -32,7 +32,7 @@ def test_defaults_are_those_of_the_contract() -> None:
         "prompt_caching": {"cache_ttl": "5m"},
         "tool_output": {"result_chars": 100_000, "turn_chars": 200_000, "preview_chars": 1500, "per_tool": {}},
         "agent": {"max_rounds": 90, "parallel": 4, "instructions_chars": 20_000},
-        "recall": {"enabled": True, "scope": "thread", "max_tokens": 800, "closeness": 0.5},
+        "recall": {"enabled": True, "scope": "thread", "max_tokens": 800, "closeness": 0.5, "embeddings": None},
         "store": {"url": None},
         "gateway": {
             "host": "127.0.0.1", "port": 8484, "auth": "none", "mode": "managed", "include_usage": True,

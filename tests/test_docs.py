@@ -8,10 +8,12 @@ to `everthread` must be options that it has.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import re
 import shlex
+import shutil
 import tempfile
 import tomllib
 from collections import Counter
@@ -19,12 +21,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
-import typer.main
 
 from everthread.agent.approval import parse_rules
-from everthread.cli import app
+from everthread.cli.loading import COMMANDS, load
 from everthread.compose import open_store
 from everthread.config import Config, parse_config
 from tests.cli.conftest import environment, zygote
@@ -35,8 +35,7 @@ __all__ = ["zygote"]
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-EVERTHREAD: Any = typer.main.get_command(app)
-BEGINNING = 150
+BEGINNING = 100
 """Messages of the long session."""
 
 NOT_RUN = {
@@ -138,9 +137,17 @@ def test_examples_run(code: str, run: Run) -> None:
     run(script=code)
 
 
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("store") / "everthread.db"
+    asyncio.run(open_store(path).close())
+    return path
+
+
 @pytest.mark.parametrize("command", sorted({command for page in PAGES for command in indented(page)}))
-def test_commands_run(command: str, run: Run, tmp_path: Path) -> None:
-    asyncio.run(open_store(tmp_path / "home" / "everthread.db").close())  # a reader of the pages has a store by then
+def test_commands_run(command: str, run: Run, empty_store: Path, tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    shutil.copy(empty_store, tmp_path / "home")  # a reader of the pages has a store by then
     run(*shlex.split(command)[1:])
 
 
@@ -185,33 +192,39 @@ def test_shell_commands_exist_and_have_a_reason() -> None:
             )
 
 
+@functools.cache
+def command_of(*names: str) -> Any:
+    """The command of these names; None where there is none."""
+    if len(names) == 1:
+        return load(names[0]) if names[0] in COMMANDS else None
+    return getattr(command_of(*names[:-1]), "commands", {}).get(names[-1])
+
+
 def parsed(words: list[str], where: str) -> None:
     """`everthread` takes these words. Nothing is run."""
-    command, name = EVERTHREAD, "everthread"
-    while isinstance(command, click.Group) or hasattr(command, "commands"):
-        if not words or words[0].startswith("-"):
-            return
-        name = words[0]
-        assert name in command.commands, f"{where}: there is no command {name}"
-        command, words = command.commands[name], words[1:]
+    count = next(count for count in (3, 2, 1, 0) if count == 0 or command_of(*words[:count]) is not None)
+    command: Any = command_of(*words[:count]) if count else None
+    rest = words[count:]
+    whole = command is not None and (not hasattr(command, "commands") or not rest or rest[0].startswith("-"))
+    assert whole, f"{where}: there is no command everthread {' '.join(words)}"
     try:
-        command.make_context(name, [*words])
+        command.make_context(" ".join(words[:count]), rest)
     except Exception as error:  # noqa: BLE001 - typer has click's classes under names of its own
-        pytest.fail(f"{where}: everthread … {name} {' '.join(words)}: {error}")
+        pytest.fail(f"{where}: everthread {' '.join(words)}: {error}")
 
 
 def test_commands_that_are_spoken_of_exist() -> None:
     for page in PAGES:
         for span in spans(page):
-            if not span.startswith("everthread "):
-                continue
-            command = EVERTHREAD
-            for word in span.split()[1:]:
-                if not hasattr(command, "commands") or not re.fullmatch(r"[a-z|\\]+", word):
+            names: tuple[str, ...] = ()
+            for word in span.replace("\\|", "|").split()[1:] if span.startswith("everthread ") else ():
+                if names and not hasattr(command_of(*names), "commands"):
                     break
-                for name in word.replace("\\", "").split("|"):
-                    assert name in command.commands, f"{named(page)}: there is no `{span}`"
-                command = command.commands[name]
+                if re.fullmatch(r"[a-z|]+", word) is None:
+                    break
+                for name in word.split("|"):
+                    assert command_of(*names, name) is not None, f"{named(page)}: there is no `{span}`"
+                names = (*names, word.split("|")[0])
 
 
 def test_settings_that_are_spoken_of_exist() -> None:
@@ -273,4 +286,4 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_every_page_is_in_the_index(folder: str) -> None:
     index = ROOT / folder / "README.md"
     linked = {(index.parent / link.partition("#")[0]).resolve() for link in links(index)}
-    assert {page for page in index.parent.glob("*.md")} - {index} <= linked
+    assert set(index.parent.glob("*.md")) - {index} <= linked

@@ -126,7 +126,8 @@ function = {"name": "terminal", "arguments": json.dumps({"command": command})}
 calls = [{"id": "../../c", "type": "function", "function": function}]
 model = ScriptedModel([Reply({"role": "assistant", "content": None, "tool_calls": calls}, "tool_calls"), "done"])
 async def work():
-    config = parse_config("model: {api_key_env: MY_LLM}")
+    upstream = "{name: lab, url: 'http://lab.example', api_key_env: UPSTREAM}"
+    config = parse_config(f"{{model: {{api_key_env: MY_LLM}}, gateway: {{upstreams: [{upstream}]}}}}")
     async with await open_agent(config, model=model, workspace=sys.argv[1], yes=True) as agent:
         await agent.send("Read the environment.")
         print([message["content"] for message in agent.conversation.messages if message["role"] == "tool"])
@@ -141,7 +142,7 @@ def test_a_command_cannot_read_the_keys_of_the_agent_that_runs_it(tmp_path: Path
     (tmp_path / "work").mkdir()
     environment = {
         "PATH": os.environ["PATH"], "EVERTHREAD_HOME": str(tmp_path / "home"), "OPENAI_API_KEY": "sk-swordfish-1",
-        "MY_LLM": "swordfish-2-correct", "HARMLESS": "plain",
+        "MY_LLM": "swordfish-2-correct", "UPSTREAM": "swordfish-4-horse", "HARMLESS": "plain",
     }  # fmt: skip
     program = [sys.executable, "-c", READS_ITS_PARENT, str(tmp_path / "work")]
     done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)

@@ -74,6 +74,13 @@ def test_first_oversized_results_are_stored_largest_first_and_no_more_than_neede
     assert found.messages[65]["content"] == both.messages[65]["content"] == small
 
 
+def test_a_looked_up_answer_is_not_stored_to_be_looked_up_again() -> None:
+    looked: list[Any] = group("late", "x" * 8_000, "y" * 8_000)
+    looked[0]["tool_calls"][0]["function"]["name"] = "recall"
+    found = down([*HEAD, *STEPS, *looked], room(tail=500, limit=3_000))
+    assert [item.text[0] for item in found.to_store] == ["y"]
+
+
 def test_results_in_blocks_are_stored_too() -> None:
     use = {"role": "assistant", "content": [{"type": "tool_use", "id": i, "name": "f", "input": {}} for i in "ab"]}
     blocks = [{"type": "tool_result", "tool_use_id": i, "content": [{"type": "text", "text": i * 9_000}]} for i in "ab"]

@@ -324,3 +324,8 @@ def test_real_transcripts_are_pruned_soundly(name: str) -> None:
         check(messages, pruned, 2, end)
         assert prune(pruned.messages, start=2, protect_from=end).savings == ()
         assert not any(found.text == CLEARED for message in pruned.messages for found in results_of(message))
+
+
+def test_of_an_old_lookup_the_line_with_its_ids_stays() -> None:
+    pruned = whole(made(name="recall", query="port"), result(content="recall 'port': 1 found: message:7\n\n" + OLD))
+    assert pruned.messages[1] == result(content="recall 'port': 1 found: message:7")

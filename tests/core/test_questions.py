@@ -26,7 +26,7 @@ def at(year: int, month: int, day: int) -> float:
         ("paint", "painting"), ("painted", "paints"), ("went", "go"), ("go", "went"), ("planning", "plan"),
         ("plan", "planned"), ("cities", "city"), ("city", "cities"), ("adopt", "adoption"), ("making", "made"),
         ("children", "child"), ("move", "moving"), ("moving", "moved"), ("classes", "class"), ("class", "classes"),
-        ("migration", "migrate"), ("deploy", "deployment"), ("quickly", "quick"),
+        ("migration", "migrate"), ("deploy", "deployment"), ("quickly", "quick"), ("studied", "study"),
     ],
 )  # fmt: skip
 def test_a_word_is_looked_for_in_its_other_forms(asked: str, said: str) -> None:

@@ -42,7 +42,8 @@ def test_both_forms_are_read_and_what_has_no_name_stays() -> None:
     card = card_of(anthropic)
     assert (name_of(anthropic), card.name, len(card.about), card.about[-1]) == ("a", "a", LINE, "…")
     assert {"zip", "code"} <= card.words
-    odd: list[dict[str, Any]] = [{"type": "web_search"}, {"name": 3, "description": 4, "input_schema": {"properties": []}}, tool("b", None)]
+    nameless = {"name": 3, "description": 4, "input_schema": {"properties": []}}
+    odd: list[dict[str, Any]] = [{"type": "web_search"}, nameless, tool("b", None)]
     cards = [card_of(each, 50) for each in odd]
     assert [card.name for card in cards] == ["", "", "b"]
     assert left_out(cards, room=0, used=(), wanted="") == ("b",)

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from everthread.compose.embeddings import embedder_of
+from everthread.config import parse_config
 from everthread.core.exchange import Request
+from everthread.errors import ConfigError
 from everthread.models.embeddings import EndpointEmbedder
 from everthread.session.conversation import Conversation
 from everthread.session.events import Notice, Recalled
@@ -75,3 +78,23 @@ def test_what_left_view_is_found_by_its_meaning_and_a_failing_server_is_told_onc
 
     with embedding_server() as served:
         run(talk())
+
+
+def test_who_makes_vectors_is_configured_and_nobody_does_by_default() -> None:
+    pytest.importorskip("numpy")
+
+    def made(options: str) -> str | None:
+        embedder = embedder_of(parse_config(f"recall: {options}"))
+        return None if embedder is None else embedder.name
+
+    assert made("{}") is None
+    assert made("{enabled: false, embeddings: {model: local}}") is None
+    assert made("{embeddings: {model: local}}") == "wordllama/l2_supercat_256"
+    assert made("{embeddings: {model: e5, base_url: http://127.0.0.1:9/v1}}") == "e5"
+    for wrong in (
+        "{model: e5}",
+        "{model: local, base_url: http://127.0.0.1:9/v1}",
+        "{base_url: http://127.0.0.1:9/v1}",
+    ):
+        with pytest.raises(ConfigError, match=r"recall\.embeddings"):
+            made(f"{{embeddings: {wrong}}}")

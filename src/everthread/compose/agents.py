@@ -128,6 +128,12 @@ async def _tenant(store: Store, resume: str | None, session: NewSession | None) 
 
 
 def _key_names(config: Config) -> list[str]:
-    """The environment variables the configuration names for keys."""
-    named = (config.model.api_key_env, config.auxiliary.compression.api_key_env)
-    return [name for name in named if name]
+    """The environment variables the configuration names for keys and secrets, in whichever section."""
+    found, values = [], [config.model_dump()]
+    for value in values:  # it grows while it is read
+        if isinstance(value, dict):
+            found += [name for key, name in value.items() if str(key).endswith("_env") and isinstance(name, str)]
+            values += value.values()
+        elif isinstance(value, list | tuple):
+            values += value
+    return found

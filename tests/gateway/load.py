@@ -1,0 +1,312 @@
+"""Many clients at once before a provider with faults, and what must be true of provider, clients and store after it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import anthropic
+import httpx2
+import openai
+
+from everthread.core.exchange import Api, Request
+from everthread.core.messages import text_of
+from everthread.core.usage import CanonicalUsage
+from everthread.lab.faults import ANSWERED, FaultPlan, Kind
+from everthread.lab.log import Record
+from everthread.lab.provider import ServedModel
+from everthread.stores.base import Store
+
+APIS: tuple[Api, ...] = ("openai_chat", "openai_responses", "anthropic")
+NAMES: dict[Api, str] = {"openai_chat": "gpt-4o", "openai_responses": "gpt-5", "anthropic": "claude-sonnet-5"}
+FILLER = "the ledger of the northern branch was settled and every entry was compared twice with its receipt. "
+RATES: dict[Kind, float] = {
+    "rate_limit": 0.03,
+    "server_error": 0.03,
+    "overloaded": 0.02,
+    "overflow": 0.02,
+    "stream_overflow": 0.02,
+    "payload_too_large": 0.01,
+    "hang": 0.02,
+    "delay": 0.02,
+    "slow": 0.03,
+    "reset": 0.04,
+    "truncated": 0.04,
+    "empty": 0.02,
+    "stream_error": 0.02,
+    "no_usage": 0.02,
+}
+MARK = re.compile(r"\[c\d+-\d+\]")
+ENDS = {"stop", "end_turn", "completed"}
+
+
+def models(window: int) -> list[ServedModel]:
+    return [ServedModel(name, window, shows="max_model_len") for name in NAMES.values()]
+
+
+def plan(seed: int) -> FaultPlan:
+    return FaultPlan(RATES, seed, seconds=0.02)
+
+
+class Numbered:
+    """No answer is said twice: each tells its number, and the mark of what was said last."""
+
+    def __init__(self) -> None:
+        self.said = 0
+
+    def __call__(self, request: Request) -> str:
+        self.said += 1
+        return f"Answer {self.said} to {mark_of(request)}. It is entered in the book of the branch, on its own line."
+
+
+def mark_of(request: Request) -> str:
+    found = MARK.findall(text_of(request.messages[-1]))
+    return str(found[-1]) if found else "nobody"
+
+
+class FailedError(Exception):
+    """An attempt that gave no whole answer; whose words they are is in `problem`, where it is not the provider's."""
+
+    def __init__(self, kind: str, problem: str = "") -> None:
+        super().__init__(kind, problem)
+        self.kind = kind
+        self.problem = problem
+
+
+@dataclass
+class Talker:
+    """One client: it sends its whole history each time, and again until there is a whole answer."""
+
+    number: int
+    urls: Callable[[], str]
+    """Where to, asked for each attempt."""
+    sdk: Sdk
+    stream: bool
+    words: int = 14
+    history: list[dict[str, str]] = field(default_factory=list)
+    failures: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def api(self) -> Api:
+        return APIS[self.number % len(APIS)]
+
+    async def turn(self) -> None:
+        mark = f"[c{self.number}-{len(self.history) // 2}]"
+        self.history.append({"role": "user", "content": f"{FILLER * self.words}{mark}"})
+        for attempt in range(200):
+            try:
+                answer = await self.sdk.ask(self.urls(), self.api, self.history, stream=self.stream)
+            except FailedError as failed:
+                self.failures[failed.kind] += 1
+                if failed.problem:
+                    self.problems.append(f"{mark}: {failed.problem}")
+                await asyncio.sleep(min(0.01 * (attempt + 1), 0.5))
+            else:
+                self.history.append({"role": "assistant", "content": answer})
+                return
+        raise AssertionError(f"{mark} was never answered: {dict(self.failures)} {self.problems}")
+
+    async def talk(self, turns: int, pause: float, seed: int) -> None:
+        chance = random.Random(f"{seed} {self.number}")  # noqa: S311 - chance, not secrecy
+        for _ in range(turns):
+            await asyncio.sleep(chance.uniform(0, 2 * pause))
+            await self.turn()
+
+
+class Sdk:
+    """The official clients, which many talkers share."""
+
+    def __init__(self, timeout: float = 60) -> None:
+        self._gpts: dict[str, openai.AsyncOpenAI] = {}
+        self._claudes: dict[str, anthropic.AsyncAnthropic] = {}
+        self._timeout = timeout
+
+    async def close(self) -> None:
+        for gpt in self._gpts.values():
+            await gpt.close()
+        for claude in self._claudes.values():
+            await claude.close()
+
+    async def ask(self, url: str, api: Api, history: list[dict[str, str]], *, stream: bool) -> str:
+        """A whole answer, else `FailedError`."""
+        asking = {
+            "openai_chat": self._chat, "openai_responses": self._responses, "anthropic": self._messages,
+        }[api]  # fmt: skip
+        try:
+            text, end = await asking(url, NAMES[api], list(history), stream=stream)
+        except (openai.APIStatusError, anthropic.APIStatusError) as error:
+            theirs = error.response.headers.get("request-id") == "req_lab"
+            ours = error.status_code == 502 and "upstream" in str(error.body)
+            problem = "" if theirs or ours else f"{error.status_code} {error.body}"
+            raise FailedError(str(error.status_code), problem) from error
+        except (openai.APIError, anthropic.APIError, httpx2.HTTPError) as error:
+            raise FailedError(type(error).__name__) from error
+        except (ValueError, LookupError, TypeError) as error:  # JSON that breaks off, an answer that says nothing
+            raise FailedError("unreadable") from error
+        if end not in ENDS or not text:
+            raise FailedError("cut")
+        return text
+
+    async def _chat(self, url: str, model: str, history: Any, *, stream: bool) -> tuple[str, str | None]:
+        create: Any = self._gpt(url).chat.completions.create
+        if not stream:
+            choice = (await create(model=model, messages=history)).choices[0]
+            return choice.message.content or "", choice.finish_reason
+        text, end = "", None
+        async with await create(model=model, messages=history, stream=True) as chunks:
+            async for choice in (choice async for chunk in chunks for choice in chunk.choices):
+                text += choice.delta.content or ""
+                end = choice.finish_reason or end
+        return text, end
+
+    async def _responses(self, url: str, model: str, history: Any, *, stream: bool) -> tuple[str, str | None]:
+        create: Any = self._gpt(url).responses.create
+        if not stream:
+            answer = await create(model=model, input=history)
+            return answer.output_text, answer.status
+        text, end = "", None
+        async with await create(model=model, input=history, stream=True) as events:
+            async for event in events:
+                if event.type == "response.completed":
+                    text, end = event.response.output_text, event.response.status
+        return text, end
+
+    async def _messages(self, url: str, model: str, history: Any, *, stream: bool) -> tuple[str, str | None]:
+        create: Any = self._claude(url).messages.create
+        if not stream:
+            answer = await create(model=model, messages=history, max_tokens=200)
+            return answer.content[0].text, answer.stop_reason
+        text, end = "", None
+        async with await create(model=model, messages=history, max_tokens=200, stream=True) as events:
+            async for event in events:
+                if event.type == "content_block_delta":
+                    text += event.delta.text
+                elif event.type == "message_delta":
+                    end = event.delta.stop_reason
+        return text, end
+
+    def _gpt(self, url: str) -> openai.AsyncOpenAI:
+        if url not in self._gpts:
+            self._gpts[url] = openai.AsyncOpenAI(
+                base_url=f"{url}/v1", api_key="any", max_retries=0, timeout=self._timeout
+            )
+        return self._gpts[url]
+
+    def _claude(self, url: str) -> anthropic.AsyncAnthropic:
+        if url not in self._claudes:
+            self._claudes[url] = anthropic.AsyncAnthropic(
+                base_url=url, api_key="any", max_retries=0, timeout=self._timeout
+            )
+        return self._claudes[url]
+
+
+# What must be true afterwards
+
+
+def failed_open(metrics: str) -> list[str]:
+    """Decisions that failed. A header that could not be told in time (`tells`) is none: it depends on the machine."""
+    lines = [line for line in metrics.splitlines() if line.startswith("everthread_failed_open_total{")]
+    return [line for line in lines if 'step="tells"' not in line]
+
+
+def whole(record: Record) -> bool:
+    """Whether the provider said all it had to say."""
+    said = record.status == 200 and not record.error and "gone" not in record.events
+    return said and (not record.fault or record.fault in ANSWERED)
+
+
+def wrong_requests(log: Iterable[Record]) -> list[tuple[int, str]]:
+    """What the provider refused, and no fault told it to."""
+    return [(record.number, record.error) for record in log if record.error and not record.fault]
+
+
+def foreign_answers(log: Iterable[Record], talkers: Iterable[Talker]) -> list[str]:
+    """What a client holds for an answer and was never said to it."""
+    said = {
+        (mark_of(record.request), text_of(record.reply.message)) for record in log if record.request and record.reply
+    }
+    return [
+        answer["content"]
+        for talker in talkers
+        for asked, answer in zip(talker.history[::2], talker.history[1::2], strict=True)
+        if (MARK.findall(asked["content"])[-1], answer["content"]) not in said
+    ]
+
+
+Said = list[tuple[str, str]]
+Threads = dict[str, Said]
+
+
+async def histories(store: Store) -> Threads:
+    """What the store has, by thread."""
+    found: Threads = {}
+    while rows := await store.list_threads(limit=100, offset=len(found)):
+        for row in rows:
+            stored = await store.history(row.first.id)
+            found[row.first.thread] = [(item.body["role"], text_of(item.body)) for item in stored]
+    return found
+
+
+async def problems(
+    store: Store, log: Sequence[Record], talkers: Sequence[Talker], *, ends: bool = False, lost: int = 0
+) -> dict[str, list[Any]]:
+    """What is wrong, by kind; `ends`: answers that no client got may be in the store, at the end of a thread each;
+    `lost`: of so many calls the usage may be missing, because who would have stored it was killed."""
+    threads = await histories(store)
+    found: dict[str, list[Any]] = {
+        "wrong requests": [*wrong_requests(log)],
+        "answers of others": [*foreign_answers(log, talkers)],
+        "errors of ours": [problem for talker in talkers for problem in talker.problems],
+        "histories": _differing(threads, talkers, ends=ends),
+        "usage": await _usage(store, threads, log, lost),
+        "store": list((await store.check()).problems),
+    }
+    return {kind: some for kind, some in found.items() if some}
+
+
+async def compactions(store: Store) -> int:
+    return sum([len(await store.compactions(thread)) for thread in await histories(store)])
+
+
+def _differing(threads: Threads, talkers: Iterable[Talker], *, ends: bool) -> list[Any]:
+    """Clients of which the store has not each message once, in one thread."""
+    by_client: dict[str, list[Said]] = {}
+    for history in threads.values():
+        by_client.setdefault(MARK.findall(history[0][1])[-1], []).append(history)
+    differing: list[Any] = []
+    for talker in talkers:
+        wanted = [(message["role"], message["content"]) for message in talker.history]
+        stored = by_client.pop(f"[c{talker.number}-0]", [])
+        others = [history for history in stored if history != wanted]
+        if ends:
+            others = [history for history in others if history[:-1] != wanted[: len(history) - 1]]
+        if others or stored.count(wanted) != 1:
+            differing.append((talker.number, talker.api, len(wanted), [_shown(history) for history in stored]))
+    return [*differing, *by_client.items()]
+
+
+def _shown(history: Said) -> list[str]:
+    return [f"{role} {''.join(MARK.findall(text)[-1:])}" for role, text in history]
+
+
+async def _usage(store: Store, threads: Threads, log: Sequence[Record], lost: int) -> list[Any]:
+    """Calls that are in the provider's log or in the store only. What broke off was used as far as it came."""
+    rows = [row for thread in threads for row in await store.usage(thread) if row.task == "main"]
+    told = Counter(_figures(row.usage) for row in rows if not row.estimated)
+    said = Counter(_figures(record.canonical_usage) for record in log if whole(record) and record.usage)
+    broken = Counter(record.prompt_tokens for record in log if not whole(record) or not record.usage)
+    surplus = Counter(sum(figures) - figures[1] for figures in (told - said).elements())
+    guessed = sum(1 for row in rows if row.estimated)
+    missing = said - told
+    wrong: list[Any] = [*(missing.items() if missing.total() > lost else ()), *(surplus - broken).items()]
+    return [*wrong, f"{guessed} estimates"] if guessed > broken.total() else wrong
+
+
+def _figures(usage: CanonicalUsage) -> tuple[int, int, int, int]:
+    return usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens

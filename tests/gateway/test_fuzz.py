@@ -1,0 +1,170 @@
+"""Whatever a client sends, no answer is a 500 of ours, and every decision about it is made."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import gzip
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from everthread.compose import open_store
+from everthread.compose.gateway import open_gateway
+from everthread.config import parse_config
+from everthread.core.exchange import Api
+from everthread.lab.provider import Provider
+from tests.gateway.clients import PATHS
+from tests.gateway.load import NAMES, models
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12)
+ANY = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)  # fmt: skip
+FIELDS = (
+    "role", "content", "type", "text", "tool_calls", "tool_call_id", "tool_use_id", "id", "name", "input", "arguments",
+    "function", "output", "call_id", "thinking", "signature", "summary", "encrypted_content", "source", "image_url",
+    "cache_control", "phase", "status",
+)  # fmt: skip
+WORDS = st.sampled_from([
+    "user", "assistant", "system", "tool", "developer", "text", "tool_use", "tool_result", "thinking", "image",
+    "message", "function_call", "function_call_output", "reasoning", "input_text", "output_text", "item_reference",
+    "call_1", "{}", "ephemeral",
+])  # fmt: skip
+PARTS = st.recursive(
+    WORDS | SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=5),
+    max_leaves=10,
+)
+CHANGES = st.lists(st.tuples(st.integers(0, 10**6), PARTS | ANY | st.just(...)), min_size=0, max_size=4)
+"""Which place of a right body becomes what; an ellipsis takes it out."""
+RIGHT: dict[Api, dict[str, Any]] = {
+    "openai_chat": {
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "text", "text": "Look"}, {"type": "text", "text": "there."}]},
+            {"role": "assistant", "content": None, "tool_calls": [
+                {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}]},
+            {"role": "tool", "tool_call_id": "call_1", "content": "A mirror."},
+            {"role": "user", "content": "And then?"},
+        ],
+        "tools": [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}],
+        "max_completion_tokens": 50, "stream": False, "stream_options": None,
+    },
+    "openai_responses": {
+        "instructions": "Be brief.",
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "Look there."}]},
+            {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "call_1", "output": "A mirror."},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "A mirror."}]},
+            {"role": "user", "content": "And then?"},
+        ],
+        "tools": [{"type": "function", "name": "look", "parameters": {"type": "object"}}],
+        "max_output_tokens": 50, "stream": False, "previous_response_id": None, "context_management": None,
+    },
+    "anthropic": {
+        "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+        "messages": [
+            {"role": "user", "content": "Look there."},
+            {"role": "assistant", "content": [
+                {"type": "text", "text": "Yes."}, {"type": "tool_use", "id": "call_1", "name": "look", "input": {}}]},
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "call_1", "content": [{"type": "text", "text": "A mirror."}]},
+                {"type": "text", "text": "And then?"}]},
+        ],
+        "tools": [{"name": "look", "input_schema": {"type": "object"}}],
+        "max_tokens": 50, "stream": False, "metadata": {"user_id": "u"},
+    },
+}  # fmt: skip
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Every container of a body with a key or an index in it."""
+    items: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [place for key, inner in items for place in [(value, key), *places(inner)]]
+
+
+def changed(api: Api, changes: list[tuple[int, Any]]) -> dict[str, Any]:
+    body = copy.deepcopy(RIGHT[api])
+    for number, value in changes:
+        known = places(body)
+        if known:
+            inside, key = known[number % len(known)]
+            if value is ...:
+                del inside[key]
+            else:
+                inside[key] = copy.deepcopy(value)
+    return body
+
+
+@asynccontextmanager
+async def running(folder: Path) -> AsyncIterator[tuple[Provider, str]]:
+    async with Provider(models(4_000)) as provider:
+        config = parse_config(
+            f"gateway: {{port: 0, responses_state: emulate, upstreams: [{{name: lab, url: '{provider.url}'}}]}}\n"
+            f"store: {{url: 'sqlite:///{folder / 'gateway.db'}'}}"
+        )
+        async with open_gateway(config) as gateway:
+            yield provider, gateway.url
+
+
+def written(body: Any, how: int) -> tuple[bytes, dict[str, str]]:
+    """A body as bytes: whole, broken off, twice encoded, or with lone surrogates."""
+    raw = json.dumps(body, ensure_ascii=how % 2 == 0).encode("utf-8", "surrogatepass")
+    if how == 2:
+        return raw[: len(raw) // 2], {}
+    if how == 3:
+        return gzip.compress(raw), {"content-encoding": "gzip"}
+    if how == 4:
+        return raw, {"content-encoding": "zstd"}
+    return raw, {}
+
+
+@settings(max_examples=3)
+@given(asked=st.lists(st.tuples(CHANGES, st.integers(0, 20)), min_size=15, max_size=15))
+def test_no_body_is_a_fault_of_the_proxy(asked: list[tuple[Any, int]], tmp_path_factory: Any) -> None:
+    """The provider's own refusals come back as they are; what is ours is below 500."""
+
+    async def run() -> None:
+        async with running(tmp_path_factory.mktemp("fuzz")) as (provider, url), httpx2.AsyncClient() as http:
+            for changes, how in asked:
+                for api, path in PATHS.items():
+                    raw, more = written({"model": NAMES[api], **changed(api, changes)}, how)
+                    headers = {"content-type": "application/json", "x-api-key": "any", **more}
+                    before = len(provider.log)
+                    answer = await http.post(f"{url}{path}", content=raw, headers=headers)
+                    if answer.headers.get("request-id") == "req_lab":
+                        assert len(provider.log) > before
+                        assert answer.status_code == provider.log[-1].status
+                    else:
+                        assert answer.status_code < 500, (changes, answer.text)
+            metrics = (await http.get(f"{url}/metrics")).text
+            assert 'failed_open_total{step="answered"' not in metrics
+
+    asyncio.run(run())
+
+
+def test_a_request_that_says_nothing_keeps_no_other_from_being_stored(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running(tmp_path) as (_, url), httpx2.AsyncClient() as http:
+            for said in ([], [{"role": "user", "content": "Hello"}]):
+                for api, path in PATHS.items():
+                    listed = "input" if api == "openai_responses" else "messages"
+                    body = {"model": NAMES[api], listed: said, "max_tokens": 50}
+                    answer = await http.post(f"{url}{path}", json=body)
+                    assert answer.status_code == (200 if said else 400), answer.text
+        store = open_store(tmp_path / "gateway.db")
+        try:
+            assert [row.messages for row in await store.list_threads()] == [2]  # the same words are one thread
+        finally:
+            await store.close()
+
+    asyncio.run(run())
