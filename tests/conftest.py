@@ -1,9 +1,36 @@
-"""Settings for the whole suite."""
+"""Settings for the whole suite, and what several folders share."""
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.cli.zygote import Zygote
 
 # No deadline: the suite never judges by wall time. The machines that run it are small, hence the modest count.
 settings.register_profile("suite", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
+
+
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Zygote]:
+    """One for all tests of a process that run the command or a script."""
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-m", "tests.cli.zygote", str(theirs.fileno())]
+    process = subprocess.Popen(
+        command,
+        pass_fds=[theirs.fileno()],
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+        cwd=Path(__file__).parents[1],
+    )
+    theirs.close()
+    yield Zygote(ours)
+    ours.close()
+    process.wait(timeout=20)

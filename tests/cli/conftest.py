@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import pty
-import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,22 +41,6 @@ def environment(home: Path, columns: int = 160) -> dict[str, str]:
         "PAGER": "cat",
         "TZ": "UTC",
     }
-
-
-@pytest.fixture(scope="session")
-def zygote() -> Iterator[Zygote]:
-    ours, theirs = socket.socketpair()
-    command = [sys.executable, "-m", "tests.cli.zygote", str(theirs.fileno())]
-    process = subprocess.Popen(
-        command,
-        pass_fds=[theirs.fileno()],
-        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
-        cwd=Path(__file__).parents[2],
-    )
-    theirs.close()
-    yield Zygote(ours)
-    ours.close()
-    process.wait(timeout=20)
 
 
 @pytest.fixture
