@@ -6,7 +6,7 @@ import os
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
-from everthread.config import AdapterOptions, TelegramSettings, WebhookSettings
+from everthread.config.gateway import AdapterOptions, TelegramSettings, WebhookSettings
 from everthread.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -1,0 +1,144 @@
+"""The configuration: one `config.yaml` in the Everthread home, every key optional.
+
+Unknown keys and values out of range are refused at load, with the key's full path, the value and what is allowed;
+nothing is clamped. Secrets come from the environment: the file names the variable (`api_key_env`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import platformdirs
+import yaml
+from pydantic import Field, ValidationError
+
+from everthread.config.conversations import (
+    AgentOptions,
+    AuxiliaryOptions,
+    CompressionOptions,
+    ContextOptions,
+    ModelOptions,
+    PromptCachingOptions,
+    RecallSettings,
+    StoreOptions,
+    ToolOutputOptions,
+)
+from everthread.config.gateway import GatewayOptions
+from everthread.config.values import Options
+from everthread.core.redaction import redact
+from everthread.errors import ConfigError
+
+__all__ = ["Config", "config_path", "home_directory", "load_config", "parse_config"]
+
+
+class Config(Options):
+    """Everything that can be configured."""
+
+    model: ModelOptions = ModelOptions()
+    context: ContextOptions = ContextOptions()
+    compression: CompressionOptions = CompressionOptions()
+    auxiliary: AuxiliaryOptions = AuxiliaryOptions()
+    prompt_caching: PromptCachingOptions = PromptCachingOptions()
+    tool_output: ToolOutputOptions = ToolOutputOptions()
+    agent: AgentOptions = AgentOptions()
+    recall: RecallSettings = RecallSettings()
+    store: StoreOptions = StoreOptions()
+    gateway: GatewayOptions = GatewayOptions()
+    engines: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="Options of single engines, by the engine's name; the engine checks them."
+    )
+
+
+def home_directory() -> Path:
+    """The Everthread home: `EVERTHREAD_HOME`, else where the platform keeps a user's data."""
+    chosen = os.environ.get("EVERTHREAD_HOME")
+    return Path(chosen).expanduser() if chosen else platformdirs.user_data_path("everthread", appauthor=False)
+
+
+def config_path() -> Path:
+    return home_directory() / "config.yaml"
+
+
+def load_config(path: str | Path | None = None) -> Config:
+    """The configuration from `path`, or from the home. No file means every default."""
+    source = Path(path) if path is not None else config_path()
+    try:
+        text = source.read_text("utf-8")
+    except FileNotFoundError:
+        if path is not None:
+            raise ConfigError(f"{source}: there is no such file") from None
+        return Config()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{source}: cannot be read: {error}") from error
+    return parse_config(text, source=str(source))
+
+
+def parse_config(text: str, *, source: str = "config.yaml") -> Config:
+    """The configuration in a YAML text; `ConfigError` names every key that is wrong."""
+    try:
+        # A subclass of SafeLoader: it builds plain values only.
+        data = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ConfigError(f"{source}: is not valid YAML: {_one_line(error)}") from error
+    if data is None:
+        return Config()
+    if not isinstance(data, dict):
+        raise ConfigError(f"{source}: must hold keys and values, not a {type(data).__name__}")
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        problems = "\n".join(f"  {line}" for line in _problems(error))
+        raise ConfigError(f"{source}: {error.error_count()} setting(s) cannot be used:\n{problems}") from error
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """Refuses a key that stands twice; plain YAML would silently keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen and isinstance(key, yaml.ScalarNode):
+                raise yaml.YAMLError(f"line {key.start_mark.line + 1}: the key {key.value!r} stands there twice")
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep=deep)
+
+
+def _problems(error: ValidationError) -> Iterator[str]:
+    for detail in error.errors():
+        path = [str(step) for step in detail["loc"]]
+        key = ".".join(path)
+        if detail["type"] == "extra_forbidden":
+            yield f"{key}: unknown key{_hint(path)}"
+        else:
+            allowed = detail["msg"].removeprefix("Value error, ")
+            value = "" if isinstance(detail["input"], dict) else f" = {_shown(detail['input'])}"
+            yield f"{key}{value}: {allowed[:1].lower()}{allowed[1:]}"
+
+
+def _hint(path: list[str]) -> str:
+    """What the writer may have meant, from the keys that are known there."""
+    if path[-1] in ("api_key", "key", "token", "password"):
+        return "; secrets stay out of the file: name an environment variable with api_key_env"
+    section: Any = Config
+    for step in path[:-1]:
+        if step.isdecimal():  # an item of a list
+            section = next(iter(get_args(section)), None)
+            continue
+        field = section.model_fields.get(step) if hasattr(section, "model_fields") else None
+        section = field.annotation if field else None
+    known = sorted(section.model_fields) if hasattr(section, "model_fields") else []
+    close = difflib.get_close_matches(path[-1], known, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; known here: {', '.join(known)}"
+
+
+def _shown(value: Any) -> str:
+    text = redact(repr(value))
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,181 @@
+"""The sections of one conversation: its model, its context, its tools, its store."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from everthread.agent import limits
+from everthread.config.values import EnvironmentName, HttpUrl, Options, Window, store_url, within
+from everthread.core import budget, toolchoice
+from everthread.session import recall_options as recall
+
+
+class Endpoint(Options):
+    """How a model is reached."""
+
+    base_url: HttpUrl | None = Field(
+        None, description="Where the API is, for `custom` or to override the provider's own."
+    )
+    api_key_env: EnvironmentName | None = Field(None, description="The environment variable that holds the API key.")
+    context_length: Window | None = Field(
+        None, description="The window in tokens, when you know better than the catalogue."
+    )
+
+    @model_validator(mode="after")
+    def _custom_needs_a_url(self) -> Endpoint:
+        if getattr(self, "provider", None) == "custom" and self.base_url is None:
+            raise ValueError("provider `custom` needs a base_url")
+        return self
+
+
+class ModelOptions(Endpoint):
+    """The model that answers."""
+
+    default: str | None = Field(None, min_length=1, description="The model's name at its provider.")
+    provider: Literal["auto", "openai", "anthropic", "openrouter", "local", "custom"] = Field(
+        "auto", description="Who serves it. `auto` decides by the model's name and the keys that are present."
+    )
+    max_tokens: Annotated[int, within("model.max_tokens")] | None = Field(
+        None, description="Cap on one answer, in tokens. Null: the model's own."
+    )
+
+
+class SummaryModelOptions(Endpoint):
+    """The model that writes summaries. `context_length` also bounds what one summary call is given."""
+
+    model: str | None = Field(None, min_length=1, description="Its name. Null: chosen by what is configured.")
+    provider: Literal["auto", "main", "openai", "anthropic", "openrouter", "local", "custom"] = Field(
+        "auto", description="Who serves it. `main` is the main model's route."
+    )
+
+
+class AuxiliaryOptions(Options):
+    """Models for work beside the conversation."""
+
+    compression: SummaryModelOptions = SummaryModelOptions()
+
+
+class ContextOptions(Options):
+    """Which engine decides what stays in the context."""
+
+    engine: str = Field("compressor", min_length=1, description="The engine's name; `everthread plugins` lists them.")
+
+
+class CompressionOptions(Options):
+    """When the history counts as too large, and what is kept."""
+
+    enabled: bool = Field(default=True, description="False: nothing is rewritten; overflow is reported, not repaired.")
+    threshold: Annotated[float, within("compression.threshold")] = Field(
+        budget.THRESHOLD, description="Share of the window at which compaction starts."
+    )
+    target_ratio: Annotated[float, within("compression.target_ratio")] = Field(
+        budget.TARGET_RATIO, description="Share of the threshold kept as the recent tail."
+    )
+    protect_last_n: Annotated[int, within("compression.protect_last_n")] = Field(
+        budget.PROTECT_LAST_N, description="At least so many recent messages are kept, where they fit."
+    )
+    threshold_tokens: Annotated[int, within("compression.threshold_tokens")] | None = Field(
+        None, description="Upper bound of the threshold, in tokens."
+    )
+    template: Literal["handoff", "classic"] = Field("handoff", description="The layout of a summary.")
+    keep_important: Annotated[float, within("compression.keep_important")] = Field(
+        budget.KEEP_IMPORTANT, description="Share of the threshold for verbatim quotes of what matters most."
+    )
+    tools_share: Annotated[float, within("compression.tools_share")] = Field(
+        toolchoice.SHARE,
+        description="Share of the threshold for tool schemas; where they take more, tools that a thread does not use "
+        "are left out and found by `find_tools`.",
+    )
+    background: bool = Field(default=True, description="Prepare summaries while the conversation goes on.")
+    economics: bool = Field(
+        default=True,
+        description="Weigh in dollars, where prices are known, when to compact and who writes the summary.",
+    )
+
+
+class PromptCachingOptions(Options):
+    """The provider's prompt cache."""
+
+    cache_ttl: Literal["5m", "1h"] = Field("5m", description="How long Anthropic keeps a cached prefix.")
+
+
+class ToolOutputOptions(Options):
+    """How much tool output may enter the context; the rest is stored and cited."""
+
+    result_chars: Annotated[int, within("tool_output.result_chars")] = Field(
+        budget.RESULT_CHARS, description="Largest single result, in characters."
+    )
+    turn_chars: Annotated[int, within("tool_output.turn_chars")] = Field(
+        budget.TURN_CHARS, description="Largest sum of the results of one assistant turn."
+    )
+    preview_chars: Annotated[int, within("tool_output.preview_chars")] = Field(
+        budget.PREVIEW_CHARS, description="How much of a stored result is shown."
+    )
+    per_tool: dict[str, Annotated[int, within("tool_output.result_chars")] | None] = Field(
+        default_factory=dict, description="`result_chars` for single tools; null means no limit."
+    )
+
+    @model_validator(mode="after")
+    def _preview_fits(self) -> ToolOutputOptions:
+        if self.preview_chars > self.result_chars:
+            raise ValueError(f"preview_chars ({self.preview_chars}) must not exceed result_chars ({self.result_chars})")
+        return self
+
+
+class AgentOptions(Options):
+    """The agent of `chat` and `run`. What it may do without asking stands in `approvals.txt` in the home."""
+
+    max_rounds: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        limits.MAX_ROUNDS, description="Rounds of tool calls in one turn; then it must say where it stands."
+    )
+    parallel: Annotated[int, Field(ge=1, le=64)] = Field(
+        limits.PARALLEL, description="Tools that run at the same time."
+    )
+    instructions_chars: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
+        limits.INSTRUCTIONS_CHARS, description="How much of the project's AGENTS.md enters the system prompt."
+    )
+
+
+class EmbeddingSettings(Options):
+    """Vectors beside full text: of an endpoint, or of word vectors on this machine (both need the extra `vectors`)."""
+
+    model: str = Field(min_length=1, description="`local`: word vectors that come with the extra; else its name.")
+    base_url: HttpUrl | None = Field(None, description="Where `/embeddings` is, with the `/v1`; none for `local`.")
+    api_key_env: EnvironmentName | None = Field(None, description="The environment variable that holds the API key.")
+    similarity: Annotated[float, Field(gt=0, le=1)] = Field(
+        recall.SIMILARITY, description="From which cosine on a place is close enough to be shown; models differ."
+    )
+
+    @model_validator(mode="after")
+    def _reachable(self) -> EmbeddingSettings:
+        if (self.base_url is None) != (self.model == "local"):
+            raise ValueError("`local` has no base_url, and every other model needs one")
+        return self
+
+
+class RecallSettings(Options):
+    """What is looked up before a call and shown for that call only, of what is no longer in view."""
+
+    enabled: bool = Field(default=True, description="False: the model finds earlier things with its tools only.")
+    scope: recall.RecallScope = Field(
+        "thread", description="`thread`: this conversation; `tenant`: every conversation of the same tenant."
+    )
+    max_tokens: Annotated[int, Field(ge=100, le=20_000)] = Field(
+        recall.MAX_TOKENS, description="The most it may take, and never more than a twentieth of the window."
+    )
+    closeness: Annotated[float, Field(ge=0, le=1)] = Field(
+        recall.CLOSENESS, description="How much of what was asked one place must hold, or nothing is shown."
+    )
+    embeddings: EmbeddingSettings | None = Field(
+        None, description="`model`, `base_url`, `api_key_env`, `similarity`: vectors beside full text. Null: none."
+    )
+
+
+class StoreOptions(Options):
+    """Where conversations live."""
+
+    url: Annotated[str, AfterValidator(store_url)] | None = Field(
+        None, description="Null: SQLite in the home. `postgresql://user@host/database` for several gateways."
+    )

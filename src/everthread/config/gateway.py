@@ -1,0 +1,194 @@
+"""The gateway's section."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from everthread.config.values import EnvironmentName, GatewayMode, HttpUrl, Options, Seconds
+from everthread.gateway import limits as gateway
+from everthread.gateway.base import Auth
+from everthread.gateway.native import options as native
+
+
+class UpstreamOptions(Options):
+    """A provider behind the gateway."""
+
+    name: str = Field(min_length=1, description="What it is called in logs and figures.")
+    url: Literal["local"] | HttpUrl = Field(
+        description="Where it is, with or without `/v1`. `local`: the small model on this machine."
+    )
+    models: tuple[str, ...] = Field(
+        (), strict=False, description="Patterns of the model names that go there, such as `claude-*`."
+    )
+    protocol: Literal["openai", "anthropic"] | None = Field(
+        None, description="It also gets what no pattern decides, in this protocol. Null: in any."
+    )
+    api_key_env: EnvironmentName | None = Field(
+        None, description="The environment variable with the key that replaces the client's. Null: the client's goes."
+    )
+    mode: GatewayMode | None = Field(None, description="Instead of `gateway.mode`.")
+
+
+class GatewayLimits(Options):
+    """What one client can ask of the gateway."""
+
+    body_bytes: Annotated[int, Field(ge=1_000)] = Field(
+        gateway.BODY_BYTES, description="Largest request body, as it comes and once decoded."
+    )
+    header_bytes: Annotated[int, Field(ge=1_000)] = Field(
+        gateway.HEADER_BYTES, description="Largest headers of a request, in all."
+    )
+    concurrent: Annotated[int, Field(ge=1, le=100_000)] = Field(
+        gateway.CONCURRENT, description="Requests answered at the same time; more are told to come again."
+    )
+    header_seconds: Seconds = Field(gateway.HEADER_SECONDS, description="Until a request's headers are complete.")
+    body_seconds: Seconds = Field(gateway.BODY_SECONDS, description="Until a request's body is.")
+    connect_seconds: Seconds = Field(gateway.CONNECT_SECONDS, description="Until an upstream takes the connection.")
+    answer_seconds: Seconds = Field(gateway.ANSWER_SECONDS, description="Between two pieces of an upstream's answer.")
+    write_seconds: Seconds = Field(gateway.WRITE_SECONDS, description="Until a client has read a piece of its answer.")
+    manage_seconds: Seconds = Field(
+        gateway.MANAGE_SECONDS, description="For a rewrite, its summary included; then the original is forwarded."
+    )
+    hold_seconds: Seconds = Field(
+        gateway.HOLD_SECONDS, description="How long the first events of a nearly full request's stream are held."
+    )
+    keepalive_seconds: Seconds = Field(
+        gateway.KEEPALIVE_SECONDS, description="Between two comments to a client that waits for a stream."
+    )
+    silence_seconds: Seconds = Field(
+        gateway.SILENCE_SECONDS, description="How long a compaction keeps such a client waiting without one."
+    )
+
+
+class NativeApiOptions(Options):
+    """Conversations under `/api`."""
+
+    enabled: bool = Field(default=True, description="Serve them.")
+    tools: bool = Field(
+        default=False, description="Terminal and files also for clients without a key, on this machine."
+    )
+    workspace: str | None = Field(
+        None, description="Where tools work. Null: a folder in the home, of its own for each tenant."
+    )
+    models: tuple[str, ...] = Field(
+        ("*",), strict=False, description="Patterns of the models that clients may choose. Empty: none but the default."
+    )
+    queue: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        native.QUEUE, description="Messages of one thread that wait for their turn; more are told to come again."
+    )
+    running: Annotated[int, Field(ge=1, le=10_000)] = Field(native.RUNNING, description="Turns at the same time.")
+    agents: Annotated[int, Field(ge=1, le=100_000)] = Field(
+        native.AGENTS, description="Threads kept in memory between turns."
+    )
+    idle_seconds: Seconds = Field(native.IDLE_SECONDS, description="After which a thread is not kept any more.")
+    lease_seconds: Seconds = Field(
+        native.LEASE_SECONDS, description="Without a sign of life for so long, another process takes a thread over."
+    )
+    poll_seconds: Seconds = Field(
+        native.POLL_SECONDS, description="How often the store is asked for what another process does."
+    )
+    heartbeat_seconds: Seconds = Field(
+        native.HEARTBEAT_SECONDS, description="How often a stream that has nothing to tell shows that it lives."
+    )
+
+
+class WebhookSettings(Options):
+    """A service that posts signed messages to `/hooks/NAME`."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,40}$")] = Field(description="Part of its path.")
+    secret_env: EnvironmentName = Field(description="The environment variable with the secret both sides sign with.")
+    senders: tuple[str, ...] = Field((), strict=False, description="Who may write. Empty: nobody; `*`: everybody.")
+    callbacks: tuple[HttpUrl, ...] = Field(
+        (), strict=False, description="Where answers may go: a URL, or all below one that ends with `/`."
+    )
+    tenant: str | None = Field(None, min_length=1, description="Whose threads they are. Null: each chat its own.")
+
+
+class TelegramSettings(Options):
+    """A Telegram bot."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,40}$")] = Field("telegram", description="Part of its path.")
+    token_env: EnvironmentName = Field(description="The environment variable with the bot's token.")
+    users: tuple[int, ...] = Field((), strict=False, description="Ids of those who may write. Empty: nobody.")
+    chats: tuple[int, ...] = Field((), strict=False, description="Ids of groups in which everybody may.")
+    mode: Literal["polling", "webhook"] = Field("polling", description="Ask Telegram, or be told at `/hooks/NAME`.")
+    secret_env: EnvironmentName | None = Field(
+        None, description="For `webhook`: the environment variable with the secret token set with `setWebhook`."
+    )
+    api_url: HttpUrl = Field("https://api.telegram.org", description="Where the bot API is.")
+    tenant: str | None = Field(None, min_length=1, description="Whose threads they are. Null: each chat its own.")
+
+    @model_validator(mode="after")
+    def _webhook_needs_a_secret(self) -> TelegramSettings:
+        if self.mode == "webhook" and self.secret_env is None:
+            raise ValueError("mode `webhook` needs a secret_env")
+        return self
+
+
+class AdapterOptions(Options):
+    """Chats of other services as threads."""
+
+    webhooks: tuple[WebhookSettings, ...] = Field(
+        (),
+        strict=False,
+        description="Services that post signed messages, each with `name`, `secret_env`, `senders`, `callbacks` and, "
+        "if wanted, `tenant`.",
+    )
+    telegram: tuple[TelegramSettings, ...] = Field(
+        (),
+        strict=False,
+        description="Telegram bots, each with `token_env`, `users`, `chats` and, if wanted, `name`, `mode`, "
+        "`secret_env`, `api_url`, `tenant`.",
+    )
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> AdapterOptions:
+        names = [*(one.name for one in self.webhooks), *(one.name for one in self.telegram)]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"every adapter needs a name of its own; {', '.join(twice)} stands there twice")
+        return self
+
+
+class GatewayOptions(Options):
+    """The HTTP service of `everthread serve`."""
+
+    host: str = Field(
+        "127.0.0.1",
+        min_length=1,
+        description="Where it listens: an address of this machine only, as long as clients need no key.",
+    )
+    port: Annotated[int, Field(ge=0, le=65_535)] = Field(8484, description="0 finds a free one.")
+    auth: Auth = Field(
+        "none",
+        description="Who is let in: `keys`, who shows a key of `everthread keys`; `passthrough`, who shows a "
+        "credential for the upstream, which goes there; `none`, anybody on this machine.",
+    )
+    mode: GatewayMode = Field(
+        "managed", description="`managed` rewrites where needed, `observe` only records, `off` neither."
+    )
+    include_usage: bool = Field(
+        default=True, description="Ask for the usage on OpenAI chat streams where the client said nothing."
+    )
+    upstreams: tuple[UpstreamOptions, ...] = Field(
+        (),
+        strict=False,
+        description="The providers, the default first, each with `name`, `url` and, if wanted, `models`, `protocol`, "
+        "`api_key_env`, `mode`. Empty: OpenAI and Anthropic.",
+    )
+    responses_state: Literal["pass", "emulate"] = Field(
+        "pass",
+        description="`emulate`: resolve `previous_response_id` here and send the whole input, for upstreams that keep "
+        "no state. `pass`: such requests go as they come.",
+    )
+    limits: GatewayLimits = GatewayLimits()
+    native: NativeApiOptions = NativeApiOptions()
+    adapters: AdapterOptions = AdapterOptions()
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> GatewayOptions:
+        names = [upstream.name for upstream in self.upstreams]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"every upstream needs a name of its own; {', '.join(twice)} stands there twice")
+        return self
