@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from tests.cli.zygote import Zygote
 
 # No deadline: the suite never judges by wall time. The machines that run it are small, hence the modest count.
-settings.register_profile("suite", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("suite", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
 
 

@@ -68,7 +68,7 @@ def test_any_history(messages: list[Message], window: int) -> None:
     check(window, messages)
 
 
-@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("window", [4_000, 64_000])
 def test_ten_times_in_a_row_with_new_turns_between(window: int) -> None:
     talk: list[Message] = [user("Start."), says("Yes?"), *work(0, 20), user("Go on.")]
     sizes = []
@@ -83,7 +83,7 @@ TRANSCRIPTS = sorted((ROOT / "transcripts").glob("*.json"))
 
 
 @pytest.mark.skipif(not TRANSCRIPTS, reason=f"real material is absent: {ROOT} (set EVERTHREAD_DATA)")
-@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("window", [4_000, 64_000])
 def test_real_conversations(window: int) -> None:
     for path in TRANSCRIPTS:
         messages = json.loads(path.read_text("utf-8"))["messages"]

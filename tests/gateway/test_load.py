@@ -15,7 +15,7 @@ from everthread.config import parse_config
 from everthread.lab.provider import Provider
 from tests.gateway.load import Numbered, Sdk, Talker, compactions, failed_open, models, plan, problems
 
-CLIENTS, TURNS, WORDS = 64, 3, 32
+CLIENTS, TURNS, WORDS = 64, 2, 32
 SECONDS = 10
 WINDOW = 4_000
 SEED = int(os.environ.get("EVERTHREAD_SEED", "7"))

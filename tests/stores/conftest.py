@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import psycopg
@@ -57,18 +58,56 @@ class Postgres:
         database = PostgresDatabase(self.url_of(self.template))
         database.prepare()
         database.close()
+        self._emptied: list[str] = []
+        with psycopg.connect(self.url_of(self.template)) as connection:
+            tables = [
+                str(name)
+                for (name,) in connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+            ]
+            self._filled = [name for name in tables if _rows(connection, name)]
+            sequences = connection.execute("SELECT sequencename FROM pg_sequences").fetchall()
+            self._shape = self._look(connection)
+        emptied = [f'DELETE FROM "{name}"' for name in tables if name not in self._filled]  # noqa: S608 - our own names
+        emptied += [f'ALTER SEQUENCE "{name}" RESTART' for (name,) in sequences]
+        self._emptying = ("SET session_replication_role = replica; " + "; ".join(emptied)).encode()
 
     def url_of(self, name: str) -> str:
         return make_conninfo(self.url, dbname=name)
 
     def new(self, *, empty: bool = False) -> str:
-        """The URL of a new database, with the schema or without."""
+        """The URL of a database without rows, with the schema or without it."""
+        if self._emptied and not empty:
+            return as_url(self.url_of(self._emptied.pop()))
         name = f"et_{uuid.uuid4().hex}"
         self._create(name, "template0" if empty else self.template)
         return as_url(self.url_of(name))
 
     def drop(self, url: str) -> None:
-        self._run("DROP DATABASE IF EXISTS {} WITH (FORCE)", str(conninfo_to_dict(url)["dbname"]))
+        """Done with: its rows go, and it serves again, if its schema is still the template's; else it goes as well."""
+        name = str(conninfo_to_dict(url)["dbname"])
+        if self._is_emptied(name):
+            self._emptied.append(name)
+        else:
+            self._run("DROP DATABASE IF EXISTS {} WITH (FORCE)", name)
+
+    def _look(self, connection: psycopg.Connection[Any]) -> list[Any]:
+        """What there is in a database: tables, indexes, sequences, functions, and the rows the schema came with."""
+        found = connection.execute(
+            "SELECT relname, relkind, relnatts FROM pg_class WHERE relnamespace = 'public'::regnamespace UNION ALL "
+            "SELECT proname, 'f', pronargs FROM pg_proc WHERE pronamespace = 'public'::regnamespace ORDER BY 1, 2"
+        ).fetchall()
+        return [*found, *(_rows(connection, name) for name in self._filled)]
+
+    def _is_emptied(self, name: str) -> bool:
+        try:
+            self.admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
+            with psycopg.connect(self.url_of(name)) as connection:
+                if self._look(connection) != self._shape:
+                    return False
+                connection.execute(self._emptying)
+                return True
+        except psycopg.Error:
+            return False
 
     def close(self) -> None:
         self._run("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.template)
@@ -79,6 +118,10 @@ class Postgres:
 
     def _run(self, statement: str, *names: str) -> None:
         self.admin.execute(statement.format(*(f'"{name}"' for name in names)).encode())
+
+
+def _rows(connection: psycopg.Connection[Any], table: str) -> list[Any]:
+    return connection.execute(f'SELECT * FROM "{table}"'.encode()).fetchall()  # noqa: S608 - our own names
 
 
 def as_url(conninfo: str) -> str:

@@ -17,7 +17,7 @@ from tests.stores.children import Nursery
 from tests.stores.postgres_server import Server
 from tests.stores.talk import texts
 
-KILLS = 40
+KILLS = 30
 SERVER_CRASHES = 8
 
 

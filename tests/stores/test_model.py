@@ -15,7 +15,7 @@ STEPS = st.lists(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=25)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=18)
 @given(steps=STEPS)
 def test_any_sequence_of_operations(store: SqlStore, elsewhere: SqlStore, steps: list[tuple[str, int, int]]) -> None:
     async def play() -> None:
