@@ -5,17 +5,17 @@ The tree:
     errors      every exception
     core/       pure: messages, tokens, usage, budgets, boundaries, pruning, caching, redaction, overflow, facts
     wire/       pure codecs: OpenAI chat, OpenAI responses, Anthropic, their streams
-    engines/    what to keep: the engine interface, which engine is used, the compressor
+    engines/    what to keep: the engine interface, which engine is used, the compressor, the lossless engine
     summarizers/  who writes a summary: extractive, a model, the chain between them
     models/     how a model is reached: the official clients, retry, fallback, windows, a local model
     stores/     where conversations live: SQLite, PostgreSQL
-    session/    the heart: prepare, send, record; compaction, recovery, events
+    session/    the heart: prepare, send, record; compaction, recovery, recall, economics, events
     agent/      a conversation whose model can do things: the tool loop, tools, memory, slash commands
-    gateway/    an HTTP service in front of a provider: faithful, and compacting where it must
-    config      config.yaml
-    compose     where the parts are put together
-    lab/        a provider that can be told what to do
-    testing     test doubles
+    gateway/    an HTTP service: a faithful proxy that compacts where it must, an API of threads, MCP, adapters
+    config/     config.yaml
+    compose/    where the parts are put together
+    lab/        a provider that can be told what to do; replay, probes, sweeps, reports
+    testing     test doubles; pytest_plugin for suites of others
     cli/        the `everthread` command
 
 The public names below are stable. They are loaded when first used, so that importing the package costs next to
