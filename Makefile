@@ -36,6 +36,7 @@ unit: $(READY)
 	$(BIN)/pytest -n 2 --ignore=tests/core --ignore=tests/wire
 
 torture: $(READY) ## the long runs: thousands of kills, crashes of the server, long sequences
+	$(BIN)/pytest -n 2 --hypothesis-profile=torture tests/core tests/wire
 	$(BIN)/pytest tests/torture
 
 docs: $(READY) ## write the generated pages

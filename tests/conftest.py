@@ -14,8 +14,11 @@ from hypothesis import HealthCheck, settings
 
 from tests.cli.zygote import Zygote
 
-# No deadline: the suite never judges by wall time. The machines that run it are small, hence the modest count.
-settings.register_profile("suite", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+# No deadline: the suite never judges by wall time. The machines that run it are small, hence the modest count. The same
+# examples each time: what passes here passes everywhere; new ones are drawn with `--hypothesis-profile=torture`.
+_SLOW = [HealthCheck.too_slow]
+settings.register_profile("suite", deadline=None, max_examples=30, suppress_health_check=_SLOW, derandomize=True)
+settings.register_profile("torture", deadline=None, max_examples=300, suppress_health_check=_SLOW)
 settings.load_profile("suite")
 
 

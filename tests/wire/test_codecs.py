@@ -29,3 +29,12 @@ def test_what_one_writes_it_reads(api: Api) -> None:
     for event in codec.encode_stream(reply):
         decoder.feed(event)
     assert text_of(decoder.reply().message) == "Hello."
+
+
+def test_words_before_a_result_are_a_message_of_their_own_and_come_back_together() -> None:
+    codec = CODECS["anthropic"]
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": "done"}
+    wire = [{"role": "user", "content": [{"type": "text", "text": "First this."}, result]}]
+    core = codec.decode_messages(wire)
+    assert [message["role"] for message in core] == ["user", "tool"]
+    assert codec.encode_messages(core) == wire
