@@ -33,7 +33,7 @@ types: $(READY)
 unit: $(READY)
 	$(BIN)/pytest -n 2 --cov --cov-report= tests/core tests/wire
 	$(BIN)/coverage report --fail-under=100
-	$(BIN)/pytest -n 2 --ignore=tests/core --ignore=tests/wire
+	$(BIN)/pytest -n 4 --ignore=tests/core --ignore=tests/wire  # they wait more than they reckon
 
 torture: $(READY) ## the long runs: thousands of kills, crashes of the server, long sequences
 	$(BIN)/pytest -n 2 --hypothesis-profile=torture tests/core tests/wire

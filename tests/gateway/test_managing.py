@@ -58,7 +58,7 @@ def test_a_conversation_goes_on_far_past_the_window(api: Api, tmp_path: Path) ->
         async with gate(tmp_path, script) as place:
             client = Client(api, tools=[TOOL], extra={"max_tokens": 500} if api == "anthropic" else {})
             manager = place.manager()
-            done = await talk(place, manager, client, 18)
+            done = await talk(place, manager, client, 25)
             assert place.provider is not None
             log = place.provider.log
             assert all(record.status == 200 for record in log), "upstream never saw a request it refuses"
