@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import runpy
+import signal
 import socket
 import sys
 import termios
@@ -88,6 +89,7 @@ def _become(order: dict[str, Any], streams: Sequence[int]) -> NoReturn:
     os.environ.update(order["environment"])
     os.chdir(order["directory"])
     sys.argv = ["everthread", *order["arguments"]]
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may ignore it, as nohup does
     code = 1
     try:
         if order["script"]:
