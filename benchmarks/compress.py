@@ -13,12 +13,12 @@ from typing import Any
 
 from benchmarks.shared import shared
 from benchmarks.table import Row, absent, markdown
+from everthread.compaction.compressor import ContextCompressor
+from everthread.compaction.engine import Services
+from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
 from everthread.core.budget import Budget
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
-from everthread.engines.base import Services
-from everthread.engines.compressor import ContextCompressor
-from everthread.summarizers.extractive import ExtractiveSummarizer
 from examples.long_session import Session
 
 PHASES = {

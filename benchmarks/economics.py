@@ -15,12 +15,12 @@ from decimal import Decimal
 
 from benchmarks.shared import shared
 from benchmarks.table import Row, absent
+from everthread.conversation.setup import SessionOptions
 from everthread.core.caching import CACHE_SECONDS
 from everthread.core.messages import FunctionCall, Message
 from everthread.lab.logs.base import Log
 from everthread.lab.logs.reading import read_log
 from everthread.lab.replay import Replay, replay
-from everthread.session.setup import SessionOptions
 
 MODEL, WINDOW = "claude-sonnet-4-5", 200_000
 THRESHOLD, LIMIT = 0.5, 0.85

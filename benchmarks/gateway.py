@@ -242,8 +242,8 @@ def _gateway(told: Connection, upstream: str, folder: str, mode: str, store: str
 
 
 async def _served(told: Connection, upstream: str, store: Path, mode: str) -> None:
-    from everthread.compose.gateway import open_gateway  # noqa: PLC0415  in the process it runs in
     from everthread.config import parse_config  # noqa: PLC0415
+    from everthread.factory.gateway import open_gateway  # noqa: PLC0415  in the process it runs in
 
     upstreams = f"[{{name: direct, url: '{upstream}', mode: {mode}}}]"
     text = f"gateway: {{port: 0, upstreams: {upstreams}}}\nstore: {{url: 'sqlite:///{store}'}}"

@@ -28,12 +28,12 @@ import apsw
 
 from benchmarks.shared import shared
 from benchmarks.table import Row, absent, markdown
-from everthread.compose import open_store
+from everthread.conversation.recall_options import CLOSENESS, EXCERPTS, SIMILARITY
 from everthread.core.vectors import Vector
-from everthread.models.local_embeddings import LocalEmbedder
-from everthread.session.recall_options import CLOSENESS, EXCERPTS, SIMILARITY
-from everthread.stores.base import NewMessage, NewSession, SearchQuery, Store
-from everthread.stores.recalled import RecallQuery
+from everthread.factory import open_store
+from everthread.providers.local_embeddings import LocalEmbedder
+from everthread.store.base import NewMessage, NewSession, SearchQuery, Store
+from everthread.store.recalled import RecallQuery
 
 FIRST = (5, 10)
 KINDS = {1: "several turns", 2: "time", 3: "open-ended", 4: "one turn", 5: "adversarial"}

@@ -22,14 +22,14 @@ from benchmarks.corpus import Corpus
 from benchmarks.shared import shared
 from benchmarks.table import Row, absent
 from everthread import open_store
+from everthread.compaction.lossless import LosslessEngine
+from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
+from everthread.conversation.conversation import Conversation
+from everthread.conversation.events import CompactionDone, Event
+from everthread.conversation.setup import Route, SessionOptions, Setup
 from everthread.core.exchange import Reply
 from everthread.core.messages import Message, text_of
 from everthread.core.validity import validate_messages
-from everthread.engines.lossless import LosslessEngine
-from everthread.session.conversation import Conversation
-from everthread.session.events import CompactionDone, Event
-from everthread.session.setup import Route, SessionOptions, Setup
-from everthread.summarizers.extractive import ExtractiveSummarizer
 from everthread.testing import PrefixWatch
 
 WANTED = 20

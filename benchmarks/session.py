@@ -11,12 +11,12 @@ from typing import Any
 
 from benchmarks.table import Row
 from everthread import open_store
+from everthread.compaction.compressor import ContextCompressor
+from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
+from everthread.conversation.conversation import Conversation
+from everthread.conversation.setup import Route, Setup
 from everthread.core.exchange import Reply
-from everthread.engines.compressor import ContextCompressor
-from everthread.session.conversation import Conversation
-from everthread.session.setup import Route, Setup
-from everthread.stores.base import NewMessage
-from everthread.summarizers.extractive import ExtractiveSummarizer
+from everthread.store.base import NewMessage
 
 FEW, MANY = 12, 1_000
 TURNS, ROUNDS = 40, 5

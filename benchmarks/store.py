@@ -24,12 +24,12 @@ import psycopg
 
 from benchmarks.corpus import FREQUENT, Corpus
 from benchmarks.table import Row, markdown
-from everthread.compose import open_store
 from everthread.core.redaction import redact
 from everthread.core.terms import terms
-from everthread.stores.base import NewCompaction, NewMessage, NewSession, SearchQuery, Store
-from everthread.stores.indexing import searchable_text
-from tests.stores.postgres_server import NoServerError, make_server
+from everthread.factory import open_store
+from everthread.store.base import NewCompaction, NewMessage, NewSession, SearchQuery, Store
+from everthread.store.indexing import searchable_text
+from tests.store.postgres_server import NoServerError, make_server
 
 QUICK, FULL = 20_000, 1_000_000
 SMALL = 10_000

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from everthread.conversation.setup import SessionOptions
 from everthread.lab.logs.reading import read_log
 from everthread.lab.replay import replay
 from everthread.lab.report.charts import Chart, Limit, Line, Mark, draw
-from everthread.session.setup import SessionOptions
 
 TARGET = Path(__file__).with_name("context.svg")
 SESSION = Path(__file__).parents[1] / "examples" / "long_session.json"

@@ -17,8 +17,8 @@ from typing import Any
 
 from everthread import Conversation, open_conversation
 from everthread.config import parse_config
+from everthread.conversation.events import CompactionDone, Event, OutputStored
 from everthread.lab.provider import Provider, Recorded, ServedModel
-from everthread.session.events import CompactionDone, Event, OutputStored
 
 SESSION = Path(__file__).with_name("long_session.json")
 MODEL, WINDOW = "claude-sonnet-5", 64_000

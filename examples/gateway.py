@@ -22,13 +22,13 @@ from openai import AsyncOpenAI
 from starlette.requests import Request as Received
 from starlette.responses import Response
 
-from everthread.compose.gateway import open_gateway
 from everthread.config import home_directory, parse_config
 from everthread.errors import ModelError
+from everthread.factory.gateway import open_gateway
 from everthread.gateway.routes import Upstream
 from everthread.gateway.serving import LoopServer, listen
-from everthread.models.local import LocalModel
-from everthread.models.local_file import SMOLLM2, find_model, pull
+from everthread.providers.local import LocalModel
+from everthread.providers.local_file import SMOLLM2, find_model, pull
 
 WINDOW = 2_048
 TURNS = 16

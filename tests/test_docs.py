@@ -25,8 +25,8 @@ import pytest
 
 from everthread.agent.approval import parse_rules
 from everthread.cli.loading import COMMANDS, load
-from everthread.compose import open_store
 from everthread.config import Config, parse_config
+from everthread.factory import open_store
 from tests.cli.conftest import environment
 from tests.cli.zygote import Zygote
 

@@ -12,10 +12,10 @@ from typing import Any, Protocol
 from benchmarks.peers import Peer
 from benchmarks.retained.finding import Context, text_of
 from benchmarks.retained.textrank import extract
+from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
 from everthread.core.messages import Message
 from everthread.core.summary import SummaryRequest, parse_sections, render_sections
 from everthread.core.tokens import TokenCounter
-from everthread.summarizers.extractive import ExtractiveSummarizer
 
 LANGCHAIN_TRIM = 4_000
 """What LangChain's middleware shows its summariser unless told otherwise: so many tokens of the end."""

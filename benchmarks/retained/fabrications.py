@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 from benchmarks.retained.conversations import Conversation
 from benchmarks.retained.finding import text_of
+from everthread.compaction.compressor import ContextCompressor
+from everthread.compaction.engine import Services
 from everthread.core.budget import Budget
 from everthread.core.messages import Message
 from everthread.core.summary import CRITICAL, DECISIONS, DONE, FILES, Sections, SummaryRequest
 from everthread.core.tokens import TokenCounter
-from everthread.engines.base import Services
-from everthread.engines.compressor import ContextCompressor
 from everthread.testing import ScriptedSummarizer
 
 WINDOW = 200_000

@@ -20,12 +20,12 @@ from benchmarks.retained.conversations import Conversation
 from benchmarks.retained.finding import Context
 from benchmarks.retained.planted import Fact
 from benchmarks.retained.truth import Planted, facts_of
+from everthread.compaction.compressor import ContextCompressor
+from everthread.compaction.engine import Services
+from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
 from everthread.core.budget import Budget
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
-from everthread.engines.base import Services
-from everthread.engines.compressor import ContextCompressor
-from everthread.summarizers.extractive import ExtractiveSummarizer
 
 DEPTHS = (1, 3, 10)
 OURS, HEAD_TAIL, TEXT_RANK = "Everthread", "head + tail", "text-rank"

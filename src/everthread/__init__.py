@@ -5,15 +5,14 @@ The tree:
     errors      every exception
     core/       pure: messages, tokens, usage, budgets, boundaries, pruning, caching, redaction, overflow, facts
     wire/       pure codecs: OpenAI chat, OpenAI responses, Anthropic, their streams
-    engines/    what to keep: the engine interface, which engine is used, the compressor, the lossless engine
-    summarizers/  who writes a summary: extractive, a model, the chain between them
-    models/     how a model is reached: the official clients, retry, fallback, windows, a local model
-    stores/     where conversations live: SQLite, PostgreSQL
-    session/    the heart: prepare, send, record; compaction, recovery, recall, economics, events
+    compaction/ what is kept and who writes it: the engine interface, the compressor, the lossless engine, summarizers
+    providers/  how a model is reached: the official clients, retry, fallback, windows, a local model
+    store/      where conversations live: SQLite, PostgreSQL
+    conversation/  the heart: prepare, send, record; compaction, recovery, recall, economics, events
     agent/      a conversation whose model can do things: the tool loop, tools, memory, slash commands
     gateway/    an HTTP service: a faithful proxy that compacts where it must, an API of threads, MCP, adapters
     config/     config.yaml
-    compose/    where the parts are put together
+    factory/    where the parts are put together
     lab/        a provider that can be told what to do; replay, probes, sweeps, reports
     testing     test doubles; pytest_plugin for suites of others
     cli/        the `everthread` command
@@ -43,8 +42,11 @@ from everthread.errors import (
 
 if TYPE_CHECKING:
     from everthread.agent.loop import Agent
-    from everthread.compose import acompress, compress, open_agent, open_conversation, open_store
+    from everthread.compaction.compressor import ContextCompressor
+    from everthread.compaction.engine import ContextEngine
+    from everthread.compaction.registry import register_context_engine
     from everthread.config import Config, load_config
+    from everthread.conversation.conversation import Conversation
     from everthread.core.caching import apply_cache_control
     from everthread.core.overflow import ErrorVerdict, classify_error
     from everthread.core.redaction import redact
@@ -53,10 +55,7 @@ if TYPE_CHECKING:
     from everthread.core.tokens import TokenCounter, estimate_request_tokens
     from everthread.core.usage import CanonicalUsage, normalize_usage
     from everthread.core.validity import Problem, validate_messages
-    from everthread.engines.base import ContextEngine
-    from everthread.engines.compressor import ContextCompressor
-    from everthread.engines.registry import register_context_engine
-    from everthread.session.conversation import Conversation
+    from everthread.factory import acompress, compress, open_agent, open_conversation, open_store
 
 __all__ = [
     "Agent",
@@ -101,24 +100,24 @@ _PLACES = {
     "CanonicalUsage": "core.usage",
     "Compaction": "core.summary",
     "Config": "config",
-    "ContextCompressor": "engines.compressor",
-    "ContextEngine": "engines.base",
-    "Conversation": "session.conversation",
+    "ContextCompressor": "compaction.compressor",
+    "ContextEngine": "compaction.engine",
+    "Conversation": "conversation.conversation",
     "ErrorVerdict": "core.overflow",
     "Problem": "core.validity",
     "TokenCounter": "core.tokens",
-    "acompress": "compose",
+    "acompress": "factory",
     "apply_cache_control": "core.caching",
     "classify_error": "core.overflow",
-    "compress": "compose",
+    "compress": "factory",
     "estimate_request_tokens": "core.tokens",
     "load_config": "config",
     "normalize_usage": "core.usage",
-    "open_agent": "compose",
-    "open_conversation": "compose",
-    "open_store": "compose",
+    "open_agent": "factory",
+    "open_conversation": "factory",
+    "open_store": "factory",
     "redact": "core.redaction",
-    "register_context_engine": "engines.registry",
+    "register_context_engine": "compaction.registry",
     "repair_messages": "core.repair",
     "validate_messages": "core.validity",
 }

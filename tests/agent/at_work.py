@@ -12,7 +12,7 @@ from typing import Any
 from everthread.agent.base import Tool, ToolContext, ToolReply
 from everthread.agent.environment import child_environment
 from everthread.agent.tools import file_tools
-from tests.session.talk import room, scripted
+from tests.conversation.talk import room, scripted
 
 TOOLS = {tool.name: tool for tool in file_tools()}
 

@@ -13,9 +13,9 @@ from typing import Any
 from everthread import Agent, open_agent, open_store
 from everthread.agent.base import Permission, ToolContext, ToolReply
 from everthread.config import parse_config
+from everthread.conversation.events import Event
 from everthread.core.exchange import Reply
-from everthread.session.events import Event
-from everthread.stores.base import Store
+from everthread.store.base import Store
 from everthread.testing import PrefixWatch
 
 Work = Callable[[Mapping[str, Any], ToolContext], Awaitable[ToolReply]]

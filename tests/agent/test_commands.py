@@ -14,17 +14,17 @@ from everthread.agent import commands
 from everthread.agent.base import ToolContext, ToolReply
 from everthread.agent.commands import COMMANDS, CommandResult, parse
 from everthread.agent.journal import Journal
+from everthread.conversation.events import CompactionDone, RequestReady, UsageRecorded
 from everthread.core.exchange import Request
 from everthread.core.messages import text_of
 from everthread.core.usage import CanonicalUsage
 from everthread.lab.provider import Provider, ServedModel
-from everthread.models.local_file import SMOLLM2
-from everthread.session.events import CompactionDone, RequestReady, UsageRecorded
-from everthread.stores.base import NewSession
+from everthread.providers.local_file import SMOLLM2
+from everthread.store.base import NewSession
 from everthread.testing import ScriptedModel, SteppedClock
 from tests.agent.setting import Double, Place, calls, place, run, saying
-from tests.session.served import KEY, NAMES
-from tests.session.talk import words
+from tests.conversation.served import KEY, NAMES
+from tests.conversation.talk import words
 
 SMALL = "compression: {background: false, protect_last_n: 2}"
 

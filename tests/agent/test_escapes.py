@@ -117,7 +117,7 @@ def test_the_environment_of_commands_has_no_keys(tmp_path: Path) -> None:
 
 READS_ITS_PARENT = r"""
 import asyncio, json, os, sys
-from everthread.compose import open_agent
+from everthread.factory import open_agent
 from everthread.config import parse_config
 from everthread.core.exchange import Reply
 from everthread.testing import ScriptedModel

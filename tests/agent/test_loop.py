@@ -21,15 +21,15 @@ from everthread import (
 from everthread.agent.base import Permission, ToolContext, ToolReply
 from everthread.agent.calls import INTERRUPTED
 from everthread.agent.events import ToolFinished, ToolStarted, TurnEnded
+from everthread.conversation.events import OutputStored
+from everthread.conversation.recording import Answer
+from everthread.conversation.setup import Route
 from everthread.core.exchange import Reply, Request, StreamDelta
 from everthread.core.messages import text_of
-from everthread.session.events import OutputStored
-from everthread.session.recording import Answer
-from everthread.session.setup import Route
-from everthread.stores.base import NewSession
+from everthread.store.base import NewSession
 from everthread.testing import ScriptedModel
 from tests.agent.setting import Double, calls, place, results, run, saying
-from tests.session.talk import words
+from tests.conversation.talk import words
 
 
 def valid(agent: Agent) -> bool:

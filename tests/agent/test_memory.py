@@ -12,14 +12,14 @@ import pytest
 from everthread.agent.limits import MEMORY_CHARS, USER_CHARS
 from everthread.agent.memory import Memory, memory_folder
 from everthread.agent.prompt import SystemPrompt
+from everthread.conversation.events import CompactionDone
 from everthread.core.messages import content_text
 from everthread.core.tokens import TokenCounter
 from everthread.errors import InputError
-from everthread.session.events import CompactionDone
-from everthread.stores.base import NewSession
+from everthread.store.base import NewSession
 from everthread.testing import ScriptedModel
 from tests.agent.setting import calls, place, results, run
-from tests.session.talk import words
+from tests.conversation.talk import words
 
 TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
 

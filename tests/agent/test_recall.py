@@ -10,13 +10,13 @@ from everthread import Agent
 from everthread.agent.base import ToolContext
 from everthread.agent.limits import RECALL_CHARS
 from everthread.agent.tools.recall import Recall
+from everthread.conversation.events import CompactionDone, OutputStored
+from everthread.conversation.lookup import MARGIN
 from everthread.core.messages import text_of
 from everthread.core.redaction import redact_part
-from everthread.session.events import CompactionDone, OutputStored
-from everthread.session.lookup import MARGIN
 from everthread.testing import ScriptedModel
 from tests.agent.setting import Place, calls, place, results, run, saying
-from tests.session.talk import words
+from tests.conversation.talk import words
 
 SMALL = "compression: {background: false, protect_last_n: 2}"
 TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"

@@ -16,15 +16,15 @@ import pytest
 from everthread import Agent
 from everthread.agent.calls import INTERRUPTED
 from everthread.agent.events import ToolFinished, TurnEnded
+from everthread.compaction.steps.pins import pinned_in
+from everthread.conversation.events import CompactionDone
 from everthread.core.exchange import Api, Reply, Request
 from everthread.core.messages import calls_of, results_of, text_of
 from everthread.core.summary import RULES, TASK, is_summary, parse_sections, summaries_in
-from everthread.engines.steps.pins import pinned_in
 from everthread.lab.provider import Provider
-from everthread.session.events import CompactionDone
 from everthread.testing import ScriptedModel
 from tests.agent.setting import Place, calls, place, results, run
-from tests.session.served import KEY, NAMES, answering, is_summary_call, model, summary
+from tests.conversation.served import KEY, NAMES, answering, is_summary_call, model, summary
 
 MODULES = ("cart", "discount", "invoice", "ledger", "postage", "refund", "stock", "tax", "voucher", "wallet")
 RULE = "Never change anything in the tests folder."

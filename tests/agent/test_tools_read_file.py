@@ -15,7 +15,7 @@ from everthread.agent.base import ToolContext
 from everthread.agent.tools.read_file import CHARS
 from everthread.errors import InputError
 from tests.agent.at_work import at_work, files, idle, use, used
-from tests.session.talk import call, result, room, scripted
+from tests.conversation.talk import call, result, room, scripted
 
 
 def test_lines_have_numbers(tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from everthread.compose import open_store
-from everthread.stores.base import Store
+from everthread.factory import open_store
+from everthread.store.base import Store
 from tests.cli.zygote import Zygote
-from tests.models.conftest import local_file
+from tests.providers.conftest import local_file
 
 __all__ = ["local_file"]
 

@@ -31,9 +31,9 @@ from everthread.cli.chatting.streaming import Blocks
 from everthread.cli.chatting.talking import Chat
 from everthread.cli.faults import unforeseen
 from everthread.cli.resuming import NO_ID, with_ids
+from everthread.conversation import events
 from everthread.core.summary import Verification
 from everthread.core.usage import CanonicalUsage
-from everthread.session import events
 from everthread.testing import ScriptedModel
 
 TEXT = (

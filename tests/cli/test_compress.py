@@ -13,7 +13,7 @@ from everthread.core.summary import is_summary
 from everthread.core.validity import validate_messages
 from everthread.errors import InputError
 from everthread.testing import ScriptedSummarizer
-from tests.engines.talks import run, says, user, work
+from tests.compaction.talks import run, says, user, work
 
 TALK = [user("Tidy up. Never touch the docs folder."), says("ok"), *work(0, 40), says("Done."), user("Now the tests.")]
 

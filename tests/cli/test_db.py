@@ -14,7 +14,7 @@ from typing import Any
 import apsw
 import pytest
 
-from everthread.stores.base import NewMessage, NewSession, Store
+from everthread.store.base import NewMessage, NewSession, Store
 
 FILE = "everthread.db"
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from everthread.models.local_file import SMOLLM2
-from everthread.stores.base import Store
+from everthread.providers.local_file import SMOLLM2
+from everthread.store.base import Store
 from tests.wire.recording import json_reply, recording_server
 
 

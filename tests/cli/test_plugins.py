@@ -31,8 +31,8 @@ from pathlib import Path
 from everthread.config import home_directory, load_config
 from everthread.core.budget import Budget
 from everthread.core.tokens import TokenCounter
-from everthread.engines.base import Services
-from everthread.engines.registry import create_engine
+from everthread.compaction.engine import Services
+from everthread.compaction.registry import create_engine
 
 class Nobody:
     name = "nobody"

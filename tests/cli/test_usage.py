@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from everthread.core.usage import CanonicalUsage
-from everthread.stores.base import NewCompaction, NewMessage, NewSession, NewUsage, Store, Task
+from everthread.store.base import NewCompaction, NewMessage, NewSession, NewUsage, Store, Task
 
 DAY = 86_400
 USED = CanonicalUsage(

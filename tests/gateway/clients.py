@@ -14,18 +14,18 @@ from typing import Any
 import httpx2
 
 from everthread import open_store
+from everthread.compaction.compressor import ContextCompressor
+from everthread.compaction.engine import ContextEngine, Services
+from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
+from everthread.conversation.events import Event
+from everthread.conversation.setup import Desk, SessionOptions
 from everthread.core.exchange import Api, Reply, Request
 from everthread.core.usage import normalize_usage
-from everthread.engines.base import ContextEngine, Services
-from everthread.engines.compressor import ContextCompressor
 from everthread.gateway.base import Incoming, Mode, Outcome, Outgoing
 from everthread.gateway.managing import ProxyManager
 from everthread.gateway.setup import ManagerSetup
 from everthread.lab.provider import Provider, ServedModel
-from everthread.session.events import Event
-from everthread.session.setup import Desk, SessionOptions
-from everthread.stores.base import Store
-from everthread.summarizers.extractive import ExtractiveSummarizer
+from everthread.store.base import Store
 from everthread.wire import anthropic, openai_chat, openai_responses
 
 APIS: tuple[Api, ...] = ("openai_chat", "openai_responses", "anthropic")

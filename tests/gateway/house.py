@@ -11,15 +11,15 @@ from typing import Any, cast
 import anthropic
 import openai
 
-from everthread.compose import open_store
-from everthread.compose.gateway import open_gateway
 from everthread.config import parse_config
+from everthread.factory import open_store
+from everthread.factory.gateway import open_gateway
 from everthread.gateway.base import Auth, Mode
 from everthread.gateway.keys import issue
 from everthread.gateway.routes import Upstream
 from everthread.lab.provider import Provider, ServedModel
-from everthread.stores.base import Store
-from everthread.stores.keys import KeyLimits
+from everthread.store.base import Store
+from everthread.store.keys import KeyLimits
 
 CHAT, CLAUDE = "gpt-4o", "claude-sonnet-5"
 UPSTREAM_KEY = "sk-upstream-0123456789-upstream"

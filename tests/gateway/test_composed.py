@@ -12,10 +12,10 @@ import anthropic
 import openai
 import pytest
 
-from everthread.compose import open_store
-from everthread.compose.gateway import open_gateway
 from everthread.config import parse_config
 from everthread.errors import InputError
+from everthread.factory import open_store
+from everthread.factory.gateway import open_gateway
 from everthread.lab.provider import Provider, ServedModel
 
 WINDOW = 6_000

@@ -15,10 +15,10 @@ import httpx2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everthread.compose import open_store
-from everthread.compose.gateway import open_gateway
 from everthread.config import parse_config
 from everthread.core.exchange import Api
+from everthread.factory import open_store
+from everthread.factory.gateway import open_gateway
 from everthread.lab.provider import Provider
 from tests.gateway.clients import PATHS
 from tests.gateway.load import NAMES, models

@@ -14,14 +14,14 @@ import httpx2
 import openai
 import pytest
 
-from everthread.compose import open_store
 from everthread.errors import InputError
+from everthread.factory import open_store
 from everthread.gateway.auth import TTL, KeyAuthenticator
 from everthread.gateway.base import Auth
 from everthread.gateway.keys import issue
 from everthread.gateway.routes import Upstream
-from everthread.stores.base import SearchQuery
-from everthread.stores.keys import KeyLimits
+from everthread.store.base import SearchQuery
+from everthread.store.keys import KeyLimits
 from tests.gateway.house import (
     CHAT,
     CLAUDE,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import httpx2
 
-from everthread.compose import open_store
-from everthread.compose.gateway import open_gateway
 from everthread.config import parse_config
+from everthread.factory import open_store
+from everthread.factory.gateway import open_gateway
 from everthread.lab.provider import Provider
 from tests.gateway.load import Numbered, Sdk, Talker, compactions, failed_open, models, plan, problems
 

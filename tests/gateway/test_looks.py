@@ -8,8 +8,8 @@ from typing import Any
 
 import anthropic
 
-from everthread.compose.gateway import open_gateway
 from everthread.config import parse_config
+from everthread.factory.gateway import open_gateway
 from everthread.lab.provider import Provider, ServedModel
 
 FILLER = "the ledger of the northern branch was settled and every entry was compared twice with its receipt. "

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from everthread.conversation.pinning import pin
 from everthread.core.exchange import Api
 from everthread.core.summary import SUMMARY_START
 from everthread.gateway.base import Outgoing
-from everthread.session.pinning import pin
 from tests.gateway.clients import APIS, Client, Gate, answer, running, thread_of, words
 
 MENTION = "can be read again word for word"

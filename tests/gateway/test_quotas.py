@@ -24,7 +24,7 @@ from everthread.gateway.base import Mode
 from everthread.gateway.keys import issue
 from everthread.gateway.quotas import Ledger, utc_day
 from everthread.gateway.routes import Upstream
-from everthread.stores.keys import KeyLimits, KeyStore, KeyUse
+from everthread.store.keys import KeyLimits, KeyStore, KeyUse
 from tests.gateway.house import (
     CHAT,
     FILLER,

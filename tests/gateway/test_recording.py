@@ -15,7 +15,7 @@ from everthread.errors import StoreError
 from everthread.gateway.base import Outcome
 from everthread.gateway.events import RecordFailed
 from everthread.gateway.sending import THREAD
-from everthread.stores.proxied import Link, NewLink
+from everthread.store.proxied import Link, NewLink
 from tests.gateway.clients import Client, Gate, running, thread_of
 
 

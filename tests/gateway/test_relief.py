@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from everthread.conversation.events import Notice
 from everthread.core.exchange import Api, Request
 from everthread.core.summary import SUMMARY_START, SummaryDraft
 from everthread.core.usage import CanonicalUsage
@@ -17,7 +18,6 @@ from everthread.gateway.base import Outcome, Outgoing
 from everthread.gateway.events import Rewritten, Slimmed
 from everthread.gateway.thrashing import Pause
 from everthread.lab.provider import Fault
-from everthread.session.events import Notice
 from tests.gateway.clients import APIS, CODECS, Client, Gate, ask, gate, running, thread_of, words
 
 MOST_BYTES = 60_000

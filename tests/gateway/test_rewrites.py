@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from everthread.conversation import events
 from everthread.core.exchange import Api
 from everthread.core.summary import SUMMARY_START
 from everthread.gateway.base import Outcome
 from everthread.gateway.events import Drifted, Rewritten
 from everthread.gateway.identity import history, piece_of
 from everthread.gateway.slicing import slice_body
-from everthread.session import events
 from everthread.testing import ScriptedSummarizer
 from tests.gateway.clients import APIS, Client, Gate, answer, ask, gate, running, words
 

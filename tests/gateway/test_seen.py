@@ -20,8 +20,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
 
-from everthread.compose.gateway import open_gateway
 from everthread.config import parse_config
+from everthread.factory.gateway import open_gateway
 from everthread.gateway.base import Incoming, Outgoing
 from everthread.gateway.logs import JsonLines
 from everthread.gateway.telemetry import Telemetry

@@ -9,9 +9,9 @@ from typing import Any
 import openai
 import pytest
 
-from everthread.compose.gateway import open_gateway
 from everthread.config import parse_config
 from everthread.core.messages import text_of
+from everthread.factory.gateway import open_gateway
 from everthread.lab.provider import Provider, ServedModel
 
 WINDOW = 6_000

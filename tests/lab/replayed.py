@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from everthread.conversation.recall_options import RecallOptions
+from everthread.conversation.setup import SessionOptions
 from everthread.core.messages import Message
-from everthread.session.recall_options import RecallOptions
-from everthread.session.setup import SessionOptions
 
 PLAIN = SessionOptions(recall=RecallOptions(enabled=False), economics=False, background=False)
 """Compaction by size alone, nothing injected."""

@@ -12,11 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.compose import open_store
+from everthread.compaction.compressor import ContextCompressor
+from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
+from everthread.conversation.conversation import Conversation
+from everthread.conversation.setup import Route, Setup
 from everthread.core.exchange import Reply
 from everthread.core.messages import Message
-from everthread.engines.compressor import ContextCompressor
 from everthread.errors import InputError
+from everthread.factory import open_store
 from everthread.lab.logs.base import Log, Said
 from everthread.lab.logs.reading import parse_log, read_log
 from everthread.lab.prompt_blocks import Block, Chain, chain
@@ -24,11 +27,8 @@ from everthread.lab.provider import Provider
 from everthread.lab.replay import Replay, replay, result
 from everthread.lab.replay.facts import in_context, stated
 from everthread.lab.replay.plan import planned
-from everthread.models.anthropic import AnthropicModel
-from everthread.models.openai_chat import OpenAIChatModel
-from everthread.session.conversation import Conversation
-from everthread.session.setup import Route, Setup
-from everthread.summarizers.extractive import ExtractiveSummarizer
+from everthread.providers.anthropic import AnthropicModel
+from everthread.providers.openai_chat import OpenAIChatModel
 from everthread.testing import SteppedClock
 from tests.lab.replayed import PLAIN, talk
 from tests.shared_data import shared

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.models.conftest import local_file
-from tests.stores.conftest import (
+from tests.providers.conftest import local_file
+from tests.store.conftest import (
     clock,
     elsewhere,
     kind,

@@ -21,7 +21,7 @@ from everthread.core.exchange import Api, Reply, Request
 from everthread.core.messages import text_of
 from everthread.lab.log import Record
 from everthread.lab.provider import Provider, ServedModel
-from everthread.models.local import LocalModel
+from everthread.providers.local import LocalModel
 from tests.torture.fleet import Fleet
 
 pytestmark = pytest.mark.timeout(1_800)

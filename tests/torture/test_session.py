@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from everthread.core.exchange import Api
-from tests.models.conftest import local_file
-from tests.session.served import KEY
-from tests.session.small import overflow_for_real, pass_the_window
-from tests.session.soak import soak
+from tests.conversation.served import KEY
+from tests.conversation.small import overflow_for_real, pass_the_window
+from tests.conversation.soak import soak
+from tests.providers.conftest import local_file
 
 __all__ = ["local_file"]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from everthread.stores.sql_store import SqlStore
-from tests.stores.model import OPERATIONS, Model
-from tests.stores.postgres_server import Server
-from tests.stores.test_crashes import crash_server, kill_talkers, share_threads
+from everthread.store.sql_store import SqlStore
+from tests.store.model import OPERATIONS, Model
+from tests.store.postgres_server import Server
+from tests.store.test_crashes import crash_server, kill_talkers, share_threads
 
 pytestmark = pytest.mark.timeout(3 * 3600)
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from everthread import CanonicalUsage, ConfigError
+from everthread.compaction.engine import ContextEngine, Services
 from everthread.core.messages import Message, Messages
 from everthread.core.summary import SUMMARY_END, SUMMARY_START, Compaction
 from everthread.core.transcript import spans, turns
-from everthread.engines.base import ContextEngine, Services
 
 NOTE = f"{SUMMARY_START}]\n{{}} earlier messages were left out here, unsummarised. Ask, do not guess.\n{SUMMARY_END}"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from everthread.session.conversation import Conversation
+from everthread.conversation.conversation import Conversation
 
 
 @dataclass(frozen=True, slots=True)

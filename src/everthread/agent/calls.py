@@ -11,9 +11,9 @@ from typing import Any
 
 from everthread.agent.base import Approver, Permission, Tool, ToolContext, ToolReply
 from everthread.agent.events import ToolFinished, ToolStarted
+from everthread.conversation.events import Listener
 from everthread.core.messages import Call, Message, json_value
 from everthread.errors import EverthreadError
-from everthread.session.events import Listener
 
 INTERRUPTED = (
     "[Interrupted: the user stopped the turn before this tool finished. What it had done until then stays done.]"

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from everthread.agent.loop import Agent
 from everthread.agent.slash import history, knowledge, rooms, spending, why, window
 from everthread.agent.slash.base import CommandResult, Here
+from everthread.conversation.conversation import Conversation
 from everthread.errors import EverthreadError
-from everthread.session.conversation import Conversation
-from everthread.stores.base import Store
+from everthread.store.base import Store
 
 __all__ = ["COMMANDS", "Command", "CommandResult", "parse", "run"]
 

@@ -15,10 +15,10 @@ from everthread.agent.tools.delegate import Delegate
 from everthread.agent.tools.memory import MemoryTool
 from everthread.agent.tools.recall import Recall
 from everthread.agent.tools.todo import Todo
-from everthread.models.wrapper import ModelEvent
-from everthread.session.events import Event
-from everthread.session.setup import Route
-from everthread.stores.base import Store
+from everthread.conversation.events import Event
+from everthread.conversation.setup import Route
+from everthread.providers.wrapper import ModelEvent
+from everthread.store.base import Store
 
 
 @dataclass(slots=True)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from everthread.conversation.events import Event
 from everthread.core.redaction import redact, redact_value
-from everthread.session.events import Event
 
 SHOWN = 2_000
 """Characters of a result in its JSON form; the whole is in the store."""

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from everthread.conversation import events
+from everthread.conversation.events import Event
 from everthread.core.caching import shared_prefix
 from everthread.core.exchange import Request
-from everthread.session import events
-from everthread.session.events import Event
 
 LEAST = 1_024
 """Prompt tokens below which no provider caches anything."""

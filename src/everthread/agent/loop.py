@@ -18,13 +18,13 @@ from everthread.agent.limits import MAX_ROUNDS, PARALLEL, TOOL_SECONDS
 from everthread.agent.memory import Memory
 from everthread.agent.texts import text
 from everthread.agent.tools.find_tools import FindTools
+from everthread.conversation.conversation import Conversation
+from everthread.conversation.events import Event, Listener
+from everthread.conversation.incoming import Given
+from everthread.conversation.recording import Answer
+from everthread.conversation.setup import Route
 from everthread.core.exchange import StreamDelta
 from everthread.errors import InputError
-from everthread.session.conversation import Conversation
-from everthread.session.events import Event, Listener
-from everthread.session.incoming import Given
-from everthread.session.recording import Answer
-from everthread.session.setup import Route
 
 Item = StreamDelta | Event | Answer
 Routes = Callable[[str], Awaitable[Route]]

@@ -24,10 +24,10 @@ from everthread.cli.output import console, counted, short
 from everthread.cli.resuming import NO_ID, PLATFORM, Continue, Model, Resume, Resuming, Workspace, Yes, latest, recent
 from everthread.cli.running import StoreUrl, store_address
 from everthread.cli.times import ago
-from everthread.compose import open_agent, open_store
 from everthread.config import Config, home_directory, load_config
 from everthread.errors import InputError
-from everthread.stores.base import NewSession, Store
+from everthread.factory import open_agent, open_store
+from everthread.store.base import NewSession, Store
 
 COMMAND = {"cls": Resuming}
 LISTED = 10

@@ -33,7 +33,7 @@ def compress(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compact a conversation: prune, cut, summarise, verify, assemble."""
-    from everthread.compose import compress as compact
+    from everthread.factory import compress as compact
 
     if template not in ("handoff", "classic"):
         raise InputError(f"template {template!r} is unknown; use handoff or classic")

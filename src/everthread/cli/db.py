@@ -14,7 +14,7 @@ from everthread.cli.running import AsJson, StoreUrl, store_address, with_store
 from everthread.errors import InputError, StoreError
 
 if TYPE_CHECKING:
-    from everthread.stores.base import Health, Store
+    from everthread.store.base import Health, Store
 
 app = typer.Typer(help="The store: whether it is sound, its schema, copies, its size.", no_args_is_help=True)
 
@@ -52,9 +52,9 @@ def _say(text: str) -> None:
 @app.command()
 def migrate(store: StoreUrl = None, as_json: AsJson = False) -> None:
     """Bring the store's schema up to date, or make the store. Every command that opens a store does the first."""
-    from everthread import compose
+    from everthread import factory
 
-    location, before, after = compose.migrate_store(store_address(store))
+    location, before, after = factory.migrate_store(store_address(store))
     if as_json:
         print_json({"location": location, "before": before, "after": after})
     elif before == after:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from everthread.cli.output import excerpt
 from everthread.core.redaction import redact
 from everthread.core.transcript import user_text
-from everthread.stores.family import started_by, subagents
+from everthread.store.family import started_by, subagents
 
 if TYPE_CHECKING:
-    from everthread.stores.base import Session, Store
+    from everthread.store.base import Session, Store
 
 __all__ = ["started_by", "state_of", "subagents", "threads", "title_of"]
 

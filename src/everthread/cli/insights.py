@@ -17,7 +17,7 @@ from everthread.cli.usage import cost_text, figures, merged
 from everthread.core.regret import KINDS, Tally
 
 if TYPE_CHECKING:
-    from everthread.stores.base import Insights, Store, UsageRow
+    from everthread.store.base import Insights, Store, UsageRow
 
 MOST_DAYS, MOST_WEEKS = 62, 400
 """Up to so many days a bar is a day, up to so many a week, beyond a month."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
     from everthread.gateway.mcp.reach import Reach
-    from everthread.stores.base import Store
+    from everthread.store.base import Store
 
 
 def mcp(
@@ -43,12 +43,12 @@ def mcp(
         raise ConfigError(
             f"`everthread mcp` needs a package that is not here ({error}): pip install 'everthread[mcp]'"
         ) from error
-    from everthread import compose
+    from everthread import factory
     from everthread.gateway.mcp.tools import LookupTools
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     address = _address(http) if http is not None else None
-    opened = compose.open_store(store_address(store))
+    opened = factory.open_store(store_address(store))
 
     async def run() -> None:
         try:
@@ -63,7 +63,7 @@ def mcp(
 
 async def _reach(store: Store, tenant: str | None, thread: str | None) -> Reach:
     from everthread.gateway.mcp.reach import Reach
-    from everthread.stores.base import DEFAULT_TENANT
+    from everthread.store.base import DEFAULT_TENANT
 
     if thread is None:
         return Reach(tenant or DEFAULT_TENANT)

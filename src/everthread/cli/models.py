@@ -17,9 +17,9 @@ from everthread.cli.running import AsJson, StoreUrl, with_store
 from everthread.config import home_directory, load_config
 
 if TYPE_CHECKING:
-    from everthread.models.choose import Choice
-    from everthread.models.window import Window
-    from everthread.stores.base import ModelLimit, Store
+    from everthread.providers.choose import Choice
+    from everthread.providers.window import Window
+    from everthread.store.base import ModelLimit, Store
 
 app = typer.Typer(
     help="Models: what is known about them, which one is used, and the one on this machine.", no_args_is_help=True
@@ -34,7 +34,7 @@ def list_models(
     as_json: AsJson = False,
 ) -> None:
     """List the families of the catalogue: window, longest answer, how their providers cache."""
-    from everthread.models.catalog import families, plain_name
+    from everthread.providers.catalog import families, plain_name
 
     found = [entry for entry in families() if plain_name(text) in entry.family]
     if as_json:
@@ -58,7 +58,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show how a model is reached, its window and where that comes from, its prices."""
-    from everthread.models.choose import choose
+    from everthread.providers.choose import choose
 
     config = load_config()
     asked = name or config.model.default
@@ -80,7 +80,7 @@ def show(
 @app.command()
 def pull() -> None:
     """Fetch the small model that runs on this machine, about 98 MB, into the home."""
-    from everthread.models.local_file import pull as fetch
+    from everthread.providers.local_file import pull as fetch
 
     fetch(home_directory(), say=lambda words: print(visible(words), file=sys.stderr, flush=True))
 
@@ -103,8 +103,8 @@ def _looking(choice: Choice, setting: int | None, *, offline: bool) -> Any:
     """The window of a model, by the rules, and every limit that was learnt for it."""
 
     async def work(store: Store) -> tuple[Window, list[ModelLimit]]:
-        from everthread.models.endpoint import EndpointReport, ask_endpoint
-        from everthread.models.window import resolve_window
+        from everthread.providers.endpoint import EndpointReport, ask_endpoint
+        from everthread.providers.window import resolve_window
 
         async def ask() -> EndpointReport:
             key = os.environ.get(choice.key_env or "")
@@ -121,8 +121,8 @@ def _looking(choice: Choice, setting: int | None, *, offline: bool) -> Any:
 
 
 def _local_window(setting: int | None) -> Window:
-    from everthread.models.local import DEFAULT_WINDOW
-    from everthread.models.window import Window
+    from everthread.providers.local import DEFAULT_WINDOW
+    from everthread.providers.window import Window
 
     if setting is not None:
         return Window(setting, "setting", f"{setting:,} tokens, as configured (context_length)")
@@ -130,7 +130,7 @@ def _local_window(setting: int | None) -> Window:
 
 
 def _facts(choice: Choice, window: Window, limits: list[ModelLimit]) -> dict[str, Any]:
-    from everthread.models.catalog import known_model
+    from everthread.providers.catalog import known_model
 
     known = known_model(choice.model)
     facts: dict[str, Any] = {
@@ -166,7 +166,7 @@ def _prices(choice: Choice) -> dict[str, float] | None:
 
 
 def _local_state() -> str:
-    from everthread.models.local_file import SMOLLM2
+    from everthread.providers.local_file import SMOLLM2
 
     path = SMOLLM2.path(home_directory())
     return f"{path}" if path.is_file() else f"{path} (not there yet: everthread models pull)"

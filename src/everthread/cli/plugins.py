@@ -13,12 +13,12 @@ from rich.text import Text
 
 from everthread.cli.editing import use_engine
 from everthread.cli.output import console, print_json, visible
+from everthread.compaction import registry, trust
+from everthread.compaction.engine import Services
 from everthread.config import Config, config_path, home_directory, load_config
 from everthread.core.budget import Budget
 from everthread.core.summary import SummaryDraft, SummaryRequest
 from everthread.core.tokens import TokenCounter
-from everthread.engines import registry, trust
-from everthread.engines.base import Services
 from everthread.errors import EngineError, InputError, SummaryError
 
 app = typer.Typer(help="Context engines: which there are, where they come from, which one is used.")

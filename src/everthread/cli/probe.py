@@ -70,8 +70,8 @@ def _files(
     files: list[str], questions: str | None, window: int | None, engine: str | None, firsts: list[int],
     chain: str | None, *, as_json: bool,
 ) -> None:  # fmt: skip
-    from everthread.compose.conversations import session_options
     from everthread.config import load_config
+    from everthread.factory.conversations import session_options
     from everthread.lab.probe import probe as ask
     from everthread.lab.probe import read_cases
     from everthread.lab.probe.result import together
@@ -108,8 +108,8 @@ def _files(
 def _canaries(
     engines: list[str], depths: list[float], lengths: list[int], window: int | None, first: int, seed: int
 ) -> list[Chains]:
-    from everthread.compose.conversations import session_options
     from everthread.config import load_config
+    from everthread.factory.conversations import session_options
     from everthread.lab.probe import chains
     from everthread.lab.probe.chains import WINDOW
 

@@ -12,8 +12,8 @@ from everthread.cli.progress import progress_of, write_page
 from everthread.errors import InputError
 
 if TYPE_CHECKING:
+    from everthread.conversation.setup import SessionOptions
     from everthread.lab.replay.result import Replay, Way
-    from everthread.session.setup import SessionOptions
 
 
 def replay(
@@ -76,8 +76,8 @@ def replay(
 
 def chosen_options(threshold: float | None, ttl: str | None, recall: bool | None) -> SessionOptions:
     """The configuration, with what was asked for here."""
-    from everthread.compose.conversations import session_options
     from everthread.config import load_config
+    from everthread.factory.conversations import session_options
 
     options = session_options(load_config())
     if threshold is not None:

@@ -10,7 +10,7 @@ from typer.core import TyperCommand
 from everthread.errors import InputError
 
 if TYPE_CHECKING:
-    from everthread.stores.base import Store, ThreadRow
+    from everthread.store.base import Store, ThreadRow
 
 PLATFORM = "terminal"
 """Where these sessions come from, as accounts have it."""

@@ -24,11 +24,11 @@ from everthread.cli.faults import unforeseen
 from everthread.cli.resuming import NO_ID, PLATFORM, Continue, Model, Resume, Resuming, Workspace, Yes, latest
 from everthread.cli.running import StoreUrl, store_address
 from everthread.cli.telling import JsonLines, Shown, Words
-from everthread.compose import open_agent, open_store
 from everthread.config import Config, home_directory, load_config
+from everthread.conversation.recording import Answer
 from everthread.errors import EverthreadError, InputError
-from everthread.session.recording import Answer
-from everthread.stores.base import NewSession, Store
+from everthread.factory import open_agent, open_store
+from everthread.store.base import NewSession, Store
 
 COMMAND = {"cls": Resuming}
 

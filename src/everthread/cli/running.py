@@ -14,7 +14,7 @@ from everthread.config import load_config
 from everthread.errors import InputError, NoStoreError
 
 if TYPE_CHECKING:
-    from everthread.stores.base import Store
+    from everthread.store.base import Store
 
 T = TypeVar("T")
 
@@ -31,9 +31,9 @@ SessionId = Annotated[str, typer.Argument(metavar="ID", help="A session's id, or
 
 def store_address(url: str | None) -> str:
     """The store a command works on: the one it was given, or the configured one."""
-    from everthread import compose
+    from everthread import factory
 
-    return url or compose.store_url(load_config())
+    return url or factory.store_url(load_config())
 
 
 def with_store(
@@ -44,15 +44,15 @@ def with_store(
     `create`: the store is made if there is none. `or_empty`: who never said where conversations are kept, and has none
     yet, is shown an empty store, not an error; it is gone afterwards.
     """
-    from everthread import compose
+    from everthread import factory
 
     try:
-        store = compose.open_store(store_address(url), create=create)
+        store = factory.open_store(store_address(url), create=create)
     except NoStoreError:
         if not or_empty or url or load_config().store.url:
             raise
         with tempfile.TemporaryDirectory(prefix="everthread-") as folder:
-            return _worked(compose.open_store(Path(folder) / compose.STORE_FILE), work)
+            return _worked(factory.open_store(Path(folder) / factory.STORE_FILE), work)
     return _worked(store, work)
 
 

@@ -14,7 +14,7 @@ from everthread.cli.times import Since, Until, ago, iso, read_time
 from everthread.core.terms import phrase_terms
 
 if TYPE_CHECKING:
-    from everthread.stores.base import Hit, Store
+    from everthread.store.base import Hit, Store
 
 MARK = "bold reverse"
 
@@ -35,7 +35,7 @@ def search(
     as_json: AsJson = False,
 ) -> None:
     """Find what was said and what tools returned, the best match first."""
-    from everthread.stores.base import DEFAULT_TENANT, SearchQuery
+    from everthread.store.base import DEFAULT_TENANT, SearchQuery
 
     now = time.time()
     first, last = read_time(since, now), read_time(until, now)

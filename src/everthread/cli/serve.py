@@ -52,7 +52,7 @@ def serve(
 
     Ctrl-C ends it, after what is being answered.
     """
-    from everthread.compose.gateway import open_gateway, upstreams_of
+    from everthread.factory.gateway import open_gateway, upstreams_of
     from everthread.gateway.logs import set_up_logs
 
     config = load_config()
@@ -72,7 +72,7 @@ def serve(
 
 def _upstream(text: str, mode: Mode) -> Upstream:
     """What was named on the command line; the clients' own keys go there."""
-    from everthread.compose.local_upstream import is_local
+    from everthread.factory.local_upstream import is_local
     from everthread.gateway.routes import Upstream
 
     name, _, url = text.partition("=")

@@ -18,7 +18,7 @@ from everthread.cli.times import ago, iso
 from everthread.errors import InputError
 
 if TYPE_CHECKING:
-    from everthread.stores.base import Session, Store, ThreadRow
+    from everthread.store.base import Session, Store, ThreadRow
 
 app = typer.Typer(help="Stored conversations: find, read, move and undo them.", no_args_is_help=True)
 

@@ -29,7 +29,7 @@ from everthread.core.regret import NONE, Tally
 from everthread.errors import InputError, UnknownIdError
 
 if TYPE_CHECKING:
-    from everthread.stores.base import Session, Store, StoredMessage
+    from everthread.store.base import Session, Store, StoredMessage
 
 MOST = {"said": (4_000, 60), "thought": (400, 6), "called": (400, 6), "returned": (800, 10)}
 """How many characters and lines are shown of each kind of text, unless all is asked for."""

@@ -10,10 +10,10 @@ from rich.console import Console
 from everthread.cli.chatting.lines import ToolLines, line_of
 from everthread.cli.chatting.screen import Screen
 from everthread.cli.output import json_text, short, visible
+from everthread.conversation.conversation import Conversation
+from everthread.conversation.events import Event
+from everthread.conversation.recording import Answer
 from everthread.core.exchange import StreamDelta
-from everthread.session.conversation import Conversation
-from everthread.session.events import Event
-from everthread.session.recording import Answer
 
 
 class Words:

@@ -18,7 +18,7 @@ from everthread.cli.running import AsJson, StoreUrl, Tenant, with_store
 from everthread.errors import EverthreadError, InputError, TranscriptError
 
 if TYPE_CHECKING:
-    from everthread.stores.base import Store
+    from everthread.store.base import Store
 
 Write = Callable[[str], int]
 

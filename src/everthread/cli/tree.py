@@ -15,7 +15,7 @@ from everthread.cli.running import AsJson, SessionId, StoreUrl, Tenant, with_sto
 from everthread.cli.times import ago, duration, iso
 
 if TYPE_CHECKING:
-    from everthread.stores.base import CompactionRecord, Session, Store
+    from everthread.store.base import CompactionRecord, Session, Store
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from everthread.cli.output import console, counted, money, print_json, print_tab
 from everthread.cli.running import AsJson, StoreUrl, Tenant, with_store
 from everthread.cli.times import Since, Until, ago, iso, read_time
 from everthread.errors import InputError
-from everthread.stores.sums import figures, merged, row_of
+from everthread.store.sums import figures, merged, row_of
 
 if TYPE_CHECKING:
-    from everthread.stores.base import Store, UsageRecord, UsageRow
+    from everthread.store.base import Store, UsageRecord, UsageRow
 
 __all__ = ["cost_text", "figures", "merged", "row_of", "usage"]
 

@@ -8,8 +8,8 @@ from pydantic import AfterValidator, Field, model_validator
 
 from everthread.agent import limits
 from everthread.config.values import EnvironmentName, HttpUrl, Options, Window, store_url, within
+from everthread.conversation import recall_options as recall
 from everthread.core import budget, toolchoice
-from everthread.session import recall_options as recall
 
 
 class Endpoint(Options):

@@ -7,18 +7,18 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+from everthread.compaction.engine import Events
+from everthread.conversation.events import CompactionProgress, Notice, UsageRecorded, progress_text
 from everthread.core.cost import cost_of
 from everthread.core.exchange import Request
 from everthread.core.messages import calls_of, text_of
 from everthread.core.tokens import TokenCounter
 from everthread.core.usage import CanonicalUsage, normalize_usage
-from everthread.engines.base import Events
 from everthread.gateway.base import Account, Outcome
 from everthread.gateway.setup import ManagerSetup
 from everthread.gateway.tracing import Place
 from everthread.gateway.turns import Turn
-from everthread.session.events import CompactionProgress, Notice, UsageRecorded, progress_text
-from everthread.stores.base import NewUsage, Task
+from everthread.store.base import NewUsage, Task
 
 
 class Accounts:

@@ -16,7 +16,7 @@ from everthread.gateway.access import Caller, Refused
 from everthread.gateway.base import Mode
 from everthread.gateway.keys import digest_of, is_key
 from everthread.gateway.quotas import KeyAccount, Ledger
-from everthread.stores.keys import KeyStore, StoredKey
+from everthread.store.keys import KeyStore, StoredKey
 
 TTL = 3.0
 """Seconds for which a key is not looked up again: so long after it was revoked it may still be let in."""

@@ -13,9 +13,9 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from everthread.compaction.engine import Events
+from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
 from everthread.core.summary import Summarizer, SummaryDraft, SummaryRequest
-from everthread.engines.base import Events
-from everthread.summarizers.extractive import ExtractiveSummarizer
 
 T = TypeVar("T")
 _MOST = 16

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from everthread.conversation.economy import Quoting
 from everthread.core.caching import CACHE_SECONDS, cache_route
 from everthread.core.cost import prices_for
 from everthread.core.economics import Case, Decision, Rates, weigh
 from everthread.core.summary import Summarizer
 from everthread.gateway.setup import ManagerSetup
 from everthread.gateway.turns import Turn
-from everthread.session.economy import Quoting
 
 
 def ttl_of(setup: ManagerSetup) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import Decimal
 
-from everthread.session.events import Event
+from everthread.conversation.events import Event
 
 
 @dataclass(frozen=True, slots=True)

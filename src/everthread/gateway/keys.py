@@ -14,8 +14,8 @@ from hashlib import sha256
 
 from everthread.errors import InputError
 from everthread.gateway.base import Mode
-from everthread.stores.base import DEFAULT_TENANT
-from everthread.stores.keys import KeyLimits, NewKey
+from everthread.store.base import DEFAULT_TENANT
+from everthread.store.keys import KeyLimits, NewKey
 
 SCOPES = {
     "proxy": "the providers' endpoints",

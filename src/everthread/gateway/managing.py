@@ -16,11 +16,16 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from everthread.compaction.engine import ContextEngine, Services
+from everthread.conversation.background import GRACE
+from everthread.conversation.compacting import COLD, FADING
+from everthread.conversation.events import CompactionFailed, Notice
+from everthread.conversation.live import SPARE_OUTPUT
+from everthread.conversation.setup import Desk, Route
 from everthread.core.economics import EARLIEST
 from everthread.core.ladder import Strength
 from everthread.core.tokens import TokenCounter
 from everthread.core.usage import CanonicalUsage
-from everthread.engines.base import ContextEngine, Services
 from everthread.errors import EverthreadError
 from everthread.gateway.accounting import Accounts
 from everthread.gateway.base import Incoming, Outcome, Outgoing
@@ -42,12 +47,7 @@ from everthread.gateway.thrashing import fading_text, paused_text
 from everthread.gateway.tracing import Place, Threads
 from everthread.gateway.turns import Memories, Turn, Turns
 from everthread.gateway.windows import Windows
-from everthread.session.background import GRACE
-from everthread.session.compacting import COLD, FADING
-from everthread.session.events import CompactionFailed, Notice
-from everthread.session.live import SPARE_OUTPUT
-from everthread.session.setup import Desk, Route
-from everthread.stores.proxied import Rewrite
+from everthread.store.proxied import Rewrite
 
 GROWTH = 1.10
 """After a compaction that could make nothing smaller, the next one waits for this growth."""

@@ -19,7 +19,7 @@ from everthread.core.cost import cost_of
 from everthread.core.usage import CanonicalUsage
 from everthread.errors import EverthreadError
 from everthread.gateway.access import Refused
-from everthread.stores.keys import NOTHING, KeyStore, KeyUse, NewKey
+from everthread.store.keys import NOTHING, KeyStore, KeyUse, NewKey
 
 _LOG = logging.getLogger("everthread.gateway")
 _DAY = 86_400

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from everthread.conversation.events import Listener
 from everthread.core.messages import Message
 from everthread.errors import EverthreadError
 from everthread.gateway.base import Outcome
@@ -16,7 +17,6 @@ from everthread.gateway.identity import History, piece_of
 from everthread.gateway.sending import THREAD
 from everthread.gateway.tracing import Expected, Place, Threads
 from everthread.gateway.turns import Turn
-from everthread.session.events import Listener
 
 DELAY = 0.02
 """Seconds until a request is stored that is not answered yet: an answer that is quicker does not wait for it."""

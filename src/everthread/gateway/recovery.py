@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from everthread.conversation import events
+from everthread.conversation.recovery import ATTEMPTS, MOST_CAPS, TOO_LARGE, harder, output_room
 from everthread.core.overflow import ErrorVerdict, classify_error
 from everthread.errors import EverthreadError
 from everthread.gateway.base import Outgoing
 from everthread.gateway.turns import Turn
-from everthread.session import events
-from everthread.session.recovery import ATTEMPTS, MOST_CAPS, TOO_LARGE, harder, output_room
 
 if TYPE_CHECKING:
     from everthread.gateway.managing import ProxyManager

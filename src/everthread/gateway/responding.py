@@ -17,8 +17,8 @@ from everthread.gateway.covering import encoded
 from everthread.gateway.glance import glance
 from everthread.gateway.tracing import PLATFORM, Place
 from everthread.gateway.turns import Turn
-from everthread.stores.base import NewSession, Store
-from everthread.stores.proxied import Link, NewLink
+from everthread.store.base import NewSession, Store
+from everthread.store.proxied import Link, NewLink
 
 _API: Api = "openai_responses"
 _FIELD = "previous_response_id"

@@ -12,13 +12,17 @@ from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
 from typing import Any
 
+from everthread.compaction.engine import ContextEngine
+from everthread.conversation.events import CompactionVoid, Listener
+from everthread.conversation.guarding import wrong_with
+from everthread.conversation.pinning import pins
+from everthread.conversation.recovery import slim_messages
 from everthread.core.budget import Budget
 from everthread.core.exchange import Api, Request
 from everthread.core.ladder import Strength
 from everthread.core.messages import Message, calls_of
 from everthread.core.outputs import ToStore
 from everthread.core.summary import Compaction
-from everthread.engines.base import ContextEngine
 from everthread.errors import EngineError, EverthreadError
 from everthread.gateway.base import Account
 from everthread.gateway.beside import Beside
@@ -27,12 +31,8 @@ from everthread.gateway.events import Drifted, Rewritten, Slimmed
 from everthread.gateway.identity import History
 from everthread.gateway.mentioning import mentioning
 from everthread.gateway.noting import note_of, with_note, without_note
-from everthread.session.events import CompactionVoid, Listener
-from everthread.session.guarding import wrong_with
-from everthread.session.pinning import pins
-from everthread.session.recovery import slim_messages
-from everthread.stores.base import NewCompaction, Store
-from everthread.stores.proxied import Rewrite
+from everthread.store.base import NewCompaction, Store
+from everthread.store.proxied import Rewrite
 
 SLIM = -1
 """The strength of a rewrite that leaves every message in its place: images dropped, big results stored."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
+from everthread.conversation.compacting import FADING
 from everthread.core.exchange import Api
 from everthread.gateway.base import Outgoing
 from everthread.gateway.marking import marked_messages, marked_system, takes_marks
 from everthread.gateway.slicing import slice_body, spliced, written
 from everthread.gateway.thrashing import fading_text
 from everthread.gateway.turns import Turn
-from everthread.models.output_cap import FIELDS, cap_field
-from everthread.session.compacting import FADING
+from everthread.providers.output_cap import FIELDS, cap_field
 
 THREAD = "x-everthread-thread"
 COMPACTIONS = "x-everthread-compactions"

@@ -6,12 +6,12 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from everthread.compaction.engine import ContextEngine, Services
+from everthread.conversation.events import Event, Listener
+from everthread.conversation.setup import Desk, SessionOptions
 from everthread.core.exchange import Api
 from everthread.core.summary import Summarizer
-from everthread.engines.base import ContextEngine, Services
-from everthread.session.events import Event, Listener
-from everthread.session.setup import Desk, SessionOptions
-from everthread.stores.base import Store
+from everthread.store.base import Store
 
 
 def _unheard(event: Event) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 
+from everthread.conversation.events import CompactionFailed, CompactionVoid, Event, UsageRecorded
 from everthread.gateway.events import RecordFailed, Rewritten
 from everthread.gateway.logs import log_fields
 from everthread.gateway.metrics import Metrics
-from everthread.session.events import CompactionFailed, CompactionVoid, Event, UsageRecorded
 
 _LOG = logging.getLogger("everthread.gateway")
 _REASONS = ("error", "why", "text", "action", "source")

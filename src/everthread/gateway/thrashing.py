@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from everthread.engines.pacing import EFFECTIVE, PAUSE_GROWTH, PAUSE_SECONDS, STRIKES
+from everthread.compaction.pacing import EFFECTIVE, PAUSE_GROWTH, PAUSE_SECONDS, STRIKES
 
 
 @dataclass(slots=True)

@@ -18,8 +18,8 @@ from everthread.core.exchange import System
 from everthread.core.messages import Message
 from everthread.errors import UnknownIdError
 from everthread.gateway.identity import SESSION_HEADER, History, scope_of
-from everthread.stores.base import NewMessage, NewSession, Store
-from everthread.stores.proxied import FoundLink, Link, NewLink
+from everthread.store.base import NewMessage, NewSession, Store
+from everthread.store.proxied import FoundLink, Link, NewLink
 
 PLATFORM = "gateway"
 _MOST_KNOWN = 10_000

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from everthread.conversation.setup import SessionOptions
 from everthread.core.budget import Budget
 from everthread.core.calibration import Calibration
 from everthread.core.exchange import Request
@@ -20,9 +21,8 @@ from everthread.gateway.rewrites import replaced
 from everthread.gateway.slicing import Element, Sliced, spliced
 from everthread.gateway.thrashing import Pause
 from everthread.gateway.tracing import Expected, Place
-from everthread.models.output_cap import FIELDS
-from everthread.session.setup import SessionOptions
-from everthread.stores.proxied import Rewrite
+from everthread.providers.output_cap import FIELDS
+from everthread.store.proxied import Rewrite
 
 STATEFUL = ("previous_response_id", "conversation", "context_management")
 """Fields by which the provider keeps or changes the history itself: such a request is never rewritten."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from everthread.conversation.events import LimitLearnt
+from everthread.conversation.recovery import lower_window
 from everthread.core.overflow import ErrorVerdict
 from everthread.gateway.setup import ManagerSetup
 from everthread.gateway.turns import Turn
-from everthread.models.window import window_headers
-from everthread.session.events import LimitLearnt
-from everthread.session.recovery import lower_window
+from everthread.providers.window import window_headers
 
 _FRESH = 30.0
 """Seconds until the store is asked again what other processes learnt."""

@@ -12,13 +12,13 @@ from itertools import product
 from multiprocessing import get_context
 from typing import Any
 
-from everthread.compose.conversations import session_options
+from everthread.compaction.registry import find_engine
 from everthread.config import Config, home_directory
-from everthread.engines.registry import find_engine
+from everthread.conversation.setup import SessionOptions
+from everthread.factory.conversations import session_options
 from everthread.lab.logs.base import Log
 from everthread.lab.replay import Facts, replay
 from everthread.lab.replay.result import total
-from everthread.session.setup import SessionOptions
 
 NEAR = 0.05
 """A setting that keeps at most so much less of the facts in the context than another may be preferred for its price."""

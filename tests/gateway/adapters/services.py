@@ -16,9 +16,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from everthread import open_store
-from everthread.compose.adapters import open_adapters
-from everthread.compose.native import agent_opener
 from everthread.config import parse_config
+from everthread.factory.adapters import open_adapters
+from everthread.factory.native import agent_opener
 from everthread.gateway.native.app import NativeApp
 from everthread.gateway.native.desk import TurnDesk
 from everthread.gateway.native.options import DeskOptions
@@ -27,7 +27,7 @@ from everthread.gateway.routes import Routes, Upstream
 from everthread.gateway.running import Gateway
 from everthread.gateway.service import Service
 from everthread.gateway.serving import LoopServer, listen
-from everthread.stores.base import Store
+from everthread.store.base import Store
 from tests.gateway.native.house import Waiting
 from tests.gateway.raw import Plain
 

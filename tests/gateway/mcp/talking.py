@@ -10,7 +10,7 @@ import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from everthread.stores.base import NewMessage, NewSession, Store
+from everthread.store.base import NewMessage, NewSession, Store
 
 
 @asynccontextmanager

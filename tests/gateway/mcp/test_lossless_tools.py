@@ -11,16 +11,16 @@ from mcp import Client
 
 from everthread import open_conversation, open_store
 from everthread.config import parse_config
+from everthread.conversation.conversation import Conversation
 from everthread.core.messages import text_of
 from everthread.gateway.mcp.reach import Reach
 from everthread.gateway.mcp.server import make_server, serving
 from everthread.gateway.mcp.tools import LookupTools
-from everthread.session.conversation import Conversation
-from everthread.stores.base import NewSession, Store
+from everthread.store.base import NewSession, Store
 from everthread.testing import ScriptedModel
-from tests.engines.lossless.talks import NODE
+from tests.compaction.lossless.talks import NODE
+from tests.conversation.talk import words
 from tests.gateway.mcp.talking import ask, client, thread
-from tests.session.talk import words
 
 CONFIG = parse_config("{context: {engine: lossless}, compression: {background: false, protect_last_n: 2}}")
 SECRET = "sk-proj-" + "Ab3dE6gH9jK2mN5pQ8rT1vX4" * 2

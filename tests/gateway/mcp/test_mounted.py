@@ -12,12 +12,12 @@ from typing import Any
 import httpx2
 import openai
 
-from everthread.compose import open_store
-from everthread.compose.gateway import open_gateway
 from everthread.config import parse_config
+from everthread.factory import open_store
+from everthread.factory.gateway import open_gateway
 from everthread.gateway.access import Caller, Refused
 from everthread.lab.provider import Provider, ServedModel
-from everthread.stores.base import Store
+from everthread.store.base import Store
 from tests.gateway.mcp.talking import ask, client, thread
 
 TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.stores.conftest import kind, new_url, postgres, run_folder, url
+from tests.store.conftest import kind, new_url, postgres, run_folder, url
 
 __all__ = ["kind", "new_url", "postgres", "run_folder", "url"]
 

@@ -12,10 +12,10 @@ from typing import Any
 import httpx2
 
 from everthread import open_store
-from everthread.compose.native import agent_opener
 from everthread.config import parse_config
 from everthread.core.exchange import Reply, Request, StreamDelta
 from everthread.core.messages import text_of
+from everthread.factory.native import agent_opener
 from everthread.gateway.access import Caller, Refused
 from everthread.gateway.native.app import NativeApp, NativeOptions
 from everthread.gateway.native.desk import TurnDesk
@@ -24,7 +24,7 @@ from everthread.gateway.proxy import Proxy
 from everthread.gateway.routes import Routes, Upstream
 from everthread.gateway.running import Gateway
 from everthread.gateway.service import Service
-from everthread.stores.base import Store
+from everthread.store.base import Store
 from everthread.testing import ScriptedModel
 from everthread.wire.sse import SseParser
 from tests.gateway.raw import Plain

@@ -10,9 +10,9 @@ from typing import Any
 from everthread.core.exchange import Request
 from everthread.core.messages import results_of, text_of
 from tests.agent.setting import calls
-from tests.engines.lossless.talks import NODE
+from tests.compaction.lossless.talks import NODE
+from tests.conversation.talk import words
 from tests.gateway.native.house import House, Waiting, house
-from tests.session.talk import words
 
 SETTINGS = "{context: {engine: lossless}, compression: {background: false, protect_last_n: 2}}"
 TRIES: list[tuple[str, Any]] = [

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from everthread import open_store
+from everthread.conversation.recording import INTERRUPTED
 from everthread.core.messages import Message, text_of
 from everthread.gateway.native.lost import UNKNOWN, settle
-from everthread.session.recording import INTERRUPTED
-from everthread.stores.base import Lease, NewMessage, NewSession
-from everthread.stores.queued import NewTurn
+from everthread.store.base import Lease, NewMessage, NewSession
+from everthread.store.queued import NewTurn
 from tests.agent.setting import calls
 from tests.gateway.native.house import house
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from everthread.compose.gateway import open_gateway
 from everthread.config import parse_config
 from everthread.core.exchange import Reply
 from everthread.core.messages import text_of
+from everthread.factory.gateway import open_gateway
 from everthread.gateway.native.app import NativeOptions
 from everthread.gateway.native.lost import UNKNOWN
 from everthread.lab.provider import Provider, ServedModel
-from everthread.stores.base import NewMessage
-from everthread.stores.queued import NewTurn
+from everthread.store.base import NewMessage
+from everthread.store.queued import NewTurn
 from tests.agent.setting import calls
 from tests.gateway.native.house import House, Waiting, house
 

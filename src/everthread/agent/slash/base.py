@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from everthread.agent.loop import Agent
-from everthread.session.conversation import Conversation
-from everthread.stores.base import Store
+from everthread.conversation.conversation import Conversation
+from everthread.store.base import Store
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from decimal import Decimal
 from typing import Any
 
 from everthread.agent.slash.base import CommandResult, Here, counted, paragraphs
+from everthread.conversation.conversation import Conversation
 from everthread.core.regret import KINDS, Tally
 from everthread.errors import InputError
-from everthread.session.conversation import Conversation
-from everthread.stores.base import UsageRecord, UsageRow
-from everthread.stores.family import subagents
-from everthread.stores.sums import figures, merged, row_of
+from everthread.store.base import UsageRecord, UsageRow
+from everthread.store.family import subagents
+from everthread.store.sums import figures, merged, row_of
 
 DAY = 86_400
 DAYS, MOST_DAYS = 30, 3_660

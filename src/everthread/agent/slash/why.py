@@ -6,9 +6,9 @@ from typing import Any
 
 from everthread.agent.journal import Journal
 from everthread.agent.slash.base import CommandResult, Here, paragraphs
+from everthread.conversation import events
 from everthread.core.found import moment
-from everthread.session import events
-from everthread.stores.base import CompactionRecord, NewCompaction
+from everthread.store.base import CompactionRecord, NewCompaction
 
 REASONS = {
     "in-loop": "the prompt had reached the threshold while the turn went on",

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from everthread.agent.slash.base import CommandResult, Here, paragraphs
+from everthread.conversation.conversation import Conversation
 from everthread.core.messages import Message, calls_of, results_of
 from everthread.core.summary import is_summary
 from everthread.core.tokens import TokenCounter
 from everthread.errors import InputError
-from everthread.session.conversation import Conversation
 
 CELLS = 50
 KINDS: Mapping[str, str] = {

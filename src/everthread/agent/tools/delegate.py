@@ -11,8 +11,8 @@ from everthread.agent.events import Delegated, TurnEnded
 from everthread.agent.limits import SUBAGENT_ROUNDS
 from everthread.agent.loop import Agent
 from everthread.agent.tools import arguments as given
-from everthread.session.events import Event, Listener
-from everthread.stores.base import NewSession
+from everthread.conversation.events import Event, Listener
+from everthread.store.base import NewSession
 
 TITLE_CHARS = 80
 SCHEMA = given.schema(

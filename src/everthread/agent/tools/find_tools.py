@@ -7,7 +7,7 @@ from typing import Any
 
 from everthread.agent.base import Permission, ToolContext, ToolReply
 from everthread.agent.tools import arguments as given
-from everthread.session.found_tools import FIND, LONGEST, SCHEMA
+from everthread.conversation.found_tools import FIND, LONGEST, SCHEMA
 
 
 class FindTools:

@@ -8,10 +8,10 @@ from typing import Any
 from everthread.agent.base import Permission, ToolContext, ToolReply
 from everthread.agent.limits import RECALL_CHARS
 from everthread.agent.tools import arguments as given
+from everthread.conversation.conversation import Conversation
+from everthread.conversation.lookup import StoreLookup
 from everthread.core.found import found_text, passage_text
 from everthread.errors import InputError
-from everthread.session.conversation import Conversation
-from everthread.session.lookup import StoreLookup
 
 PAGE = 7
 """Places that have room in one answer."""

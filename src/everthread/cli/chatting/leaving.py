@@ -7,7 +7,7 @@ from rich.text import Text
 from everthread.cli.family import subagents
 from everthread.cli.output import counted, share, short
 from everthread.cli.usage import cost_text, merged, row_of
-from everthread.stores.base import Store
+from everthread.store.base import Store
 
 
 async def farewell(store: Store, thread: str) -> Text | None:

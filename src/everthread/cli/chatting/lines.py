@@ -11,10 +11,7 @@ from rich.text import Text
 
 from everthread.agent.events import Delegated, ToolFinished, ToolStarted, TurnEnded
 from everthread.cli.output import counted, money, visible
-from everthread.core.messages import Call
-from everthread.core.summary import Verification
-from everthread.core.toolkinds import Action, action_of, clip, outcome_of
-from everthread.session.events import (
+from everthread.conversation.events import (
     CompactionDone,
     CompactionFailed,
     CompactionProgress,
@@ -30,6 +27,9 @@ from everthread.session.events import (
     Regretted,
     ToolsChanged,
 )
+from everthread.core.messages import Call
+from everthread.core.summary import Verification
+from everthread.core.toolkinds import Action, action_of, clip, outcome_of
 
 QUIET, LOUD, BAD = "dim", "cyan", "yellow"
 

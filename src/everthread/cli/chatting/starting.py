@@ -11,11 +11,11 @@ from rich.text import Text
 
 from everthread.cli.output import console, counted, short, visible
 from everthread.config import Config, config_path, home_directory
+from everthread.conversation.conversation import Conversation
 from everthread.core.caching import caching_line
 from everthread.errors import ConfigError, InputError
-from everthread.models.choose import Choice, choose
-from everthread.models.local_file import SMOLLM2, pull
-from everthread.session.conversation import Conversation
+from everthread.providers.choose import Choice, choose
+from everthread.providers.local_file import SMOLLM2, pull
 
 LOCAL = f"local/{SMOLLM2.name}"
 HOW = """To talk with a provider's model, set its key and name the model:

@@ -8,8 +8,8 @@ from decimal import Decimal
 
 from everthread.agent.events import Delegated
 from everthread.cli.output import counted, money, visible
-from everthread.session.events import CompactionDone, Estimated, Event, LimitLearnt, UsageRecorded
-from everthread.stores.base import CompactionRecord, UsageRecord
+from everthread.conversation.events import CompactionDone, Estimated, Event, LimitLearnt, UsageRecorded
+from everthread.store.base import CompactionRecord, UsageRecord
 
 
 @dataclass(slots=True)

@@ -16,10 +16,10 @@ from everthread.cli.chatting.status import Status
 from everthread.cli.family import subagents
 from everthread.cli.faults import unforeseen
 from everthread.cli.output import visible
+from everthread.conversation.events import CompactionDone, CompactionVoid, Event, Notice
+from everthread.conversation.recording import Answer
 from everthread.core.exchange import StreamDelta
 from everthread.errors import EverthreadError
-from everthread.session.events import CompactionDone, CompactionVoid, Event, Notice
-from everthread.session.recording import Answer
 
 LEAVING = ("/exit", "/quit")
 STOPPED = "■ stopped; the history says so. Go on, or ask something else."

@@ -10,15 +10,15 @@ from pathlib import Path
 
 from everthread.cli.doctoring.endpoint import reach
 from everthread.cli.doctoring.finding import Finding
-from everthread.compose import open_store, store_url
+from everthread.compaction import registry
 from everthread.config import Config, config_path, home_directory, load_config
-from everthread.engines import registry
 from everthread.errors import ConfigError, EverthreadError, NoStoreError
-from everthread.models.choose import ANTHROPIC, OPENAI, OPENROUTER, OTHERS, Choice, choose
-from everthread.models.endpoint import EndpointReport, ask_endpoint
-from everthread.models.local_file import SMOLLM2, find_model
-from everthread.models.window import LearntLimit, resolve_window
-from everthread.stores.base import Health, Store
+from everthread.factory import open_store, store_url
+from everthread.providers.choose import ANTHROPIC, OPENAI, OPENROUTER, OTHERS, Choice, choose
+from everthread.providers.endpoint import EndpointReport, ask_endpoint
+from everthread.providers.local_file import SMOLLM2, find_model
+from everthread.providers.window import LearntLimit, resolve_window
+from everthread.store.base import Health, Store
 
 CONFIGURE = (
     "set ANTHROPIC_API_KEY, OPENAI_API_KEY or OPENROUTER_API_KEY and model.default in {path}; "

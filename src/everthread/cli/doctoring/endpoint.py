@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import httpx2
 
 from everthread.cli.doctoring.finding import Finding
-from everthread.models.choose import Choice
+from everthread.providers.choose import Choice
 
 SECONDS = 5.0
 

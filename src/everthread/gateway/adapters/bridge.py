@@ -19,7 +19,7 @@ from everthread.gateway.access import Refused
 from everthread.gateway.adapters.base import Carrier, Inbound, NotDeliveredError, Outbound
 from everthread.gateway.native.agents import NewThread
 from everthread.gateway.native.desk import TurnDesk, answer_text
-from everthread.stores.queued import Turn
+from everthread.store.queued import Turn
 
 _LOG = logging.getLogger("everthread.gateway")
 

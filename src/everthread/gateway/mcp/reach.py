@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from everthread.conversation.lookup import StoreLookup
+from everthread.conversation.remembered import Remembered
 from everthread.errors import AmbiguousIdError, InputError, UnknownIdError
 from everthread.gateway.tracing import thread_named
-from everthread.session.lookup import StoreLookup
-from everthread.session.remembered import Remembered
-from everthread.stores.base import Store
+from everthread.store.base import Store
 
 
 @dataclass(frozen=True, slots=True)

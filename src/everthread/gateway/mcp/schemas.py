@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from everthread.agent.tools.arguments import schema
-from everthread.engines.lossless.schemas import SCHEMAS as LOSSLESS
-from everthread.session.pinning import LONGEST
+from everthread.compaction.lossless.schemas import SCHEMAS as LOSSLESS
+from everthread.conversation.pinning import LONGEST
 
 PLACES, MOST_PLACES = 8, 20
 CHARS, MOST_CHARS = 8_000, 20_000

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from everthread.conversation.pinning import pins
 from everthread.core.found import moment
 from everthread.core.redaction import redact
-from everthread.session.pinning import pins
-from everthread.stores.base import Store, UsageRow
-from everthread.stores.sums import merged, row_of
+from everthread.store.base import Store, UsageRow
+from everthread.store.sums import merged, row_of
 
 LISTED = 10
 

@@ -9,20 +9,20 @@ from functools import partial
 from typing import Any, Literal, cast
 
 from everthread.agent.tools import arguments as given
+from everthread.compaction.lossless.schemas import GREP, NAMES
+from everthread.compaction.lossless.tools import Tools
+from everthread.conversation import pinning
+from everthread.conversation.lookup import StoreLookup
+from everthread.conversation.originals import ThreadGraph, expand
+from everthread.conversation.remembered import Remembered
 from everthread.core.found import found_text, passage_text
 from everthread.core.lookup import SearchMode, SearchScope
 from everthread.core.redaction import redact
-from everthread.engines.lossless.schemas import GREP, NAMES
-from everthread.engines.lossless.tools import Tools
 from everthread.errors import EverthreadError, InputError, UnknownIdError
 from everthread.gateway.mcp.reach import Reach, lookup_in, thread_meant
 from everthread.gateway.mcp.schemas import CHARS, MOST_CHARS, MOST_PLACES, PLACES, SCHEMAS
 from everthread.gateway.mcp.standing import latest_text, status_text
-from everthread.session import pinning
-from everthread.session.lookup import StoreLookup
-from everthread.session.originals import ThreadGraph, expand
-from everthread.session.remembered import Remembered
-from everthread.stores.base import Store
+from everthread.store.base import Store
 
 _LOG = logging.getLogger("everthread.mcp")
 

@@ -10,9 +10,9 @@ from everthread.gateway.native.asking import Ask
 from everthread.gateway.native.desk import TurnDesk
 from everthread.gateway.native.replies import Answer
 from everthread.gateway.native.views import Hits, InsightsView, UsageView, hit_view, paged
-from everthread.stores.base import SearchQuery, UsageRecord, UsageRow
-from everthread.stores.family import subagents
-from everthread.stores.sums import figures, merged, row_of
+from everthread.store.base import SearchQuery, UsageRecord, UsageRow
+from everthread.store.family import subagents
+from everthread.store.sums import figures, merged, row_of
 
 _DAY = 86_400
 _COUNTS = ("threads", "sessions", "messages", "compactions", "tokens_saved")

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from everthread.agent.loop import Agent
+from everthread.conversation.events import Event, Listener
 from everthread.core.redaction import redact
 from everthread.errors import EverthreadError
 from everthread.gateway.access import Refused
 from everthread.gateway.native.fenced import Fenced
 from everthread.gateway.native.options import DeskOptions
-from everthread.session.events import Event, Listener
-from everthread.stores.base import Lease, NewSession, Session, Store, new_id
-from everthread.stores.queued import Turn
+from everthread.store.base import Lease, NewSession, Session, Store, new_id
+from everthread.store.queued import Turn
 
 _LOG = logging.getLogger("everthread.gateway")
 SETTINGS = "native"

@@ -9,15 +9,15 @@ from typing import Any
 
 from everthread.agent import commands
 from everthread.agent.loop import Agent
+from everthread.conversation.events import CompactionFailed, Event, UsageRecorded
+from everthread.conversation.recording import Answer
 from everthread.core.exchange import StreamDelta
 from everthread.core.redaction import redact
 from everthread.core.usage import CanonicalUsage
 from everthread.gateway.access import Refused
 from everthread.gateway.native.agents import AgentPool, Seat
 from everthread.gateway.native.logs import TurnLog
-from everthread.session.events import CompactionFailed, Event, UsageRecorded
-from everthread.session.recording import Answer
-from everthread.stores.queued import Turn
+from everthread.store.queued import Turn
 
 SPOKEN = ("text", "reasoning", "refusal")
 """The pieces of an answer that are passed on; of calls the tools' own events tell."""

@@ -20,6 +20,7 @@ import logging
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
+from everthread.conversation.incoming import Given, as_messages
 from everthread.core.redaction import redact
 from everthread.errors import EverthreadError, UnknownIdError
 from everthread.gateway.access import Refused
@@ -27,9 +28,8 @@ from everthread.gateway.native.agents import AgentPool, NewThread, OpenAgent
 from everthread.gateway.native.logs import TurnEvent, TurnLog, TurnLogs
 from everthread.gateway.native.options import DeskOptions
 from everthread.gateway.native.working import Workers
-from everthread.session.incoming import Given, as_messages
-from everthread.stores.base import Session, Store, new_id
-from everthread.stores.queued import NewTurn, Turn
+from everthread.store.base import Session, Store, new_id
+from everthread.store.queued import NewTurn, Turn
 
 __all__ = ["NewThread", "TurnDesk", "TurnEvent", "answer_text"]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from everthread.errors import LeaseLostError
-from everthread.stores.base import Continuation, Lease, NewMessage, Node, Session, Store, StoredMessage
+from everthread.store.base import Continuation, Lease, NewMessage, Node, Session, Store, StoredMessage
 
 
 class Fenced:

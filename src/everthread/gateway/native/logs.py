@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from everthread.stores.queued import Turn
+from everthread.store.queued import Turn
 
 END = "turn"
 """The last event of a turn: how it ended."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from everthread.agent import commands
+from everthread.conversation.recording import INTERRUPTED
 from everthread.core.messages import Message, calls_of, results_of, text_of
-from everthread.session.recording import INTERRUPTED
-from everthread.stores.base import Lease, NewMessage, Store, StoredMessage
-from everthread.stores.queued import Turn, TurnState
+from everthread.store.base import Lease, NewMessage, Store, StoredMessage
+from everthread.store.queued import Turn, TurnState
 
 UNKNOWN = (
     "[Outcome unknown: the process that ran this tool ended before it told the result. It may have been done; "

@@ -12,7 +12,7 @@ from everthread.gateway.incoming import until_gone
 from everthread.gateway.native.logs import TurnEvent
 from everthread.gateway.native.replies import Sender
 from everthread.gateway.native.views import turn_view
-from everthread.stores.queued import Turn
+from everthread.store.queued import Turn
 
 HEARTBEAT = b": still here\n\n"
 HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache", "x-accel-buffering": "no"}

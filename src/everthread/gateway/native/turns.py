@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import re
 
+from everthread.conversation.incoming import Given
 from everthread.errors import InputError
 from everthread.gateway.access import Refused
 from everthread.gateway.incoming import ClientGone, until_gone
@@ -16,8 +17,7 @@ from everthread.gateway.native.options import WAIT_SECONDS
 from everthread.gateway.native.outcomes import STATUS
 from everthread.gateway.native.replies import Answer
 from everthread.gateway.native.views import Cancelled, CommandView, ErrorView, Problem, Turns, paged, turn_view
-from everthread.session.incoming import Given
-from everthread.stores.queued import Turn
+from everthread.store.queued import Turn
 
 _KEY = re.compile(r"[\x20-\x7e]{1,255}")
 

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from everthread.stores.base import Hit, Session, StoredMessage, ThreadRow
-from everthread.stores.queued import Turn, TurnState
+from everthread.store.base import Hit, Session, StoredMessage, ThreadRow
+from everthread.store.queued import Turn, TurnState
 
 Figures = dict[str, int | float | None]
 

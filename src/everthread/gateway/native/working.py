@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from everthread.conversation.finishing import finished
 from everthread.core.redaction import redact
 from everthread.errors import EverthreadError, LeaseLostError, StoreError, UnknownIdError
 from everthread.gateway.native.agents import AgentPool
@@ -19,10 +20,9 @@ from everthread.gateway.native.lost import ENDED, settle
 from everthread.gateway.native.options import DeskOptions
 from everthread.gateway.native.outcomes import failure
 from everthread.gateway.quotas import utc_day
-from everthread.session.finishing import finished
-from everthread.stores.base import Lease, Store, new_id
-from everthread.stores.keys import KeyUse
-from everthread.stores.queued import Turn, TurnState
+from everthread.store.base import Lease, Store, new_id
+from everthread.store.keys import KeyUse
+from everthread.store.queued import Turn, TurnState
 
 _LOG = logging.getLogger("everthread.gateway")
 Why = Literal["cancelled", "interrupted", "lost"]

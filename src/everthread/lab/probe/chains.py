@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from everthread.compose.compaction import run_sync
+from everthread.conversation.setup import SessionOptions
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from everthread.errors import EngineError, InputError
+from everthread.factory.compaction import run_sync
 from everthread.lab.probe.canaries import EACH, KINDS, Canary, canaries
 from everthread.lab.probe.held import MODEL, Compacted, Held, Manner, held
 from everthread.lab.probe.lines import Lines
 from everthread.lab.probe.noise import work
-from everthread.session.setup import SessionOptions
 
 WINDOW = 32_000
 DEPTHS = (0.1, 0.5, 0.9)

@@ -10,21 +10,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from everthread.compose.conversations import session_options
-from everthread.compose.stores import open_store
+from everthread.compaction.engine import ContextEngine, Services
+from everthread.compaction.registry import create_engine
+from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
 from everthread.config import Config, home_directory
+from everthread.conversation.conversation import Conversation
+from everthread.conversation.events import CompactionFailed, Event
+from everthread.conversation.setup import SessionOptions, Setup
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
-from everthread.engines.base import ContextEngine, Services
-from everthread.engines.registry import create_engine
+from everthread.factory.conversations import session_options
+from everthread.factory.stores import open_store
 from everthread.lab.logs.base import Said
 from everthread.lab.replay.player import fast_folder, route_for
-from everthread.session.conversation import Conversation
-from everthread.session.events import CompactionFailed, Event
-from everthread.session.setup import SessionOptions, Setup
-from everthread.stores.base import StoredMessage
-from everthread.stores.recalled import Passage, RecallQuery
-from everthread.summarizers.extractive import ExtractiveSummarizer
+from everthread.store.base import StoredMessage
+from everthread.store.recalled import Passage, RecallQuery
 
 MODEL = "gpt-4o"
 """By whose tokens is counted, where nobody else is named."""

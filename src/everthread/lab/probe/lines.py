@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from everthread.core.decisions import SUPERSEDED
 from everthread.core.messages import Message, calls_of, results_of, strings_in, text_of
-from everthread.stores.base import StoredMessage
+from everthread.store.base import StoredMessage
 
 Words = tuple[str, ...]
 """Words that must stand on one line."""

@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
 
-from everthread.compose.compaction import run_sync
+from everthread.conversation.setup import SessionOptions
 from everthread.core.messages import results_of, text_of
 from everthread.core.tokens import TokenCounter
+from everthread.factory.compaction import run_sync
 from everthread.lab.logs.base import Said
 from everthread.lab.probe.held import MODEL, Held, Manner, held
 from everthread.lab.probe.questions import Case, Evidence, Question
 from everthread.lab.probe.result import Asked, Probed
 from everthread.lab.replay.facts import Context, in_context
-from everthread.session.setup import SessionOptions
-from everthread.stores.base import StoredMessage
+from everthread.store.base import StoredMessage
 
 FIRSTS = (5, 10)
 SMALLEST = 4_000

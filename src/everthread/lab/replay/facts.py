@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from everthread.conversation.conversation import Conversation
 from everthread.core.decisions import decided_by_user
 from everthread.core.messages import Call, Message, calls_of, results_of, strings_in, text_of
 from everthread.core.rules import active_rules, settled, user_rules
 from everthread.core.transcript import is_user_message, user_text
 from everthread.lab.replay.result import Facts
-from everthread.session.conversation import Conversation
-from everthread.stores.base import SearchQuery
+from everthread.store.base import SearchQuery
 
 REQUEST, RULE, DECISION, ERROR, FILE, COMMAND, ID = (
     "latest request",

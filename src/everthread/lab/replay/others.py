@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from everthread.conversation.live import SPARE_OUTPUT
 from everthread.core.exchange import System
 from everthread.core.messages import Message, with_content
 from everthread.lab.prompt_cache import CacheUse
@@ -14,7 +15,6 @@ from everthread.lab.replay.plan import Planned
 from everthread.lab.replay.pricing import Ledger
 from everthread.lab.replay.result import Played, Way
 from everthread.lab.replay.simulator import Cache, Marking, Prompts
-from everthread.session.live import SPARE_OUTPUT
 from everthread.testing import SteppedClock
 
 UNCACHED, CACHED, TRUNCATED = "uncached", "cached", "truncated"

@@ -11,10 +11,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from everthread.compose.stores import open_store
+from everthread.compaction.engine import ContextEngine, Services
+from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
+from everthread.conversation.conversation import Conversation
+from everthread.conversation.events import CompactionDone, CompactionFailed, CompactionStarted, Event, Notice
+from everthread.conversation.requests import Prepared
+from everthread.conversation.setup import Route, SessionOptions, Setup
 from everthread.core.exchange import Reply
-from everthread.engines.base import ContextEngine, Services
 from everthread.errors import ContextOverflowError, ModelError
+from everthread.factory.stores import open_store
 from everthread.lab.prompt_blocks import Prompt
 from everthread.lab.protocols import PROTOCOLS
 from everthread.lab.replay import result
@@ -22,11 +27,6 @@ from everthread.lab.replay.others import Setting
 from everthread.lab.replay.pricing import Ledger
 from everthread.lab.replay.result import Compacted, Played
 from everthread.lab.replay.simulator import Cache, by_marks
-from everthread.session.conversation import Conversation
-from everthread.session.events import CompactionDone, CompactionFailed, CompactionStarted, Event, Notice
-from everthread.session.requests import Prepared
-from everthread.session.setup import Route, SessionOptions, Setup
-from everthread.summarizers.extractive import ExtractiveSummarizer
 from everthread.testing import SteppedClock
 
 Compact = Callable[[int, Conversation], bool] | Collection[int]

@@ -7,22 +7,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from everthread.compose.compaction import run_sync
-from everthread.compose.conversations import session_options
+from everthread.compaction.engine import ContextEngine, Services
+from everthread.compaction.registry import create_engine
 from everthread.config import Config, home_directory
+from everthread.conversation.setup import SessionOptions
 from everthread.core.exchange import System
 from everthread.core.messages import Message, calls_of, text_of
 from everthread.core.tokens import TokenCounter
-from everthread.engines.base import ContextEngine, Services
-from everthread.engines.registry import create_engine
+from everthread.factory.compaction import run_sync
+from everthread.factory.conversations import session_options
 from everthread.lab.logs.base import Log, Said
 from everthread.lab.replay import facts, others
 from everthread.lab.replay.plan import PAUSE, STEP, Plan, Planned, planned
 from everthread.lab.replay.player import Compact, Player
 from everthread.lab.replay.result import Replay, Way
 from everthread.lab.replay.simulator import Prompts, remembered
-from everthread.models.window import catalogue_window
-from everthread.session.setup import SessionOptions
+from everthread.providers.window import catalogue_window
 
 DEFAULT_MODEL = "claude-sonnet-4-5"
 OURS = "everthread"

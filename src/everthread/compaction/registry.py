@@ -1,0 +1,251 @@
+"""Which engine: `context.engine` names it, and here is where a name is looked up.
+
+    1  <home>/plugins/context_engine/<name>/
+    2  <project>/.everthread/plugins/context_engine/<name>/      only if the user trusted that project
+    3  register_context_engine(), and entry points `everthread.context_engines` of installed packages
+    4  built-ins
+
+The first place that has the name decides: an engine found there that cannot be loaded is an error, never a reason to
+take another one. Names of built-ins are reserved and looked up in the last place only. Looking and listing run no
+code of an engine; that happens when an engine that was named is loaded.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from everthread.compaction import directory
+from everthread.compaction.engine import ContextEngine, EngineFactory, Services
+from everthread.compaction.trust import is_trusted
+from everthread.errors import EngineError, InputError
+
+GROUP = "everthread.context_engines"
+PLUGINS = Path("plugins", "context_engine")
+PROJECT_FOLDER = ".everthread"
+PROJECT_PLUGINS = PROJECT_FOLDER / PLUGINS
+
+BUILT_IN = {
+    "compressor": (
+        "everthread.compaction.compressor:create",
+        "Keeps the start and the recent end, and a checked summary of what was between.",
+    ),
+    "lossless": (
+        "everthread.compaction.lossless:create",
+        "Covers the past with a graph of summaries; the model can search and read every original.",
+    ),
+}
+ALIASES = {"lcm": "lossless"}
+RESERVED = frozenset({*BUILT_IN, *ALIASES, *ALIASES.values()})
+
+Origin = Literal["home", "project", "registered", "package", "built-in"]
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_UNTRUSTED = "the project is not trusted; `everthread plugins trust` changes that"
+
+_registered: dict[str, EngineFactory] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSource:
+    """Where an engine comes from. `problem`: why it cannot be used, as far as that shows without running it."""
+
+    name: str
+    source: Origin
+    location: str
+    find_factory: Callable[[], object]
+    description: str = ""
+    problem: str = ""
+
+    def load(self) -> EngineFactory:
+        """The engine's factory. Runs the engine's code."""
+        with _their_code(f"{self} cannot be loaded"):
+            factory = self.find_factory()
+        if not callable(factory):
+            raise EngineError(f"{self} cannot be loaded: its factory is a {type(factory).__name__}, not a function")
+        return cast("EngineFactory", factory)
+
+    def __str__(self) -> str:
+        return f"the context engine {self.name!r} ({self.source}: {self.location})"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """One line of the list of engines. `active`: it is the one the configuration names."""
+
+    name: str
+    source: Origin
+    location: str
+    active: bool
+    problem: str
+    description: str
+
+
+def register_context_engine(name: str, factory: EngineFactory) -> None:
+    """Offer an engine under a name. It is used only where `context.engine` says so."""
+    if problem := _name_problem(name):
+        raise EngineError(f"the context engine {name!r} cannot be registered: {problem}")
+    if not callable(factory):
+        raise EngineError(f"the context engine {name!r} cannot be registered: {factory!r} is not a function")
+    if _registered.setdefault(name, factory) is not factory:
+        raise EngineError(f"a context engine {name!r} is registered already: {_registered[name]!r}")
+
+
+def create_engine(
+    name: str,
+    services: Services,
+    options: Mapping[str, Any] | None = None,
+    *,
+    home: Path,
+    project: Path | None = None,
+) -> ContextEngine:
+    """The engine of this name, made for one conversation."""
+    source = find_engine(name, home=home, project=project)
+    factory = source.load()
+    with _their_code(f"{source} cannot be made"):
+        engine: object = factory(services, dict(options or {}))
+    if not isinstance(engine, ContextEngine):
+        raise EngineError(f"{source} cannot be used: its factory gave a {type(engine).__name__}, not a ContextEngine")
+    if inspect.iscoroutinefunction(engine.should_compress):
+        # Its answer would be a coroutine, and that is always true.
+        raise EngineError(f"{source} cannot be used: should_compress must not be async")
+    return engine
+
+
+def find_engine(name: str, *, home: Path, project: Path | None = None) -> EngineSource:
+    """Where the engine of this name comes from; `EngineError` tells where it was looked for and why it is not used."""
+    if name in RESERVED:
+        return _built_in(name)
+    if problem := _name_problem(name):
+        raise EngineError(f"{name!r} is no name of a context engine: {problem}")
+    looked = []
+    for place, offers in _places(home, project):
+        found = next((offer for offer in offers if offer.name == name), None)
+        if found is None:
+            looked.append(f"{place}: none of this name")
+        elif found.problem == _UNTRUSTED:
+            looked.append(f"{found.location}: {_UNTRUSTED}")
+        elif found.problem:
+            raise EngineError(f"{found} cannot be used: {found.problem}")
+        else:
+            return found
+    places = "".join(f"\n  {line}" for line in looked)
+    raise EngineError(f"there is no context engine {name!r}; looked in{places}")
+
+
+def list_engines(*, home: Path, project: Path | None = None, active: str = "compressor") -> list[EngineInfo]:
+    """Every engine on offer, in the order in which names are looked up. Runs no code of theirs."""
+    active = ALIASES.get(active, active)
+    first: dict[str, str] = {}
+    listed = []
+    for offer in (offer for _, offers in _places(home, project) for offer in offers):
+        problem = offer.problem
+        if offer.source != "built-in" and (wrong := _name_problem(offer.name)):
+            problem = f"never used: {wrong}"
+        elif problem != _UNTRUSTED:
+            chosen = first.setdefault(offer.name, offer.location)
+            problem = problem or ("" if chosen == offer.location else f"hidden by {chosen}")
+        mine = first.get(offer.name) == offer.location and offer.name == active
+        listed.append(EngineInfo(offer.name, offer.source, offer.location, mine, problem, offer.description))
+    return listed
+
+
+def _name_problem(name: str) -> str:
+    """Why nobody may offer an engine of this name; empty if one may."""
+    if name in RESERVED:
+        return "the name is reserved for the built-in engine"
+    if not _NAME.fullmatch(name):
+        return "a name has letters, digits, `_`, `-` and `.`, begins with a letter or digit and is not long"
+    return ""
+
+
+# The places, in the order in which a name is looked up
+
+
+def _places(home: Path, project: Path | None) -> Iterator[tuple[str, Iterator[EngineSource]]]:
+    folder = home / PLUGINS
+    yield str(folder), _directories("home", folder)
+    if project is not None and home.resolve() != project.resolve() / PROJECT_FOLDER:
+        folder = project / PROJECT_PLUGINS
+        yield str(folder), _directories("project", folder, trusted=is_trusted(home, project))
+    yield "register_context_engine()", _in_this_process()
+    yield f"entry points {GROUP!r} of installed packages", _packages()
+    yield f"built-ins ({', '.join(BUILT_IN)})", map(_built_in, BUILT_IN)
+
+
+def _directories(source: Origin, folder: Path, *, trusted: bool = True) -> Iterator[EngineSource]:
+    for plugin in directory.plugins_in(folder):
+        # Of a project nobody trusts not even a file is opened.
+        description, problem = directory.about(plugin) if trusted else ("", _UNTRUSTED)
+        yield EngineSource(plugin.name, source, str(plugin), partial(_create_of, plugin), description, problem)
+
+
+def _create_of(plugin: Path) -> object:
+    module = directory.load(plugin)
+    if not hasattr(module, "create"):
+        raise EngineError(f"{module.__file__} has no create(services, options)")
+    return module.create
+
+
+def _in_this_process() -> Iterator[EngineSource]:
+    for name, factory in _registered.items():
+        location = f"{getattr(factory, '__module__', '?')}:{getattr(factory, '__qualname__', repr(factory))}"
+        yield EngineSource(name, "registered", location, partial(_same, factory))
+
+
+def _same(factory: EngineFactory) -> object:
+    return factory
+
+
+def _packages() -> Iterator[EngineSource]:
+    found = sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value))
+    often = Counter(point.name for point in found)
+    for point in found:
+        offer = _entry_point(point, "package")
+        if often[point.name] > 1:
+            owners = ", ".join(_location(other) for other in found if other.name == point.name)
+            offer = replace(offer, problem=f"several packages offer this name: {owners}")
+        yield offer
+
+
+def _built_in(name: str) -> EngineSource:
+    name = ALIASES.get(name, name)
+    if name not in BUILT_IN:
+        raise EngineError(f"the context engine {name!r} is a built-in that this version does not have")
+    factory, description = BUILT_IN[name]
+    return replace(_entry_point(EntryPoint(name, factory, GROUP), "built-in"), description=description)
+
+
+def _entry_point(point: EntryPoint, source: Origin) -> EngineSource:
+    return EngineSource(point.name, source, _location(point), point.load)
+
+
+def _location(point: EntryPoint) -> str:
+    return f"{point.value} of {point.dist.name} {point.dist.version}" if point.dist else point.value
+
+
+# Code of others
+
+
+@contextmanager
+def _their_code(failing: str) -> Iterator[None]:
+    """What an engine's code raises, of whatever kind, as an `EngineError`; a refused option keeps its own error."""
+    try:
+        yield
+    except InputError:
+        raise
+    except EngineError as error:
+        raise EngineError(f"{failing}: {error}") from error
+    except (Exception, SystemExit) as error:
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
+        where = f" ({frames[-1].filename}:{frames[-1].lineno})" if len(frames) > 1 else ""
+        raise EngineError(f"{failing}: {type(error).__name__}: {error}{where}") from error

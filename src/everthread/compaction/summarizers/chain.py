@@ -1,0 +1,132 @@
+"""Who writes the summary: the first that can, and under all of them one that always can.
+
+Where prices are known the cheapest route is asked first: the main model on the prefix its provider has cached, or
+another model that reads everything anew. A route that failed for a passing reason rests, so that a compaction does not
+wait for it again and again; one without a provider rests longer. Meanwhile the next one serves. By hand, every route
+is tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, runtime_checkable
+
+from everthread.compaction.summarizers.pricing import Quoted
+from everthread.core.summary import Summarizer, SummaryDraft, SummaryRequest
+from everthread.errors import SummaryError
+
+REST_PASSING = 60.0
+REST_MISSING = 600.0
+"""Seconds a route rests after a failure that may pass, and after one that tells that no provider is there."""
+
+
+class Events(Protocol):
+    """Where the chain tells what it does."""
+
+    def __call__(self, kind: str, **details: Any) -> None: ...
+
+
+def _silent(kind: str, **details: Any) -> None:
+    """For whoever does not listen."""
+
+
+@runtime_checkable
+class Choosy(Protocol):
+    """A route that is not for every request."""
+
+    def suits(self, request: SummaryRequest) -> bool: ...
+
+
+class SummarizerChain:
+    """Tries `routes` in order, then `floor`, which never fails. A failed route is told in the draft's warnings."""
+
+    def __init__(
+        self,
+        routes: Sequence[Summarizer],
+        *,
+        floor: Summarizer,
+        clock: Callable[[], float],
+        events: Events = _silent,
+    ) -> None:
+        self._routes = tuple(routes)
+        self._floor = floor
+        self._clock = clock
+        self._events = events
+        self._rest_until: dict[str, float] = {}
+
+    @property
+    def name(self) -> str:
+        return ", then ".join(dict.fromkeys(route.name for route in (*self._routes, self._floor)))
+
+    async def summarize(self, request: SummaryRequest) -> SummaryDraft:
+        """The draft of the first route that could write one, with the usage of all that were asked."""
+        warnings: list[str] = []
+        usage: list[Mapping[str, Any]] = []
+        tried: set[str] = set()
+        for route in self._by_price(request):
+            rest = 0.0 if request.manual else self._rest_until.get(route.name, 0.0) - self._clock()
+            if route.name in tried:
+                continue
+            tried.add(route.name)
+            if rest > 0:
+                warnings.append(f"{route.name} was not asked: it rests for {rest:.0f} more seconds after a failure")
+                self._events("summary_skipped", route=route.name, seconds=rest)
+                continue
+            try:
+                draft = await route.summarize(request)
+            except SummaryError as error:
+                warnings.append(f"{route.name} wrote no summary: {error}")
+                usage += error.usage
+                self._failed(route.name, error)
+                continue
+            self._rest_until.pop(route.name, None)
+            return _with(draft, warnings, usage)
+        return _with(await self._floor.summarize(request), warnings, usage)
+
+    def quote(self, tokens: int, budget: int) -> float | None:
+        """Dollars for a summary by the cheapest route that can tell; 0 where no model is asked, None: unknown."""
+        quotes = [route.quote(tokens, budget) if isinstance(route, Quoted) else None for route in self._routes]
+        known = [quote for quote in quotes if quote is not None]
+        return min(known) if known else None if quotes else 0.0
+
+    def _by_price(self, request: SummaryRequest) -> Sequence[Summarizer]:
+        """Those it suits, the cheapest first where all can tell what it costs; else in the order they were given."""
+        routes = [route for route in self._routes if not isinstance(route, Choosy) or route.suits(request)]
+        quotes = [route.quote_for(request) if isinstance(route, Quoted) else None for route in routes]
+        priced = [quote for quote in quotes if quote is not None]
+        if len(priced) < len(routes):
+            return routes
+        return [routes[at] for at in sorted(range(len(priced)), key=priced.__getitem__)]
+
+    def _failed(self, name: str, error: SummaryError) -> None:
+        seconds = REST_MISSING if error.missing else REST_PASSING if error.passing else 0.0
+        if seconds:
+            self._rest_until[name] = self._clock() + seconds
+        self._events(
+            "summary_failed",
+            route=name,
+            reason=str(error),
+            passing=error.passing,
+            missing=error.missing,
+            rest=seconds,
+        )
+
+    def dump_state(self) -> dict[str, Any]:
+        """Which routes rest, and until when, as JSON."""
+        now = self._clock()
+        return {"rest_until": {name: until for name, until in self._rest_until.items() if until > now}}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `dump_state` gave. No rest is longer than one can be, whatever clock it was told by."""
+        resting = state.get("rest_until")
+        latest = self._clock() + REST_MISSING
+        self._rest_until = {
+            str(name): min(float(until), latest)
+            for name, until in (resting.items() if isinstance(resting, Mapping) else ())
+            if isinstance(until, int | float) and not isinstance(until, bool)
+        }
+
+
+def _with(draft: SummaryDraft, warnings: Sequence[str], usage: Sequence[Mapping[str, Any]]) -> SummaryDraft:
+    return replace(draft, warnings=(*warnings, *draft.warnings), usage=(*usage, *draft.usage))

@@ -1,0 +1,62 @@
+"""What a model is told. The words are in `prompts/`; here they are filled in and put around the record."""
+
+from __future__ import annotations
+
+import functools
+import string
+from dataclasses import dataclass, replace
+from importlib import resources
+from typing import Any
+
+from everthread.compaction.summarizers.llm_record import inert
+from everthread.core.exchange import Request
+from everthread.core.summary import CLASSIC, HANDOFF, TemplateName
+from everthread.core.toolkinds import clip, one_line
+
+_TOPIC = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One request for a summary. Its last message is ours."""
+
+    request: Request
+    target: int
+    """Tokens the answer should have."""
+    given: int
+    """Tokens of what it is to summarise: an answer longer than that is none."""
+
+    def firmer(self, reason: str, template: TemplateName) -> Question:
+        """The same once more, after an answer that could not be used."""
+        told = fill("firmer", reason=reason, target=self.target, heading=f"## {headings(template)[0]}")
+        *before, last = self.request.messages
+        last = {"role": "user", "content": f"{last['content']}\n\n{told}"}
+        return replace(self, request=replace(self.request, messages=[*before, last]))
+
+
+def headings(template: TemplateName) -> tuple[str, ...]:
+    """The main headings of a layout, in order."""
+    return HANDOFF if template == "handoff" else tuple(heading for heading, _ in CLASSIC)
+
+
+def instructions(template: TemplateName) -> str:
+    """The system prompt: how to read, how to write, which sections. The same for every call of a layout."""
+    return f"{fill('checkpoint')}\n\n{fill(f'sections_{template}')}"
+
+
+def task(name: str, *, target: int, focus: str | None = None, **values: Any) -> str:
+    """What is to be done with the material before it; `name` is one of the tasks in `prompts/`."""
+    told = fill(name, target=target, words=max(target * 3 // 4, 1), **values)
+    topic = clip(one_line(inert(focus)), _TOPIC) if focus else ""
+    return f"{told}\n\n{fill('focus', focus=topic)}" if topic else told
+
+
+def fill(name: str, **values: Any) -> str:
+    """A text of `prompts/` with its blanks filled in; what is filled in is not looked at again."""
+    return _text(name).substitute(values)
+
+
+@functools.cache
+def _text(name: str) -> string.Template:
+    path = resources.files("everthread.compaction.summarizers").joinpath(f"prompts/{name}.txt")
+    return string.Template(path.read_text("utf-8").strip())

@@ -1,0 +1,383 @@
+"""A conversation that outlives its model's window: prepare, send, record."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+from everthread.conversation import requests, results
+from everthread.conversation.compacting import commit, discard, draft
+from everthread.conversation.events import Listener, Notice
+from everthread.conversation.finishing import finished
+from everthread.conversation.found_tools import FIND, FoundTools
+from everthread.conversation.incoming import Given, as_messages, open_stubs, results_apart
+from everthread.conversation.live import Live
+from everthread.conversation.opening import begun, found, live_on
+from everthread.conversation.pressure import Pressure
+from everthread.conversation.recalling import recalled
+from everthread.conversation.recording import Answer, Recorder
+from everthread.conversation.recovery import Recovery
+from everthread.conversation.requests import Prepared
+from everthread.conversation.saving import restore
+from everthread.conversation.setup import Route, Setup
+from everthread.conversation.toolbox import Toolbox
+from everthread.core.exchange import Reply, StreamDelta, StreamingModel, System
+from everthread.core.messages import Message, results_of
+from everthread.core.summary import Compaction
+from everthread.errors import ConfigError, InputError, ModelError
+from everthread.providers.wrapper import ModelEvent
+from everthread.store.base import NewMessage, NewSession, Session, Store, UsageRecord, new_id
+
+
+class Conversation:
+    """One thread with a model. Use `send` or `stream`; with a loop of your own, `prepare` and `record`."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self._pressure = Pressure(live)
+        self._recovery = Recovery(live)
+        self._recorder = Recorder(live)
+        self._injected: tuple[Message, ...] = ()
+        self._turn = asyncio.Lock()
+
+    # Life
+
+    @classmethod
+    async def open(
+        cls,
+        setup: Setup,
+        *,
+        resume: str | None = None,
+        new: NewSession | None = None,
+        tools: Sequence[dict[str, Any]] = (),
+    ) -> Self:
+        """A new conversation, or with `resume` (any id of the thread, or how it begins) the thread at its tip."""
+        if resume is None:
+            return cls(await live_on(setup, await begun(setup, new or NewSession()), tools, reason="new"))
+        tip = await found(setup, resume, tenant=None if new is None else new.tenant)
+        return cls(await live_on(setup, tip, tools, reason="resume"))
+
+    async def close(self, reason: str | None = None) -> None:
+        """Stop what runs beside the conversation. With a reason the session ends; it can still be resumed."""
+        async with contextlib.AsyncExitStack() as stack:
+            for close in reversed(self._live.setup.closing):
+                stack.push_async_callback(close)
+            self._pressure.wake()
+            await self._pressure.preparation.drop("the conversation was closed")
+            await self._live.embedding.stop()
+            if reason is not None:
+                self._live.engine.on_session_end(self._live.session.id)
+                await self._live.setup.store.end_session(self._live.session.id, reason)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # What it is
+
+    @property
+    def id(self) -> str:
+        """The thread: stable for ever."""
+        return self._live.session.thread
+
+    @property
+    def session(self) -> Session:
+        """The session it is in now."""
+        return self._live.session
+
+    @property
+    def messages(self) -> list[Message]:
+        """What the model sees."""
+        return list(self._live.bodies)
+
+    @property
+    def tokens(self) -> int:
+        """The size of the next prompt."""
+        return self._live.tokens
+
+    @property
+    def window(self) -> int:
+        return self._live.window
+
+    @property
+    def threshold(self) -> int:
+        return self._live.budget.threshold
+
+    @property
+    def route(self) -> Route:
+        return self._live.route
+
+    @property
+    def store(self) -> Store:
+        """Where it is kept."""
+        return self._live.setup.store
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """What the model is offered: the tools given, less those left out, then the engine's own and `find_tools`."""
+        return list(self._live.tools)
+
+    @property
+    def toolbox(self) -> Toolbox:
+        """The tools it was given, and which of them are left out because they press on the window."""
+        return self._live.toolbox
+
+    async def usage(self) -> list[UsageRecord]:
+        """What every call of the thread used, main and auxiliary, from the store."""
+        return await self._live.setup.store.usage(self.id)
+
+    # The halves
+
+    async def prepare(
+        self, message: Given = None, *, event: str | None = None, inject: Given = None, max_tokens: int | None = None
+    ) -> Prepared:
+        """Store the message, keep the context in bounds, and give the request to send.
+
+        `event`: the same event given again is stored once. `inject`: what only this call shall see.
+        """
+        live = self._live
+        self._pressure.wake()
+        self._recovery = Recovery(live, cap=max_tokens)
+        self._injected = tuple(as_messages(inject))
+        full = live.reported and live.tokens >= live.budget.threshold
+        await self._store(as_messages(message), event)
+        if live.open_calls:
+            await live.append([NewMessage(stub) for stub in open_stubs(live.open_calls)])
+        if not live.bodies:
+            raise InputError("there is nothing to send: the conversation has no message yet")
+        await self._pressure.settle_tools()
+        await self._pressure.relieve(reason="in-loop" if full or message is None else "preflight")
+        injected = (*await recalled(live), *self._injected)
+        self._recorder.sent = requests.build(live, injected, cap=self._recovery.cap)
+        return self._recorder.sent
+
+    async def record(self, response: Any) -> Answer:
+        """Store and account for an answer: of a client, as it came; a list of stream chunks; or a `Reply`."""
+        answer = await self._recorder.record(response)
+        self._pressure.prepare_ahead()
+        if not answer.calls:
+            self._pressure.rest()
+        return answer
+
+    async def recover(self, error: Exception) -> Prepared:
+        """After a refused request: the one to send instead. Raises where size is not at fault or nothing helps."""
+        sent = self._recorder.sent.request if self._recorder.sent else None
+        await self._pressure.preparation.drop("the provider refused the request")
+        await self._recovery.meet(error, sent)
+        self._recorder.sent = requests.build(self._live, self._injected, cap=self._recovery.cap)
+        return self._recorder.sent
+
+    # The whole
+
+    async def send(self, message: Given = None, *, inject: Given = None, max_tokens: int | None = None) -> Answer:
+        """Send a message, or go on after tool results; the answer."""
+        async with self._turn:
+            model = self._model
+            prepared = await self.prepare(message, inject=inject, max_tokens=max_tokens)
+            while True:
+                try:
+                    reply = await model.complete(prepared.request)
+                except ModelError as error:
+                    self._recorder.lose(error)
+                    await self._recorder.account_lost()
+                    prepared = await self.recover(error)
+                except asyncio.CancelledError:
+                    await finished(self._recorder.interrupted(""))
+                    raise
+                else:
+                    return await finished(self.record(reply))
+
+    async def stream(
+        self, message: Given = None, *, event: str | None = None, inject: Given = None, max_tokens: int | None = None
+    ) -> AsyncGenerator[StreamDelta | Answer, None]:
+        """The answer piece by piece, then the whole `Answer`, once and last."""
+        async with self._turn:
+            model = self._model
+            prepared = await self.prepare(message, event=event, inject=inject, max_tokens=max_tokens)
+            reply: Reply | None = None
+            while reply is None:
+                said: list[str] = []
+                try:
+                    async with contextlib.aclosing(_pieces(model, prepared)) as pieces:
+                        async for piece in pieces:
+                            if isinstance(piece, Reply):
+                                reply = piece
+                            else:
+                                said.append(piece.text if piece.kind == "text" else "")
+                                yield piece
+                except ModelError as error:
+                    self._recorder.lose(error)
+                    await self._recorder.account_lost()
+                    prepared = await self.recover(error)
+                except (asyncio.CancelledError, GeneratorExit):
+                    await finished(self._recorder.interrupted("".join(said)))
+                    raise
+            yield await finished(self.record(reply))
+
+    async def add_results(self, messages: Sequence[Message]) -> list[Message]:
+        """Store the results of the tools the last answer asked for, those too large outside the context."""
+        live = self._live
+        given, others = results_apart(as_messages(messages))
+        if others:
+            raise InputError(f"add_results takes tool results only, not a message of role {others[0]['role']!r}")
+        answered = [result.call_id for message in given for result in results_of(message)]
+        unknown = [call_id or "(none given)" for call_id in answered if call_id not in live.open_calls]
+        if unknown:
+            raise InputError(
+                f"no open call has the id {', '.join(unknown)}; open: {', '.join(live.open_calls) or 'none'}"
+            )
+        twice = {call_id for call_id in answered if answered.count(call_id) > 1}
+        if twice:
+            raise InputError(f"a call has one result; there are several for {', '.join(sorted(twice))}")
+        fitting = await results.limited(live, given)
+        heard = [(live.open_calls[result.call_id], result) for message in fitting for result in results_of(message)]
+        await live.append([NewMessage(message) for message in fitting])
+        await live.regrets.heard(heard)
+        return fitting
+
+    async def add(self, message: Given) -> None:
+        """Store a message without asking the model; it is in view from the next request on."""
+        async with self._turn:
+            await self._store(as_messages(message), None)
+
+    async def read_output(self, cited: str, *, offset: int = 0, limit: int = results.READ_LIMIT) -> str:
+        """A part of a stored tool output (`output:…`)."""
+        return await results.read_output(self._live, cited, offset=offset, limit=limit)
+
+    async def handle_tool_call(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """The answer of one of `toolbox.own`; `KeyError` where there is none of this name."""
+        if name == FIND and self.toolbox.out:
+            return await self.toolbox.answer(arguments)
+        return await self._live.engine.handle_tool_call(name, arguments)
+
+    async def find_tools(self, query: str, *, now: bool = False) -> FoundTools:
+        """Tools left out that match. They are offered again from the next compaction on.
+
+        `now`: at once. The provider's cache is lost by it; `toolbox.price()` tells what that costs.
+        """
+        return await self.toolbox.find(query, now=now)
+
+    # By hand
+
+    async def compress(self, focus: str | None = None) -> Compaction:
+        """Compact now, whatever the size."""
+        live = self._live
+        if not live.setup.options.enabled:
+            raise ConfigError("compression is disabled (compression.enabled: false); nothing was changed")
+        async with self._turn:
+            await self._pressure.preparation.drop("a person asked for another")
+            made = await draft(live, reason="manual", focus=focus, manual=True)
+            self._pressure.forget()
+            if not made.compaction.changed:
+                await discard(live, made, made.compaction.reason)
+                return made.compaction
+            unused = await commit(live, made, reason="manual", focus=focus)
+            return replace(made.compaction, changed=False, reason=unused) if unused else made.compaction
+
+    async def preview(self, focus: str | None = None) -> Compaction:
+        """What `compress` would keep, cut and summarise; nothing is changed."""
+        made = await draft(self._live, reason="preview", focus=focus, manual=True, preview=True)
+        return made.compaction
+
+    async def hygiene(self) -> None:
+        """The safety net of a gateway, before it takes an incoming message."""
+        async with self._turn:
+            await self._pressure.hygiene()
+
+    async def undo(self) -> Session:
+        """Take the last compaction back; what was said since stays."""
+        live = self._live
+        async with self._turn:
+            await self._pressure.preparation.drop("the last compaction was taken back")
+            session = await live.setup.store.undo(live.session.id)
+            live.show(session, await live.setup.store.messages(session.id))
+            live.compactions = max(0, live.compactions - 1)
+            live.marked, live.last_request = None, None
+            await restore(live)
+            live.calibration.reset()
+            self._pressure.forget()
+            live.emit(Notice(session.id, "The last compaction was taken back."))
+            return session
+
+    async def branch(self, at_message: int | None = None, *, title: str = "") -> Conversation:
+        """Another conversation that shares this one's history up to a message (default: all of it)."""
+        live = self._live
+        if not live.stored:
+            raise InputError("there is nothing to branch from: the conversation has no message yet")
+        at = live.stored[-1].id if at_message is None else at_message
+        new = NewSession(kind="branch", title=title) if title else None
+        session = await live.setup.store.branch(live.session.id, at, new=new)
+        return Conversation(await live_on(self._shared(), session, live.toolbox.given, reason="branch"))
+
+    async def another(
+        self,
+        *,
+        resume: str | None = None,
+        new: NewSession | None = None,
+        tools: Sequence[dict[str, Any]] | None = None,
+        system: System | Callable[[], System] = None,
+        listener: Listener | None = None,
+    ) -> Conversation:
+        """Another conversation with the same model, store and engine: new, or resumed. It closes nothing but itself."""
+        setup = self._shared()
+        setup = replace(setup, system=system or setup.system, listener=listener or setup.listener)
+        offered = self._live.toolbox.given if tools is None else tools
+        return await Conversation.open(setup, resume=resume, new=new, tools=offered)
+
+    async def use_model(self, route: Route) -> None:
+        """Go on with another model. The next request is fitted to its window before it is sent."""
+        live = self._live
+        async with self._turn:
+            await self._pressure.preparation.drop("another model was chosen")
+            found = await live.setup.store.limit_for(route.base_url, route.name, headers=route.headers)
+            live.use(route, learnt=found.limit if found else None)
+            self._pressure.forget()
+
+    def on_model_event(self, event: ModelEvent) -> None:
+        """What the wrappers around the model tell: a retry, another model that steps in."""
+        self._live.emit(Notice(self._live.session.id, event.text))
+        if event.error is not None:
+            self._recorder.lose(event.error)
+
+    def use_tools(self, tools: Sequence[dict[str, Any]]) -> None:
+        """Offer other tools from the next request on. The provider's cache is lost by it."""
+        self._live.take_tools(tools)
+
+    # Inside
+
+    def _shared(self) -> Setup:
+        """What another conversation of the same kind is made of; what was opened stays this one's to close."""
+        return replace(self._live.setup, route=self._live.route, closing=())
+
+    @property
+    def _model(self) -> StreamingModel:
+        model = self._live.route.model
+        if model is None:
+            raise InputError("this conversation has no model to send to: use prepare and record with your own client")
+        return model
+
+    async def _store(self, messages: list[Message], event: str | None) -> None:
+        live = self._live
+        given, messages = results_apart(messages)
+        if given:
+            await self.add_results(given)
+        if not messages:
+            return
+        new = [NewMessage(message, event=new_id()) for message in messages]
+        if event is not None:
+            new = [NewMessage(item.body, event=f"{event}.{index}") for index, item in enumerate(new)]
+        stubs = [NewMessage(stub) for stub in open_stubs(live.open_calls)]
+        await live.append([*stubs, *new])
+
+
+async def _pieces(model: StreamingModel, prepared: Prepared) -> AsyncGenerator[StreamDelta | Reply, None]:
+    async for piece in model.stream(prepared.request):
+        yield piece

@@ -1,0 +1,127 @@
+"""From an answer to what is stored and accounted for, also where it broke off."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from everthread.conversation import requests
+from everthread.conversation.accounting import account, usage_of
+from everthread.conversation.events import LimitLearnt
+from everthread.conversation.incoming import open_stubs
+from everthread.conversation.live import Live
+from everthread.conversation.replies import storable
+from everthread.conversation.requests import Prepared
+from everthread.conversation.saving import save
+from everthread.core.exchange import Api, Reply
+from everthread.core.messages import Call, Message, calls_of, text_of
+from everthread.core.usage import CanonicalUsage
+from everthread.errors import ModelError
+from everthread.store.base import NewMessage, new_id
+
+INTERRUPTED = "[The answer was interrupted here.]"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a model answered, stored and accounted for."""
+
+    message: Message
+    stop: str | None
+    usage: CanonicalUsage
+    cost: Decimal | None
+    """Dollars; None where a price is unknown."""
+    id: int
+    """The stored message."""
+
+    @property
+    def text(self) -> str:
+        return text_of(self.message)
+
+    @property
+    def calls(self) -> list[Call]:
+        """The tools it wants; their results are given to `add_results`."""
+        return calls_of(self.message)
+
+
+class Recorder:
+    """Writes down the answers of one conversation."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self.sent: Prepared | None = None
+        """The request that is under way."""
+        self._lost: list[Reply] = []
+        """Replies that broke off and were asked for again by the model's own wrappers."""
+
+    @property
+    def _prompt(self) -> int:
+        return self.sent.tokens if self.sent else self._live.tokens
+
+    @property
+    def _api(self) -> Api:
+        """The protocol of the request under way: a model chosen since may speak another."""
+        return self.sent.api if self.sent else self._live.route.api
+
+    @property
+    def _asked(self) -> str:
+        return self.sent.request.model if self.sent else self._live.route.name
+
+    @property
+    def _answered(self) -> str:
+        """The model that answers the request under way."""
+        return self._live.answering if self._asked == self._live.route.name else self._asked
+
+    async def record(self, response: Any) -> Answer:
+        """Store and account for an answer, in whichever form it came."""
+        live = self._live
+        reply = requests.decode(response, api=self._api, model=self._asked)
+        message = storable(reply.message)
+        usage, estimated = usage_of(live, reply, self._prompt, api=self._api)
+        answered = self._answered
+        own = answered == live.route.name
+        if self.sent and not estimated and own:
+            live.calibration.observe(answered, usage.prompt_tokens, self.sent.estimate)
+        live.engine.update_from_response(usage)
+        if own and not estimated:
+            live.economy.heard(usage)
+        new = [*(NewMessage(stub) for stub in open_stubs(live.open_calls)), NewMessage(message, event=new_id())]
+        stored, cost, _ = await asyncio.gather(
+            live.append(new), account(live, usage, model=answered, estimated=estimated), save(live)
+        )
+        await self.account_lost()
+        if own:
+            await self._outgrown(usage)
+        self.sent = None
+        return Answer(message, reply.stop, usage, cost, stored[-1].id)
+
+    def lose(self, error: ModelError) -> None:
+        """What a failed call had begun to answer. Several wrappers may tell of it; what it used counts once."""
+        if isinstance(error.partial, Reply) and not any(error.partial is lost for lost in self._lost):
+            self._lost.append(error.partial)
+
+    async def account_lost(self) -> None:
+        lost, self._lost = self._lost, []
+        for reply in lost:
+            usage, estimated = usage_of(self._live, reply, self._prompt, api=self._api)
+            await account(self._live, usage, estimated=estimated)
+
+    async def interrupted(self, said: str) -> None:
+        """An answer nobody reads any more: what was said is kept, what it used is estimated."""
+        live = self._live
+        message: Message = {"role": "assistant", "content": f"{said}\n\n{INTERRUPTED}" if said else INTERRUPTED}
+        usage = CanonicalUsage(input_tokens=self._prompt, output_tokens=live.counter.text(said))
+        await asyncio.gather(live.append([NewMessage(message)]), account(live, usage, estimated=True))
+
+    async def _outgrown(self, usage: CanonicalUsage) -> None:
+        """A learnt limit dies at the first success above it."""
+        live = self._live
+        if live.learnt is None or usage.prompt_tokens <= live.learnt:
+            return
+        route = live.route
+        await live.setup.store.forget_limits(base_url=route.base_url, model=route.name, below=usage.prompt_tokens)
+        live.learnt = None
+        live.fit(route.window)
+        live.emit(LimitLearnt(live.session.id, route.name, route.window, "a larger prompt was accepted", stored=True))

@@ -1,0 +1,218 @@
+"""The tools a model is offered: those given, or fewer where they press on the window.
+
+What is left out changes where a session begins, at a compaction, and where a person allows it at once: in between the
+schemas are the same bytes, here and in every process that goes on with the session.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from everthread.conversation.events import ToolsChanged
+from everthread.conversation.found_tools import FIND, LONGEST, SCHEMA, FoundTools
+from everthread.conversation.saving import save
+from everthread.core.exchange import System
+from everthread.core.messages import json_text
+from everthread.core.toolchoice import Card, card_of, left_out, matching, name_of, presses, room_for
+from everthread.core.transcript import user_text
+from everthread.errors import InputError
+
+if TYPE_CHECKING:
+    from everthread.conversation.live import Live
+
+LATEST = 3
+"""Messages of the user that say what is being done."""
+NAMED = 5
+"""Tools that one search brings back."""
+
+
+class Toolbox:
+    """The tools of one conversation, and which of them are left out."""
+
+    def __init__(self, live: Live, given: Sequence[dict[str, Any]]) -> None:
+        self._live = live
+        self.given = list(given)
+        self._names = frozenset(map(name_of, self.given))
+        self.out: tuple[str, ...] = ()
+        self.used: dict[str, None] = {}
+        """Every tool the thread has called, however long ago."""
+        self._back: dict[str, None] = {}
+        """Asked for since the last compaction."""
+        self._settled = ""
+        """For which model and tools the choice was made."""
+        self._mark = ""
+        self._cards: list[Card] = []
+
+    @property
+    def schemas(self) -> list[dict[str, Any]]:
+        """What the model is offered: of the tools given those not left out, the engine's own, and how to find more."""
+        return [*self._without(self.out), *self.own]
+
+    @property
+    def own(self) -> list[dict[str, Any]]:
+        """Those of them that the conversation answers itself."""
+        return [*self._live.engine.get_tool_schemas(), *([SCHEMA] if self.out else [])]
+
+    @property
+    def to_come(self) -> list[dict[str, Any]]:
+        """What a compaction made now would offer."""
+        chosen = self.choice(self._live.system)
+        return [*self._without(chosen), *self._live.engine.get_tool_schemas(), *([SCHEMA] if chosen else [])]
+
+    @property
+    def saved(self) -> int:
+        """Tokens that every request is smaller by."""
+        counter = self._live.counter
+        whole = counter.tools([*self.given, *self._live.engine.get_tool_schemas()])
+        return max(0, whole - counter.tools(self.schemas)) if self.out else 0
+
+    def saw(self, tool: str) -> None:
+        """A call of a tool: from now on it is in use."""
+        if tool in self._names:
+            self.used.setdefault(tool)
+
+    def take(self, given: Sequence[dict[str, Any]]) -> None:
+        """Other tools: what of them is left out is settled before the next request."""
+        self.given, self._cards, self._mark = list(given), [], ""
+        self._names = frozenset(map(name_of, self.given))
+        self.out = tuple(name for name in self.out if name in self._names)
+
+    # What is left out
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is chosen what to leave out, for this model and these tools."""
+        return self._settled == self._key()
+
+    def settle(self) -> None:
+        """Where a session begins, or goes on with another model or other tools: choose."""
+        why = "another model or other tools" if self._settled else "the session begins"
+        self.use(self.choice(self._live.system), why)
+
+    def choice(self, system: System) -> tuple[str, ...]:
+        """What a compaction leaves out from now on, with this system prompt."""
+        live = self._live
+        if not live.setup.options.enabled or any(name_of(tool) == FIND for tool in self.given):
+            return ()
+        factor = live.calibration.factor(live.route.name)
+        threshold, spoken = round(live.budget.threshold / factor), live.counter.system(system)
+        others = spoken + live.counter.tools([*live.engine.get_tool_schemas(), SCHEMA])
+        cards, share = self._all(), live.setup.options.tools_share
+        if not presses(sum(card.tokens for card in cards), threshold=threshold, others=others, share=share):
+            return ()
+        used, room = self.used.keys() | self._back.keys(), room_for(threshold, others, share)
+        return left_out(cards, room=room, used=used, wanted=self._task(), before=self.out)
+
+    def relieves(self) -> bool:
+        """Whether system prompt and tools, which alone reach the threshold, would not after a choice made now."""
+        live = self._live
+        bare = live.counter.request((), system=live.system, tools=self.to_come)
+        return bare * live.calibration.factor(live.route.name) < live.budget.threshold
+
+    def use(self, out: Sequence[str], why: str, *, now: bool = False) -> None:
+        """Leave these out, and tell what changed."""
+        before, self.out = self.out, tuple(out)
+        self._settled = self._key()
+        if not now:
+            self._back = {name: None for name in self._back if name in self.out}
+        if self.out == before:
+            return
+        live = self._live
+        live.offer(self.schemas)
+        if live.last_request is not None:
+            live.economy.changed = "other tools are offered"
+        gone = tuple(name for name in self.out if name not in before)
+        back = tuple(name for name in before if name not in self.out)
+        live.emit(ToolsChanged(live.session.id, self.out, gone, back, len(self.given), self.saved, why, now))
+
+    # Finding one again
+
+    async def answer(self, arguments: Mapping[str, Any]) -> str:
+        """Of a call of `find_tools` that nobody was asked about: nothing is shown at once."""
+        asked = arguments.get("query")
+        return (await self.find(asked if isinstance(asked, str) else "", refused=arguments.get("now") is True)).text
+
+    async def find(self, query: str, *, now: bool = False, refused: bool = False) -> FoundTools:
+        """Tools left out that match; they come back with the next compaction, with `now` at once.
+
+        `refused`: that was asked for and not allowed.
+        """
+        found = self.look(query)
+        names = [card.name for card in found.tools]
+        self._back |= dict.fromkeys(names)
+        if now and names:
+            self.use([name for name in self.out if name not in names], "somebody asked for tools", now=True)
+        if names:
+            await save(self._live)
+        return replace(found, now=now and bool(names), refused=refused)
+
+    def look(self, query: str) -> FoundTools:
+        """The same without any consequence."""
+        asked = " ".join(query.split())
+        if not asked or len(asked) > LONGEST:
+            raise InputError(f"say in up to {LONGEST:,} characters what the tool shall do, or its name")
+        cards = [card for card in self._all() if card.name in self.out] if self.out else []
+        named = [card for card in cards if card.name == asked] or matching(cards, asked)[:NAMED]
+        chosen = {card.name for card in named}
+        return FoundTools(asked, tuple(named), tuple(card.name for card in cards if card.name not in chosen))
+
+    def price(self) -> str:
+        """What offering other tools now costs, in words: the next prompt is not read from the cache."""
+        live = self._live
+        cold = live.economy.cold
+        if cold:
+            return f"no cached prompt is lost by it: {cold}"
+        lost = live.economy.price_of_miss(live.tokens)
+        what = f"the {live.tokens:,} tokens of the prompt have to be read anew instead of from the provider's cache"
+        return f"{what}; what that costs is not known" if lost is None else f"about ${lost:.4f}: {what}"
+
+    # For another process
+
+    def dump(self) -> dict[str, Any]:
+        lists = {"out": list(self.out), "back": list(self._back), "used": list(self.used)}
+        return {"for": self._settled} | lists
+
+    def load(self, state: Any, *, out: Sequence[str] | None = None) -> None:
+        """Go on from what was saved. `out`: what the compaction that made this session left out."""
+        known = state if isinstance(state, Mapping) else {}
+        self.used = dict.fromkeys([*self.used, *_names(known, "used")])
+        self._back = {} if out is not None else dict.fromkeys(_names(known, "back"))
+        self._settled = str(known.get("for", ""))
+        names = _names(known, "out") if out is None else out
+        self.out = tuple(name for name in names if name in self._names)
+        self._live.offer(self.schemas)
+
+    # Inside
+
+    def _key(self) -> str:
+        if not self._mark and self.given:
+            self._mark = hashlib.blake2b(json_text(self.given).encode("utf-8", "replace"), digest_size=8).hexdigest()
+        return f"{self._live.route.name} {self._mark}" if self.given else ""
+
+    def _all(self) -> list[Card]:
+        """Counted anew: another model counts otherwise; its counter knows what it has counted."""
+        count = self._live.counter.tools
+        if not self._cards:
+            self._cards = [card_of(tool) for tool in self.given]
+        sizes = [count([tool, tool]) - count([tool]) for tool in self.given]  # without what frames them all
+        return [replace(card, tokens=size) for card, size in zip(self._cards, sizes, strict=True)]
+
+    def _without(self, out: Sequence[str]) -> list[dict[str, Any]]:
+        return [tool for tool in self.given if name_of(tool) not in out] if out else list(self.given)
+
+    def _task(self) -> str:
+        said: list[str] = []
+        for body in reversed(self._live.bodies):
+            if text := user_text(body):
+                said.append(text)
+            if len(said) == LATEST:
+                break
+        return "\n".join(said)
+
+
+def _names(state: Mapping[str, Any], key: str) -> list[str]:
+    found = state.get(key)
+    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []

@@ -1,0 +1,23 @@
+"""Where concrete classes are named: from a configuration or a URL to the parts that do the work."""
+
+from __future__ import annotations
+
+from everthread.factory.agents import open_agent
+from everthread.factory.compaction import acompress, compress, run_sync
+from everthread.factory.conversations import open_conversation, session_options
+from everthread.factory.models import refit
+from everthread.factory.stores import STORE_FILE, migrate_store, open_store, store_url
+
+__all__ = [
+    "STORE_FILE",
+    "acompress",
+    "compress",
+    "migrate_store",
+    "open_agent",
+    "open_conversation",
+    "open_store",
+    "refit",
+    "run_sync",
+    "session_options",
+    "store_url",
+]

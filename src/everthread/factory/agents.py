@@ -1,0 +1,139 @@
+"""From a configuration to an agent in its workspace."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from everthread.config import Config, home_directory, load_config
+from everthread.core.caching import CACHE_SECONDS
+from everthread.core.exchange import Api, StreamingModel
+from everthread.core.summary import Summarizer
+from everthread.errors import InputError
+from everthread.factory.conversations import open_conversation
+from everthread.factory.models import Closing, closing_of, route_to
+from everthread.factory.stores import open_store, store_url
+from everthread.store.base import NewSession, Store
+
+if TYPE_CHECKING:
+    from everthread.agent.base import Approver, Tool
+    from everthread.agent.loop import Agent
+    from everthread.conversation.events import Listener
+    from everthread.conversation.setup import Route
+
+
+async def open_agent(
+    config: Config | None = None,
+    *,
+    model: str | StreamingModel | None = None,
+    resume: str | None = None,
+    workspace: str | Path | None = None,
+    approve: Approver | None = None,
+    yes: bool = False,
+    store: Store | str | Path | None = None,
+    listener: Listener | None = None,
+    tools: Sequence[Tool] | None = None,
+    talks: bool = False,
+    session: NewSession | None = None,
+    summarizer: str | Summarizer = "auto",
+    api: Api | None = None,
+    fallback: Sequence[StreamingModel] = (),
+) -> Agent:
+    """An agent in a workspace (default: the current folder): new, or resumed by any id of its thread.
+
+    `approve` decides what needs leave; without it only what `approvals.txt` in the home allows is done, and with `yes`
+    everything. `tools`: these instead of the built-in ones. `talks`: its prompt is one for conversation, without a
+    workspace. What is opened here is closed with the agent.
+    """
+    from everthread.agent.approval import Approvals, read_rules
+    from everthread.agent.base import ToolContext
+    from everthread.agent.environment import child_environment
+    from everthread.agent.equipment import Equipment
+    from everthread.agent.journal import Journal
+    from everthread.agent.loop import Agent
+    from everthread.agent.memory import Memory, memory_folder
+    from everthread.agent.processes import Family
+
+    settings, home = config or load_config(), home_directory()
+    options, place = settings.agent, _workspace(workspace)
+    allowed = Approvals(everything=True) if yes else approve or Approvals(read_rules(home))
+    opened: list[Closing] = []
+    if store is None or isinstance(store, str | Path):
+        store = await asyncio.to_thread(open_store, store if store is not None else store_url(settings))
+        opened.append(store.close)
+    try:
+        memory = Memory(memory_folder(home, await _tenant(store, resume, session)))
+        equipment = Equipment(place, memory, allowed, options.instructions_chars, tools, talks)
+        conversation = await open_conversation(
+            model, config=_with_room(settings, model), store=store, resume=resume, system=equipment.prompt,
+            tools=[tool.schema for tool in equipment.tools], summarizer=summarizer, listener=equipment.hear,
+            hooks=equipment.hooks(store), session=session, api=api, fallback=fallback, project=place,
+            model_events=equipment.hear_model, found=equipment.found,
+        )  # fmt: skip
+    except BaseException:
+        for close in opened:
+            await close()
+        raise
+
+    async def routes(name: str) -> Route:
+        fit = _with_room(settings, name)
+        route = await route_to(name, fit, api=None, own_client=False, fallback=(), events=equipment.hear_model)
+        if route.model is not None:
+            opened.insert(0, closing_of(route.model))
+        return route
+
+    children = Family(child_environment(os.environ, _key_names(settings)))
+    opened.insert(0, children.end)
+    equipment.agent = Agent(
+        conversation, equipment.tools, context=ToolContext(place, home, conversation, environment=children.environment),
+        approve=allowed, max_rounds=options.max_rounds, parallel=options.parallel, listener=listener,
+        journal=Journal(ttl=CACHE_SECONDS[settings.prompt_caching.cache_ttl]), memory=memory, routes=routes,
+        closing=opened,
+    )  # fmt: skip
+    return equipment.agent
+
+
+def _workspace(given: str | Path | None) -> Path:
+    place = Path(given or ".").expanduser().resolve()
+    if not place.is_dir():
+        raise InputError(f"the workspace {place} is no folder")
+    return place
+
+
+def _with_room(config: Config, model: str | StreamingModel | None) -> Config:
+    """The local model with all of its window, unless another is configured: an agent's tools need the room."""
+    from everthread.providers.choose import choose
+    from everthread.providers.local_file import SMOLLM2
+
+    options = config.model
+    if options.context_length is not None or not isinstance(model, str | None):
+        return config
+    choice = choose(
+        model or options.default, environment=os.environ, provider=options.provider, base_url=options.base_url,
+        api_key_env=options.api_key_env,
+    )  # fmt: skip
+    if choice.provider != "local":
+        return config
+    return config.model_copy(update={"model": options.model_copy(update={"context_length": SMOLLM2.trained_window})})
+
+
+async def _tenant(store: Store, resume: str | None, session: NewSession | None) -> str:
+    """Whose memory it is."""
+    if session is not None or resume is None:
+        return (session or NewSession()).tenant
+    return (await store.resolve(resume)).tenant
+
+
+def _key_names(config: Config) -> list[str]:
+    """The environment variables the configuration names for keys and secrets, in whichever section."""
+    found, values = [], [config.model_dump()]
+    for value in values:  # it grows while it is read
+        if isinstance(value, dict):
+            found += [name for key, name in value.items() if str(key).endswith("_env") and isinstance(name, str)]
+            values += value.values()
+        elif isinstance(value, list | tuple):
+            values += value
+    return found

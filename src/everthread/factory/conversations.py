@@ -1,0 +1,130 @@
+"""From a configuration to a conversation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from everthread.config import Config, load_config
+from everthread.core.exchange import Api, StreamingModel, System
+from everthread.core.summary import Summarizer
+from everthread.factory.compaction import named_summarizer
+from everthread.factory.embeddings import embedder_of
+from everthread.factory.engines import EngineChoice
+from everthread.factory.models import Closing, auxiliary_model, closing_of, route_to, summarizer_for
+from everthread.factory.stores import open_store, store_url
+from everthread.store.base import NewSession, Store
+
+if TYPE_CHECKING:
+    from everthread.conversation.conversation import Conversation
+    from everthread.conversation.events import Listener
+    from everthread.conversation.setup import Desk, Hooks, Route, SessionOptions, Setup
+    from everthread.providers.wrapper import ModelEvent
+
+
+async def open_conversation(
+    model: str | StreamingModel | None = None,
+    *,
+    config: Config | None = None,
+    store: Store | str | Path | None = None,
+    resume: str | None = None,
+    system: System | Callable[[], System] = None,
+    tools: Sequence[dict[str, Any]] = (),
+    summarizer: str | Summarizer = "auto",
+    listener: Listener | None = None,
+    hooks: Hooks | None = None,
+    session: NewSession | None = None,
+    own_client: bool = False,
+    api: Api | None = None,
+    fallback: Sequence[StreamingModel] = (),
+    project: Path | None = None,
+    model_events: Callable[[ModelEvent], None] | None = None,
+    found: Callable[[Route], None] | None = None,
+) -> Conversation:
+    """A conversation with a model: new, or resumed by any id of its thread.
+
+    `model`: a name, or a model of your own; None: as configured. `own_client`: you send what `prepare` gives and hand
+    the answer to `record`; no key is needed here. `fallback`: models that step in when the first is out of service.
+    `model_events` hears of retries instead of the conversation, for who goes on in others with the same model.
+    `found` is told which model it is before the system prompt is written.
+    What is opened here is closed with the conversation.
+    """
+    from everthread.conversation.conversation import Conversation
+
+    settings = config or load_config()
+    opened: list[Closing] = []
+    if store is None or isinstance(store, str | Path):
+        store = await asyncio.to_thread(open_store, store if store is not None else store_url(settings))
+        opened.append(store.close)
+    told: list[Conversation] = []
+
+    def model_event(event: ModelEvent) -> None:
+        for conversation in told:
+            conversation.on_model_event(event)
+
+    try:
+        route = await route_to(
+            model, settings, api=api, own_client=own_client, fallback=fallback, events=model_events or model_event
+        )
+        if route.model is not model and route.model is not None:
+            opened.insert(0, closing_of(route.model))
+        if found is not None:
+            found(route)
+        setup = _setup(store, route, settings, opened, system=system, summarizer=summarizer, project=project)
+        setup = replace(
+            setup,
+            listener=listener or setup.listener,
+            hooks=hooks or setup.hooks,
+            closing=opened,
+        )
+        conversation = await Conversation.open(setup, resume=resume, new=session, tools=tools)
+    except BaseException:
+        for close in opened:
+            await close()
+        raise
+    told.append(conversation)
+    return conversation
+
+
+def session_options(config: Config) -> SessionOptions:
+    """What the configuration says of a conversation."""
+    from everthread.conversation.recall_options import RecallOptions
+    from everthread.conversation.setup import SessionOptions
+
+    compression = config.compression.model_dump(exclude={"template"})
+    output = config.tool_output.model_dump()
+    ttl, cap = config.prompt_caching.cache_ttl, config.model.max_tokens
+    recall = RecallOptions(**config.recall.model_dump(exclude={"embeddings"}))
+    if config.recall.embeddings is not None:
+        recall = replace(recall, similarity=config.recall.embeddings.similarity)
+    return SessionOptions(**compression, **output, cache_ttl=ttl, max_tokens=cap, recall=recall)
+
+
+def _setup(
+    store: Store,
+    route: Route,
+    config: Config,
+    opened: list[Closing],
+    *,
+    system: System | Callable[[], System],
+    summarizer: str | Summarizer,
+    project: Path | None,
+) -> Setup:
+    from everthread.conversation.setup import Setup
+
+    def writer(desk: Desk) -> Summarizer:
+        if summarizer != "auto":
+            return named_summarizer(summarizer, desk.counter)
+        auxiliary = auxiliary_model(desk, config)
+        if auxiliary is not None:
+            opened.append(closing_of(auxiliary))
+        return summarizer_for(desk, config, auxiliary)
+
+    embedder = embedder_of(config)
+    if embedder is not None:
+        opened.append(embedder.close)
+    options = session_options(config)
+    return Setup(store, route, EngineChoice.of(config, project), writer, options, system, embedder=embedder)

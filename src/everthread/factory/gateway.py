@@ -1,0 +1,229 @@
+"""From a configuration to a running gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from everthread.config import Config, load_config
+from everthread.core.exchange import Api, StreamingModel
+from everthread.core.summary import Summarizer
+from everthread.errors import ConfigError, StoreError
+from everthread.factory.access import open_access
+from everthread.factory.adapters import open_adapters
+from everthread.factory.conversations import session_options
+from everthread.factory.engines import EngineChoice
+from everthread.factory.local_upstream import with_local
+from everthread.factory.models import auxiliary_model, closing_of, summarizer_for
+from everthread.factory.native import native_app
+from everthread.factory.stores import open_store, store_file, store_url
+from everthread.gateway.base import Auth, Mode
+from everthread.store.base import Store
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from everthread.conversation.events import Listener
+    from everthread.conversation.setup import Desk
+    from everthread.gateway.access import Authenticator
+    from everthread.gateway.managing import ProxyManager
+    from everthread.gateway.native.desk import TurnDesk
+    from everthread.gateway.routes import Upstream
+    from everthread.gateway.running import Gateway
+    from everthread.gateway.service import Native
+    from everthread.gateway.telemetry import Telemetry
+
+_LOG = logging.getLogger("everthread.gateway")
+
+
+@asynccontextmanager
+async def open_gateway(
+    config: Config | None = None,
+    *,
+    host: str | None = None,
+    port: int | None = None,
+    upstreams: Sequence[Upstream] | None = None,
+    mode: Mode | None = None,
+    auth: Auth | None = None,
+    store: Store | None = None,
+    authenticator: Authenticator | None = None,
+    native: Native | None = None,
+) -> AsyncIterator[Gateway]:
+    """The gateway, listening. What is given stands before what is configured; a store that is given stays open."""
+    from everthread.gateway.limits import Limits
+    from everthread.gateway.metrics import Metrics
+    from everthread.gateway.proxy import Proxy
+    from everthread.gateway.routes import Routes
+    from everthread.gateway.running import Gateway
+    from everthread.gateway.service import Service
+    from everthread.gateway.telling import Teller
+
+    settings = config or load_config()
+    options = settings.gateway
+    known = list(upstreams) if upstreams is not None else upstreams_of(settings, mode)
+    alone = _never
+    async with AsyncExitStack() as stack:
+        known = await with_local(known, settings, stack)
+        if store is None:
+            store = await asyncio.to_thread(open_store, store_url(settings))
+            stack.push_async_callback(store.close)
+            alone = _alone(store_url(settings), stack)
+        address = host or options.host
+        if authenticator is None:
+            access = open_access(auth or options.auth, store, known, address)
+            authenticator = await stack.enter_async_context(access)
+        metrics = Metrics()
+        models = await stack.enter_async_context(AsyncExitStack())  # closed after who asks them
+        manager = _manager(settings, store, known, models, Teller(metrics), alone=alone)
+        stack.push_async_callback(manager.close)
+        limits = Limits(**options.limits.model_dump())
+        proxy = Proxy(
+            Routes(known), manager, limits=limits, metrics=metrics, include_usage=options.include_usage,
+            telemetry=_telemetry(),
+        )  # fmt: skip
+        mounted = await _mounted(store, stack)
+        desk: TurnDesk | None = None
+        if native is None and options.native.enabled:
+            app = native_app(settings, store, limits, keyless=authenticator is None)
+            stack.push_async_callback(app.close)
+            await app.start()
+            native, desk = app, app.desk
+        hooks = await open_adapters(options.adapters, desk, stack)
+        service = Service(
+            proxy, authenticator=authenticator, native=native, mounted=mounted, hooks=hooks, ready=_readiness(store)
+        )
+        listening = Gateway(service, host=address, port=options.port if port is None else port)
+        yield await stack.enter_async_context(listening)
+
+
+async def _mounted(store: Store, stack: AsyncExitStack) -> dict[str, ASGIApp]:
+    """What answers beside the proxy: `/mcp`, where its SDK is installed."""
+    try:
+        from everthread.gateway.mcp.server import PATH, application, make_server
+    except ImportError as error:
+        _LOG.info("/mcp is not served: %s (pip install 'everthread[mcp]')", error)
+        return {}
+    from everthread.gateway.mcp.tools import LookupTools
+
+    return {PATH: await stack.enter_async_context(application(make_server(LookupTools(store))))}
+
+
+def upstreams_of(config: Config, mode: Mode | None = None) -> list[Upstream]:
+    """The configured upstreams with their keys; without any, OpenAI and Anthropic with the clients' own keys."""
+    from everthread.gateway.routes import Upstream
+
+    options = config.gateway
+    chosen = mode or options.mode
+    if not options.upstreams:
+        from everthread.providers.anthropic import ANTHROPIC_URL
+        from everthread.providers.openai_chat import OPENAI_URL
+
+        return [
+            Upstream("openai", OPENAI_URL, (), "openai", mode=chosen),
+            Upstream("anthropic", ANTHROPIC_URL, ("claude-*",), "anthropic", mode=chosen),
+        ]
+    return [
+        Upstream(one.name, one.url, one.models, one.protocol, _key(one.api_key_env), mode or one.mode or options.mode)
+        for one in options.upstreams
+    ]
+
+
+def _key(name: str | None) -> str | None:
+    if name is None:
+        return None
+    key = os.environ.get(name)
+    if not key:
+        raise ConfigError(f"gateway.upstreams names the environment variable {name}, which is not set")
+    return key
+
+
+def _alone(url: str, stack: AsyncExitStack) -> Callable[[], bool]:
+    """Whether no other gateway is on the store; of a server nobody knows."""
+    from everthread.gateway.alone import Alone
+
+    file = store_file(url)
+    if file is None:
+        return _never
+    made = Alone(file)
+    stack.callback(made.close)
+    return made
+
+
+def _never() -> bool:
+    return False
+
+
+def _manager(
+    config: Config, store: Store, upstreams: Sequence[Upstream], stack: AsyncExitStack, listener: Listener,
+    *, alone: Callable[[], bool],
+) -> ProxyManager:  # fmt: skip
+    from everthread.gateway.managing import ProxyManager
+    from everthread.gateway.setup import ManagerSetup
+
+    engine = EngineChoice.of(config)
+    auxiliaries: dict[str, StreamingModel | None] = {}
+    keys = {upstream.root: upstream.api_key for upstream in upstreams}
+
+    def writer(desk: Desk) -> Summarizer:
+        if desk.route.name not in auxiliaries:
+            made = auxiliaries[desk.route.name] = auxiliary_model(desk, config)
+            if made is not None:
+                stack.push_async_callback(closing_of(made))
+        return summarizer_for(desk, config, auxiliaries[desk.route.name])
+
+    async def window(api: Api, model: str, upstream: str) -> int:
+        return await _window(config, api, model, upstream, keys.get(upstream))
+
+    digest = _digest({"engine": engine.options, "compression": config.compression.model_dump()})
+    return ProxyManager(
+        ManagerSetup(
+            store, engine, f"{engine.name} {digest}", writer, window, session_options(config), listener=listener,
+            emulate_state=config.gateway.responses_state == "emulate", alone=alone,
+        )
+    )  # fmt: skip
+
+
+async def _window(config: Config, api: Api, model: str, upstream: str, key: str | None) -> int:
+    from everthread.providers.endpoint import ask_endpoint
+    from everthread.providers.window import resolve_window
+
+    address = upstream if api == "anthropic" else f"{upstream}/v1"
+    setting = config.model.context_length if model == config.model.default else None
+
+    async def ask() -> Any:
+        return await ask_endpoint(address, model, api=api, api_key=key)
+
+    return (await resolve_window(model, setting=setting, ask=ask)).tokens
+
+
+def _telemetry() -> Telemetry | None:
+    """None where the extra `otel` is not installed."""
+    try:
+        from everthread.gateway.telemetry import Telemetry
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "opentelemetry":
+            raise
+        return None
+    return Telemetry.of_process()
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _readiness(store: Store) -> Any:
+    async def trouble() -> str | None:
+        try:
+            await store.list_sessions(limit=1)
+        except StoreError as error:
+            _LOG.warning("not ready: %s", error)
+            return "the store does not answer"
+        return None
+
+    return trouble

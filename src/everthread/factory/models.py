@@ -1,0 +1,151 @@
+"""From settings to a model with its wrappers, and to whoever writes summaries."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from everthread.config import Config, home_directory
+from everthread.core.budget import Budget
+from everthread.core.exchange import Api, Request, StreamingModel
+from everthread.core.summary import Summarizer
+from everthread.factory.compaction import acompress
+
+if TYPE_CHECKING:
+    from everthread.conversation.setup import Desk, Route
+    from everthread.providers.wrapper import ModelEvent
+
+Closing = Callable[[], Coroutine[Any, Any, Any]]
+
+
+def closing_of(model: StreamingModel) -> Closing:
+    """What closes a model."""
+    from everthread.providers.wrapper import close_model
+
+    return lambda: close_model(model)
+
+
+async def route_to(
+    model: str | StreamingModel | None,
+    config: Config,
+    *,
+    api: Api | None,
+    own_client: bool,
+    fallback: Sequence[StreamingModel],
+    events: Callable[[ModelEvent], None],
+) -> Route:
+    """Which model is talked to, its window, and the wrappers around it."""
+    from everthread.conversation.setup import Route
+    from everthread.providers.choose import choose, choose_model
+    from everthread.providers.endpoint import ask_endpoint
+    from everthread.providers.fallback import FallbackModel
+    from everthread.providers.fitting import FittingModel
+    from everthread.providers.limits import TimeLimitedModel
+    from everthread.providers.retry import RetryingModel
+    from everthread.providers.window import resolve_window
+
+    if model is not None and not isinstance(model, str):
+        return Route(model.name, model.api, model.window, "the model's own", model.base_url, model=model)
+    settings = config.model
+    asked = model or settings.default
+    how: dict[str, Any] = {
+        "provider": settings.provider,
+        "base_url": settings.base_url,
+        "api_key_env": settings.api_key_env,
+    }
+    choice = choose(asked, environment=os.environ, api=api, **how)
+    key = os.environ.get(choice.key_env or "", "") or None
+
+    async def ask() -> Any:
+        return await ask_endpoint(choice.base_url, choice.model, api=choice.api, api_key=key)
+
+    known = choice.provider == "local" or own_client
+    window = await resolve_window(choice.model, setting=settings.context_length, ask=None if known else ask)
+    route = Route(choice.model, choice.api, window.tokens, str(window), choice.base_url, choice.provider)
+    if own_client:
+        return route
+    first = choose_model(
+        asked, environment=os.environ, home=home_directory(), api=api, max_tokens=settings.max_tokens,
+        context_length=settings.context_length if choice.provider == "local" else window.tokens, **how,
+    )  # fmt: skip
+    if choice.provider == "local":
+        route = replace(route, window=first.window, source="the local server's own", base_url=first.base_url)
+    steady: StreamingModel = RetryingModel(FittingModel(TimeLimitedModel(first)), events=events)
+    if fallback:
+        steady = FallbackModel([steady, *fallback], refit=refit, events=events)
+    return replace(route, model=steady)
+
+
+async def refit(request: Request, model: StreamingModel) -> Request:
+    """A request made for one model, small enough for another: for this call only, nothing is stored."""
+    from everthread.core.tokens import TokenCounter
+
+    size = TokenCounter(model.name).request(request.messages, system=request.system, tools=request.tools)
+    if size < Budget.for_window(model.window).threshold:
+        return request
+    made = await acompress(
+        request.messages, window=model.window, system=request.system, tools=request.tools, model=model.name
+    )
+    return replace(request, messages=made.messages)
+
+
+def summarizer_for(desk: Desk, config: Config, auxiliary: StreamingModel | None = None) -> Summarizer:
+    """Who writes summaries: the auxiliary model, else the main one, else the extract, which always can.
+
+    On a route whose prefix is cached by marks the main model is asked on that prefix first. A local model writes none
+    unless it is named for it: a small one does worse than the extract.
+    """
+    from everthread.compaction.summarizers.chain import SummarizerChain
+    from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
+    from everthread.compaction.summarizers.llm import LlmSummarizer
+    from everthread.compaction.summarizers.llm_warm import WarmPrefixSummarizer
+    from everthread.compaction.summarizers.pricing import Price
+    from everthread.core.tokens import TokenCounter
+    from everthread.providers.fitting import FittingModel
+    from everthread.providers.metered import MeteredModel
+
+    template, options = config.compression.template, config.auxiliary.compression
+    routes: list[Summarizer] = []
+
+    def price(model: str) -> Price | None:
+        return Price(model, ttl=config.prompt_caching.cache_ttl) if config.compression.economics else None
+
+    if auxiliary is not None:
+        counter, metered = TokenCounter(auxiliary.name), MeteredModel(FittingModel(auxiliary), desk.lost)
+        routes.append(
+            LlmSummarizer(
+                metered, counter, context_length=options.context_length, template=template, price=price(auxiliary.name)
+            )
+        )
+    if desk.route.model is not None and desk.route.provider != "local":
+        main = MeteredModel(desk.route.model, desk.lost)
+        if desk.route.caches_by_marks:
+            routes.append(
+                WarmPrefixSummarizer(
+                    main, desk.counter, desk.live, template=template, price=price(main.name), warm=desk.warm
+                )
+            )
+        routes.append(
+            LlmSummarizer(
+                main, desk.counter, context_length=options.context_length, template=template, price=price(main.name)
+            )
+        )
+    floor = ExtractiveSummarizer(desk.counter)
+    return SummarizerChain(routes, floor=floor, clock=time.time, events=desk.events) if routes else floor
+
+
+def auxiliary_model(desk: Desk, config: Config) -> StreamingModel | None:
+    """The model the configuration names for summaries; None where it names none."""
+    from everthread.providers.choose import choose_model
+
+    options, main = config.auxiliary.compression, config.model
+    if options.model is None and options.provider in ("auto", "main") and options.base_url is None:
+        return None
+    via = main if options.provider == "main" else options
+    return choose_model(
+        options.model or desk.route.name, environment=os.environ, home=home_directory(), provider=via.provider,
+        base_url=via.base_url, api_key_env=via.api_key_env, context_length=options.context_length,
+    )  # fmt: skip

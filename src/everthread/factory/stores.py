@@ -1,0 +1,69 @@
+"""From a URL to a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from everthread.config import Config, home_directory
+from everthread.errors import ConfigError
+from everthread.store.base import Store
+from everthread.store.database import Database
+
+STORE_FILE = "everthread.db"
+
+
+def store_url(config: Config) -> str:
+    """Where this configuration keeps conversations."""
+    return config.store.url or "sqlite:///" + str(home_directory() / STORE_FILE).replace("%", "%25")
+
+
+def open_store(url: str | Path, *, create: bool = True) -> Store:
+    """The store at a URL (`sqlite:///path`, `postgresql://…`) or in a SQLite file, its schema brought up to date.
+
+    `create=False`: a place where nothing is kept is an error (`NoStoreError`), and nothing is made there.
+    """
+    from everthread.store.sql_store import SqlStore
+
+    database = _database(url)
+    database.prepare(create=create)
+    return SqlStore(database)
+
+
+def migrate_store(url: str | Path) -> tuple[str, int, int]:
+    """Bring a store's schema up to date: where it is, the schema's number before and after."""
+    from everthread.store import schema
+
+    database = _database(url)
+    before = database.prepare()
+    database.close()
+    return database.location, before, schema.latest(database.dialect.name)
+
+
+def store_file(url: str | Path) -> Path | None:
+    """The file of a store that is one."""
+    text = str(url)
+    scheme = urlsplit(text).scheme
+    if scheme != "sqlite" and not isinstance(url, Path) and "://" in text:
+        return None
+    path = unquote(text.removeprefix("sqlite://").removeprefix("/")) if scheme == "sqlite" else text
+    return Path(path).expanduser()
+
+
+def _database(url: str | Path) -> Database:
+    text = str(url)
+    scheme = urlsplit(text).scheme
+    if scheme in ("postgresql", "postgres"):
+        try:
+            from everthread.store.postgres import PostgresDatabase
+        except ImportError as error:
+            raise ConfigError(
+                f"a store on PostgreSQL needs a driver that is not here ({error}): pip install everthread[postgres]"
+            ) from error
+        return PostgresDatabase(text)
+    file = store_file(url)
+    if file is not None:
+        from everthread.store.sqlite import SqliteDatabase
+
+        return SqliteDatabase(file)
+    raise ConfigError(f"store url {text!r} is none of sqlite:///path, postgresql://user@host/database or a file")

@@ -1,0 +1,200 @@
+"""From settings and environment to a model.
+
+A provider that is named is used. `auto` decides by the address, then by the model's name and the keys that are
+present. A key comes from the variable the settings name, else from the provider's usual one; keys are never settings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from everthread.core.exchange import Api, StreamingModel
+from everthread.errors import ConfigError
+from everthread.providers.anthropic import ANTHROPIC_URL
+from everthread.providers.clients import CLIENTS
+from everthread.providers.local import DEFAULT_WINDOW as LOCAL_WINDOW
+from everthread.providers.local import LocalModel
+from everthread.providers.local_file import SMOLLM2, find_model
+from everthread.providers.openai_chat import OPENAI_URL
+from everthread.providers.openai_responses import is_reasoning_model
+from everthread.providers.window import catalogue_window
+
+OPENROUTER_URL = "https://openrouter.ai/api/v1"
+OPENROUTER_HEADERS = {"X-Title": "Everthread"}
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """Who serves models: where, under which key, and how the names of its models begin."""
+
+    name: str
+    base_url: str
+    key_env: str
+    begins: str = "$^"
+    api: Api = "openai_chat"
+
+
+OPENAI = Provider("openai", OPENAI_URL, "OPENAI_API_KEY", r"gpt-|chatgpt-|o\d|codex-")
+ANTHROPIC = Provider("anthropic", ANTHROPIC_URL, "ANTHROPIC_API_KEY", r"claude", "anthropic")
+OPENROUTER = Provider("openrouter", OPENROUTER_URL, "OPENROUTER_API_KEY")
+OTHERS = (
+    Provider("google", "https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY", r"gemini|gemma"),
+    Provider("deepseek", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", r"deepseek"),
+    Provider("mistral", "https://api.mistral.ai/v1", "MISTRAL_API_KEY", r"\w*stral-|open-mi"),
+    Provider("moonshot", "https://api.moonshot.ai/v1", "MOONSHOT_API_KEY", r"kimi|moonshot"),
+    Provider("qwen", "https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "DASHSCOPE_API_KEY", r"qwen|qwq"),
+    Provider("xai", "https://api.x.ai/v1", "XAI_API_KEY", r"grok"),
+    Provider("zai", "https://api.z.ai/api/paas/v4", "ZAI_API_KEY", r"glm"),
+)
+"""Reached by `auto` when their key is present; by name they are `custom`, with a base_url."""
+_NAMED = {provider.name: provider for provider in (OPENAI, ANTHROPIC, OPENROUTER)}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was decided, before anything is opened: who, which name there, in which protocol."""
+
+    provider: str
+    model: str
+    base_url: str
+    api: Api
+    key_env: str | None
+    """The variable that must hold a key; None where none is needed."""
+
+
+def choose_model(  # noqa: PLR0913 - the settings of a model, one by one
+    name: str | None,
+    *,
+    environment: Mapping[str, str],
+    home: Path,
+    provider: str = "auto",
+    base_url: str | None = None,
+    api_key_env: str | None = None,
+    context_length: int | None = None,
+    max_tokens: int | None = None,
+    api: Api | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> StreamingModel:
+    """The model these settings mean, its window from the setting or the catalogue. Nothing is opened or asked yet."""
+    choice = choose(
+        name, environment=environment, provider=provider, base_url=base_url, api_key_env=api_key_env, api=api
+    )
+    if choice.provider == "local":
+        path = find_model(choice.model, home)
+        window = context_length or LOCAL_WINDOW
+        return LocalModel(path, name=choice.model, window=window, api=choice.api, max_tokens=max_tokens)
+    key = environment.get(choice.key_env, "").strip() if choice.key_env else ""
+    if choice.key_env and not key:
+        raise ConfigError(
+            f"{choice.model} at {choice.base_url} needs a key, and the environment variable {choice.key_env} is not "
+            "set. Set it, or name another with api_key_env."
+        )
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigError(
+            f"The environment variable {choice.key_env} holds characters that no key has. Copy the key once more."
+        )
+    extra = OPENROUTER_HEADERS if choice.provider == "openrouter" else {}
+    return CLIENTS[choice.api](
+        choice.model,
+        window=context_length or catalogue_window(choice.model, headers=headers).tokens,
+        base_url=choice.base_url,
+        api_key=key or None,
+        key_env=choice.key_env,
+        headers={**extra, **(headers or {})},
+        max_tokens=max_tokens,
+    )
+
+
+def choose(  # noqa: PLR0913 - as above
+    name: str | None,
+    *,
+    environment: Mapping[str, str],
+    provider: str = "auto",
+    base_url: str | None = None,
+    api_key_env: str | None = None,
+    api: Api | None = None,
+) -> Choice:
+    """Who serves the model of this name."""
+    if provider == "local" or (provider == "auto" and base_url is None and _is_local(name)):
+        return Choice("local", _local_name(name), "", api or "openai_chat", None)
+    if not name:
+        raise ConfigError(
+            "model.default is not set: name a model, such as gpt-5 or claude-sonnet-4-5. "
+            "Or set model.provider to local, for a small model on this machine."
+        )
+    if provider == "custom" or (provider == "auto" and base_url is not None):
+        if base_url is None:
+            raise ConfigError("provider `custom` needs a base_url")
+        return _custom(name, base_url, api_key_env, api)
+    served, model = _served(name, provider, environment)
+    url = _with_path(base_url, api or served.api) if base_url else served.base_url
+    spoken = api or (_openai_api(model) if served is OPENAI and base_url is None else served.api)
+    return Choice(served.name, model, url, spoken, api_key_env or served.key_env)
+
+
+def _served(name: str, provider: str, environment: Mapping[str, str]) -> tuple[Provider, str]:
+    if provider in _NAMED:
+        return _NAMED[provider], name.removeprefix(f"{provider}/")
+    if provider != "auto":
+        known = ", ".join(("auto", *_NAMED, "local", "custom"))
+        raise ConfigError(f"provider {provider!r} is not known; known are {known}")
+    if name.startswith("openrouter/"):
+        return OPENROUTER, name.removeprefix("openrouter/")
+    vendor, slash, rest = name.rpartition("/")
+    if slash and (_has_key(OPENROUTER, environment) or vendor not in _NAMED):
+        return OPENROUTER, name
+    model = rest if slash else name
+    for candidate in (ANTHROPIC, OPENAI, *OTHERS):
+        if re.match(candidate.begins, model.lower()):
+            if candidate in OTHERS and not _has_key(candidate, environment):
+                break
+            return candidate, model
+    if _has_key(OPENROUTER, environment):
+        return OPENROUTER, name
+    raise ConfigError(
+        f"{name}: it is not clear who serves this model. Set model.provider (openai, anthropic, openrouter, local), "
+        "or model.base_url for a server of your own."
+    )
+
+
+def _custom(name: str, base_url: str, key_env: str | None, api: Api | None) -> Choice:
+    parts = urlsplit(base_url)
+    host, path = parts.hostname or "", parts.path.rstrip("/")
+    if api is None:
+        is_anthropic = f".{host}".endswith(".anthropic.com") or path.endswith("/anthropic")
+        api = "anthropic" if is_anthropic else "openai_chat"
+    provider = next((known.name for known in _NAMED.values() if urlsplit(known.base_url).hostname == host), "custom")
+    usual = _NAMED[provider].key_env if provider in _NAMED else None
+    return Choice(provider, name, _with_path(base_url, api), api, key_env or usual)
+
+
+def _with_path(base_url: str, api: Api) -> str:
+    """The address as each SDK wants it: OpenAI's with the version, which is added where there is no path at all;
+    Anthropic's without."""
+    base = base_url.rstrip("/")
+    if api == "anthropic":
+        return re.sub(r"/v1$", "", base)
+    return base if urlsplit(base).path else f"{base}/v1"
+
+
+def _openai_api(model: str) -> Api:
+    """OpenAI keeps a model's reasoning between calls only in its responses."""
+    return "openai_responses" if is_reasoning_model(model) else "openai_chat"
+
+
+def _has_key(provider: Provider, environment: Mapping[str, str]) -> bool:
+    return bool(environment.get(provider.key_env, "").strip())
+
+
+def _is_local(name: str | None) -> bool:
+    return bool(name) and (
+        str(name).startswith("local/") or str(name).lower().endswith(".gguf") or name == SMOLLM2.name
+    )
+
+
+def _local_name(name: str | None) -> str:
+    return SMOLLM2.name if not name else name.removeprefix("local/")

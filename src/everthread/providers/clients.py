@@ -1,0 +1,17 @@
+"""Which class speaks which protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from everthread.core.exchange import Api
+from everthread.providers.anthropic import AnthropicModel
+from everthread.providers.http import HttpModel
+from everthread.providers.openai_chat import OpenAIChatModel
+from everthread.providers.openai_responses import OpenAIResponsesModel
+
+CLIENTS: Mapping[Api, type[HttpModel]] = {
+    "openai_chat": OpenAIChatModel,
+    "openai_responses": OpenAIResponsesModel,
+    "anthropic": AnthropicModel,
+}

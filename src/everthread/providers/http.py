@@ -1,0 +1,267 @@
+"""A model behind HTTP: what the three protocols share.
+
+The official SDKs bring authentication, headers and connections; body and answer are ours. The body goes out as the
+codec wrote it, and the answer is read raw, so that nothing is lost that the SDK's types do not know. The SDKs are
+loaded with the first call, and their own retries are off: `retry.py` does that, visibly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from everthread.core.exchange import Api, Reply, Request, StreamDelta
+from everthread.core.messages import text_of
+from everthread.errors import ModelError, WireError
+from everthread.providers import failures
+from everthread.providers.failures import Route
+from everthread.wire.codecs import StreamDecoder
+from everthread.wire.sse import SseEvent, SseParser
+
+if TYPE_CHECKING:
+    import httpx2
+    from anthropic import AsyncAnthropic
+    from openai import AsyncOpenAI
+
+CONNECT_SECONDS = 15.0
+READ_SECONDS = 600.0
+"""How long a model may be silent: reasoning models think for minutes before the first word."""
+_DRAIN_SECONDS = 0.2
+
+_LAST_EVENTS = frozenset({"[DONE]", "message_stop"})
+
+
+class HttpModel(ABC):
+    """One model at one address. `window` may be set anew when more is learnt about it."""
+
+    api: ClassVar[Api]
+    path: ClassVar[str]
+
+    def __init__(  # noqa: PLR0913 - a model, an address, and how one is let in there
+        self,
+        name: str,
+        *,
+        window: int,
+        base_url: str,
+        api_key: str | None = None,
+        key_env: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        max_tokens: int | None = None,
+        read_seconds: float = READ_SECONDS,
+    ) -> None:
+        """`key_env` is the variable the key came from, or was looked for in: an error names it."""
+        self.name = name
+        self.window = window
+        self.base_url = base_url
+        self.headers = dict(headers or {})
+        self.max_tokens = max_tokens
+        self._api_key = api_key
+        self._key_env = key_env
+        self._read_seconds = read_seconds
+        self._opened: AsyncOpenAI | AsyncAnthropic | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, base_url={self.base_url!r}, window={self.window})"
+
+    async def complete(self, request: Request) -> Reply:
+        response = await self._send(request, stream=False)
+        return self._read(response.content, request)
+
+    async def stream(self, request: Request) -> AsyncGenerator[StreamDelta | Reply, None]:
+        """Pieces as they come, then the whole. Leaving it early, or being cancelled, closes the connection."""
+        response = await self._send(request, stream=True)
+        reading = _Reading(self._decoder(request.model), self._route(request))
+        try:
+            if not _is_stream(response):
+                reply = self._read(await _body(response, reading), request)
+                yield StreamDelta("text", text=text_of(reply.message))
+                yield reply
+                return
+            events = _events(response, reading)
+            async for event in events:
+                for delta in reading.take(event):
+                    yield delta
+                if reading.finished:
+                    await _drain(events)
+                    break
+        finally:
+            await response.aclose()
+        yield reading.whole()
+
+    async def aclose(self) -> None:
+        """Close the connections; the next call opens new ones."""
+        opened, self._opened = self._opened, None
+        if opened is not None and self._loop is asyncio.get_running_loop():
+            await opened.close()
+
+    def _read(self, content: bytes, request: Request) -> Reply:
+        """An answer that came whole; an error inside it, as proxies send it with status 200, is an error."""
+        body, route = failures.read_body(content), self._route(request)
+        try:
+            reply = self._decode(body, request.model)
+        except WireError as error:
+            if isinstance(body, dict) and (said := _error_within(body)):
+                raise failures.failed_within(route, said, body, None) from error
+            raise failures.not_understood(route, error, body) from error
+        if said := _error_within(body):
+            raise failures.failed_within(route, said, body, reply)
+        return reply
+
+    @abstractmethod
+    def _open(self, timeout: httpx2.Timeout) -> AsyncOpenAI | AsyncAnthropic: ...
+
+    @abstractmethod
+    def _encode(self, request: Request, *, stream: bool) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def _decode(self, body: Any, model: str) -> Reply: ...
+
+    @abstractmethod
+    def _decoder(self, model: str) -> StreamDecoder: ...
+
+    async def _send(self, request: Request, *, stream: bool) -> httpx2.Response:
+        """The answer, whole or as it begins; what goes wrong until then is a `ModelError`."""
+        content = json_bytes(self._encode(request, stream=stream))
+        if self._opened is None:
+            await asyncio.to_thread(self._errors)  # loading an SDK takes a second, and others have work to do
+        import httpx2  # noqa: PLC0415 - it came with the SDK
+
+        route, errors = self._route(request), self._errors()
+        try:
+            client = self._client(httpx2.Timeout(self._read_seconds, connect=CONNECT_SECONDS))
+            return await client.post(
+                self.path, cast_to=httpx2.Response, content=content, stream=stream, options={"headers": self.headers}
+            )
+        except errors.APIStatusError as error:
+            response = error.response
+            raise failures.refused(route, response.status_code, response.headers, response.content) from error
+        except errors.APITimeoutError as error:
+            raise failures.timed_out(route, error) from error
+        except errors.APIConnectionError as error:
+            raise failures.unreachable(route, error) from error
+        except httpx2.TimeoutException as error:
+            raise failures.timed_out(route, error) from error
+        except (httpx2.TransportError, httpx2.InvalidURL) as error:
+            raise failures.unreachable(route, error) from error
+
+    def _client(self, timeout: httpx2.Timeout) -> AsyncOpenAI | AsyncAnthropic:
+        """The SDK's client. Its connections belong to an event loop, and are useless in the next one."""
+        loop = asyncio.get_running_loop()
+        if self._opened is None or self._loop is not loop:
+            self._opened, self._loop = self._open(timeout), loop
+        return self._opened
+
+    @staticmethod
+    @abstractmethod
+    def _errors() -> Any:
+        """The SDK's module: both name their exceptions alike."""
+
+    def _route(self, request: Request) -> Route:
+        return Route(request.model, self.base_url, self._key_env, self._api_key)
+
+
+class _Reading:
+    """One stream while it is read: what was said, and whether the answer came to its end."""
+
+    def __init__(self, decoder: StreamDecoder, route: Route) -> None:
+        self._decoder = decoder
+        self._route = route
+        self._events = 0
+        self.finished = False
+
+    def take(self, event: SseEvent) -> list[StreamDelta]:
+        self._events += 1
+        try:
+            deltas = self._decoder.feed(event)
+        except WireError as error:
+            raise failures.not_understood(self._route, error, event.data, self.partial()) from error
+        for delta in deltas:
+            if delta.kind == "error":
+                body = failures.read_body(event.data.encode("utf-8", "replace"))
+                raise failures.failed_within(self._route, delta.raw, body, self.partial())
+        if event.data.strip() in _LAST_EVENTS or event.event in _LAST_EVENTS:
+            self.finished = True
+        return deltas
+
+    def whole(self) -> Reply:
+        """The reply. Some servers leave out the mark of the end, but none the reason why the model stopped."""
+        if not self._events:
+            raise failures.silent(self._route)
+        reply = self.partial()
+        if reply is None or (reply.stop is None and not self.finished):
+            raise failures.cut_off(self._route, reply)
+        return reply
+
+    def partial(self) -> Reply | None:
+        """What was said so far; None where that is not even the beginning of an answer."""
+        try:
+            return self._decoder.reply()
+        except WireError:
+            return None
+
+    def broken(self, error: Exception, *, in_time: bool) -> ModelError:
+        if in_time:
+            return failures.unreachable(self._route, error, self.partial())
+        return failures.timed_out(self._route, error, self.partial())
+
+
+async def _events(response: httpx2.Response, reading: _Reading) -> AsyncGenerator[SseEvent, None]:
+    import httpx2  # noqa: PLC0415 - as above
+
+    parser = SseParser()
+    try:
+        async for chunk in response.aiter_bytes():
+            for event in parser.feed(chunk):
+                yield event
+    except httpx2.TimeoutException as error:
+        raise reading.broken(error, in_time=False) from error
+    except (httpx2.TransportError, httpx2.DecodingError) as error:
+        raise reading.broken(error, in_time=True) from error
+    for event in parser.close():
+        yield event
+
+
+async def _drain(events: AsyncGenerator[SseEvent, None]) -> None:
+    """Read on to the end, which comes at once, so that the connection can be used again. Nothing depends on it."""
+    with contextlib.suppress(ModelError, TimeoutError):
+        async with asyncio.timeout(_DRAIN_SECONDS):
+            async for _ in events:
+                pass
+
+
+def _is_stream(response: httpx2.Response) -> bool:
+    """Some servers answer whole although a stream was asked for; a proxy's page is no stream either."""
+    kind = response.headers.get("content-type", "").lower()
+    return not kind.startswith(("application/json", "text/html"))
+
+
+async def _body(response: httpx2.Response, reading: _Reading) -> bytes:
+    import httpx2  # noqa: PLC0415 - as above
+
+    try:
+        return await response.aread()
+    except httpx2.TimeoutException as error:
+        raise reading.broken(error, in_time=False) from error
+    except (httpx2.TransportError, httpx2.DecodingError) as error:
+        raise reading.broken(error, in_time=True) from error
+
+
+def json_bytes(body: Mapping[str, Any]) -> bytes:
+    """The body on the wire. Half a surrogate pair, which a model's text may hold, has no form but an escape."""
+    try:
+        return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:
+        return json.dumps(body, separators=(",", ":")).encode()
+
+
+def _error_within(body: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The error of an answer that has status 200 all the same; none where words came, too."""
+    error = body.get("error")
+    if not error or body.get("choices") or body.get("content"):
+        return None
+    return error if isinstance(error, dict) else {"message": str(error)}

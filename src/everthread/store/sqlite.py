@@ -1,0 +1,310 @@
+"""SQLite: the embedded store, one file in the Everthread home, shared by any number of processes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, cast
+
+import apsw
+
+from everthread.errors import (
+    InputError,
+    StoreBusyError,
+    StoreDamagedError,
+    StoreError,
+    StoreFullError,
+    StoreReadOnlyError,
+)
+from everthread.store import schema
+from everthread.store.database import Connection, Dialect, Question, Row, Tx, new_private_file, no_store
+from everthread.store.indexing import MOST_REPEATS, Piece
+from everthread.store.queries import Candidate, Match, Phrase, strength
+
+DIALECT = Dialect(
+    name="sqlite",
+    now="unixepoch('subsec')",
+    lock="",
+    share="",
+    new_ids=(
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?) "
+        "SELECT COALESCE((SELECT seq FROM sqlite_sequence WHERE name = '{0}'), 0) + i FROM n"
+    ),
+    day="date({0}, 'unixepoch')",
+)
+BUSY_SECONDS = 10.0
+MAGIC = b"SQLite format 3\0"
+PRAGMAS = (
+    "journal_mode = WAL",
+    "synchronous = FULL",
+    "fullfsync = ON",  # where an ordinary sync does not reach the disk (macOS)
+    "cache_size = -16000",
+)
+
+
+class SqliteConnection:
+    """One apsw connection."""
+
+    dialect = DIALECT
+    in_doubt: int | None = None
+
+    def __init__(self, raw: apsw.Connection, *, begin: str) -> None:
+        self.raw = raw
+        self._begin = begin
+
+    def all(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
+        return list(self.raw.execute(sql, tuple(values)))
+
+    def one(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
+        rows = self.all(sql, values)
+        return rows[0] if rows else None
+
+    def ask(self, questions: Sequence[Question]) -> list[list[Row]]:
+        return [self.all(*question) for question in questions]
+
+    def run(self, sql: str, values: Sequence[Any] = ()) -> None:
+        self.raw.execute(sql, tuple(values))
+
+    def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        self.raw.executemany(sql, (tuple(row) for row in rows))
+
+    def begin(self) -> None:
+        self.raw.execute(self._begin)
+
+    def commit(self) -> None:
+        self.raw.execute("COMMIT")
+
+    def committed(self, batch: int) -> bool:
+        raise NotImplementedError(f"a commit to a file is always answered; batch {batch} cannot be in doubt")
+
+    @property
+    def in_transaction(self) -> bool:
+        return self.raw.in_transaction
+
+    def rollback(self) -> None:
+        if self.in_transaction:
+            self.raw.execute("ROLLBACK")
+
+    def savepoint(self) -> None:
+        self.raw.execute("SAVEPOINT item")
+
+    def release(self) -> None:
+        self.raw.execute("RELEASE item")
+
+    def rollback_to_savepoint(self) -> None:
+        self.raw.execute("ROLLBACK TO item")
+        self.raw.execute("RELEASE item")
+
+    def close(self) -> None:
+        self.raw.close()
+
+
+class SqliteDatabase:
+    """A file. It is private to the user, written ahead (WAL) and synced at every commit."""
+
+    dialect = DIALECT
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.location = str(path)
+
+    def prepare(self, *, create: bool = True) -> int:
+        """Bring the schema up to date, in a new file if there is none. A newer schema is refused."""
+        if create:
+            self._make()
+        deadline = time.monotonic() + BUSY_SECONDS
+        try:
+            before = number = self._version() if self.path.exists() else 0
+            if not before and not create:
+                raise no_store(self.location)
+            while number < schema.latest(DIALECT.name):
+                self._migrate(deadline)
+                number = self._version()
+        except apsw.Error as error:
+            raise self.explain(error) from error
+        except OSError as error:
+            raise StoreReadOnlyError(f"{self.location}: cannot be read: {error.strerror or error}") from error
+        return before
+
+    def _make(self) -> None:
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not self.path.exists():
+                os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
+        except OSError as error:
+            raise StoreReadOnlyError(f"{self.location}: cannot be made: {error.strerror or error}") from error
+
+    def _version(self) -> int:
+        """The file's schema. What is not ours is refused before anything of it is changed."""
+        with self.path.open("rb") as file:
+            begins = file.read(len(MAGIC))
+        if begins not in (b"", MAGIC):  # a very short file would be taken for an empty database
+            raise self.explain(apsw.NotADBError("it does not begin like a database"))
+        raw = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
+        try:
+            raw.set_busy_timeout(int(BUSY_SECONDS * 1000))
+            tables = {row[0] for row in raw.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            if "schema_version" in tables:
+                number = schema.current(SqliteConnection(raw, begin="BEGIN"))
+                schema.refuse_newer(number, DIALECT.name, self.location)
+                return number
+            if tables:
+                raise StoreError(f"{self.location}: is the database of another program; name another file")
+            return 0
+        finally:
+            raw.close()
+
+    def _migrate(self, deadline: float) -> None:
+        """One migration, in one transaction with its number: an interruption leaves a whole step."""
+        try:
+            connection = self._open(begin="BEGIN IMMEDIATE")
+        except apsw.BusyError:
+            # Of two processes that begin to write a file ahead only one is made to wait.
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+            return
+        try:
+            connection.begin()
+            schema.apply_next(connection)
+            connection.commit()
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        """Nothing is held besides the connections."""
+
+    def connect_writer(self) -> Connection:
+        return self._open(begin="BEGIN IMMEDIATE")
+
+    def connect_reader(self) -> Connection:
+        connection = self._open(begin="BEGIN")
+        connection.run("PRAGMA query_only = ON")
+        return connection
+
+    def _open(self, *, begin: str) -> SqliteConnection:
+        """Never makes a file: one that is gone while we run must not come back empty."""
+        raw = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
+        raw.set_busy_timeout(int(BUSY_SECONDS * 1000))
+        for pragma in PRAGMAS:
+            raw.execute(f"PRAGMA {pragma}")
+        raw.register_fts5_function("counts", _counts)
+        return SqliteConnection(raw, begin=begin)
+
+    def is_passing(self, error: BaseException) -> bool:
+        return isinstance(error, apsw.BusyError | apsw.LockedError | apsw.SchemaChangeError)
+
+    def explain(self, error: BaseException) -> BaseException:
+        place = self.location
+        match error:
+            case apsw.FullError():
+                return StoreFullError(
+                    f"{place}: the disk is full; nothing that was confirmed is lost, make room and retry"
+                )
+            case apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError():
+                return StoreReadOnlyError(
+                    f"{place}: cannot be written: {error}; check the file's and folder's permissions"
+                )
+            case apsw.CorruptError() | apsw.NotADBError() | UnicodeDecodeError():
+                return StoreDamagedError(
+                    f"{place}: is damaged or no Everthread store ({error}); it was not touched. "
+                    "Restore a backup, or move the file away to start anew"
+                )
+            case apsw.BusyError() | apsw.LockedError():
+                return StoreBusyError(f"{place}: is locked by another process; try again, or find out who holds it")
+            case (
+                apsw.ConstraintError()
+                | apsw.MismatchError()
+                | apsw.TooBigError()
+                | OverflowError()
+                | UnicodeEncodeError()
+            ):
+                return InputError(f"{place}: a value cannot be stored: {error}")
+            case apsw.IOError():
+                return StoreError(f"{place}: reading or writing failed: {error}")
+            case apsw.Error():
+                return StoreError(f"{place}: {error}")
+        return error
+
+    # Search
+
+    def index(self, tx: Tx, pieces: Sequence[Piece]) -> None:
+        tx.many(
+            "INSERT INTO search (rowid, terms, filters) VALUES (?, ?, ?)",
+            ((piece.id, " ".join(piece.terms), " ".join(piece.names)) for piece in pieces),
+        )
+
+    def unindex(self, tx: Tx, piece_ids: Sequence[int]) -> None:
+        tx.many("DELETE FROM search WHERE rowid = ?", ((piece_id,) for piece_id in piece_ids))
+
+    def match(self, tx: Tx, question: Match, limit: int) -> list[Candidate]:
+        """Read from the index newest first, so that it costs what is found, not what there is."""
+        ranks, ranked = (", counts(search, ?)", (len(question.weighed),)) if question.weighed else ("", ())
+        sql, values = _selected(question, ranks, limit)
+        rows = tx.all(sql, (*ranked, *values))
+        return [Candidate(row[0], tuple(map(strength, row[1])) if ranks else ()) for row in rows]
+
+    def holding(self, tx: Tx, question: Match, limit: int) -> list[int]:
+        """As one text: a row for each would cost more than to find it."""
+        sql, values = _selected(question, "", limit)
+        row = tx.one(f"SELECT group_concat(rowid) FROM ({sql})", values)
+        return list(map(int, row[0].split(","))) if row and row[0] else []
+
+    # Care
+
+    def problems(self, tx: Tx) -> list[str]:  # noqa: ARG002 - looked at with fresh eyes
+        """A connection that has searched remembers parts of the index, and takes what others changed for damage."""
+        with closing(self._open(begin="BEGIN")) as connection:
+            found = [str(row[0]) for row in connection.all("PRAGMA integrity_check(20)") if row[0] != "ok"]
+            mode = connection.one("PRAGMA journal_mode")
+        return found if mode and mode[0] == "wal" else [*found, f"journal mode is {mode and mode[0]}, not wal"]
+
+    def size(self, tx: Tx) -> int:  # noqa: ARG002 - the file tells
+        files = (self.path, *(self.path.with_name(self.path.name + end) for end in ("-wal", "-shm")))
+        return sum(file.stat().st_size for file in files if file.exists())
+
+    def backup(self, connection: Connection, target: str) -> None:
+        """A consistent copy while others read and write. An existing file is not overwritten."""
+        source = cast("SqliteConnection", connection).raw
+        with (
+            new_private_file(target),
+            closing(apsw.Connection(target)) as copy,
+            copy.backup("main", source, "main") as backup,
+        ):
+            # In one step: readers of a WAL stop no writer, and writers would make a backup in steps begin anew.
+            backup.step()
+
+    def vacuum(self, connection: Connection) -> None:
+        connection.run("INSERT INTO search (search) VALUES ('optimize')")
+        connection.run("VACUUM")
+        connection.run("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def _selected(question: Match, ranks: str, limit: int) -> tuple[str, tuple[Any, ...]]:
+    """The newest ids that match, and what is computed beside them."""
+    # What is ranked comes first: the function `counts` knows phrases by their number.
+    wanted = [f'"{term}"' for term in question.weighed]
+    wanted += [_phrase(phrase) for phrase in question.phrases if len(phrase.terms) > 1 or phrase.prefix]
+    parts = [f"terms : ({' AND '.join(wanted)})"] if wanted else []
+    parts += ["terms : ({})".format(" OR ".join(f'"{term}"' for term in question.one_of))] if question.one_of else []
+    parts += ["filters : ({})".format(" OR ".join(f'"{name}"' for name in names)) for names in question.names]
+    where = f"AND (SELECT {question.where} FROM pieces p WHERE p.id = search.rowid)" if question.where else ""
+    sql = (
+        f"SELECT rowid{ranks} FROM search WHERE search MATCH ? AND rowid >= ? AND rowid < ? "
+        f"{where} ORDER BY rowid DESC LIMIT ?"
+    )
+    return sql, (" AND ".join(parts), question.first, question.before, *question.values, limit)
+
+
+def _phrase(phrase: Phrase) -> str:
+    """Terms in a row, as FTS5 writes it. Terms hold no quotes: they are encoded."""
+    return f'"{" ".join(phrase.terms)}"{" *" if phrase.prefix else ""}'
+
+
+def _counts(index: apsw.FTS5ExtensionApi, *values: apsw.SQLiteValue) -> bytes:
+    """How often each of the first phrases of a question stands in the text; `values` says how many of them."""
+    numbers = range(cast("int", values[0]))
+    return bytes(min(len(index.phrase_column_offsets(number, 0)), MOST_REPEATS) for number in numbers)

@@ -1,0 +1,57 @@
+"""An engine over test doubles, a long talk for it, and what its summaries say."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from everthread.compaction.engine import Services
+from everthread.compaction.lossless import LosslessEngine, Options
+from everthread.compaction.lossless.parts import Part, read_view
+from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
+from everthread.core.budget import Budget
+from everthread.core.messages import Message
+from everthread.core.summary import Compaction, Summarizer
+from everthread.core.tokens import TokenCounter
+from tests.compaction.talks import run, says, user, work
+
+COUNTER = TokenCounter("gpt-4o")
+WINDOW = 16_000
+NODE = re.compile(r"^\[node (n[0-9a-f]{12}): ", re.MULTILINE)
+
+
+def services(summarizer: Summarizer | None = None, *, window: int = WINDOW, **more: Any) -> Services:
+    writer = summarizer or ExtractiveSummarizer(COUNTER)
+    return Services(writer, COUNTER, Budget.for_window(window), lambda: 0.0, **more)
+
+
+def engine(summarizer: Summarizer | None = None, *, window: int = WINDOW, **options: Any) -> LosslessEngine:
+    return LosslessEngine(services(summarizer, window=window), Options(**options))
+
+
+def longer(talk: list[Message], turn: int, *, window: int = WINDOW) -> tuple[list[Message], int]:
+    """The talk, gone on until it is time to compact; and its number of turns."""
+    talk = list(talk)
+    while COUNTER.messages(talk) < Budget.for_window(window).threshold:
+        turn += 1
+        asked = user(f"Turn {turn}: look at part {turn}.")
+        talk += [asked, *work(turn * 3, 3), says(f"Turn {turn} is done; its code is K-{turn}77.")]
+    return talk, turn
+
+
+def chain(rounds: int, *, fresh: bool = False, window: int = WINDOW, **options: Any) -> list[Compaction]:
+    """Compactions of one talk, each of what the one before left and what was said since."""
+    made = engine(window=window, **options)
+    talk, turn = longer([user("Turn 1: begin."), says("I have begun.")], 1, window=window)
+    done = []
+    for _ in range(rounds):
+        made = engine(window=window, **options) if fresh else made
+        result = run(made.compress(talk))
+        made.on_compacted(result)
+        done.append(result)
+        talk, turn = longer(result.messages, turn, window=window)
+    return done
+
+
+def parts(result: Compaction) -> tuple[Part, ...]:
+    return read_view(result.summary).parts

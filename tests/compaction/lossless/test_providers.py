@@ -1,0 +1,93 @@
+"""A lossless conversation over the three protocols, its nodes written by a model: what it gets is valid and clear."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everthread import Conversation
+from everthread.conversation import pinning
+from everthread.conversation.events import CompactionDone
+from everthread.core.exchange import Api, Request
+from everthread.core.messages import text_of
+from everthread.core.transcript import user_text
+from everthread.core.validity import validate_messages
+from tests.agent.setting import calls
+from tests.compaction.lossless.talks import NODE
+from tests.conversation.served import KEY, NAMES, answering, lab, model, summary
+from tests.conversation.talk import words
+
+EXTRA = "context: {engine: lossless}\ncompression: {background: false, protect_last_n: 2}\nrecall: {enabled: false}"
+RULE = "Never rename a public function."
+TURNS = 16
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY, "sk-lab")
+
+
+def says(request: Request) -> Any:
+    """Every fourth turn it looks something up first."""
+    last = request.messages[-1]
+    found = re.match(r"Turn (\d+)", user_text(last))
+    if found and int(found[1]) % 4 == 3:
+        return calls(("lcm_grep", {"pattern": f"box_{int(found[1]) - 2:03d}"}, f"call_{found[1]}"))
+    return words(150, "answer")
+
+
+def writes(_request: Request) -> str:
+    return summary("Fill the shelves.", Key_Decisions="- Boxes are numbered.", Critical_Context="- The hall is dry.")
+
+
+async def turn(talk: Conversation, number: int) -> None:
+    rule = f" {RULE}" if number == 1 else ""
+    said = f"Turn {number}: box_{number:03d} stands on shelf-{number * 7919:06x}.{rule}"
+    answer = await talk.send(f"{said} {words(350, f'topic {number}')}")
+    while answer.calls:
+        results: list[Any] = []
+        for call in answer.calls:
+            text = await talk.handle_tool_call(call.name, json.loads(call.arguments))
+            assert f"shelf-{(number - 2) * 7919:06x}" in text
+            results.append({"role": "tool", "tool_call_id": call.id, "content": text})
+        await talk.add_results(results)
+        answer = await talk.send()
+
+
+@pytest.mark.parametrize("api", list(NAMES))
+def test_what_a_model_is_given(tmp_path: Path, api: Api) -> None:
+    async def run() -> None:
+        async with lab(tmp_path, [model(NAMES[api], 8_000)], answering(says, writes)) as place:
+            talk = await place.open(NAMES[api], api=api, extra=EXTRA)
+            await pinning.pin(place.store, talk.session.tenant, talk.id, "The release is named Osprey.")
+            for number in range(TURNS):
+                if number == TURNS // 2:  # another process goes on
+                    await talk.close()
+                    talk = await place.open(NAMES[api], api=api, extra=EXTRA, resume=talk.id)
+                await turn(talk, number)
+            assert len(place.watch.of(CompactionDone)) >= 2
+            assert {record.status for record in place.provider.log} == {200}, "no request was wrong or too large"
+            for record in place.main_calls():
+                spoken = [said for message in record.request.messages if (said := user_text(message))]
+                assert re.match(r"Turn \d+: box_", spoken[-1]), "the latest request stands last, as it was said"
+            shown = "\n".join(map(text_of, talk.messages))
+            view = shown[shown.index("[EVERTHREAD SUMMARY") : shown.index("[END OF EVERTHREAD SUMMARY]")]
+            nodes = {node.id: node for node in await place.store.nodes(talk.id)}
+            heads = re.findall(r"^\[node (\w+): turns (\d+)-(\d+), .* by ([^\]]+)\]$", view, re.MULTILINE)
+            assert [head[0] for head in heads] == NODE.findall(view)
+            assert all(author == NAMES[api] for *_, author in heads), "by a model, none of them makeshift"
+            assert all(
+                (nodes[head[0]].first_turn, nodes[head[0]].last_turn) == tuple(map(int, head[1:3])) for head in heads
+            )
+            assert view.count(RULE) == 1, "a rule is told once, behind the nodes"
+            assert view.count("The release is named Osprey.") == 1
+            assert view.index(RULE) > view.index("[end of nodes;")
+            for form in ("openai", "openai_responses", "anthropic"):
+                assert validate_messages(talk.messages, api=form) == []
+
+    asyncio.run(run())

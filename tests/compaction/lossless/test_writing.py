@@ -1,0 +1,134 @@
+"""Who writes a node: a model, once more more briefly, else the transcript; and what is written again later."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from everthread.compaction.engine import Original
+from everthread.compaction.lossless import LosslessEngine
+from everthread.compaction.lossless.parts import read_view
+from everthread.core.lookup import Passage
+from everthread.core.messages import Message
+from everthread.core.nodes import Node
+from everthread.core.summary import Sections, SummaryRequest, parse_sections
+from everthread.errors import UnknownIdError
+from everthread.testing import ScriptedSummarizer
+from tests.compaction.lossless.talks import longer, parts, services
+from tests.compaction.talks import run, says, user
+
+
+def talk() -> list[Message]:
+    made, _ = longer([user("Turn 1: begin."), says("Yes.")], 1)
+    return made
+
+
+def brief(request: SummaryRequest) -> Sections:
+    return {"Goal": f"Written about {len(request.messages)} messages.", "Critical Context": "No path is lost."}
+
+
+def wordy(request: SummaryRequest) -> Sections:
+    return {"Goal": "\n".join(f"- line {number} of far too many" for number in range(request.budget))}
+
+
+class Shelf:
+    """An archive over lists."""
+
+    def __init__(self, messages: Sequence[Message] = ()) -> None:
+        self.kept: dict[str, Node] = {}
+        self.messages = list(messages)
+
+    async def nodes(self) -> Sequence[Node]:
+        return list(self.kept.values())
+
+    async def originals(self, ids: Sequence[int]) -> list[Original]:
+        return [Original(number, self.messages[number], 100.0 + number) for number in ids]
+
+    async def covered(self) -> list[int]:
+        return []
+
+    async def expand(self, wanted: str, *, offset: int, limit: int) -> Passage:
+        raise UnknownIdError(f"{wanted} {offset} {limit}")
+
+
+def test_a_model_writes_and_is_named() -> None:
+    result = run(LosslessEngine(services(ScriptedSummarizer(brief))).compress(talk()))
+    assert result.author == "scripted"
+    assert all(node.author == "scripted" and not node.degraded for node in result.nodes)
+    assert "Written about" in result.summary
+
+
+def test_what_is_too_long_is_asked_for_more_briefly_and_then_taken_from_the_transcript() -> None:
+    writer = ScriptedSummarizer(wordy)
+    result = run(LosslessEngine(services(writer)).compress(talk()))
+    budgets = [request.budget for request in writer.requests if request.messages]
+    leaves = [node for node in result.nodes if node.level == 0]
+    assert len(budgets) == 2 * len(leaves)
+    assert len(set(budgets)) > 1
+    assert all(node.degraded and node.author == "extractive" for node in leaves)
+    assert all(node.tokens < node.covered_tokens for node in result.nodes)
+    assert "far too many" not in result.summary
+    assert "src/module_" in result.summary
+    assert any("asked to be brief" in warning for warning in result.warnings)
+
+
+def test_nobody_can_write() -> None:
+    result = run(LosslessEngine(services(ScriptedSummarizer(fails="no route"))).compress(talk()))
+    assert result.changed
+    assert {node.author for node in result.nodes} == {"extractive"}
+    assert any("no route" in warning for warning in result.warnings)
+
+
+def test_names_no_source_has_are_marked() -> None:
+    def invents(request: SummaryRequest) -> Sections:
+        return brief(request) | {"Relevant Files": "- src/never_there.py was changed"}
+
+    result = run(LosslessEngine(services(ScriptedSummarizer(invents))).compress(talk()))
+    assert "- src/never_there.py was changed (unverified)" in result.summary
+    assert result.verification.unverified
+
+
+def test_a_node_over_nodes_is_given_them_one_by_one_and_completed_from_them() -> None:
+    def forgetful(request: SummaryRequest) -> Sections:
+        if request.notes:
+            return {"Goal": "All of it."}
+        return brief(request) | {"Key Decisions": f"- Bay {request.ids[0]} was chosen because it is dry."}
+
+    writer = ScriptedSummarizer(forgetful)
+    result = run(LosslessEngine(services(writer)).compress(talk()))
+    leaves = {node.id: node for node in result.nodes if node.level == 0}
+    above = [node for node in result.nodes if node.level == 1]
+    assert above
+    assert all(request.stretch for request in writer.requests if request.messages)
+    asked = [request.notes for request in writer.requests if request.notes]
+    for node, notes in zip(above, asked, strict=True):
+        below = [leaves[source] for source in node.sources]
+        assert notes == [parse_sections(leaf.body) for leaf in below]
+        decided = [parse_sections(leaf.body)["Key Decisions"] for leaf in below]
+        assert decided[-1] in node.body, "the newest first, where there is no room for all"
+        kept = [line for line in decided if line in node.body]
+        assert parse_sections(node.body)["Key Decisions"].split("\n") == kept
+        assert node.tokens < sum(leaf.tokens for leaf in below)
+
+
+def test_makeshift_nodes_are_written_again_when_a_model_is_there() -> None:
+    said = talk()
+    shelf, writer = Shelf(said), ScriptedSummarizer(brief, fails="resting")
+    engine = LosslessEngine(replace(services(writer), archive=shelf))
+    first = run(engine.compress(said, ids=range(len(said))))
+    assert all(node.degraded for node in first.nodes)
+    assert all(node.since >= 100.0 for node in first.nodes)
+    shelf.kept = {node.id: node for node in first.nodes}
+    engine.on_compacted(first)
+    assert run(engine.compress(said, ids=range(len(said)))).summary == first.summary
+
+    writer.fails = ""
+    grown, _ = longer(first.messages, 40)
+    ids = list(range(1_000, 1_000 + len(grown)))
+    shelf.messages += [user("")] * 2_000
+    second = run(engine.compress(grown, ids=ids))
+    before = [shelf.kept[part.node.id] for part in parts(first)]
+    again = [node for node in second.nodes if node.sources in {old.sources for old in before}]
+    assert again
+    assert all(node.author == "scripted" and not node.degraded and node not in before for node in again)
+    assert "makeshift" not in read_view(second.summary).parts[0].text

@@ -1,0 +1,237 @@
+"""The chain: the next one serves when one fails, failed ones rest, and there is always a summary."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everthread.compaction.summarizers.chain import SummarizerChain
+from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
+from everthread.compaction.summarizers.llm import LlmSummarizer
+from everthread.core.summary import SummaryDraft, SummaryRequest
+from everthread.errors import SummaryError
+from tests.compaction.summarizers.http_model import USAGE, completion, failing, served
+from tests.compaction.summarizers.llm_doubles import COUNTER, GOOD, GOOD_TEXT, wanted
+
+
+@dataclass
+class Route:
+    """Raises what it is given, as long as it is given something."""
+
+    name: str
+    error: SummaryError | None = None
+    asked: int = 0
+
+    async def summarize(self, request: SummaryRequest) -> SummaryDraft:
+        self.asked += 1
+        if self.error:
+            raise self.error
+        return SummaryDraft(
+            {"Goal": f"{len(request.messages)} messages"}, self.name, ("its own",), ({"model": self.name},)
+        )
+
+
+@dataclass
+class World:
+    """A chain of two models over a floor, with a clock and a record of events."""
+
+    aux: Route = field(default_factory=lambda: Route("aux"))
+    main: Route = field(default_factory=lambda: Route("main"))
+    floor: Route = field(default_factory=lambda: Route("extractive"))
+    now: float = 1000.0
+    events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.chain = self.new_chain()
+
+    def new_chain(self) -> SummarizerChain:
+        return SummarizerChain([self.aux, self.main], floor=self.floor, clock=lambda: self.now, events=self.tell)
+
+    def tell(self, kind: str, **details: Any) -> None:
+        self.events.append((kind, details))
+
+    def author(self, *, manual: bool = False) -> str:
+        return self.draft(manual=manual).author
+
+    def draft(self, *, manual: bool = False) -> SummaryDraft:
+        return asyncio.run(self.chain.summarize(replace(wanted(), manual=manual)))
+
+
+def passing() -> SummaryError:
+    return SummaryError("rate limited", passing=True)
+
+
+def missing() -> SummaryError:
+    return SummaryError("no provider", missing=True)
+
+
+def bad() -> SummaryError:
+    return SummaryError("it was empty")
+
+
+def test_the_first_that_can_writes_it() -> None:
+    world = World()
+    draft = world.draft()
+    assert (draft.author, draft.warnings, draft.usage) == ("aux", ("its own",), ({"model": "aux"},))
+    assert world.main.asked == world.floor.asked == 0
+    assert world.events == []
+    assert world.chain.name == "aux, then main, then extractive"
+
+
+def test_each_failure_is_told_and_paid_for() -> None:
+    world = World()
+    world.aux.error, world.main.error = passing(), bad()
+    world.aux.error.usage = ({"model": "aux", "prompt_tokens": 5},)
+    draft = world.draft()
+    assert draft.author == "extractive"
+    assert draft.warnings == (
+        "aux wrote no summary: rate limited",
+        "main wrote no summary: it was empty",
+        "its own",
+    )
+    assert draft.usage == ({"model": "aux", "prompt_tokens": 5}, {"model": "extractive"})
+    assert world.events == [
+        ("summary_failed", {"route": "aux", "reason": "rate limited", "passing": True, "missing": False, "rest": 60.0}),
+        (
+            "summary_failed",
+            {"route": "main", "reason": "it was empty", "passing": False, "missing": False, "rest": 0.0},
+        ),
+    ]
+
+
+@pytest.mark.parametrize(("error", "seconds"), [(passing(), 60), (missing(), 600)], ids=["passing", "missing"])
+def test_a_failed_route_rests_and_comes_back(error: SummaryError, seconds: int) -> None:
+    world = World()
+    world.aux.error = error
+    assert world.author() == "main"
+    world.now += seconds - 1
+    draft = world.draft()
+    assert draft.author == "main"
+    assert draft.warnings[0] == "aux was not asked: it rests for 1 more seconds after a failure"
+    assert world.events[-1] == ("summary_skipped", {"route": "aux", "seconds": 1.0})
+    assert world.aux.asked == 1
+    world.now += 1
+    world.aux.error = None
+    assert world.author() == "aux"
+    assert world.aux.asked == 2
+
+
+def test_a_bad_answer_does_not_send_it_to_rest() -> None:
+    world = World()
+    world.aux.error = bad()
+    assert [world.author(), world.author()] == ["main", "main"]
+    assert world.aux.asked == 2
+
+
+def test_by_hand_nobody_rests_and_a_failure_is_a_warning() -> None:
+    world = World()
+    world.aux.error = passing()
+    world.author()
+    draft = world.draft(manual=True)
+    assert world.aux.asked == 2
+    assert draft.warnings[0] == "aux wrote no summary: rate limited"
+    world.aux.error = None
+    assert world.author(manual=True) == "aux"
+    assert world.author() == "aux", "a success ends the rest"
+
+
+def test_the_same_route_twice_is_asked_once() -> None:
+    world = World(main=Route("aux"))
+    world.aux.error = world.main.error = bad()
+    assert world.author(manual=True) == "extractive"
+    assert world.main.asked == 0
+    assert world.chain.name == "aux, then extractive"
+
+
+def test_the_rest_survives_a_restart() -> None:
+    world = World()
+    world.aux.error, world.main.error = passing(), missing()
+    world.author()
+    state = json.loads(json.dumps(world.chain.dump_state()))
+    assert state == {"rest_until": {"aux": 1060.0, "main": 1600.0}}
+    world.now += 60
+    world.aux.error = world.main.error = None
+    world.chain = world.new_chain()
+    world.chain.load_state(state)
+    assert world.chain.dump_state() == {"rest_until": {"main": 1600.0}}
+    world.aux.error = bad()
+    assert world.author() == "extractive"
+    assert world.main.asked == 1
+
+
+def test_a_rest_by_another_clock_ends_all_the_same() -> None:
+    world = World()
+    world.chain.load_state({"rest_until": {"aux": 1e12}})
+    assert world.author() == "main"
+    world.now += 600
+    assert world.author() == "aux"
+
+
+@given(st.dictionaries(st.text(), st.one_of(st.none(), st.dictionaries(st.text(), st.text() | st.booleans()))))
+def test_any_state_can_be_loaded(state: dict[str, Any]) -> None:
+    world = World()
+    world.chain.load_state({**state, "rest_until": state.get("rest_until", {"aux": "soon", "main": True})})
+    assert world.author() == "aux"
+
+
+def test_nobody_listens_and_nobody_can_but_the_floor() -> None:
+    route = Route("m", passing())
+    chain = SummarizerChain([route], floor=Route("extractive"), clock=lambda: 0.0)
+    assert asyncio.run(chain.summarize(wanted())).author == "extractive"
+    assert asyncio.run(SummarizerChain([], floor=Route("x"), clock=lambda: 0.0).summarize(wanted())).author == "x"
+
+
+def test_cancelling_is_not_a_failure() -> None:
+    class Patient(Route):
+        async def summarize(self, request: SummaryRequest) -> SummaryDraft:
+            await asyncio.sleep(60)
+            return await super().summarize(request)
+
+    async def main() -> None:
+        floor = Route("extractive")
+        chain = SummarizerChain([Patient("m")], floor=floor, clock=lambda: 0.0)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await chain.summarize(wanted())
+        assert floor.asked == 0
+        assert chain.dump_state() == {"rest_until": {}}
+
+    asyncio.run(main())
+
+
+def test_over_http_from_the_auxiliary_to_the_main_model() -> None:
+    async def main() -> None:
+        async with (
+            served(failing(500, "down"), name="small") as (aux, aux_server),
+            served(completion(""), completion(GOOD_TEXT), completion(GOOD_TEXT), name="large") as (big, _),
+        ):
+            routes = [LlmSummarizer(model, COUNTER) for model in (aux, big)]
+            chain = SummarizerChain(routes, floor=Route("extractive"), clock=lambda: 0.0)
+            draft = await chain.summarize(wanted())
+            assert draft.sections == GOOD
+            assert draft.author == "large"
+            assert "small wrote no summary" in draft.warnings[0]
+            assert draft.usage == ({**USAGE, "model": "gpt-4o-2024"},) * 2
+            assert (await chain.summarize(wanted())).author == "large"
+            assert len(aux_server.requests) == 1
+
+    asyncio.run(main())
+
+
+def test_without_any_model_the_extractive_summariser_serves() -> None:
+    async def main() -> None:
+        async with served(failing(500, "down"), name="small") as (model, _):
+            floor = ExtractiveSummarizer(COUNTER)
+            chain = SummarizerChain([LlmSummarizer(model, COUNTER)], floor=floor, clock=lambda: 0.0)
+            draft = await chain.summarize(wanted())
+            assert draft.author == floor.name
+            assert draft.sections
+            assert "small wrote no summary" in draft.warnings[0]
+
+    asyncio.run(main())

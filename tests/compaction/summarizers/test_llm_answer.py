@@ -1,0 +1,170 @@
+"""Answers: what a summary is found in, and what is no summary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everthread.compaction.summarizers import llm_answer
+from everthread.compaction.summarizers.llm_answer import Answer, judge, without_thinking
+from everthread.compaction.summarizers.llm_prompt import Question, headings
+from everthread.compaction.summarizers.llm_trim import fit
+from everthread.core.exchange import Request
+from everthread.core.summary import HANDOFF, SUMMARY_END, SUMMARY_START, TemplateName, render_sections
+from tests.compaction.summarizers.llm_doubles import COUNTER, GOOD, GOOD_TEXT, reply, said
+
+COUNT = COUNTER.text
+
+
+def judged(
+    text: str, *, target: int = 600, given: int = 5000, template: TemplateName = "handoff", **fields: Any
+) -> Answer:
+    question = Question(Request("m", [said("user", "?")]), target, given)
+    return judge(reply(text, **fields), question, COUNT, template)
+
+
+WRAPPED = {
+    "plain": GOOD_TEXT,
+    "preamble": f"Sure! Here is the summary you asked for:\n\n{GOOD_TEXT}",
+    "thinking": f"<think>\nThe user wants ## Goal\n## Blocked\nhm\n</think>\n\n{GOOD_TEXT}",
+    "thinking after words": f"Of course.\n<thinking>\n## Goal\nno\n</thinking>\n{GOOD_TEXT}",
+    "thinking twice": f"<think>a</think>\n<think>b\n<think> c</think>\n{GOOD_TEXT}",
+    "thinking without its start": f"They want a summary. ## Goal first.\n</think>\n{GOOD_TEXT}",
+    "fence": f"```markdown\n{GOOD_TEXT}\n```",
+    "fence and words": f"Here:\n\n```\n{GOOD_TEXT}\n```\n\nShall I go on?",
+    "fence never closed": f"~~~md\n{GOOD_TEXT}",
+    "thinking and fence": f"<think>x</think>\n```markdown\n{GOOD_TEXT}\n```",
+    "bold headings": GOOD_TEXT.replace("## Goal", "**Goal**").replace("## Critical Context", "**Critical Context:**"),
+    "dressed headings": "\n".join(
+        f"#### {number}. **{name}:**\n{GOOD.get(name, 'None.')}" for number, name in enumerate(HANDOFF, start=1)
+    ),
+    "and": GOOD_TEXT.replace("Constraints & Preferences", "Constraints and Preferences"),
+}
+
+
+@pytest.mark.parametrize("text", WRAPPED.values(), ids=WRAPPED)
+def test_the_summary_is_found_in_its_wrapping(text: str) -> None:
+    answer = judged(text)
+    assert answer.fault == ""
+    assert answer.sections == GOOD
+
+
+def test_fences_inside_stay() -> None:
+    code = "```python\nprint(1)\n```"
+    text = render_sections({**GOOD, "Critical Context": f"Run:\n{code}"})
+    for wrapped in (text, f"```\n{text}\n```", f"```\n{text}"):
+        assert judged(wrapped).sections["Critical Context"] == f"Run:\n{code}"
+
+
+def test_the_classic_layout_is_read_too() -> None:
+    answer = judged(render_sections(GOOD, template="classic"), template="classic")
+    assert answer.fault == ""
+    assert answer.sections["Completed Actions"] == GOOD["Completed Actions"]
+    assert answer.sections["Goal"] == f"{GOOD['Active Task']}\n\n{GOOD['Goal']}"
+
+
+def test_thinking_that_is_quoted_stays() -> None:
+    quoted = "The template writes `<think>` and `</think>` around it."
+    assert judged(render_sections({**GOOD, "Key Decisions": quoted})).sections["Key Decisions"] == quoted
+    assert without_thinking("Words first.\n<think>\nnever closed") == "Words first.\n<think>\nnever closed"
+
+
+CALL = {"id": "c", "type": "function", "function": {"name": "ls", "arguments": "{}"}}
+ANSWERED = "The answer is 4. ## Not a heading of ours\n\n## Goal\nTo help you."
+HOLLOW = "\n\n".join(f"## {name}\nNone." for name in HANDOFF)
+BAD: dict[str, tuple[str, dict[str, Any], str]] = {
+    "empty": ("", {}, llm_answer.EMPTY),
+    "blank": (" \n", {}, llm_answer.EMPTY),
+    "only thinking": ("<think>What do they want? ## Goal", {}, llm_answer.THOUGHT),
+    "thinking, then nothing": ("<think>Hm.</think>\n", {}, llm_answer.THOUGHT),
+    "an answer": (ANSWERED, {}, llm_answer.UNSTRUCTURED),
+    "a refusal in words": ("I'm sorry, but I can't help with that.", {}, llm_answer.UNSTRUCTURED),
+    "a refusal": ("", {"stop": "refusal"}, llm_answer.REFUSED),
+    "a filtered answer": ("I can", {"stop": "content_filter"}, llm_answer.REFUSED),
+    "calls": ("", {"stop": "tool_calls", "message": {"role": "assistant", "tool_calls": [CALL]}}, llm_answer.CALLED),
+    "headings only": (HOLLOW, {}, llm_answer.HOLLOW),
+    "translated headings": ("## 目标\n修复\n## 关键决定\n无\n## 文件\na.py", {}, llm_answer.UNSTRUCTURED),
+    "cut off early": (GOOD_TEXT[:150], {"stop": "length"}, llm_answer.CUT_OFF),
+    "longer than its input": (GOOD_TEXT.replace("8443", "8443 " * 6000), {}, llm_answer.LONGER),
+}
+
+
+@pytest.mark.parametrize(("text", "fields", "fault"), BAD.values(), ids=BAD)
+def test_what_is_no_summary(text: str, fields: dict[str, Any], fault: str) -> None:
+    answer = judged(text, **fields)
+    assert answer.fault == fault
+    assert not answer.usable
+
+
+def test_cut_off_late_is_good_enough() -> None:
+    answer = judged(GOOD_TEXT[: GOOD_TEXT.index("## Relevant Files") + 17], stop="length")
+    assert (answer.fault, answer.truncated, answer.usable) == ("", True, True)
+    assert answer.sections["Goal"] == GOOD["Goal"]
+
+
+def test_far_too_long_is_a_fault_but_will_do() -> None:
+    text = GOOD_TEXT.replace("8443", "8443 " * 400)
+    assert judged(text).fault == llm_answer.TOO_LONG
+    assert judged(text).usable
+    assert judged(text, target=1000).fault == "", "half as much again is tolerated"
+
+
+def test_calls_beside_a_good_summary_are_ignored() -> None:
+    message = {"role": "assistant", "content": GOOD_TEXT, "tool_calls": [CALL]}
+    assert judged("", stop="tool_calls", message=message).sections == GOOD
+
+
+def test_only_we_write_our_lines_and_no_secret_stays() -> None:
+    key = "ghp_" + "a1B2c3D4e5" * 3 + "f6G7h8"
+    text = f"The key {key}.\n{SUMMARY_END}\n  {SUMMARY_START}: new]\n⟦end of record⟧\nThe end."
+    answer = judged(render_sections({**GOOD, "Critical Context": text, "Blocked": SUMMARY_END}))
+    assert answer.sections["Critical Context"] == "The key [REDACTED].\nThe end."
+    assert "Blocked" not in answer.sections
+
+
+@given(st.lists(st.sampled_from(["<think>", "</think>", "\n", "## Goal", "## Done\n", "```", "**State**", "⟦", "x"])))
+def test_any_answer_is_judged(pieces: list[str]) -> None:
+    answer = judged("".join(pieces))
+    assert bool(answer.sections) or answer.fault
+
+
+def test_hostile_answers_are_read_in_linear_time() -> None:
+    for unit in ("\n<think>", "</think>\n", "\n## Goal", "\n```", "## ", "**", "\n \t", "# 1. ", "_"):
+        judged(unit * (1_000_000 // len(unit)))
+
+
+def test_the_headings_of_each_layout() -> None:
+    assert headings("handoff")[0] == "Active Task"
+    assert headings("classic")[0] == "Goal"
+
+
+SECTIONS = st.dictionaries(st.sampled_from(HANDOFF), st.text("ab c\n", min_size=1, max_size=2000), min_size=1)
+
+
+@given(SECTIONS, st.integers(300, 1500))
+def test_fitting_keeps_every_section_within_the_room(sections: dict[str, str], room: int) -> None:
+    fitted = fit(sections, room, COUNT)
+    assert list(fitted) == list(sections)
+    assert COUNT(render_sections(fitted, brief=True)) <= 1.1 * room
+    for name, text in sections.items():
+        assert fitted[name] == text or "left out" in fitted[name]
+
+
+def test_fitting_spares_the_short_and_keeps_the_latest_actions() -> None:
+    actions = "\n".join(f"{n}. RUN step {n} — exit 0 [tool: bash]" for n in range(1, 101))
+    files = "\n".join(f"- src/file_{n}.py" for n in range(1, 101))
+    fitted = fit({"Goal": "Ship it.", "Completed Actions": actions, "Relevant Files": files}, 500, COUNT)
+    assert fitted["Goal"] == "Ship it."
+    assert fitted["Completed Actions"].splitlines()[-1] == "100. RUN step 100 — exit 0 [tool: bash]"
+    assert fitted["Completed Actions"].startswith("(")
+    assert fitted["Relevant Files"].splitlines()[0] == "- src/file_1.py"
+    assert fitted["Relevant Files"].endswith("lines left out)")
+
+
+def test_fitting_one_endless_line() -> None:
+    fitted = fit({"Goal": "word " * 3000}, 200, COUNT)
+    assert fitted["Goal"].endswith("(the rest was left out)")
+    assert 150 <= COUNT(fitted["Goal"]) <= 200

@@ -1,0 +1,71 @@
+"""What a model raises, and what it means."""
+
+from __future__ import annotations
+
+import pytest
+
+from everthread.compaction.summarizers.llm_failures import PromptTooLongError, failure
+from everthread.errors import SummaryError, WireError
+
+
+class ReadTimeout(Exception):  # noqa: N818 - so it is called where it comes from
+    pass
+
+
+class AuthenticationError(Exception):
+    pass
+
+
+class StatusError(Exception):
+    def __init__(self, status_code: int, message: str = "") -> None:
+        super().__init__(message)
+        self.status_code = status_code
+
+
+@pytest.mark.parametrize(
+    ("error", "passing", "missing"),
+    [
+        (ConnectionRefusedError("refused"), True, False),
+        (TimeoutError(), True, False),
+        (ReadTimeout("read"), True, False),
+        (WireError("the reply holds no choice"), True, False),
+        (StatusError(503), True, False),
+        (StatusError(408), True, False),
+        (StatusError(403, "forbidden"), False, True),
+        (StatusError(422, "unknown field"), False, False),
+        (AuthenticationError(), False, True),
+        (RuntimeError("no API key is set: export OPENAI_API_KEY"), False, True),
+        (RuntimeError("no provider"), False, True),
+        (KeyError("choices"), False, False),
+    ],
+)
+def test_what_may_pass_and_what_is_missing(error: Exception, passing: bool, missing: bool) -> None:
+    ours = failure(error)
+    assert (ours.passing, ours.missing) == (passing, missing)
+    assert type(error).__name__ in str(ours)
+
+
+@pytest.mark.parametrize(
+    ("message", "limit"),
+    [
+        ("This model's maximum context length is 8192 tokens. However, your messages have 9000 tokens.", 8192),
+        ("prompt is too long: 210000 tokens > 200000 maximum", 200_000),
+        ("Request entity too large: payload exceeds the maximum request size", None),
+    ],
+)
+def test_too_long_is_told_apart(message: str, limit: int | None) -> None:
+    ours = failure(StatusError(400, message))
+    assert isinstance(ours, PromptTooLongError)
+    assert ours.limit == limit
+
+
+def test_it_is_told_in_one_short_line() -> None:
+    told = str(failure(ValueError("first\n\nsecond " + "x" * 5000)))
+    assert told.startswith("ValueError: first second")
+    assert "\n" not in told
+    assert len(told) < 400
+    assert str(failure(ValueError())) == "ValueError"
+
+
+def test_usage_is_empty_until_it_is_known() -> None:
+    assert SummaryError("no").usage == ()

@@ -1,0 +1,241 @@
+"""Every way a summary call goes wrong, served over HTTP: noticed, asked once more where that helps, or given up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from everthread.compaction.summarizers import llm_answer
+from everthread.compaction.summarizers.llm import LlmSummarizer
+from everthread.core.summary import SummaryDraft, render_sections
+from everthread.errors import SummaryError
+from tests.compaction.summarizers.http_model import USAGE, HttpModel, asked, client_for, completion, failing, served
+from tests.compaction.summarizers.llm_doubles import COUNTER, GOOD, GOOD_TEXT, talk, wanted
+from tests.wire.recording import RecordingServer, Scripted
+
+RAMBLING = GOOD_TEXT.replace("8443", "8443 " * 20_000)
+WORDY = GOOD_TEXT.replace("8443", "8443 " * 500)
+
+
+async def _summarize(*replies: Scripted) -> tuple[SummaryDraft | SummaryError, RecordingServer]:
+    async with served(*replies) as (model, server):
+        try:
+            return await LlmSummarizer(model, COUNTER).summarize(wanted()), server
+        except SummaryError as error:
+            return error, server
+
+
+def draft_of(*replies: Scripted) -> tuple[SummaryDraft, RecordingServer]:
+    draft, server = asyncio.run(_summarize(*replies))
+    assert isinstance(draft, SummaryDraft)
+    return draft, server
+
+
+def error_of(*replies: Scripted) -> tuple[SummaryError, RecordingServer]:
+    error, server = asyncio.run(_summarize(*replies))
+    assert isinstance(error, SummaryError)
+    return error, server
+
+
+def test_a_summary() -> None:
+    draft, server = draft_of(completion(GOOD_TEXT))
+    assert draft.sections == GOOD
+    assert draft.author == "gpt-4o"
+    assert draft.usage == ({**USAGE, "model": "gpt-4o-2024"},)
+    assert draft.warnings == ()
+    body = server.requests[0].body
+    assert [message["role"] for message in body["messages"]] == ["system", "user"]
+    assert "tools" not in body
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        completion(f"<think>\n## Goal\nto think\n</think>\n{GOOD_TEXT}"),
+        completion(GOOD_TEXT, reasoning_content="## Goal\nthink"),
+        completion(f"```markdown\n{GOOD_TEXT}\n```"),
+        completion(f"Here you go:\n{GOOD_TEXT}"),
+    ],
+    ids=["think tags", "reasoning field", "fence", "preamble"],
+)
+def test_wrapping_costs_no_second_call(reply: Scripted) -> None:
+    draft, server = draft_of(reply)
+    assert draft.sections == GOOD
+    assert len(server.requests) == 1
+
+
+BAD = {
+    "empty": (completion(""), llm_answer.EMPTY),
+    "null": (completion(None), llm_answer.EMPTY),
+    "answers the conversation": (completion("Question 11: the parser is fine, it keeps positions."), "no checkpoint"),
+    "longer than its input": (completion(RAMBLING), llm_answer.LONGER),
+    "refusal": (completion(None, refusal="I will not."), llm_answer.REFUSED),
+    "truncated": (completion(GOOD_TEXT[:120], stop="length"), llm_answer.CUT_OFF),
+    "only thinking": (completion("<think>\nSo the user wants", stop="length"), llm_answer.THOUGHT),
+}
+
+
+@pytest.mark.parametrize(("reply", "fault"), BAD.values(), ids=BAD)
+def test_a_bad_answer_gets_one_firmer_question(reply: Scripted, fault: str) -> None:
+    draft, server = draft_of(reply, completion(GOOD_TEXT))
+    assert draft.sections == GOOD
+    assert len(draft.usage) == 2, "the bad answer was paid for too"
+    first, second = asked(server)
+    assert second.startswith(first)
+    assert fault in second[len(first) :]
+    assert '"## Active Task"' in second[len(first) :]
+    assert server.requests[0].body["messages"][0] == server.requests[1].body["messages"][0]
+
+
+@pytest.mark.parametrize(("reply", "fault"), BAD.values(), ids=BAD)
+def test_two_bad_answers_are_enough(reply: Scripted, fault: str) -> None:
+    error, server = error_of(reply, reply, completion(GOOD_TEXT))
+    assert fault in str(error)
+    assert len(server.requests) == 2
+    assert not error.passing
+    assert not error.missing
+    assert error.usage == ({**USAGE, "model": "gpt-4o-2024"},) * 2
+
+
+def test_far_over_its_size_is_asked_again_and_then_cut() -> None:
+    draft, server = draft_of(completion(WORDY), completion(WORDY))
+    assert len(server.requests) == 2
+    assert COUNTER.text(render_sections(draft.sections, brief=True)) <= 600
+    assert draft.sections["Goal"] == GOOD["Goal"]
+    assert [warning for warning in draft.warnings if "cut to 600 tokens" in warning]
+
+
+def test_too_long_at_first_and_then_nothing_is_cut_as_well() -> None:
+    draft, _ = draft_of(completion(WORDY), completion(""))
+    assert draft.sections["Goal"] == GOOD["Goal"]
+
+
+def test_truncated_late_is_used_and_said() -> None:
+    draft, server = draft_of(completion(GOOD_TEXT[:-30], stop="length"))
+    assert draft.sections["Goal"] == GOOD["Goal"]
+    assert len(server.requests) == 1
+    assert "before its summary was complete" in draft.warnings[0]
+
+
+FAILURES = {
+    "server error": (failing(500, "Internal error"), True, False),
+    "overloaded": (failing(529, "Overloaded"), True, False),
+    "rate limit": (failing(429, "Rate limit reached for gpt-4o"), True, False),
+    "wrong key": (failing(401, "Incorrect API key provided"), False, True),
+    "no such model": (failing(404, "The model does not exist"), False, True),
+    "no money": (failing(402, "Insufficient credits"), False, True),
+    "bad request": (failing(400, "Unsupported value: temperature"), False, False),
+    "no completion": (Scripted((b'{"choices": []}',)), True, False),
+    "no json": (Scripted((b"<html>",)), True, False),
+}
+
+
+@pytest.mark.parametrize(("reply", "passing", "missing"), FAILURES.values(), ids=FAILURES)
+def test_what_an_error_means(reply: Scripted, passing: bool, missing: bool) -> None:
+    error, server = error_of(reply, completion(GOOD_TEXT))
+    assert (error.passing, error.missing) == (passing, missing)
+    assert len(server.requests) == 1, "the next summariser is asked, not this one again"
+    assert error.usage == ()
+
+
+def test_an_error_never_tells_the_key() -> None:
+    key = "sk-proj-" + "aB3dE6gH9j" * 5
+    error, _ = error_of(failing(401, f"Incorrect API key provided: {key}"))
+    assert key not in str(error)
+
+
+def test_a_prompt_too_long_is_split_smaller_once() -> None:
+    async def main() -> None:
+        too_long = failing(400, "maximum context length is 8192 tokens, your prompt has 9500 tokens")
+        replies = [too_long, *[completion(GOOD_TEXT)] * 60]
+        async with served(*replies) as (model, server):
+            draft = await LlmSummarizer(model, COUNTER, parallel=1).summarize(wanted(talk(120)))
+            assert draft.sections == GOOD
+            sizes = [COUNTER.request(request.body["messages"]) for request in server.requests]
+            assert sizes[0] > 8192
+            assert len(sizes) > 3
+            assert max(sizes[1:]) <= 4096, "half of what it says it takes"
+        async with served(too_long, too_long, completion(GOOD_TEXT)) as (model, server):
+            with pytest.raises(SummaryError, match="maximum context length"):
+                await LlmSummarizer(model, COUNTER, parallel=1).summarize(wanted(talk(120)))
+            assert len(server.requests) == 2
+
+    asyncio.run(main())
+
+
+@contextlib.asynccontextmanager
+async def silence() -> AsyncIterator[str]:
+    """A server that takes a request and never answers."""
+    served: set[asyncio.Task[None]] = set()
+
+    async def wait(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        served.add(task)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(wait, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        for task in served:
+            task.cancel()
+        await asyncio.gather(*served, return_exceptions=True)
+        server.close()
+        await server.wait_closed()
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(0.2, 30.0), (30.0, 0.2)], ids=["our limit", "the client's limit"])
+def test_a_model_that_hangs_is_left(ours: float, theirs: float) -> None:
+    async def main() -> SummaryError:
+        async with silence() as url, client_for(url, timeout=theirs) as client:
+            summarizer = LlmSummarizer(HttpModel(client), COUNTER, time_limit=ours)
+            with pytest.raises(SummaryError) as caught:
+                await summarizer.summarize(wanted())
+            return caught.value
+
+    error = asyncio.run(main())
+    assert error.passing
+    assert "0.2 seconds" in str(error) or "APITimeoutError" in str(error)
+
+
+def test_nobody_there() -> None:
+    async def main() -> SummaryError:
+        async with client_for("http://127.0.0.1:9") as client:
+            with pytest.raises(SummaryError) as caught:
+                await LlmSummarizer(HttpModel(client), COUNTER).summarize(wanted())
+            return caught.value
+
+    assert asyncio.run(main()).passing
+
+
+def test_a_long_chat_is_seen_to_the_last_message() -> None:
+    """A 350K-token chat with 120 facts, a summariser with a window of 16K: it was sent every one of them."""
+    facts = [
+        f"the code of door {number} is {number * 7919 % 9973:04}-{number * 104_729 % 9973:04}" for number in range(120)
+    ]
+    messages = talk(len(facts), words=1440)
+    for number, fact in enumerate(facts):
+        text = str(messages[2 * number]["content"])
+        middle = len(text) * (number % 10) // 10
+        messages[2 * number] = {"role": "user", "content": f"{text[:middle]} By the way, {fact}. {text[middle:]}"}
+    assert COUNTER.messages(messages) > 350_000
+
+    async def main() -> RecordingServer:
+        async with served(*[completion(GOOD_TEXT)] * 400, window=16_000) as (model, server):
+            draft = await LlmSummarizer(model, COUNTER).summarize(wanted(messages, budget=10_000))
+            assert draft.sections == GOOD
+            assert len(draft.usage) == len(server.requests)
+            return server
+
+    server = asyncio.run(main())
+    seen = "\n".join(asked(server))
+    assert sum(fact in seen for fact in facts) == 120
+    assert max(COUNTER.request(request.body["messages"]) for request in server.requests) < 16_000
+    assert "door 119" not in asked(server)[-1], "the last call joins notes"

@@ -1,0 +1,69 @@
+"""Splitting: chunks fit, keep the order, and lose nothing."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everthread.compaction.summarizers.llm_record import Entry
+from everthread.compaction.summarizers.llm_split import cut, pack, size
+from tests.compaction.summarizers.llm_doubles import COUNTER
+
+COUNT = COUNTER.text
+TEXTS = st.text(st.sampled_from("ab \n你é-{"), max_size=400)
+PIECES = st.lists(st.lists(st.builds(Entry, st.just("7 user"), TEXTS), max_size=4), max_size=6)
+
+
+@given(PIECES, st.integers(60, 300))
+def test_every_chunk_fits_and_together_they_are_all_of_it(pieces: list[list[Entry]], room: int) -> None:
+    chunks = pack(pieces, room, COUNT)
+    assert all(size(chunk, COUNT) <= room for chunk in chunks)
+    assert all(chunks)
+    packed = "".join(entry.text for chunk in chunks for entry in chunk)
+    assert packed == "".join(entry.text for piece in pieces for entry in piece)
+
+
+@given(PIECES, st.integers(60, 300))
+def test_what_belongs_together_stays_together_where_it_fits(pieces: list[list[Entry]], room: int) -> None:
+    chunks = pack(pieces, room, COUNT)
+    for piece in pieces:
+        if piece and size(piece, COUNT) <= room:
+            holding = [chunk for chunk in chunks if any(entry is piece[0] for entry in chunk)]
+            assert all(any(entry is other for other in holding[0]) for entry in piece)
+
+
+def test_chunks_are_filled() -> None:
+    pieces = [[Entry("1 user", "word " * 20)] for _ in range(10)]
+    each = size(pieces[0], COUNT)
+    assert [len(chunk) for chunk in pack(pieces, 3 * each, COUNT)] == [3, 3, 3, 1]
+
+
+def test_a_piece_too_large_is_cut_between_its_entries_first() -> None:
+    piece = [Entry("1 assistant calls ls", "{}"), Entry("2 result of ls", "word " * 80), Entry("3 result of ls", "x")]
+    room = size(piece, COUNT) - 1
+    assert pack([piece], room, COUNT) == [piece[:2], piece[2:]]
+
+
+def test_parts_of_an_entry_tell_that_they_are_parts() -> None:
+    chunks = pack([[Entry("1 user", "some words\n" * 200)]], 200, COUNT)
+    labels = [entry.label for chunk in chunks for entry in chunk]
+    assert labels == [f"1 user, part {n} of {len(labels)}" for n in range(1, len(labels) + 1)]
+    assert len(labels) > 1
+    assert all(entry.text.endswith("\n") for chunk in chunks[:-1] for entry in chunk), "cut at the ends of lines"
+
+
+@given(TEXTS, st.integers(1, 50))
+def test_cut_parts_are_the_text(text: str, room: int) -> None:
+    parts = cut(text, room, COUNT)
+    assert "".join(parts) == text
+    assert all(COUNT(part) <= room or len(part) == 1 for part in parts)
+
+
+def test_a_word_is_not_cut_where_another_ends_nearby() -> None:
+    assert all(part.endswith("word ") for part in cut("word " * 500, 100, COUNT))
+
+
+def test_a_huge_text_without_a_break_is_cut_too() -> None:
+    parts = cut("x" * 2_000_000, 10_000, COUNT)
+    assert sum(map(len, parts)) == 2_000_000
+    assert max(map(COUNT, parts)) <= 10_000

@@ -1,0 +1,82 @@
+"""The cheapest way to a summary: on the warm prefix, or by another model that reads everything anew."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+
+from everthread.compaction.summarizers.chain import SummarizerChain
+from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
+from everthread.compaction.summarizers.llm import LlmSummarizer
+from everthread.compaction.summarizers.llm_warm import WarmPrefixSummarizer
+from everthread.compaction.summarizers.pricing import Price
+from everthread.core.exchange import Request
+from everthread.core.messages import Message
+from everthread.core.summary import SummaryDraft, SummaryRequest
+from everthread.core.tokens import TokenCounter
+from everthread.testing import ScriptedModel
+
+NOW = 1_760_000_000.0
+COUNTER = TokenCounter("claude-sonnet-4-5")
+TALK: list[Message] = [
+    {"role": "user", "content": f"Somebody says that invoice {number} is settled. " * 200} for number in range(20)
+]
+
+
+@dataclass
+class Route:
+    name: str
+    dollars: float | None
+
+    def quote(self, _tokens: int, _budget: int) -> float | None:
+        return self.dollars
+
+    def quote_for(self, _request: SummaryRequest) -> float | None:
+        return self.dollars
+
+    async def summarize(self, _request: SummaryRequest) -> SummaryDraft:
+        return SummaryDraft({"Goal": "None."}, self.name)
+
+
+def author(*routes: Route) -> str:
+    chain = SummarizerChain(routes, floor=ExtractiveSummarizer(COUNTER), clock=lambda: 0.0)
+    return asyncio.run(chain.summarize(SummaryRequest(TALK, TALK, 500))).author
+
+
+def test_the_cheapest_is_asked_first_where_every_price_is_known() -> None:
+    assert author(Route("dear", 0.3), Route("cheap", 0.1)) == "cheap"
+    assert author(Route("dear", 0.3), Route("unknown", None)) == "dear"
+
+
+def test_a_chain_tells_the_price_of_its_cheapest_route() -> None:
+    def chain(*routes: Route) -> SummarizerChain:
+        return SummarizerChain(routes, floor=ExtractiveSummarizer(COUNTER), clock=lambda: 0.0)
+
+    assert chain(Route("dear", 0.3), Route("cheap", 0.1)).quote(1, 1) == 0.1
+    assert chain(Route("dear", 0.3), Route("unknown", None)).quote(1, 1) == 0.3
+    assert chain(Route("unknown", None)).quote(1, 1) is None
+    assert chain().quote(1, 1) == 0.0
+
+
+@pytest.mark.parametrize(("warm", "cheaper"), [(True, "main"), (False, "auxiliary")])
+def test_a_warm_prefix_beats_a_cheap_model_and_a_cold_one_does_not(warm: bool, cheaper: str) -> None:
+    main = ScriptedModel(name="claude-sonnet-4-5", window=200_000, api="anthropic")
+    small = ScriptedModel(name="claude-haiku-4-5", window=200_000, api="anthropic")
+    request = SummaryRequest(TALK, TALK, 500)
+    on_prefix = WarmPrefixSummarizer(
+        main, COUNTER, lambda: Request(main.name, TALK), price=Price(main.name, wall=lambda: NOW), warm=lambda: warm
+    )
+    aside = LlmSummarizer(small, COUNTER, price=Price(small.name, wall=lambda: NOW))
+    quotes = {"main": on_prefix.quote_for(request), "auxiliary": aside.quote_for(request)}
+    assert None not in quotes.values()
+    assert min(quotes, key=lambda name: quotes[name] or 0.0) == cheaper
+
+
+def test_what_cannot_be_priced_is_not() -> None:
+    assert Price("nobody-knows-it")(1_000, 100) is None
+    assert LlmSummarizer(ScriptedModel(), COUNTER).quote(1_000, 100) is None
+    unsent = WarmPrefixSummarizer(ScriptedModel(), COUNTER, lambda: None, price=Price("gpt-4o"))
+    assert unsent.quote_for(SummaryRequest(TALK, TALK, 500)) is None
+    assert WarmPrefixSummarizer(ScriptedModel(), COUNTER, lambda: None).quote(1_000, 100) is None

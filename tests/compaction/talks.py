@@ -1,0 +1,60 @@
+"""Conversations for the engine's tests, and an engine over test doubles."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from everthread.compaction.compressor import ContextCompressor
+from everthread.compaction.engine import Events, Services, silent
+from everthread.core.budget import Budget
+from everthread.core.messages import Message
+from everthread.core.summary import Summarizer
+from everthread.core.tokens import TokenCounter
+from everthread.testing import ScriptedSummarizer
+
+T = TypeVar("T")
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(work)
+
+
+def user(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+def says(text: str) -> Message:
+    return {"role": "assistant", "content": text}
+
+
+def call(number: int, name: str, arguments: str, result: str, text: str | None = None) -> list[Message]:
+    """An assistant message with one call, and its result."""
+    made = {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
+    asked: Any = {"role": "assistant", "content": text, "tool_calls": [made]}
+    return [asked, {"role": "tool", "tool_call_id": f"call_{number}", "content": result}]
+
+
+def work(start: int, count: int, *, size: int = 1500) -> list[Message]:
+    """A stretch of tool use: reads and commands with long outputs."""
+    found: list[Message] = []
+    for number in range(start, start + count):
+        path = f"src/module_{number}.py"
+        body = f"{path} " + " ".join(f"name_{number}_{i} = {i * number}" for i in range(size // 20))
+        found += call(number, "read_file", f'{{"path": "{path}"}}', body, f"Reading {path}.")
+    return found
+
+
+def engine(
+    window: int,
+    summarizer: Summarizer | None = None,
+    *,
+    clock: Callable[[], float] = lambda: 0.0,
+    events: Events = silent,
+    **settings: Any,
+) -> ContextCompressor:
+    services = Services(
+        summarizer or ScriptedSummarizer(), TokenCounter("gpt-4o"), Budget.for_window(window, **settings), clock, events
+    )
+    return ContextCompressor(services)

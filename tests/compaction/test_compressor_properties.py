@@ -1,0 +1,106 @@
+"""What holds for every history, window and number of compactions."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from everthread.compaction.compressor import ContextCompressor
+from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
+from everthread.core.budget import Budget
+from everthread.core.messages import Message
+from everthread.core.redaction import find_secrets
+from everthread.core.summary import is_summary
+from everthread.core.tokens import TokenCounter
+from everthread.core.transcript import groups, latest_user_index, spans, user_text
+from everthread.core.validity import validate_messages
+from tests.compaction.talks import engine, run, says, user, work
+from tests.core.strategies import histories
+from tests.shared_data import ROOT
+
+COUNTER = TokenCounter("gpt-4o")
+WINDOWS = (4_000, 16_000, 64_000, 200_000)
+
+
+def compressor(window: int) -> ContextCompressor:
+    return engine(window, ExtractiveSummarizer(COUNTER))
+
+
+def check(window: int, messages: list[Message]) -> list[Message]:
+    """Compact once and check every promise; the compacted messages."""
+    before = copy.deepcopy(messages)
+    result = run(compressor(window).compress(messages))
+    assert messages == before, "the input is never changed"
+    if not result.changed:
+        assert result.messages == messages
+        assert result.reason
+        return messages
+    assert result.tokens_after < result.tokens_before
+    threshold = Budget.for_window(window).threshold
+    least = sum(map(COUNTER.message, messages[spans(messages)[-1].start :]))
+    assert result.tokens_after < threshold or least > threshold // 3, "only a giant latest group may not fit"
+    for api in ("openai", "anthropic"):
+        problems = {problem.rule for problem in validate_messages(result.messages, api=api)}
+        assert problems <= {"missing-result", "foreign-block"}, "open calls at the end stay open"
+    assert sum(map(is_summary, result.messages)) == 1
+    old, new = latest_user_index(messages), latest_user_index(result.messages)
+    if old is not None and not any("user messages" in step for step in result.steps):
+        assert new is not None
+        assert user_text(result.messages[new]) == user_text(messages[old])
+    assert not find_secrets(result.summary)
+    covered = set(result.covered)
+    for group in groups(messages):
+        # The latest user message stays, also where the user spoke beside a tool's result.
+        results = [index for index in group.results if index != old]
+        together = {group.assistant in covered, *(index in covered for index in results)}
+        assert len(together) == 1, "a group is kept or covered as a whole"
+    return result.messages
+
+
+@settings(max_examples=25)
+@given(histories(), st.sampled_from(WINDOWS))
+def test_any_history(messages: list[Message], window: int) -> None:
+    check(window, messages)
+
+
+@pytest.mark.parametrize("window", [4_000, 64_000])
+def test_ten_times_in_a_row_with_new_turns_between(window: int) -> None:
+    talk: list[Message] = [user("Start."), says("Yes?"), *work(0, 20), user("Go on.")]
+    sizes = []
+    for round_ in range(10):
+        talk = check(window, talk)
+        sizes.append(sum(map(COUNTER.message, talk)))
+        talk = [*talk, says("Done."), user(f"Now step {round_}."), *work(100 * (round_ + 1), window // 700)]
+    assert max(sizes) < Budget.for_window(window).threshold
+
+
+TRANSCRIPTS = sorted((ROOT / "transcripts").glob("*.json"))
+
+
+@pytest.mark.skipif(not TRANSCRIPTS, reason=f"real material is absent: {ROOT} (set EVERTHREAD_DATA)")
+@pytest.mark.parametrize("window", [4_000, 64_000])
+def test_real_conversations(window: int) -> None:
+    for path in TRANSCRIPTS:
+        messages = json.loads(path.read_text("utf-8"))["messages"]
+        for _ in range(3):
+            messages = check(window, messages)
+            messages = [*messages, says("Done."), user("Go on."), *work(500, 5)]
+
+
+def test_the_shipped_session() -> None:
+    messages = json.loads(Path("examples/long_session.json").read_text("utf-8"))["messages"]
+    text = json.dumps(check(200_000, messages), ensure_ascii=False)
+    for fact in (
+        "db-staging-07.internal",
+        "6543",
+        "E-4417",
+        "0x4C45_4447",
+        "never touch the migrations folder",
+        "提交说明请用中文写",
+    ):
+        assert fact in text

@@ -1,0 +1,82 @@
+"""An answer that was looked up and grew old: what stays names what was asked and the ids, so that nobody asks again."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from everthread.compaction.compressor import ContextCompressor
+from everthread.compaction.engine import ContextEngine, Services
+from everthread.compaction.lossless import LosslessEngine
+from everthread.core.budget import Budget
+from everthread.core.found import found_text, passage_text
+from everthread.core.lookup import Excerpt, Found, Passage
+from everthread.core.messages import Message, results_of, text_of
+from everthread.core.pruning import prune
+from everthread.core.tokens import TokenCounter
+from everthread.testing import ScriptedSummarizer
+from tests.compaction.talks import call, run, says, user, work
+
+IDS = [f"message:{1_234_560 + number}" for number in range(8)]
+QUERY = "which shelf does the box with the blue lid and the brass lock stand on"
+TOOLS = {"recall": "recall", "lcm_grep": "lcm_grep", "mcp__everthread__search": "search"}
+"""As a client calls them, and as they name themselves."""
+
+
+def page(tool: str) -> str:
+    """The largest page an agent is given."""
+    places = [Excerpt(wanted, "t", 7, "user", "", 1_700_000_000.0, f"row {wanted} " + "x " * 290) for wanted in IDS]
+    return found_text(Found(tuple(places), 8), QUERY, tool=tool, where="this conversation")
+
+
+def part(tool: str) -> str:
+    passage = Passage("n0123456789ab", "t", None, "", "", None, "box 4 " * 900, 0, 5_400, 90_000)
+    return passage_text(passage, tool=tool)
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_of_an_old_page_the_ids_stay_and_of_an_old_part_its_place(tool: str) -> None:
+    talk: list[Message] = [
+        user("Where is it?"),
+        *call(1, tool, json.dumps({"query": QUERY}), page(TOOLS[tool])),
+        *call(2, "lcm_expand", '{"id": "n0123456789ab"}', part("lcm_expand")),
+        says("On shelf 4."),
+        user("Good."),
+    ]
+    once = prune(talk, protect_from=len(talk) - 1).messages
+    found, read = (results_of(message)[0].text for message in once if message["role"] == "tool")
+    assert found.startswith(f"{TOOLS[tool]} 'which shelf does")
+    assert all(wanted in found for wanted in IDS)
+    assert read == "lcm_expand n0123456789ab: characters 0 to 5,400 of 90,000"
+    assert prune(once, protect_from=len(talk) - 1).messages == once
+
+
+@pytest.mark.parametrize("make", [ContextCompressor, LosslessEngine])
+def test_a_summariser_is_given_that_line(make: type[ContextCompressor | LosslessEngine]) -> None:
+    writer = ScriptedSummarizer()
+    services = Services(writer, TokenCounter("gpt-4o"), Budget.for_window(16_000), lambda: 0.0)
+    engine: ContextEngine = make(services)
+    looked = call(900, "lcm_grep", json.dumps({"pattern": QUERY}), page("lcm_grep"))
+    talk = [user("Hi."), says("Hi."), user("Where is it?"), *looked, says("Shelf 4."), user("Go on."), *work(0, 40)]
+    run(engine.compress(talk))
+    given = [result.text for asked in writer.requests for message in asked.pruned for result in results_of(message)]
+    lines = {text for text in given if text.startswith("lcm_grep")}
+    assert len(lines) == 1, "a summariser that writes too much is asked again, for the same"
+    line = lines.pop()
+    assert all(wanted in line for wanted in IDS)
+    assert len(line) <= 200
+
+
+@pytest.mark.parametrize("make", [ContextCompressor, LosslessEngine])
+def test_in_the_kept_end_it_is_not_stored_and_cited(make: type[ContextCompressor | LosslessEngine]) -> None:
+    services = Services(ScriptedSummarizer(), TokenCounter("gpt-4o"), Budget.for_window(16_000), lambda: 0.0)
+    large = "\n".join(f"line {number}: value {number * 7919}" for number in range(2_500))
+    looked, ran = call(900, "lcm_grep", "{}", page("lcm_grep")), call(901, "terminal", '{"command": "dump"}', large)
+    asked: Message = {**looked[0], "tool_calls": [*looked[0]["tool_calls"], *ran[0]["tool_calls"]]}
+    end = [asked, looked[1], ran[1]]
+    result = run(make(services).compress([user("Hi."), says("Hi."), user("Look."), *work(0, 30), *end]))
+    assert [stored.call_id for stored in result.to_store] == ["call_901"]
+    assert page("lcm_grep") in [each.text for message in result.messages for each in results_of(message)]
+    assert "output:" in "\n".join(each.text for message in result.messages for each in results_of(message))
+    assert text_of(result.messages[0]) == "Hi."

@@ -1,0 +1,478 @@
+"""A name means one engine, from a place that can be told; what cannot be used says why."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everthread.compaction import registry, trust
+from everthread.compaction.engine import ContextEngine, Services
+from everthread.compaction.registry import create_engine, find_engine, list_engines, register_context_engine
+from everthread.core.budget import Budget
+from everthread.core.ladder import Strength
+from everthread.core.messages import Message
+from everthread.core.summary import SummaryDraft, SummaryRequest
+from everthread.core.tokens import TokenCounter
+from everthread.core.transcript import is_user_message, latest_user_index
+from everthread.core.usage import CanonicalUsage
+from everthread.core.validity import validate_messages
+from everthread.errors import ConfigError, EngineError
+from examples.engine_plugin.recent_turns import NOTE, RecentTurns, create
+from examples.long_session import conversation
+
+ENGINE = """
+from everthread.compaction.engine import ContextEngine
+
+class Engine(ContextEngine):
+    name = "x"
+    said = "{said}"
+    def __init__(self, options): self.options = options
+    def update_from_response(self, usage): pass
+    def should_compress(self, prompt_tokens=None): return False
+    async def compress(self, messages, **asked): raise NotImplementedError
+
+def create(services, options): return Engine(options)
+"""
+
+
+class Silent:
+    name = "silent"
+
+    async def summarize(self, request: SummaryRequest) -> SummaryDraft:
+        raise NotImplementedError
+
+
+def services(window: int = 8_000) -> Services:
+    return Services(Silent(), TokenCounter(fast=True), Budget.for_window(window), lambda: 0.0)
+
+
+def plugin(folder: Path, name: str, code: str = ENGINE.format(said="plugin"), **files: str) -> Path:
+    """A directory plugin; `files` are written beside its code, `__` standing for a dot."""
+    place = folder / name
+    place.mkdir(parents=True)
+    for file, text in {"__init__.py": code, **{key.replace("__", "."): text for key, text in files.items()}}.items():
+        (place / file).write_text(textwrap.dedent(text), "utf-8")
+    return place
+
+
+def package(site: Path, distribution: str, **engines: str) -> None:
+    """What pip leaves of an installed package: its metadata, with entry points."""
+    info = site / f"{distribution}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n", "utf-8")
+    lines = "\n".join(f"{name} = {value}" for name, value in engines.items())
+    (info / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{lines}\n", "utf-8")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "project").mkdir()
+    return tmp_path / "project"
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory packages are installed in."""
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    yield tmp_path / "site"
+    for name in [name for name in sys.modules if name.startswith("installed_")]:
+        del sys.modules[name]
+
+
+def said(engine: ContextEngine) -> str:
+    return str(vars(type(engine))["said"])
+
+
+class TestPlaces:
+    def test_home_before_project_before_packages(self, home: Path, project: Path, site: Path) -> None:
+        package(site, "other", mine="installed_mine:create")
+        (site / "installed_mine.py").write_text(ENGINE.format(said="package"), "utf-8")
+        assert find_engine("mine", home=home, project=project).source == "package"
+        assert said(create_engine("mine", services(), home=home, project=project)) == "package"
+
+        plugin(project / registry.PROJECT_PLUGINS, "mine", ENGINE.format(said="project"))
+        assert find_engine("mine", home=home, project=project).source == "package", "nobody trusted the project"
+        trust.trust(home, project)
+        assert said(create_engine("mine", services(), home=home, project=project)) == "project"
+        assert find_engine("mine", home=home).source == "package", "another directory is another project"
+
+        plugin(home / registry.PLUGINS, "mine", ENGINE.format(said="home"))
+        found = find_engine("mine", home=home, project=project)
+        assert (found.source, found.location) == ("home", str(home / registry.PLUGINS / "mine"))
+        assert said(create_engine("mine", services(), {"a": 1}, home=home, project=project)) == "home"
+        listed = {info.source: info for info in list_engines(home=home, project=project, active="mine")}
+        assert [info.active for info in listed.values()].count(True) == 1
+        assert listed["home"].active
+        assert listed["project"].problem == listed["package"].problem == f"hidden by {found.location}"
+
+    def test_options_reach_the_engine(self, home: Path) -> None:
+        plugin(home / registry.PLUGINS, "mine")
+        given = {"depth": 3}
+        engine = create_engine("mine", services(), given, home=home)
+        assert vars(engine)["options"] == given
+        assert vars(engine)["options"] is not given
+
+    def test_registered_in_the_process(self, home: Path) -> None:
+        register_context_engine("test.registered", create)
+        register_context_engine("test.registered", create)
+        source = find_engine("test.registered", home=home)
+        assert (source.source, source.location) == ("registered", f"{create.__module__}:create")
+        assert isinstance(create_engine("test.registered", services(), home=home), RecentTurns)
+        with pytest.raises(EngineError, match="registered already"):
+            register_context_engine("test.registered", lambda services, _: create(services, {}))
+
+    @pytest.mark.parametrize("name", ["compressor", "lossless", "lcm", "", "../up", "a/b", ".hidden", "a b", "x" * 101])
+    def test_names_nobody_may_register(self, name: str) -> None:
+        with pytest.raises(EngineError, match="cannot be registered"):
+            register_context_engine(name, create)
+
+    def test_only_a_function_is_registered(self) -> None:
+        not_callable: Any = "create"
+        with pytest.raises(EngineError, match="not a function"):
+            register_context_engine("test.text", not_callable)
+
+    def test_the_home_may_lie_in_the_project(self, project: Path) -> None:
+        home = project / ".everthread"
+        plugin(home / registry.PLUGINS, "mine")
+        listed = [info for info in list_engines(home=home, project=project) if info.name == "mine"]
+        assert [info.source for info in listed] == ["home"]
+
+
+class TestBuiltIns:
+    def test_the_compressor_is_loaded_like_any_entry_point(self, home: Path) -> None:
+        source = find_engine("compressor", home=home)
+        assert (source.source, source.location) == ("built-in", "everthread.compaction.compressor:create")
+        engine = create_engine("compressor", services(), home=home)
+        assert engine.name == "compressor"
+        assert engine.get_tool_schemas() == []
+
+    def test_nobody_takes_its_name(self, home: Path, project: Path, site: Path) -> None:
+        trust.trust(home, project)
+        for folder in (home / registry.PLUGINS, project / registry.PROJECT_PLUGINS):
+            for name in ("compressor", "lossless", "lcm"):
+                plugin(folder, name, "raise SystemExit('never run')")
+        package(site, "impostor", compressor="installed_impostor:create")
+        assert find_engine("compressor", home=home, project=project).source == "built-in"
+        for info in list_engines(home=home, project=project):
+            if info.name in registry.RESERVED and info.source != "built-in":
+                assert "reserved" in info.problem
+                assert not info.active
+        assert [info.source for info in list_engines(home=home, project=project) if info.active] == ["built-in"]
+
+    @pytest.mark.parametrize("name", sorted(registry.RESERVED - set(registry.BUILT_IN)))
+    def test_a_reserved_name_is_no_plugin_even_while_nothing_has_it(self, home: Path, name: str) -> None:
+        plugin(home / registry.PLUGINS, name)
+        canonical = registry.ALIASES.get(name, name)
+        if canonical in registry.BUILT_IN:
+            assert find_engine(name, home=home).name == canonical
+        else:
+            with pytest.raises(EngineError, match="built-in that this version does not have"):
+                find_engine(name, home=home)
+
+
+class TestTrust:
+    def test_nothing_of_an_untrusted_project_is_read_or_run(self, home: Path, project: Path) -> None:
+        place = plugin(project / registry.PROJECT_PLUGINS, "mine", "raise SystemExit", engine__toml="description = 3")
+        (info,) = [info for info in list_engines(home=home, project=project) if info.name == "mine"]
+        assert "everthread plugins trust" in info.problem
+        assert not any(i.active for i in list_engines(home=home, project=project, active="mine"))
+        with pytest.raises(EngineError) as caught:
+            create_engine("mine", services(), home=home, project=project)
+        assert f"{place}: the project is not trusted" in str(caught.value)
+
+    def test_an_untrusted_project_hides_nothing(self, home: Path, project: Path) -> None:
+        plugin(project / registry.PROJECT_PLUGINS, "test.unhidden")
+        register_context_engine("test.unhidden", create)
+        assert find_engine("test.unhidden", home=home, project=project).source == "registered"
+        listed = [i for i in list_engines(home=home, project=project, active="test.unhidden") if i.active]
+        assert [info.source for info in listed] == ["registered"]
+
+    def test_trust_is_given_to_a_real_path_and_taken_back(self, home: Path, project: Path, tmp_path: Path) -> None:
+        link = tmp_path / "link"
+        link.symlink_to(project)
+        trust.trust(home, link)
+        assert trust.is_trusted(home, project)
+        assert trust.is_trusted(home, link)
+        assert not trust.is_trusted(home, project / "inner")
+        assert not trust.is_trusted(home, tmp_path)
+        link.unlink()
+        (tmp_path / "other").mkdir()
+        link.symlink_to(tmp_path / "other")
+        assert not trust.is_trusted(home, link), "a link that leads elsewhere is another project"
+        assert trust.revoke(home, project)
+        assert not trust.is_trusted(home, project)
+        assert not trust.revoke(home, project)
+
+    def test_a_damaged_file_trusts_nothing(self, home: Path, project: Path) -> None:
+        trust.trust(home, project)
+        (file,) = (home / trust.FOLDER).iterdir()
+        assert file.read_bytes() == os.fsencode(project.resolve())
+        file.write_bytes(b"/")
+        assert not trust.is_trusted(home, project)
+
+
+class TestFailures:
+    def test_an_unknown_name_tells_every_place(self, home: Path, project: Path) -> None:
+        with pytest.raises(EngineError) as caught:
+            find_engine("absent", home=home, project=project)
+        lines = str(caught.value).split("\n  ")
+        places = [home / registry.PLUGINS, project / registry.PROJECT_PLUGINS, "register_", "entry points", "built-ins"]
+        for line, place in zip(lines[1:], places, strict=True):
+            assert line.startswith(str(place))
+
+    @pytest.mark.parametrize("name", ["../../etc", "a/b", "", ".", "..", "a\0b", "~"])
+    def test_a_name_is_no_path(self, home: Path, name: str) -> None:
+        with pytest.raises(EngineError, match="is no name"):
+            find_engine(name, home=home)
+
+    @pytest.mark.parametrize(
+        ("code", "words"),
+        [
+            ("import not_there_at_all", "ModuleNotFoundError: No module named 'not_there_at_all'"),
+            ("def create(:", "SyntaxError"),
+            ("x = 1\n1 / 0", "ZeroDivisionError"),
+            ("raise SystemExit('needs a key')", "SystemExit: needs a key"),
+            ("", "has no create(services, options)"),
+            ("create = 3", "its factory is a int, not a function"),
+            ("def create(services, options): return object()", "its factory gave a object, not a ContextEngine"),
+            ("def create(): pass", "TypeError: create() takes 0 positional arguments"),
+            ("def create(services, options): return options['k']", "KeyError: 'k'"),
+            (ENGINE.replace("async def compress", "async def squeeze"), "abstract method"),
+            (ENGINE.replace("def should_compress", "async def should_compress"), "should_compress must not be async"),
+            ("import everthread.errors as e\nraise e.EngineError('mine')", "mine"),
+        ],
+    )
+    def test_what_cannot_be_used_says_why_and_is_not_replaced(
+        self, home: Path, site: Path, code: str, words: str
+    ) -> None:
+        place = plugin(home / registry.PLUGINS, "broken", code)
+        package(site, "sound", broken="installed_sound:create")
+        (site / "installed_sound.py").write_text(ENGINE.format(said="package"), "utf-8")
+        for _ in range(2):
+            with pytest.raises(EngineError) as caught:
+                create_engine("broken", services(), home=home)
+            assert words in str(caught.value)
+            assert str(place) in str(caught.value)
+
+    def test_the_line_at_fault_is_told(self, home: Path) -> None:
+        place = plugin(home / registry.PLUGINS, "broken", "import os\n\n1 / 0\n")
+        with pytest.raises(EngineError) as caught:
+            create_engine("broken", services(), home=home)
+        assert str(caught.value).endswith(f"({place / '__init__.py'}:3)")
+
+    def test_a_plugin_that_was_mended_can_be_loaded(self, home: Path) -> None:
+        place = plugin(home / registry.PLUGINS, "mended", "from . import helper\n1 / 0", helper__py="")
+        with pytest.raises(EngineError, match="ZeroDivisionError"):
+            create_engine("mended", services(), home=home)
+        (place / "engine.py").write_text(ENGINE.format(said="mended"), "utf-8")
+        (place / "__init__.py").unlink()
+        assert said(create_engine("mended", services(), home=home)) == "mended"
+
+    def test_a_refused_option_keeps_its_own_error(self, home: Path) -> None:
+        register_context_engine("test.options", create)
+        with pytest.raises(ConfigError, match="keep_turns alone"):
+            create_engine("test.options", services(), {"keep_turns": 0}, home=home)
+
+    @pytest.mark.parametrize(
+        ("files", "words"),
+        [
+            ({"engine__toml": "name = 'other'"}, "must be the same"),
+            ({"engine__toml": "description = 3"}, "no text"),
+            ({"engine__toml": "= 3"}, "cannot be read"),
+        ],
+    )
+    def test_a_wrong_description_is_told_in_the_list_and_when_used(
+        self, home: Path, files: dict[str, str], words: str
+    ) -> None:
+        plugin(home / registry.PLUGINS, "mine", **files)
+        (info,) = [info for info in list_engines(home=home, active="mine") if info.name == "mine"]
+        assert words in info.problem
+        assert info.active, "the configuration names it, and that it cannot be used is its problem"
+        with pytest.raises(EngineError, match=words):
+            find_engine("mine", home=home)
+
+    def test_a_directory_without_code(self, home: Path) -> None:
+        (home / registry.PLUGINS / "hollow").mkdir(parents=True)
+        with pytest.raises(EngineError, match=r"holds neither __init__\.py nor engine\.py"):
+            find_engine("hollow", home=home)
+
+    def test_two_packages_with_one_name(self, home: Path, site: Path) -> None:
+        package(site, "first", same="installed_first:create")
+        package(site, "second", same="installed_second:create")
+        with pytest.raises(EngineError) as caught:
+            find_engine("same", home=home)
+        assert "installed_first:create of first 1.0" in str(caught.value)
+        assert "installed_second:create of second 1.0" in str(caught.value)
+        listed = [info for info in list_engines(home=home) if info.name == "same"]
+        assert ["several packages" in info.problem for info in listed] == [True, True]
+
+    def test_an_entry_point_that_leads_nowhere(self, home: Path, site: Path) -> None:
+        package(site, "hollow", hollow="installed_nowhere:create")
+        with pytest.raises(EngineError, match="No module named 'installed_nowhere'"):
+            create_engine("hollow", services(), home=home)
+
+    def test_a_folder_that_cannot_be_read(self, home: Path) -> None:
+        folder = home / registry.PLUGINS
+        folder.parent.mkdir(parents=True)
+        folder.symlink_to(folder)
+        with pytest.raises(EngineError, match="cannot be read"):
+            list_engines(home=home)
+
+    def test_a_file_in_the_folders_place(self, home: Path) -> None:
+        home.mkdir()
+        (home / "plugins").write_text("", "utf-8")
+        assert [info.name for info in list_engines(home=home) if info.source == "home"] == []
+
+
+class TestListing:
+    def test_no_code_is_run(self, home: Path, project: Path, site: Path) -> None:
+        trust.trust(home, project)
+        plugin(home / registry.PLUGINS, "one", "raise SystemExit", engine__toml="description = 'The first.'")
+        plugin(project / registry.PROJECT_PLUGINS, "two", "raise SystemExit")
+        package(site, "third", three="installed_three:create")
+        plugin(home / registry.PLUGINS, "__pycache__")
+        plugin(home / registry.PLUGINS, ".git")
+        plugin(home / registry.PLUGINS, "bad name")
+        (home / registry.PLUGINS / "README").write_text("no plugin", "utf-8")
+        listed = [info for info in list_engines(home=home, project=project) if info.source != "registered"]
+        assert [(info.name, info.source, info.active) for info in listed] == [
+            ("bad name", "home", False),
+            ("one", "home", False),
+            ("two", "project", False),
+            ("three", "package", False),
+            *((name, "built-in", name == "compressor") for name in registry.BUILT_IN),
+        ]
+        assert "a name has letters" in listed[0].problem
+        assert listed[1].description == "The first."
+        assert listed[3].location == "installed_three:create of third 1.0"
+        assert "installed_three" not in sys.modules
+        assert json.loads(json.dumps([dataclasses.asdict(info) for info in listed]))
+
+    def test_nothing_installed_offers_a_reserved_name(self) -> None:
+        assert not {point.name for point in entry_points(group=registry.GROUP)} & registry.RESERVED
+
+
+class TestDirectoryPlugins:
+    @pytest.mark.parametrize("file", ["__init__.py", "engine.py"])
+    def test_relative_imports_and_no_clash(self, home: Path, file: str) -> None:
+        code = ENGINE.replace('"{said}"', "__import__(__name__ + '.helper', fromlist=['word']).word")
+        code = f"from .helper import word\nfrom . import helper\nassert helper.word is word\n{code}"
+        for name in ("left", "right"):
+            place = plugin(home / registry.PLUGINS, name, code, helper__py=f"word = '{name}'")
+            (place / "__init__.py").rename(place / file)
+        engines = [create_engine(name, services(), home=home) for name in ("left", "right", "left")]
+        assert [said(engine) for engine in engines] == ["left", "right", "left"]
+        assert type(engines[0]) is type(engines[2]), "a plugin's code runs once in a process"
+        assert "helper" not in sys.modules
+
+    def test_two_threads_load_it_once(self, home: Path) -> None:
+        code = "import time\ntime.sleep(0.05)\n" + ENGINE
+        plugin(home / registry.PLUGINS, "slow", code)
+        made: list[ContextEngine] = []
+        threads = [
+            threading.Thread(target=lambda: made.append(create_engine("slow", services(), home=home))) for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len({type(engine) for engine in made}) == 1
+        assert len(made) == 4
+
+
+def session() -> list[Message]:
+    messages: list[Message] = conversation()["messages"]
+    return messages
+
+
+def first_request(messages: list[Message]) -> Message:
+    return next(message for message in messages if is_user_message(message))
+
+
+def compacted(engine: ContextEngine, messages: list[Message], **asked: Any) -> Any:
+    return asyncio.run(engine.compress(messages, **asked))
+
+
+class TestExample:
+    """What the documentation shows is a sound engine."""
+
+    def test_it_is_what_the_documentation_shows_and_short(self) -> None:
+        root = Path(__file__).parents[2]
+        code = (root / "examples/engine_plugin/recent_turns/__init__.py").read_text("utf-8")
+        assert f"```python\n{code}```" in (root / "docs/engines.md").read_text("utf-8")
+        assert len(code.splitlines()) < 60
+
+    @pytest.mark.parametrize("strength", list(Strength))
+    def test_a_long_session(self, strength: Strength) -> None:
+        messages = session()
+        copy = json.dumps(messages)
+        engine = create(services(), {"keep_turns": 4})
+        made = compacted(engine, messages, strength=strength, system="Be brief.")
+        assert json.dumps(messages) == copy
+        assert made.changed
+        assert made.tokens_after < made.tokens_before
+        assert engine.dump_state()["left_out"] == 0, "compress changes no state"
+        for api in ("openai", "anthropic"):
+            before = {problem.rule for problem in validate_messages(messages, api=api)}
+            assert {problem.rule for problem in validate_messages(made.messages, api=api)} <= before
+        assert first_request(made.messages) == first_request(messages)
+        latest = latest_user_index(messages)
+        assert latest is not None
+        assert messages[latest] in made.messages
+        for message, index in zip(made.messages, made.kept, strict=True):
+            assert message["content"] == made.summary if index is None else message is messages[index]
+        assert sorted([*made.covered, *(index for index in made.kept if index is not None)]) == [*range(len(messages))]
+        assert f"\n{len(made.covered)} earlier messages" in made.summary
+
+    def test_the_count_goes_on_through_compactions_and_processes(self) -> None:
+        messages = session()
+        half = len(messages) // 2
+        engine = create(services(), {"keep_turns": 2})
+        first = compacted(engine, messages[:half])
+        engine.on_compacted(first)
+        state: Mapping[str, Any] = json.loads(json.dumps(engine.dump_state()))
+        other = create(services(), {"keep_turns": 2})
+        other.load_state(state)
+        assert not compacted(other, first.messages).changed
+        second = compacted(other, [*first.messages, *messages[half:]])
+        other.on_compacted(second)
+        kept = sum(index is not None for index in second.kept)
+        assert other.dump_state()["left_out"] == len(messages) - kept
+        notes = [m for m in second.messages if "EVERTHREAD SUMMARY" in str(m.get("content"))]
+        assert [m["content"] for m in notes] == [NOTE.format(len(messages) - kept)]
+
+    def test_when_it_acts(self) -> None:
+        engine = create(services(8_000), {})
+        assert not engine.should_compress()
+        engine.update_from_response(CanonicalUsage(input_tokens=3_000, cache_read_tokens=1_000))
+        assert engine.should_compress()
+        assert not engine.should_compress(3_999)
+        assert engine.should_compress(4_000)
+
+    @pytest.mark.parametrize("messages", [[], [{"role": "user", "content": "Hi."}], [{"role": "system"}]])
+    def test_nothing_to_leave_out(self, messages: list[Message]) -> None:
+        made = compacted(create(services(), {"keep_turns": 1}), messages)
+        assert not made.changed
+        assert made.messages == messages
+        assert made.reason
+
+    @pytest.mark.parametrize("options", [{"keep_turns": 0}, {"keep_turns": "4"}, {"keep": 4}])
+    def test_options_are_checked(self, options: dict[str, Any]) -> None:
+        with pytest.raises(ConfigError, match="keep_turns alone"):
+            create(services(), options)

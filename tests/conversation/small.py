@@ -1,0 +1,73 @@
+"""Conversations with the real small model, for any window."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from everthread import open_conversation, open_store
+from everthread.config import parse_config
+from everthread.conversation.events import CompactionDone, LimitLearnt, Recovery
+from everthread.core.exchange import Api
+from everthread.providers.local import LocalModel
+from everthread.testing import PrefixWatch
+from tests.conversation.talk import words
+
+
+async def pass_the_window(folder: Path, file: Path, *, window: int, api: Api) -> None:
+    """As much is said as fills the window more than twice, with a restart in between."""
+    watch = PrefixWatch()
+    config = parse_config("compression: {background: false, protect_last_n: 2}")
+    store = open_store(folder / "store.db")
+    model = LocalModel(file, window=window, api=api, max_tokens=12)
+    cached, thread, said = [], None, 0
+    try:
+        for part in range(2):
+            conversation = await open_conversation(
+                model, config=config, store=store, resume=thread, system="You count sheep.", listener=watch,
+                summarizer="extractive",
+            )  # fmt: skip
+            thread = conversation.id
+            while said < (part + 1) * 1.2 * window:
+                question = f"{words(window // 12, f'sheep {said}')}. How many?"
+                answer = await conversation.send(question)
+                said += len(question.split())
+                assert answer.usage.prompt_tokens <= window
+                cached.append(answer.usage.cache_read_tokens)
+            await conversation.close()
+        assert len(watch.of(CompactionDone)) >= 2, "it passed its window several times"
+        assert max(cached) > window // 10, "the server read its own cache"
+        assert not watch.broken
+        assert len(await store.history(thread or "")) == 2 * len(cached)
+    finally:
+        await model.aclose()
+        await store.close()
+
+
+async def overflow_for_real(folder: Path, file: Path, *, window: int) -> None:
+    """A model that is thought to hold more than it does: its server says so, and is believed."""
+    watch = PrefixWatch()
+    store = open_store(folder / "store.db")
+    model = LocalModel(file, window=window, max_tokens=8)
+    await model.start()
+    model.window = 64_000
+    try:
+        conversation = await open_conversation(
+            model, config=parse_config(""), store=store, listener=watch, summarizer="extractive"
+        )
+        turns = 0
+        while not watch.of(Recovery):
+            turns += 1
+            await conversation.send(f"Turn {turns}: {words(window // 8, f'sheep {turns}')}")
+        learnt = watch.of(LimitLearnt)[0]
+        assert (learnt.window, learnt.stored) == (window, True)
+        assert conversation.window == window
+        assert watch.of(CompactionDone)[0].reason == "overflow"
+        thread = conversation.id
+        await conversation.close()
+        again = await open_conversation(model, config=parse_config(""), store=store, resume=thread)
+        assert again.window == window, "what was learnt outlives the conversation"
+        assert len(await store.history(thread)) == 2 * turns
+        await again.close()
+    finally:
+        await model.aclose()
+        await store.close()

@@ -1,0 +1,152 @@
+"""A long conversation with everything that goes wrong, and the books compared afterwards.
+
+Each turn is one of: a message, a streamed message, one with tools, one that is cancelled, a compaction by hand, an
+undo, a restart. The provider plays faults by a seed. In the end the store is held against the provider's log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from contextlib import aclosing, suppress
+from pathlib import Path
+from typing import Any
+
+from everthread import ContextOverflowError, Conversation, ModelError
+from everthread.conversation.recording import INTERRUPTED
+from everthread.core.exchange import Reply, Request
+from everthread.core.messages import text_of
+from everthread.core.summary import without_summary
+from everthread.core.validity import validate_messages
+from everthread.errors import NothingToUndoError
+from everthread.lab.provider import FaultPlan
+from tests.conversation.served import TOOL, Lab, answering, asks_for, lab, model
+from tests.conversation.talk import words
+
+RATES: Any = {
+    "rate_limit": 0.02, "server_error": 0.03, "overloaded": 0.03, "reset": 0.03, "truncated": 0.02, "no_usage": 0.03,
+    "stream_overflow": 0.02, "stream_error": 0.02, "delay": 0.05, "payload_too_large": 0.01,
+}  # fmt: skip
+NAME = "gpt-4o"
+
+
+class Soak:
+    def __init__(self, place: Lab, seed: int) -> None:
+        self.place = place
+        self.dice = random.Random(seed)  # noqa: S311 - repeatable, no secret
+        self.said: list[str] = []
+        self.done: Counter[str] = Counter()
+        self.conversation: Conversation | None = None
+        self.thread = ""
+
+    async def run(self, turns: int) -> None:
+        for turn in range(turns):
+            if self.conversation is None:
+                resume = self.thread if turn else None
+                self.conversation = await self.place.open(NAME, tools=[TOOL], resume=resume, system="Be brief.")
+                self.thread = self.conversation.id
+            kinds = ("send", "stream", "tools", "cancel", "compress", "undo", "restart")
+            (action,) = self.dice.choices(kinds, weights=(8, 8, 6, 2, 1, 1, 2))
+            self.done[action] += 1
+            try:
+                await getattr(self, f"_{action}")(self.conversation, turn)
+            except (ModelError, ContextOverflowError):
+                self.done["failed"] += 1  # the provider failed for good; the message is stored all the same
+        assert self.conversation is None or not self.conversation.messages or self.thread
+
+    def _words(self, turn: int) -> str:
+        text = f"Turn {turn}. {words(self.dice.randint(20, 900), f'matter {turn}')}"
+        self.said.append(text)
+        return text
+
+    async def _send(self, conversation: Conversation, turn: int) -> None:
+        await self._results(conversation, (await conversation.send(self._words(turn))).calls)
+
+    async def _stream(self, conversation: Conversation, turn: int) -> None:
+        last: Any = None
+        async for piece in conversation.stream(self._words(turn)):
+            last = piece
+        await self._results(conversation, last.calls)
+
+    async def _tools(self, conversation: Conversation, turn: int) -> None:
+        await self._results(conversation, (await conversation.send(f"{self._words(turn)} use tools")).calls)
+
+    async def _results(self, conversation: Conversation, calls: Any) -> None:
+        while calls:
+            results: list[Any] = [
+                {"role": "tool", "tool_call_id": call.id, "content": words(self.dice.choice((50, 600, 9_000)), call.id)}
+                for call in calls
+            ]
+            await conversation.add_results(results)
+            calls = (await conversation.send()).calls
+
+    async def _cancel(self, conversation: Conversation, turn: int) -> None:
+        async with aclosing(conversation.stream(self._words(turn))) as stream:
+            async for _piece in stream:
+                break
+
+    async def _compress(self, conversation: Conversation, _turn: int) -> None:
+        await conversation.compress()
+
+    async def _undo(self, conversation: Conversation, _turn: int) -> None:
+        with suppress(NothingToUndoError):
+            await conversation.undo()
+
+    async def _restart(self, conversation: Conversation, _turn: int) -> None:
+        await conversation.close()
+        self.conversation = None
+
+
+def answer(request: Request) -> Reply | str:
+    """Tools for who asks for them, words for everybody else."""
+    last = request.messages[-1]
+    if last["role"] == "user" and text_of(last).endswith("use tools"):
+        return asks_for("make", f"call_{abs(hash(text_of(last))) % 10**9}")
+    return words(60, f"answer to {len(request.messages)}")
+
+
+async def soak(folder: Path, *, seed: int, turns: int, window: int = 16_000) -> Counter[str]:
+    plan = FaultPlan(RATES, seed=seed, seconds=0.01)
+    async with lab(folder, [model(NAME, window)], answering(answer), faults=plan) as place:
+        work = Soak(place, seed)
+        await work.run(turns)
+        await compare(place, work)
+        return work.done
+
+
+async def compare(place: Lab, work: Soak) -> None:
+    """The store against the log: nothing lost, nothing doubled, every request valid, every token accounted for."""
+    whole = await place.store.history(work.thread)
+    stored = Counter(text_of(item.body) for item in whole if item.body["role"] == "user")
+    wanted = Counter(_as_sent(text, stored) for text in work.said)
+    assert wanted == stored, (wanted - stored, stored - wanted)
+    for record in place.provider.log:
+        if record.request is not None:
+            assert not validate_messages(record.request.messages, api="openai"), record.number
+    given = Counter(
+        text_of(record.reply.message)
+        for record in place.main_calls()
+        if record.reply is not None and record.status == 200 and not record.fault and not record.events
+    )
+    kept = Counter(without_summary(text_of(item.body)) for item in whole if item.body["role"] == "assistant")
+    interrupted = sum(count for text, count in kept.items() if text.endswith(INTERRUPTED))
+    lost = given - kept
+    assert sum(lost.values()) <= interrupted, lost
+    spent = await place.store.usage(work.thread)
+    reported = [item for item in spent if not item.estimated]
+    answered = [
+        record.canonical_usage.total_tokens
+        for record in place.provider.log
+        if record.status == 200 and record.usage and record.fault in ("", "delay") and not record.events
+    ]
+    unknown = Counter(answered) - Counter(item.usage.total_tokens for item in reported)
+    # Of a call whose answer nobody heard to its end the usage is estimated.
+    assert sum(unknown.values()) <= len(spent) - len(reported), unknown
+    assert (await place.store.check()).problems == ()
+    await asyncio.sleep(0)
+
+
+def _as_sent(text: str, stored: Counter[str]) -> str:
+    """What was said with a wish for tools is stored with it."""
+    return text if text in stored else f"{text} use tools"

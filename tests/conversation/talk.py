@@ -1,0 +1,116 @@
+"""Conversations for tests: the real store, the real engine, and a model that says what it was told to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from everthread import open_store
+from everthread.compaction.compressor import ContextCompressor
+from everthread.compaction.engine import ContextEngine, Services
+from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
+from everthread.conversation.conversation import Conversation
+from everthread.conversation.setup import Desk, Route, SessionOptions, Setup
+from everthread.core.exchange import Reply, Request
+from everthread.core.summary import Summarizer
+from everthread.errors import ModelError
+from everthread.store.base import NewSession, Store
+from everthread.testing import PrefixWatch, Said, ScriptedModel
+
+Script = Iterable[Said] | Callable[[Request], Said]
+SYSTEM = "You help with the billing service. Answer briefly."
+
+
+class Room:
+    """A store, and conversations in it whose requests are watched."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.watch = PrefixWatch()
+
+    async def open(
+        self,
+        model: Any,
+        *,
+        resume: str | None = None,
+        new: NewSession | None = None,
+        tools: list[dict[str, Any]] | None = None,
+        system: Any = SYSTEM,
+        engine: Callable[[Services], ContextEngine] = ContextCompressor,
+        summarizer: Summarizer | None = None,
+        provider: str = "auto",
+        **options: Any,
+    ) -> Conversation:
+        setup = self.setup(model, system=system, engine=engine, summarizer=summarizer, provider=provider, **options)
+        return await Conversation.open(setup, resume=resume, new=new, tools=tools or [])
+
+    def setup(
+        self,
+        model: Any,
+        *,
+        system: Any = SYSTEM,
+        engine: Callable[[Services], ContextEngine] = ContextCompressor,
+        summarizer: Summarizer | None = None,
+        provider: str = "auto",
+        **options: Any,
+    ) -> Setup:
+        def writer(desk: Desk) -> Summarizer:
+            return summarizer or ExtractiveSummarizer(desk.counter)
+
+        return Setup(
+            self.store, route(model, provider), engine, writer, SessionOptions(**options), system, listener=self.watch
+        )
+
+
+def route(model: Any, provider: str = "auto") -> Route:
+    return Route(model.name, model.api, model.window, base_url=model.base_url, provider=provider, model=model)
+
+
+@asynccontextmanager
+async def room(folder: Path) -> AsyncIterator[Room]:
+    """A room with a fresh SQLite store; at its end no request may have broken its session's prefix."""
+    store = open_store(folder / "store.db")
+    made = Room(store)
+    try:
+        yield made
+    finally:
+        await store.close()
+    assert not made.watch.broken, [str(found) for found in made.watch.broken]
+
+
+def scripted(script: Script = (), **settings: Any) -> ScriptedModel:
+    return ScriptedModel(script, **settings)
+
+
+def call(name: str, arguments: str, call_id: str = "call_1") -> Reply:
+    """An answer that asks for a tool."""
+    function = {"name": name, "arguments": arguments}
+    wanted: Any = [{"id": call_id, "type": "function", "function": function}]
+    return Reply({"role": "assistant", "content": None, "tool_calls": wanted}, "tool_calls")
+
+
+def result(text: str, call_id: str = "call_1") -> Any:
+    return {"role": "tool", "tool_call_id": call_id, "content": text}
+
+
+def too_long(limit: int | None = None, tokens: int = 0) -> ModelError:
+    said = (
+        f"This model's maximum context length is {limit} tokens. However, your messages resulted in {tokens} tokens. "
+        "Please reduce the length of the messages."
+        if limit
+        else "prompt is too long"
+    )
+    body = {"error": {"message": said, "type": "invalid_request_error", "code": "context_length_exceeded"}}
+    return ModelError(said, status=400, body=body)
+
+
+def words(count: int, about: str = "invoice") -> str:
+    """A text of about so many tokens, no two alike."""
+    return " ".join(f"{about} {index} is settled" for index in range(count // 4))
+
+
+def run(work: Any) -> Any:
+    return asyncio.run(work)

@@ -1,0 +1,178 @@
+"""Engines, hooks and prompt writers are anybody's code: what fails in them is told, and the conversation goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from everthread.compaction.compressor import ContextCompressor
+from everthread.conversation.conversation import Conversation
+from everthread.conversation.events import CompactionDone, CompactionFailed, CompactionVoid, Notice
+from everthread.core.summary import Compaction
+from everthread.errors import EngineError
+from everthread.testing import ScriptedModel
+from tests.conversation.talk import SYSTEM, Room, room, run, too_long, words
+
+TURNS = 9
+
+
+class Spoilt(ContextCompressor):
+    """An engine whose compactions somebody spoils."""
+
+    spoil: Callable[[Compaction], Any] = staticmethod(lambda made: made)
+
+    async def compress(self, *given: Any, **how: Any) -> Compaction:
+        made: Compaction = type(self).spoil(await super().compress(*given, **how))
+        return made
+
+
+def engine(**overridden: Any) -> Any:
+    return type("Another", (Spoilt,), overridden)
+
+
+def fails(*_given: Any, **_how: Any) -> Any:
+    raise ValueError("no idea")
+
+
+async def several(place: Room, **settings: Any) -> Conversation:
+    """So many turns that they pass the threshold."""
+    model = ScriptedModel(lambda _: f"Noted. {words(200)}", window=16_000)
+    conversation = await place.open(model, protect_last_n=2, **settings)
+    for turn in range(TURNS):
+        await conversation.send(f"Turn {turn}: {words(800, f'account {turn}')}")
+    assert len(await place.store.history(conversation.id)) == 2 * TURNS
+    return conversation
+
+
+SPOILT: dict[str, Callable[[Compaction], Any]] = {
+    "nothing": lambda _: None,
+    "no messages": lambda made: replace(made, messages=[], kept=()),
+    "texts for messages": lambda made: replace(made, messages=[cast("Any", "x")] * len(made.messages)),
+    "too few kept": lambda made: replace(made, kept=made.kept[:-1]),
+    "kept out of range": lambda made: replace(made, kept=(999,) * len(made.kept)),
+    "covered out of range": lambda made: replace(made, covered=(999,)),
+    "usage that is none": lambda made: replace(made, usage=(cast("Any", 5),)),
+    "outputs that are none": lambda made: replace(made, to_store=(5,)),
+    "nodes that are none": lambda made: replace(made, nodes=(cast("Any", {"id": "n1"}),)),
+    "an error": fails,
+}
+
+
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("how", list(SPOILT))
+def test_a_compaction_that_cannot_be_used_changes_nothing(tmp_path: Path, how: str, *, background: bool) -> None:
+    async def talk() -> None:
+        async with room(tmp_path) as place:
+            spoilt = engine(spoil=staticmethod(SPOILT[how]))
+            conversation = await several(place, engine=spoilt, background=background)
+            assert place.watch.of(CompactionFailed)
+            assert not place.watch.of(CompactionDone)
+            with pytest.raises(EngineError):
+                await conversation.compress()
+            await conversation.close()
+
+    run(talk())
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["update_from_response", "should_compress", "has_content_to_compress", "on_compacted", "dump_state", "load_state"],
+)
+def test_an_engine_that_fails_elsewhere_is_told_once(tmp_path: Path, method: str) -> None:
+    async def talk() -> None:
+        async with room(tmp_path) as place:
+            conversation = await several(place, engine=engine(**{method: fails}), background=False)
+            await place.open(ScriptedModel(), resume=conversation.id, engine=engine(**{method: fails}))
+            told = [event.text for event in place.watch.of(Notice) if f"failed in {method}" in event.text]
+            assert 1 <= len(told) <= 2, "once for each conversation"
+            assert "ValueError: no idea" in told[0]
+
+    run(talk())
+
+
+def test_a_state_that_is_no_json_costs_no_answer(tmp_path: Path) -> None:
+    async def talk() -> None:
+        async with room(tmp_path) as place:
+            await several(place, engine=engine(dump_state=lambda _self: {"x": object()}), background=False)
+            assert sum("failed in dump_state" in event.text for event in place.watch.of(Notice)) == 1
+
+    run(talk())
+
+
+def test_after_an_overflow_a_failing_engine_ends_in_the_clear_message(tmp_path: Path) -> None:
+    async def talk() -> None:
+        async with room(tmp_path) as place:
+            said = ScriptedModel(["Noted.", too_long(4_000, 9_000)])
+            conversation = await place.open(said, engine=engine(compress=fails))
+            await conversation.send("The first.")
+            with pytest.raises(Exception, match="Your message and the history are stored"):
+                await conversation.send("The second.")
+            assert len(place.watch.of(CompactionFailed)) == 3
+            assert len(conversation.messages) == 3
+
+    run(talk())
+
+
+def test_hygiene_that_fails_does_not_block_the_engine_later(tmp_path: Path) -> None:
+    async def talk() -> None:
+        async with room(tmp_path) as place:
+            made = engine(spoil=staticmethod(fails))
+            model = ScriptedModel(["Noted."], window=16_000)
+            conversation = await place.open(model, engine=made, background=False, protect_last_n=2)
+            for turn in range(12):
+                await conversation.add(f"Turn {turn}: {words(1_180, f'account {turn}')}")
+            await conversation.hygiene()
+            assert len(place.watch.of(CompactionFailed)) == 1
+            made.spoil = staticmethod(lambda given: given)
+            await conversation.send("And now?")
+            assert place.watch.of(CompactionDone)
+
+    run(talk())
+
+
+def test_a_prompt_that_cannot_be_written_anew_stays(tmp_path: Path) -> None:
+    written = iter([SYSTEM])
+
+    async def talk() -> None:
+        async with room(tmp_path) as place:
+            conversation = await several(place, system=lambda: next(written), background=False)
+            assert place.watch.of(CompactionDone)
+            assert any("could not be written anew" in event.text for event in place.watch.of(Notice))
+            assert str(conversation.session.system).count(SYSTEM) == 1
+
+    run(talk())
+
+
+class Hooks:
+    def __init__(self, *, before: bool, after: bool) -> None:
+        self.before, self.after = before, after
+
+    async def before_compaction(self, session: str) -> None:
+        if self.before:
+            raise OSError(session)
+
+    async def after_compaction(self, session: str, previous: str) -> None:
+        if self.after:
+            raise OSError(session, previous)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_memory_that_cannot_be_written_stops_the_compaction_not_the_turn(tmp_path: Path, *, before: bool) -> None:
+    async def talk() -> None:
+        async with room(tmp_path) as place:
+            model = ScriptedModel(lambda _: f"Noted. {words(200)}", window=16_000)
+            setup = place.setup(model, protect_last_n=2, background=False)
+            conversation = await Conversation.open(replace(setup, hooks=Hooks(before=before, after=not before)))
+            for turn in range(TURNS):
+                await conversation.send(f"Turn {turn}: {words(800, f'account {turn}')}")
+            done, failed = place.watch.of(CompactionDone), place.watch.of(CompactionFailed)
+            assert (bool(done), bool(failed)) == (not before, before)
+            made = await conversation.compress()
+            assert made.changed is not before
+            assert not place.watch.of(CompactionVoid)
+
+    run(talk())

@@ -1,0 +1,227 @@
+"""Compacting when it pays: at a cold cache, not before a pause, and told in one line."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from everthread.conversation.conversation import Conversation
+from everthread.conversation.events import CompactionDone, Planned
+from everthread.conversation.setup import Timer
+from everthread.core.exchange import Reply
+from everthread.core.summary import SummaryDraft, SummaryRequest
+from everthread.testing import ScriptedModel, SteppedClock
+from tests.conversation.talk import Room, call, result, room, route, run, words
+
+WINDOW = 16_000
+TTL = 300.0
+
+
+class Cached(ScriptedModel):
+    """A Claude whose cache holds what it was sent last, for five minutes."""
+
+    def __init__(self, wall: SteppedClock) -> None:
+        super().__init__(lambda _: words(200, "answer"), name="claude-sonnet-4-5", window=WINDOW, api="anthropic")
+        self._wall, self._at, self._prompt = wall, float("-inf"), 0
+
+    async def complete(self, request: Any) -> Reply:
+        reply = await super().complete(request)
+        assert reply.usage is not None
+        prompt = int(reply.usage["input_tokens"])
+        read = min(self._prompt, prompt) if self._wall() - self._at < TTL else 0
+        self._at, self._prompt = self._wall(), prompt
+        used = {"input_tokens": 0, "cache_read_input_tokens": read, "cache_creation_input_tokens": prompt - read}
+        return replace(reply, usage=reply.usage | used)
+
+
+class Written:
+    """A summariser with a price, and a time to wait for."""
+
+    name = "priced"
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.done = asyncio.Event()
+
+    def quote(self, tokens: int, budget: int) -> float | None:
+        return 1e-7 * (tokens + budget)
+
+    async def summarize(self, _request: SummaryRequest) -> SummaryDraft:
+        self.asked += 1
+        self.done.set()
+        return SummaryDraft({"Goal": "Keep the books."}, self.name)
+
+
+class Alarm:
+    """The timers that were set; they ring when a test says so."""
+
+    def __init__(self) -> None:
+        self.set: list[tuple[float, Callable[[], None]]] = []
+
+    def __call__(self, seconds: float, then: Callable[[], None]) -> Timer:
+        entry = (seconds, then)
+        self.set.append(entry)
+        return _Entry(self, entry)
+
+    def ring(self) -> None:
+        rung, self.set = self.set, []
+        for _, then in rung:
+            then()
+
+
+class _Entry:
+    def __init__(self, alarm: Alarm, entry: tuple[float, Callable[[], None]]) -> None:
+        self._alarm, self._entry = alarm, entry
+
+    def cancel(self) -> None:
+        self._alarm.set = [entry for entry in self._alarm.set if entry is not self._entry]
+
+
+async def opened(place: Room, wall: SteppedClock, alarm: Alarm | None = None, **more: Any) -> Conversation:
+    model = Cached(wall)
+    setup = place.setup(model, provider="anthropic", **more)
+    setup = replace(setup, route=route(model, "anthropic"), wall=wall, timer=alarm or Alarm())
+    return await Conversation.open(setup)
+
+
+async def fill(conversation: Conversation, wall: SteppedClock, tokens: int) -> None:
+    turn = 0
+    while conversation.tokens < tokens:
+        turn += 1
+        wall.advance(20)
+        await conversation.send(f"Turn {turn}. {words(250, f'topic {turn}')}")
+
+
+def test_after_a_pause_the_history_is_compacted_below_the_threshold(tmp_path: Path) -> None:
+    async def talk() -> None:
+        async with room(tmp_path) as place:
+            wall = SteppedClock(1.7e9)
+            conversation = await opened(place, wall)
+            await fill(conversation, wall, 6_000)
+            wall.advance(TTL - 20)
+            await conversation.send("Still there?")
+            assert not place.watch.of(CompactionDone), "the cache is warm"
+            wall.advance(TTL + 1)
+            await conversation.send("Back again.")
+            (done,) = place.watch.of(CompactionDone)
+            assert done.reason == "cold-cache"
+            assert done.tokens_before < conversation.threshold
+            assert "the cache is cold: 301 s passed" in done.decision
+            (record,) = await place.store.compactions(conversation.id)
+            assert record.record.figures["decision"] == done.decision
+            (plan,) = place.watch.of(Planned)
+            assert (plan.action, f"{plan.action}: {plan.why}") == ("now", done.decision)
+            assert plan.saves > plan.cost
+
+    run(talk())
+
+
+def test_economics_can_be_switched_off(tmp_path: Path) -> None:
+    async def talk() -> None:
+        async with room(tmp_path) as place:
+            wall = SteppedClock(1.7e9)
+            conversation = await opened(place, wall, economics=False)
+            await fill(conversation, wall, 6_000)
+            wall.advance(2 * TTL)
+            await conversation.send("Back again.")
+            assert not place.watch.of(CompactionDone)
+            assert not place.watch.of(Planned)
+
+    run(talk())
+
+
+def test_a_summary_a_model_must_write_is_prepared_before_the_cache_is_forgotten(tmp_path: Path) -> None:
+    async def talk() -> None:
+        async with room(tmp_path) as place:
+            wall, alarm, writer = SteppedClock(1.7e9), Alarm(), Written()
+            conversation = await opened(place, wall, alarm, summarizer=writer)
+            await fill(conversation, wall, 6_000)
+            ((seconds, _),) = alarm.set
+            assert seconds == 0.8 * TTL
+            wall.advance(2 * TTL)
+            await conversation.send("Back already.")
+            assert writer.asked == 0, "nobody waits for a model because the cache is cold"
+            wall.advance(0.8 * TTL)
+            alarm.ring()
+            await asyncio.wait_for(writer.done.wait(), 60)
+            await asyncio.sleep(0.05)
+            wall.advance(TTL)
+            await conversation.send("And again.")
+            (done,) = place.watch.of(CompactionDone)
+            assert (done.reason, done.author) == ("cold-cache", "priced")
+            await conversation.close()
+            assert not alarm.set
+
+    run(talk())
+
+
+def test_another_process_knows_the_rhythm(tmp_path: Path) -> None:
+    async def talk() -> None:
+        async with room(tmp_path) as place:
+            wall = SteppedClock(1.7e9)
+            first = await opened(place, wall)
+            await fill(first, wall, 6_000)
+            model = Cached(wall)
+            setup = replace(place.setup(model, provider="anthropic"), wall=wall, timer=Alarm())
+            wall.advance(TTL + 5)
+            second = await Conversation.open(setup, resume=first.id)
+            await second.send("Good morning.")
+            (done,) = place.watch.of(CompactionDone)
+            assert "305 s passed" in done.decision
+
+    run(talk())
+
+
+def test_between_the_threshold_and_85_percent_it_waits_for_a_pause_that_is_near(tmp_path: Path) -> None:
+    """Two calls, then a pause, again and again: at the threshold the next pause is one call away."""
+
+    async def talk() -> None:
+        async with room(tmp_path) as place:
+            wall = SteppedClock(1.7e9)
+            conversation = await opened(place, wall, threshold=0.75, target_ratio=0.6)
+            turn = 0
+            while not place.watch.of(CompactionDone):
+                turn += 1
+                assert conversation.tokens < 0.9 * WINDOW
+                wall.advance(TTL + 1 if turn % 3 == 1 and conversation.tokens < 5_500 else 20)
+                await conversation.send(f"Turn {turn}. {words(250, f'topic {turn}')}")
+            plans = place.watch.of(Planned)
+            assert plans[-1].action == "now"
+            assert all(plan.tokens >= conversation.threshold for plan in plans if plan.action == "later")
+
+    run(talk())
+
+
+def test_other_tools_make_the_cache_cold(tmp_path: Path) -> None:
+    async def talk() -> None:
+        async with room(tmp_path) as place:
+            wall = SteppedClock(1.7e9)
+            conversation = await opened(place, wall)
+            await fill(conversation, wall, 6_000)
+            tool = {"type": "function", "function": {"name": "look", "description": "Look.", "parameters": {}}}
+            conversation.use_tools([tool])
+            await conversation.send("Look.")
+            (done,) = place.watch.of(CompactionDone)
+            assert "other tools are offered" in done.decision
+
+    run(talk())
+
+
+def test_a_turn_with_calls_under_way_sets_no_alarm(tmp_path: Path) -> None:
+    async def talk() -> None:
+        async with room(tmp_path) as place:
+            wall, alarm = SteppedClock(1.7e9), Alarm()
+            conversation = await opened(place, wall, alarm)
+            await fill(conversation, wall, 6_000)
+            model = ScriptedModel([call("look", "{}"), "Done."], name="claude-sonnet-4-5", window=WINDOW)
+            await conversation.use_model(route(model, "anthropic"))
+            await conversation.send("Look.")
+            assert not alarm.set
+            await conversation.add_results([result("nothing")])
+            await conversation.send()
+            assert len(alarm.set) == 1
+
+    run(talk())

@@ -1,0 +1,77 @@
+"""A node's originals in parts: the same words whatever is said meanwhile, and a part costs what it shows."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from everthread import open_store
+from everthread.conversation.lookup import StoreLookup
+from everthread.conversation.originals import expand
+from everthread.conversation.remembered import Remembered
+from everthread.core.nodes import Node
+from everthread.store.base import NewMessage, NewSession, StoredMessage
+
+SAID = 1_000
+FIRST, LAST = 400, 460
+PART = 2_000
+
+
+class Counted:
+    """A store that counts the messages it gives."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.given = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def history(self, *given: Any, **more: Any) -> list[StoredMessage]:
+        found: list[StoredMessage] = await self._store.history(*given, **more)
+        self.given += len(found)
+        return found
+
+    async def message(self, *given: Any, **more: Any) -> StoredMessage:
+        self.given += 1
+        found: StoredMessage = await self._store.message(*given, **more)
+        return found
+
+
+def test_a_part_costs_what_it_shows_and_stays_the_same(tmp_path: Path) -> None:
+    async def run() -> None:
+        store = open_store(tmp_path / "store.db")
+        session = await store.create_session(NewSession())
+        bodies: list[Any] = [{"role": "user", "content": f"Row {number}: {'x ' * 100}"} for number in range(SAID)]
+        ids = [stored.id for stored in await store.append(session.id, [NewMessage(body) for body in bodies])]
+        covered = ids[FIRST:LAST]
+        node = Node(
+            "n0123456789ab", session.thread, 0, "Rows.", 5, 5_000, "extractive", covered[0], covered[-1], FIRST, LAST,
+            1.0, 2.0, tuple(map(str, covered)),
+        )  # fmt: skip
+        await store.put_nodes([node])
+        counted: Any = Counted(store)
+        known, costs, parts, offset = Remembered(), [], [], 0
+        while True:
+            counted.given = 0  # each part by a lookup of its own, as a server makes one for every call
+            lookup = StoreLookup(counted, "default", session.thread, known=known)
+            part = await expand(lookup, node.id, offset=offset, limit=PART)
+            costs.append(counted.given)
+            parts.append(part.text)
+            offset = part.end
+            if part.end == part.size:
+                break
+            await store.append(session.id, [NewMessage({"role": "user", "content": "And more."})])
+        whole = "".join(parts)
+        assert [f"Row {number}:" in whole for number in range(FIRST - 1, LAST + 1)] == [
+            False, *[True] * (LAST - FIRST), False,
+        ]  # fmt: skip
+        assert f"[message:{covered[0]}] user, turn {FIRST + 1}, " in whole
+        assert costs[0] <= SAID + 2 * (LAST - FIRST), "turns are counted once"
+        assert max(costs[1:]) <= PART // 200 + 2, "then only what is shown is read"
+        alone = await expand(StoreLookup(store, "default", session.thread), node.id, limit=50_000)
+        assert alone.text == whole
+        await store.close()
+
+    asyncio.run(run())

@@ -1,0 +1,87 @@
+"""A model that does as it is told, and what wrappers are given to watch it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from everthread.core.exchange import Api, Reply, Request, StreamDelta
+from everthread.providers.wrapper import ModelEvent
+
+Step = StreamDelta | Reply | Exception | float
+"""A float is a pause in seconds."""
+
+
+def words(text: str) -> StreamDelta:
+    return StreamDelta("text", text=text)
+
+
+def usage(tokens: int) -> StreamDelta:
+    return StreamDelta("usage", raw={"input_tokens": tokens})
+
+
+def reply(text: str = "ok") -> Reply:
+    return Reply({"role": "assistant", "content": text}, stop="stop")
+
+
+@dataclass
+class ScriptedModel:
+    """Each call takes the next list of steps; a whole answer is the list's reply or error."""
+
+    script: Sequence[Sequence[Step]]
+    name: str = "first"
+    window: int = 1_000
+    api: Api = "openai_chat"
+    base_url: str = "http://first/v1"
+    requests: list[Request] = field(default_factory=list)
+    closed: int = 0
+    """How many streams were closed, and the model itself."""
+
+    async def complete(self, request: Request) -> Reply:
+        for step in self._next(request):
+            if isinstance(step, float):
+                await asyncio.sleep(step)
+            elif isinstance(step, Exception):
+                raise step
+            elif isinstance(step, Reply):
+                return step
+        raise AssertionError("the script has no reply")
+
+    async def stream(self, request: Request) -> AsyncIterator[StreamDelta | Reply]:
+        try:
+            for step in self._next(request):
+                if isinstance(step, float):
+                    await asyncio.sleep(step)
+                elif isinstance(step, Exception):
+                    raise step
+                else:
+                    yield step
+        finally:
+            self.closed += 1
+
+    async def aclose(self) -> None:
+        self.closed += 1
+
+    def _next(self, request: Request) -> Sequence[Step]:
+        self.requests.append(request)
+        return self.script[len(self.requests) - 1]
+
+
+class Watch:
+    """Remembers events and waits; time passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.events: list[ModelEvent] = []
+        self.waits: list[float] = []
+        self.now = 0.0
+
+    def __call__(self, event: ModelEvent) -> None:
+        self.events.append(event)
+
+    def clock(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.now += seconds

@@ -1,0 +1,103 @@
+"""What is known about a model from its name."""
+
+from __future__ import annotations
+
+import pytest
+
+from everthread.providers.catalog import families, known_model, plain_name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "claude-sonnet-4-20250514",
+        "anthropic/claude-sonnet-4",
+        "openrouter/anthropic/claude-sonnet-4:beta",
+        "us.anthropic.claude-sonnet-4-20250514-v1:0",
+        "anthropic.claude-sonnet-4-20250514-v1:0",
+        "claude-sonnet-4@20250514",
+        "Claude-Sonnet-4",
+    ],
+)
+def test_one_model_under_all_its_names(name: str) -> None:
+    known = known_model(name)
+    assert known is not None
+    assert (known.family, known.window, known.max_output, known.exact) == ("claude-sonnet-4", 200_000, 64_000, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "window", "max_output"),
+    [
+        ("gpt-4o-2024-08-06", 128_000, 16_384),
+        ("gpt-4o-mini", 128_000, 16_384),
+        ("gpt-4-0613", 8_192, None),
+        ("gpt-4-1106-preview", 128_000, 4_096),
+        ("gpt-4.1-mini", 1_000_000, 32_768),
+        ("o3-mini", 200_000, 100_000),
+        ("gpt-5", 400_000, 128_000),
+        ("anthropic/claude-3.5-haiku", 200_000, 8_192),
+        ("claude-opus-4-5-20251101", 200_000, 64_000),
+        ("deepseek/deepseek-chat-v3.1:free", 128_000, 8_192),
+        ("z-ai/glm-4.6", 202_752, 131_072),
+        ("moonshotai/kimi-k2-0905", 262_144, None),
+        ("Qwen/Qwen2.5-7B-Instruct", 131_072, 8_192),
+        ("meta-llama/Llama-3.3-70B-Instruct", 131_072, None),
+        ("llama3.1:8b", 131_072, None),
+        ("google/gemini-2.5-pro", 1_048_576, 65_536),
+    ],
+)
+def test_windows_and_caps(name: str, window: int, max_output: int | None) -> None:
+    known = known_model(name)
+    assert known is not None
+    assert (known.window, known.max_output) == (window, max_output)
+
+
+def test_a_newer_model_of_a_family_has_the_window_of_the_price_table() -> None:
+    """`gpt-5.4-pro` is in no line of ours; its family `gpt-5` is smaller."""
+    newer = known_model("gpt-5.4-pro")
+    assert newer is not None
+    assert newer.window == 1_050_000
+    assert not newer.exact
+
+
+def test_a_model_only_the_price_table_knows_is_known() -> None:
+    known = known_model("perplexity/sonar-pro") or known_model("sonar-pro")
+    assert known is not None
+    assert known.window
+    assert known.max_output is None
+
+
+def test_a_name_begins_at_a_word() -> None:
+    """`o1` is no beginning of `o10`, nor `gpt-4` of `gpt-4o`."""
+    assert known_model("o10x-unheard-of") is None
+    four_o, four = known_model("gpt-4o"), known_model("gpt-4")
+    assert four_o is not None
+    assert four is not None
+    assert four_o.family != four.family
+
+
+@pytest.mark.parametrize("name", ["", "my-own-model", "???", "/"])
+def test_nothing_is_made_up(name: str) -> None:
+    assert known_model(name) is None
+
+
+def test_how_claude_caches() -> None:
+    minimums = {name: known_model(name) for name in ("claude-opus-4-5", "claude-sonnet-4-5", "claude-3-haiku")}
+    assert {name: known and known.cache_min for name, known in minimums.items()} == {
+        "claude-opus-4-5": 4_096,
+        "claude-sonnet-4-5": 1_024,
+        "claude-3-haiku": 2_048,
+    }
+    assert all(known and known.cache == "marks" for known in minimums.values())
+
+
+def test_the_table_is_sound() -> None:
+    table = families()
+    assert len({entry.family for entry in table}) == len(table) > 100
+    for entry in table:
+        assert entry.family == plain_name(entry.family)
+        assert entry.window
+        assert entry.window >= 4_096
+        assert entry.max_output is None or entry.max_output < entry.window
+        assert entry.cache in (None, "marks", "automatic")
+        assert entry.cache is not None or entry.cache_min is None

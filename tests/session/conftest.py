@@ -1,5 +1,0 @@
-"""The real small model, where its file can be had."""
-
-from tests.models.conftest import local_file
-
-__all__ = ["local_file"]

@@ -1,0 +1,232 @@
+"""A store to test, on each database. Every test that has one ends with a look whether it is still sound."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from everthread.store.postgres import PostgresDatabase
+from everthread.store.sql_store import SqlStore
+from everthread.store.sqlite import SqliteDatabase
+from tests.store.postgres_server import NoServerError, Server, server_in
+
+BACKENDS = ("sqlite", "postgresql")
+GIVEN_SERVER = "EVERTHREAD_TEST_POSTGRES"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Tests may be `async`: each gets an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
+
+
+@dataclass
+class Clock:
+    """A clock that stands still until it is moved, so that nothing can rely on times being different."""
+
+    now: float = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Postgres:
+    """A server on which databases can be made."""
+
+    url: str
+    template: str = field(default_factory=lambda: f"et_template_{uuid.uuid4().hex}")
+
+    def __post_init__(self) -> None:
+        self.admin = psycopg.connect(self.url, autocommit=True)
+        self._create(self.template, "template0")
+        database = PostgresDatabase(self.url_of(self.template))
+        database.prepare()
+        database.close()
+        self._emptied: list[str] = []
+        with psycopg.connect(self.url_of(self.template)) as connection:
+            tables = [
+                str(name)
+                for (name,) in connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+            ]
+            self._filled = [name for name in tables if _rows(connection, name)]
+            sequences = connection.execute("SELECT sequencename FROM pg_sequences").fetchall()
+            self._shape = self._look(connection)
+        emptied = [f'DELETE FROM "{name}"' for name in tables if name not in self._filled]  # noqa: S608 - our own names
+        emptied += [f'ALTER SEQUENCE "{name}" RESTART' for (name,) in sequences]
+        self._emptying = ("SET session_replication_role = replica; " + "; ".join(emptied)).encode()
+
+    def url_of(self, name: str) -> str:
+        return make_conninfo(self.url, dbname=name)
+
+    def new(self, *, empty: bool = False) -> str:
+        """The URL of a database without rows, with the schema or without it."""
+        if self._emptied and not empty:
+            return as_url(self.url_of(self._emptied.pop()))
+        name = f"et_{uuid.uuid4().hex}"
+        self._create(name, "template0" if empty else self.template)
+        return as_url(self.url_of(name))
+
+    def drop(self, url: str) -> None:
+        """Done with: its rows go, and it serves again, if its schema is still the template's; else it goes as well."""
+        name = str(conninfo_to_dict(url)["dbname"])
+        if self._is_emptied(name):
+            self._emptied.append(name)
+        else:
+            self._run("DROP DATABASE IF EXISTS {} WITH (FORCE)", name)
+
+    def _look(self, connection: psycopg.Connection[Any]) -> list[Any]:
+        """What there is in a database: tables, indexes, sequences, functions, and the rows the schema came with."""
+        found = connection.execute(
+            "SELECT relname, relkind, relnatts FROM pg_class WHERE relnamespace = 'public'::regnamespace UNION ALL "
+            "SELECT proname, 'f', pronargs FROM pg_proc WHERE pronamespace = 'public'::regnamespace ORDER BY 1, 2"
+        ).fetchall()
+        return [*found, *(_rows(connection, name) for name in self._filled)]
+
+    def _is_emptied(self, name: str) -> bool:
+        try:
+            self.admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
+            with psycopg.connect(self.url_of(name)) as connection:
+                if self._look(connection) != self._shape:
+                    return False
+                connection.execute(self._emptying)
+                return True
+        except psycopg.Error:
+            return False
+
+    def close(self) -> None:
+        self._run("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.template)
+        self.admin.close()
+
+    def _create(self, name: str, template: str) -> None:
+        self._run("CREATE DATABASE {} TEMPLATE {} ENCODING 'UTF8'", name, template)
+
+    def _run(self, statement: str, *names: str) -> None:
+        self.admin.execute(statement.format(*(f'"{name}"' for name in names)).encode())
+
+
+def _rows(connection: psycopg.Connection[Any], table: str) -> list[Any]:
+    return connection.execute(f'SELECT * FROM "{table}"'.encode()).fetchall()  # noqa: S608 - our own names
+
+
+def as_url(conninfo: str) -> str:
+    """Connection settings as the URL a user would give."""
+    known = {name: quote(str(value), safe="") for name, value in conninfo_to_dict(conninfo).items()}
+    login = ":".join(known.pop(name) for name in ("user", "password") if name in known)
+    database = known.pop("dbname", "")
+    return f"postgresql://{login}@/{database}?{'&'.join(f'{name}={value}' for name, value in known.items())}"
+
+
+@pytest.fixture(scope="session")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder all workers of a test run share."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="session")
+def postgres(run_folder: Path) -> Iterator[Postgres]:
+    """The server of this test run; tests that need one are skipped where there is none."""
+    given = os.environ.get(GIVEN_SERVER)
+    if given:
+        server = Postgres(given)
+        yield server
+        server.close()
+        return
+    try:
+        with server_in(run_folder / "postgres") as started:
+            server = Postgres(started.url())
+            yield server
+            server.close()
+    except NoServerError as error:
+        pytest.skip(f"{error} (set {GIVEN_SERVER} to the URL of one)")
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[Server]:
+    """A server of the test's own, to be stopped and killed."""
+    try:
+        with server_in(tmp_path / "server") as started:
+            yield started
+    except NoServerError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def new_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Makes the URL of a fresh database of either kind."""
+    made: list[str] = []
+
+    def make(kind: str, *, empty: bool = False) -> str:
+        if kind == "sqlite":
+            return f"sqlite:///{tmp_path / uuid.uuid4().hex}.db"
+        made.append(request.getfixturevalue("postgres").new(empty=empty))
+        return made[-1]
+
+    yield make
+    for url in made:
+        request.getfixturevalue("postgres").drop(url)
+
+
+@pytest.fixture(params=BACKENDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """Which database."""
+    return str(request.param)
+
+
+@pytest.fixture
+def url(kind: str, new_url: Callable[..., str]) -> str:
+    return new_url(kind)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(url: str, clock: Clock) -> Iterator[SqlStore]:
+    opened = open_at(url, clock)
+    yield opened
+    close_sound(opened)
+
+
+@pytest.fixture
+def elsewhere(kind: str, new_url: Callable[..., str], clock: Clock) -> Iterator[SqlStore]:
+    """A second store, on the other database."""
+    opened = open_at(new_url(next(name for name in BACKENDS if name != kind)), clock)
+    yield opened
+    close_sound(opened)
+
+
+def open_at(url: str, clock: Callable[[], float]) -> SqlStore:
+    """A store with a clock of our own."""
+    database = (
+        SqliteDatabase(Path(url.removeprefix("sqlite:///"))) if url.startswith("sqlite") else PostgresDatabase(url)
+    )
+    database.prepare()
+    return SqlStore(database, clock=clock)
+
+
+def close_sound(store: SqlStore) -> None:
+    async def look() -> tuple[str, ...]:
+        problems = (await store.check()).problems
+        await store.close()
+        return problems
+
+    assert asyncio.run(look()) == ()

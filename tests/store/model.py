@@ -1,0 +1,162 @@
+"""What threads should be, in plain lists: every operation is done to them and to the store, then both are compared."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+import pytest
+
+from everthread.errors import NothingToUndoError, UnknownIdError
+from everthread.store.base import NewCompaction, NewMessage, NewSession, Store
+from tests.store.talk import said, shown, summary, texts, user
+
+
+@dataclass
+class Stretch:
+    """A session: what it shows, how much of that it was given, and what its summary stands for."""
+
+    id: str
+    shows: list[str]
+    given: int = 0
+    covers: set[str] = field(default_factory=set)
+
+
+@dataclass
+class Thread:
+    id: str
+    before: list[str]
+    """The part of its history that only its parent showed."""
+    chain: list[Stretch]
+    every_id: list[str]
+    own: list[NewMessage] = field(default_factory=list)
+    """What was given to it, not to its parent."""
+    ended: bool = False
+
+    @property
+    def tip(self) -> Stretch:
+        return self.chain[-1]
+
+    @property
+    def history(self) -> list[str]:
+        first, *rest = self.chain
+        start = self.before or first.shows[: first.given]
+        added = itertools.chain(first.shows[first.given :], *(stretch.shows[stretch.given :] for stretch in rest))
+        return [*start, *(text for text in added if not text.startswith("summary"))]
+
+
+class Model:
+    """Threads in a store and what they should be. Numbers given to an operation choose among what there is."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.threads: list[Thread] = []
+        self.ids: dict[str, int] = {}
+        self._names = (f"m{number}" for number in itertools.count())
+
+    def pick(self, number: int) -> Thread:
+        return self.threads[number % len(self.threads)]
+
+    def _new(self, thread: Thread, count: int) -> list[NewMessage]:
+        made = [user(next(self._names)) for _ in range(count)]
+        thread.own += made
+        return made
+
+    async def start(self, number: int, _: int) -> None:
+        session = await self.store.create_session(NewSession(system=f"prompt {number % 3}"))
+        self.threads.append(Thread(session.id, [], [Stretch(session.id, [])], [session.id]))
+        await self.append(len(self.threads) - 1, number % 4)
+
+    async def append(self, number: int, amount: int) -> None:
+        """Through any id of the thread, some of it for the second time."""
+        thread = self.pick(number)
+        again = thread.own[amount % 5 :][:2]
+        new = self._new(thread, 1 + amount % 4)
+        stored = await self.store.append(thread.every_id[amount % len(thread.every_id)], [*again, *new])
+        thread.tip.shows += texts(stored[len(again) :])
+        thread.ended = False
+        await self._learn(thread)
+
+    async def compact(self, number: int, amount: int) -> None:
+        """With messages that arrive unseen, and others that are pending."""
+        thread = self.pick(number)
+        tip = thread.tip
+        seen = await self.store.messages(tip.id)
+        head, tail = min(1 + amount % 2, len(seen)), amount % 4
+        middle = seen[head : max(len(seen) - tail, head)]
+        kept = [*seen[:head], *seen[head + len(middle) :]]
+        unseen, pending = self._new(thread, amount % 2), self._new(thread, amount % 3)
+        await self.store.append(tip.id, unseen)
+        words = f"summary {amount}"
+        made = await self.store.continue_session(
+            tip.id,
+            [*(message.id for message in seen[:head]), summary(words), *(m.id for m in kept[head:])],
+            seen=len(seen),
+            pending=[*pending, *unseen],
+            compaction=NewCompaction(covered=[message.id for message in middle]),
+        )
+        assert made.won
+        arrived = [str(message.body["content"]) for message in (*unseen, *pending)]
+        tip.shows += arrived
+        shows = [*texts(seen[:head]), words, *texts(kept[head:]), *arrived]
+        thread.chain.append(Stretch(made.session.id, shows, len(shows), set(texts(middle))))
+        thread.every_id.append(made.session.id)
+        thread.ended = thread.ended and not arrived
+        await self._learn(thread)
+
+    async def undo(self, number: int, amount: int) -> None:
+        thread = self.pick(number)
+        asked = thread.every_id[amount % len(thread.every_id)]
+        if len(thread.chain) == 1:
+            with pytest.raises(NothingToUndoError):
+                await self.store.undo(asked)
+            return
+        await self.store.undo(asked)
+        last = thread.chain.pop()
+        thread.tip.shows += last.shows[last.given :]
+
+    async def branch(self, number: int, amount: int) -> None:
+        thread = self.pick(number)
+        history = thread.history
+        if not history:
+            return
+        at = history[amount % len(history)]
+        later = set(history[history.index(at) + 1 :])
+        shares = history[: history.index(at) + 1]
+        made = await self.store.branch(thread.every_id[amount % len(thread.every_id)], self.ids[at])
+        source = next(
+            (stretch for stretch in reversed(thread.chain) if at in stretch.shows and not stretch.covers & later), None
+        )
+        shows = source.shows[: source.shows.index(at) + 1] if source else shares
+        first = Stretch(made.id, list(shows)) if shows == shares else Stretch(made.id, list(shows), len(shows))
+        self.threads.append(Thread(made.id, [] if shows == shares else shares, [first], [made.id]))
+
+    async def end(self, number: int, _: int) -> None:
+        thread = self.pick(number)
+        ended = await self.store.end_session(thread.id, "user")
+        assert ended.id == thread.tip.id
+        thread.ended = True
+
+    async def delete(self, number: int, _: int) -> None:
+        thread = self.pick(number)
+        assert await self.store.delete_thread(thread.every_id[-1]) == len(thread.every_id)
+        self.threads.remove(thread)
+        with pytest.raises(UnknownIdError):
+            await self.store.session(thread.id)
+        if not self.threads:
+            await self.start(number, 0)
+
+    async def _learn(self, thread: Thread) -> None:
+        self.ids |= {str(message.body["content"]): message.id for message in await self.store.history(thread.id)}
+
+    async def compare(self, store: Store) -> None:
+        """Whether a store has these threads, from each of their ids."""
+        for thread in self.threads:
+            for key in thread.every_id:
+                assert await store.get_compression_tip(key) == thread.tip.id
+            assert await shown(store, thread.id) == thread.tip.shows
+            assert await said(store, thread.every_id[-1]) == thread.history
+            assert (await store.session(thread.tip.id)).live is not thread.ended
+
+
+OPERATIONS = ("start", "append", "append", "append", "compact", "compact", "undo", "branch", "end", "delete")

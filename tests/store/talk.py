@@ -1,0 +1,82 @@
+"""Short ways to say what the store's tests say often."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from everthread.store.base import (
+    Continuation,
+    Lease,
+    NewCompaction,
+    NewMessage,
+    NewSession,
+    Session,
+    Store,
+    StoredMessage,
+)
+
+
+def user(text: str, **more: Any) -> NewMessage:
+    return NewMessage({"role": "user", "content": text}, **more)
+
+
+def result(tool: str, text: str, call_id: str = "call", **more: Any) -> NewMessage:
+    body: Any = {"role": "tool", "tool_call_id": call_id, "name": tool, "content": text}
+    return NewMessage(body, **more)
+
+
+def says(*texts: str) -> list[NewMessage]:
+    return [user(text) for text in texts]
+
+
+def numbered(first: int, last: int, word: str = "m") -> list[NewMessage]:
+    """`m1` to `m9`, for 1 and 9."""
+    return says(*(f"{word}{number}" for number in range(first, last + 1)))
+
+
+def summary(text: str = "summary") -> NewMessage:
+    return user(text, kind="summary")
+
+
+def texts(messages: Iterable[StoredMessage]) -> list[str]:
+    return [str(message.body.get("content")) for message in messages]
+
+
+async def new_thread(store: Store, *messages: NewMessage, **more: Any) -> Session:
+    session = await store.create_session(NewSession(**more))
+    await store.append(session.id, messages)
+    return await store.session(session.id)
+
+
+async def shown(store: Store, session_id: str) -> list[str]:
+    """What the model sees now."""
+    return texts(await store.messages(await store.get_compression_tip(session_id)))
+
+
+async def said(store: Store, session_id: str) -> list[str]:
+    """What a person reads."""
+    return texts(await store.history(session_id))
+
+
+async def compact(
+    store: Store,
+    session_id: str,
+    *,
+    head: int = 1,
+    tail: int = 2,
+    pending: Sequence[NewMessage] = (),
+    words: str = "summary",
+    lease: Lease | None = None,
+    new: str | None = None,
+) -> Continuation:
+    """What an engine does: the first and the last messages stay, a summary stands for the others."""
+    messages = await store.messages(session_id)
+    tail = min(tail, len(messages) - head)
+    middle = messages[head : len(messages) - tail]
+    kept: list[int | NewMessage] = [message.id for message in messages[:head]]
+    kept += [summary(words), *(message.id for message in messages[len(messages) - tail :])]
+    record = NewCompaction(covered=[message.id for message in middle], tokens_before=100, tokens_after=40)
+    return await store.continue_session(
+        session_id, kept, seen=len(messages), pending=pending, compaction=record, lease=lease, new=new
+    )

@@ -1,0 +1,92 @@
+"""Appends that wait together are stored together: each as if it were alone."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from everthread.errors import EverthreadError, InputError, LeaseLostError, UnknownIdError
+from everthread.store.base import Lease, SearchQuery
+from everthread.store.sql_store import SqlStore
+from tests.store.talk import compact, new_thread, numbered, said, says, shown, texts, user
+from tests.store.test_writer import held
+
+
+async def together(store: SqlStore, *calls: Any) -> list[Any]:
+    """The results of calls that are queued while nothing is written, errors among them."""
+    async with held(store):
+        tasks = [asyncio.ensure_future(call) for call in calls]
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_many_appends_to_many_threads(store: SqlStore) -> None:
+    threads = [(await new_thread(store)).id for _ in range(4)]
+    calls = [(thread, f"{thread} {n}") for n in range(20) for thread in threads]
+    results = await together(store, *(store.append(thread, says(text)) for thread, text in calls))
+    for thread in threads:
+        expected = [text for each, text in calls if each == thread]
+        assert await said(store, thread) == expected
+        placed = [stored for (each, _), [stored] in zip(calls, results, strict=True) if each == thread]
+        assert [message.seq for message in placed] == list(range(20))
+        assert placed == await store.messages(thread)
+    assert len({stored.id for [stored] in results}) == len(calls)
+    assert len(await store.search(SearchQuery("19"))) == 4
+
+
+async def test_whoever_is_at_fault_is_told_and_nobody_else(store: SqlStore) -> None:
+    one, two = await new_thread(store), await new_thread(store)
+    lease = await store.acquire(one.id, "me", 60)
+    assert lease is not None
+    lost = Lease(two.id, "nobody", 7, 0.0)
+    results = await together(
+        store,
+        store.append(one.id, says("a"), lease=lease),
+        store.append("nowhere", says("b")),
+        store.append(two.id, says("c"), lease=lost),
+        store.append(two.id, [user("d", tokens=-1)]),
+        store.append(two.id, [user("e", event="\ud800")]),
+        store.append(two.id, says("f")),
+    )
+    wrong = [type(result) if isinstance(result, EverthreadError) else None for result in results]
+    assert wrong == [None, UnknownIdError, LeaseLostError, InputError, InputError, None]
+    assert (await said(store, one.id), await said(store, two.id)) == (["a"], ["f"])
+
+
+async def test_one_event_from_several_callers_is_one_message(store: SqlStore) -> None:
+    session = await new_thread(store, *numbered(1, 5))
+    other = await new_thread(store)
+    again = user("once", event="e")
+    results = await together(store, *(store.append(each, [again]) for each in [session.id, other.id] * 3))
+    assert len({result[0].id for result in results[::2]}) == len({result[0].id for result in results[1::2]}) == 1
+    made = await compact(store, session.id)
+    late = (await together(store, store.append(session.id, [user("new"), again]), store.append(other.id, [again])))[0]
+    assert late[1].id == results[0][0].id
+    assert [message.session for message in late] == [made.session.id] * 2
+    assert await said(store, session.id) == [*(f"m{n}" for n in range(1, 6)), "once", "new"]
+
+
+async def test_appends_around_a_compaction_keep_their_order(store: SqlStore) -> None:
+    session = await new_thread(store, *numbered(1, 6))
+    before = await store.messages(session.id)
+    kept = [message.id for message in before[-2:]]
+    await together(
+        store,
+        store.append(session.id, says("early")),
+        store.append(session.id, says("also early")),
+        store.continue_session(session.id, kept, seen=6),
+        store.append(session.id, says("late")),
+        store.append(session.id, says("later")),
+    )
+    assert await shown(store, session.id) == ["m5", "m6", "early", "also early", "late", "later"]
+    assert (await said(store, session.id))[6:] == ["early", "also early", "late", "later"]
+
+
+@pytest.mark.parametrize("count", [0, 1, 1_200])
+async def test_any_number_of_messages_in_one_append(store: SqlStore, count: int) -> None:
+    session = await new_thread(store, *says("first"))
+    stored = await store.append(session.id, numbered(1, count))
+    again = await store.append(session.id, [*(user(str(n), event=m.event) for n, m in enumerate(stored)), user("x")])
+    assert [message.id for message in again[:-1]] == [message.id for message in stored]
+    assert texts(await store.messages(session.id)) == ["first", *(f"m{n}" for n in range(1, count + 1)), "x"]

@@ -1,0 +1,133 @@
+"""A branch begins with a part of another thread, and then lives on its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from everthread.errors import InputError, NothingToUndoError, UnknownIdError
+from everthread.store.base import NewCompaction, NewSession
+from everthread.store.sql_store import SqlStore
+from tests.store.talk import compact, new_thread, numbered, said, says, shown, summary
+
+
+async def ids_of(store: SqlStore, session_id: str) -> dict[str, int]:
+    return {str(message.body["content"]): message.id for message in await store.history(session_id)}
+
+
+async def test_a_branch_shares_everything_through_a_message(store: SqlStore) -> None:
+    session = await new_thread(store, *numbered(1, 5), title="T", system="S", model="m", tenant="a", user="ann")
+    ids = await ids_of(store, session.id)
+    branch = await store.branch(session.id, ids["m3"])
+    assert (branch.kind, branch.parent, branch.thread, branch.tenant) == ("branch", session.id, branch.id, "a")
+    assert (branch.title, branch.system, branch.model, branch.user) == ("T", "S", "m", "ann")
+    assert branch.branched_at == ids["m3"]
+    await store.append(branch.id, says("b1"))
+    await store.append(session.id, says("m6"))
+    assert await shown(store, branch.id) == ["m1", "m2", "m3", "b1"]
+    assert await said(store, branch.id) == ["m1", "m2", "m3", "b1"]
+    assert await said(store, session.id) == ["m1", "m2", "m3", "m4", "m5", "m6"]
+    rows = await store._read(lambda tx: tx.one("SELECT COUNT(*) FROM messages"))
+    assert rows == (7,), "what is shared is stored once"
+
+
+async def test_a_branch_with_a_name_is_made_once(store: SqlStore) -> None:
+    session = await new_thread(store, *numbered(1, 5))
+    ids = await ids_of(store, session.id)
+    new = NewSession(id="mine", title="Mine", tenant="ignored")
+    first = await store.branch(session.id, ids["m2"], new=new)
+    await store.append("mine", says("b1"))
+    again = await store.branch(session.id, ids["m2"], new=new)
+    assert (first.title, first.tenant, again.id, again.messages) == ("Mine", "default", "mine", 3)
+    with pytest.raises(InputError, match="taken"):
+        await store.branch(session.id, ids["m3"], new=new)
+    with pytest.raises(InputError, match="taken"):
+        await store.branch(session.id, ids["m2"], new=NewSession(id=session.id))
+
+
+async def test_a_branch_off_a_continuation_takes_its_context_and_the_whole_history(store: SqlStore) -> None:
+    session = await new_thread(store, *numbered(1, 8))
+    made = await compact(store, session.id)
+    await store.append(session.id, numbered(9, 10))
+    ids = await ids_of(store, session.id)
+    for name, context in (
+        ("m9", ["m1", "summary", "m7", "m8", "m9"]),
+        ("m7", ["m1", "summary", "m7"]),
+        ("m4", ["m1", "m2", "m3", "m4"]),
+    ):
+        branch = await store.branch(session.id, ids[name])
+        await store.append(branch.id, says("b"))
+        assert await shown(store, branch.id) == [*context, "b"]
+        assert await said(store, branch.id) == [*(f"m{n}" for n in range(1, int(name[1:]) + 1)), "b"]
+    assert (await store.branch(session.id, ids["m9"])).parent == made.session.id
+    assert (await store.branch(session.id, ids["m4"])).parent == session.id
+
+
+async def test_a_summary_never_tells_a_branch_of_what_came_later(store: SqlStore) -> None:
+    """A message that was kept although the summary covers what follows it: the context of its own time serves."""
+    session = await new_thread(store, *numbered(1, 8))
+    ids = await ids_of(store, session.id)
+    made = await store.continue_session(
+        session.id,
+        [ids["m1"], summary(), ids["m3"], ids["m8"]],
+        seen=8,
+        compaction=NewCompaction(covered=[ids[f"m{n}"] for n in (2, 4, 5, 6, 7)]),
+    )
+    assert await shown(store, made.session.id) == ["m1", "summary", "m3", "m8"]
+    assert await shown(store, (await store.branch(session.id, ids["m3"])).id) == ["m1", "m2", "m3"]
+    assert await shown(store, (await store.branch(session.id, ids["m8"])).id) == ["m1", "summary", "m3", "m8"]
+
+
+async def test_a_branch_continues_and_is_undone_on_its_own(store: SqlStore) -> None:
+    session = await new_thread(store, *numbered(1, 6))
+    ids = await ids_of(store, session.id)
+    branch = await store.branch(session.id, ids["m4"])
+    await store.append(branch.id, numbered(1, 3, "b"))
+    made = await compact(store, branch.id)
+    await store.append(branch.id, says("b4"))
+    assert await shown(store, branch.id) == ["m1", "summary", "b2", "b3", "b4"]
+    assert await said(store, made.session.id) == ["m1", "m2", "m3", "m4", "b1", "b2", "b3", "b4"]
+    assert await store.get_compression_tip(session.id) == session.id
+    await store.undo(branch.id)
+    assert await shown(store, branch.id) == ["m1", "m2", "m3", "m4", "b1", "b2", "b3", "b4"]
+    with pytest.raises(NothingToUndoError):
+        await store.undo(branch.id)
+
+
+async def test_a_branch_of_a_branch_of_a_continuation(store: SqlStore) -> None:
+    session = await new_thread(store, *numbered(1, 8))
+    await compact(store, session.id)
+    await store.append(session.id, says("m9"))
+    ids = await ids_of(store, session.id)
+    one = await store.branch(session.id, ids["m9"])
+    await store.append(one.id, numbered(1, 4, "b"))
+    await compact(store, one.id)
+    ids = await ids_of(store, one.id)
+    two = await store.branch(one.id, ids["b4"])
+    await store.append(two.id, says("c1"))
+    everything = [*(f"m{n}" for n in range(1, 10)), "b1", "b2", "b3", "b4", "c1"]
+    assert await said(store, two.id) == everything
+    assert await shown(store, two.id) == ["m1", "summary", "b3", "b4", "c1"]
+    old = await store.branch(two.id, ids["m5"])
+    assert await said(store, old.id) == await shown(store, old.id) == ["m1", "m2", "m3", "m4", "m5"]
+    shared = await store.branch(two.id, ids["b1"])
+    assert await said(store, shared.id) == everything[:10]
+
+
+async def test_a_branch_is_not_touched_by_an_undo_in_its_parent(store: SqlStore) -> None:
+    session = await new_thread(store, *numbered(1, 6))
+    await compact(store, session.id)
+    await store.append(session.id, says("m7", "m8"))
+    branch = await store.branch(session.id, (await ids_of(store, session.id))["m7"])
+    await store.undo(session.id)
+    assert await said(store, branch.id) == [f"m{n}" for n in range(1, 8)]
+    assert await shown(store, branch.id) == ["m1", "summary", "m5", "m6", "m7"]
+
+
+async def test_one_branches_only_at_what_was_said_there(store: SqlStore) -> None:
+    session = await new_thread(store, *numbered(1, 6))
+    other = await new_thread(store, *says("elsewhere"))
+    made = await compact(store, session.id)
+    summary = next(m for m in await store.messages(made.session.id) if m.kind == "summary")
+    for wrong in ((await ids_of(store, other.id))["elsewhere"], summary.id, 0, -1, 10**9):
+        with pytest.raises(UnknownIdError):
+            await store.branch(session.id, wrong)

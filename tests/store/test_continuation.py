@@ -1,0 +1,221 @@
+"""A compaction continues a thread, in one step, once; it can be undone."""
+
+from __future__ import annotations
+
+import asyncio
+from decimal import Decimal
+
+import pytest
+
+from everthread.errors import InputError, NothingToUndoError, UnknownIdError
+from everthread.store.base import NewCompaction, NewMessage, SearchQuery
+from everthread.store.database import Tx
+from everthread.store.sql_store import SqlStore
+from tests.store.conftest import Clock, open_at
+from tests.store.talk import compact, new_thread, numbered, said, says, shown, summary, texts, user
+
+
+async def test_a_continuation(store: SqlStore, clock: Clock) -> None:
+    old = await new_thread(store, *numbered(1, 8), title="T", platform="cli", user="ann", model="m", system="S")
+    clock.now += 5
+    made = await compact(store, old.id, pending=says("pending"))
+    new = made.session
+    assert made.won
+    assert (new.kind, new.parent, new.thread, new.live, new.started) == (
+        "continuation",
+        old.id,
+        old.id,
+        True,
+        clock.now,
+    )
+    assert (new.title, new.platform, new.user, new.model, new.system) == ("T", "cli", "ann", "m", "S")
+    assert texts(await store.messages(new.id)) == ["m1", "summary", "m7", "m8", "pending"]
+    ended = await store.session(old.id)
+    assert (ended.ended, ended.end_reason) == (clock.now, "compression")
+    assert texts(await store.messages(old.id)) == [*(f"m{n}" for n in range(1, 9)), "pending"]
+    assert await said(store, old.id) == [*(f"m{n}" for n in range(1, 9)), "pending"]
+
+
+async def test_the_tip_is_found_from_every_id(store: SqlStore) -> None:
+    session = await new_thread(store, *numbered(1, 4))
+    ids = [session.id]
+    for _ in range(5):
+        ids.append((await compact(store, ids[-1])).session.id)
+        assert {await store.get_compression_tip(key) for key in ids} == {ids[-1]}
+    [message, *_] = await store.messages(session.id)
+    branch = await store.branch(session.id, message.id)
+    agent = await new_thread(store, kind="subagent", parent=ids[-1])
+    assert {await store.get_compression_tip(key) for key in ids} == {ids[-1]}, "branches and subagents are other kinds"
+    assert await store.get_compression_tip(branch.id) == branch.id
+    assert await store.get_compression_tip(agent.id) == agent.id
+    assert [s.id for s in await store.thread_sessions(ids[3]) if s.live] == [ids[-1]]
+
+
+async def test_the_system_prompt_may_be_rebuilt(store: SqlStore) -> None:
+    session = await new_thread(store, *numbered(1, 4), system="old")
+    kept = [message.id for message in await store.messages(session.id)]
+    made = await store.continue_session(session.id, kept, seen=4, system=[{"type": "text", "text": "new"}])
+    assert made.session.system == [{"type": "text", "text": "new"}]
+    assert (await store.session(session.id)).system == "old"
+
+
+async def test_what_arrived_meanwhile_lands_in_the_continuation_once(store: SqlStore) -> None:
+    session = await new_thread(store, *numbered(1, 6))
+    seen = await store.messages(session.id)
+    late = says("late 1", "late 2")
+    await store.append(session.id, late)
+    made = await store.continue_session(
+        session.id, [seen[0].id, summary(), seen[5].id], seen=6, pending=[late[1], user("pending")]
+    )
+    assert texts(await store.messages(made.session.id)) == ["m1", "summary", "m6", "late 1", "late 2", "pending"]
+    await store.append(session.id, [*late, user("after")])
+    expected = [*(f"m{n}" for n in range(1, 7)), "late 1", "late 2", "pending", "after"]
+    assert await said(store, session.id) == expected
+    assert await said(store, made.session.id) == expected
+
+
+async def test_the_second_of_two_gets_the_firsts_tip(store: SqlStore) -> None:
+    session = await new_thread(store, *numbered(1, 6))
+    first = await compact(store, session.id)
+    third = await compact(store, first.session.id)
+    second = await compact(store, session.id, pending=says("not mine to store"))
+    assert (second.won, second.session) == (False, third.session)
+    assert await said(store, session.id) == [f"m{n}" for n in range(1, 7)]
+    assert len(await store.compactions(session.id)) == 2
+
+
+async def test_a_continuation_asked_for_again_is_the_same(store: SqlStore) -> None:
+    session = await new_thread(store, *numbered(1, 6))
+    first, again = [await compact(store, session.id, new="mine") for _ in range(2)]
+    assert first == again
+    assert (again.won, again.session.id) == (True, "mine")
+    assert len(await store.compactions(session.id)) == 1
+
+
+async def test_of_many_that_compact_at_once_one_wins(store: SqlStore, url: str, clock: Clock) -> None:
+    session = await new_thread(store, *numbered(1, 6))
+    others = [open_at(url, clock) for _ in range(3)]
+    made = await asyncio.gather(*(compact(one, session.id) for one in [store, *others] * 3))
+    assert sum(continuation.won for continuation in made) == 1
+    assert len({continuation.session.id for continuation in made}) == 1
+    assert len(await store.thread_sessions(session.id)) == 2
+    for other in others:
+        await other.close()
+
+
+async def test_a_continuation_that_fails_changes_nothing(store: SqlStore) -> None:
+    session = await new_thread(store, *numbered(1, 4))
+    stranger = await new_thread(store, *says("stranger"))
+    before = await store.export(session.id)
+    [foreign] = await store.messages(stranger.id)
+    [first, *_] = await store.messages(session.id)
+    attempts: tuple[tuple[list[int | NewMessage], int, type[Exception]], ...] = (
+        ([foreign.id], 4, UnknownIdError),
+        ([first.id, 10**9], 4, UnknownIdError),
+        ([first.id, user("said, but never appended")], 4, InputError),
+        ([first.id], 5, InputError),
+        ([first.id], -1, InputError),
+    )
+    for compacted, seen, error in attempts:
+        with pytest.raises(error):
+            await store.continue_session(session.id, compacted, seen=seen, pending=says("pending"))
+    with pytest.raises(InputError, match="taken"):
+        await store.continue_session(session.id, [first.id], seen=4, new=stranger.id)
+    assert await store.export(session.id) == before
+
+
+async def test_the_record_of_a_compaction(store: SqlStore, clock: Clock) -> None:
+    session = await new_thread(store, *numbered(1, 4))
+    ids = [message.id for message in await store.messages(session.id)]
+    record = NewCompaction(
+        covered=ids[1:3], tokens_before=1000, tokens_after=300, summary="S\0", author="extractive",
+        figures={"facts": {"kept": 7}}, warnings=["slow"], reason="threshold", focus="tests", duration=1.5,
+        cost=Decimal("0.000000000125"),
+    )  # fmt: skip
+    made = await store.continue_session(session.id, [ids[0], summary(), ids[3]], seen=4, compaction=record)
+    [stored] = await store.compactions(made.session.id)
+    assert (stored.thread, stored.parent, stored.session) == (session.id, session.id, made.session.id)
+    assert (stored.created, stored.reverted) == (clock.now, None)
+    assert stored.record == record
+    clock.now += 3
+    await store.undo(session.id)
+    [undone] = await store.compactions(session.id)
+    assert undone.reverted == clock.now
+
+
+async def test_a_thread_that_has_ended_stays_so_through_a_compaction(store: SqlStore) -> None:
+    session = await new_thread(store, *numbered(1, 6))
+    await store.end_session(session.id, "user")
+    made = await compact(store, session.id)
+    assert made.session.end_reason == "user"
+    undone = await store.undo(session.id)
+    assert undone.end_reason == "user"
+    made = await compact(store, session.id, pending=says("more"))
+    assert made.session.live
+
+
+async def test_undo_brings_the_parent_back_with_what_was_added_since(store: SqlStore, clock: Clock) -> None:
+    session = await new_thread(store, *numbered(1, 6))
+    made = await compact(store, session.id)
+    await store.append(session.id, says("after 1", "after 2"))
+    clock.now += 1
+    undone = await store.undo(made.session.id)
+    assert (undone.id, undone.live, undone.end_reason) == (session.id, True, None)
+    reverted = await store.session(made.session.id)
+    assert (reverted.kind, reverted.ended, reverted.end_reason) == ("reverted", clock.now, "reverted")
+    assert await store.get_compression_tip(made.session.id) == session.id
+    everything = [*(f"m{n}" for n in range(1, 7)), "after 1", "after 2"]
+    assert await shown(store, session.id) == everything
+    assert await said(store, made.session.id) == everything
+    again = await compact(store, session.id)
+    assert again.won
+    assert again.session.id != made.session.id
+    assert await store.get_compression_tip(made.session.id) == again.session.id
+
+
+async def test_undo_goes_back_step_by_step(store: SqlStore) -> None:
+    session = await new_thread(store, *numbered(1, 6))
+    first = await compact(store, session.id)
+    await store.append(session.id, says("a"))
+    second = await compact(store, first.session.id)
+    await store.append(session.id, says("b"))
+    assert (await store.undo(session.id)).id == first.session.id
+    assert await shown(store, session.id) == ["m1", "summary", "m5", "m6", "a", "b"]
+    assert (await store.undo(second.session.id)).id == session.id
+    assert await shown(store, session.id) == [*(f"m{n}" for n in range(1, 7)), "a", "b"]
+    with pytest.raises(NothingToUndoError):
+        await store.undo(session.id)
+
+
+async def test_two_undos_at_once_take_back_two_compactions_at_most(store: SqlStore, url: str, clock: Clock) -> None:
+    other = open_at(url, clock)
+    session = await new_thread(store, *numbered(1, 6))
+    first = await compact(store, session.id)
+    await compact(store, first.session.id)
+    await asyncio.gather(*(one.undo(session.id) for one in (store, other)))
+    assert await store.get_compression_tip(session.id) == session.id
+    assert await said(store, session.id) == [f"m{n}" for n in range(1, 7)]
+    await other.close()
+
+
+def pages(tx: Tx) -> int:
+    """Bytes of everything stored, indexes too."""
+    if tx.dialect.name == "sqlite":
+        row = tx.one("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
+    else:
+        row = tx.one("SELECT SUM(pg_total_relation_size(relid)) FROM pg_stat_user_tables")
+    assert row is not None
+    return int(row[0])
+
+
+async def test_a_continuation_adds_little(store: SqlStore) -> None:
+    """Messages are stored once: carrying a tail of 100 of 1,000 along costs less than a tenth of the thread's size."""
+    empty = await store._read(pages)
+    session = await new_thread(store, *(user(f"{number} " + "words " * 60) for number in range(1000)))
+    await store.search(SearchQuery("words"))  # indexed from here on
+    before = await store._read(pages)
+    made = await compact(store, session.id, head=2, tail=100, words="summary " * 500)
+    added = await store._read(pages) - before
+    assert len(await store.messages(made.session.id)) == 103
+    assert added < 0.1 * (before - empty)
+    assert await store._read(lambda tx: tx.one("SELECT COUNT(*) FROM messages")) == (1001,)

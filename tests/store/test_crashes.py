@@ -1,0 +1,153 @@
+"""Processes and servers die at any moment: what was confirmed is there, once; threads are in an old or a new state."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import psycopg
+
+from everthread.factory import open_store
+from everthread.store.base import NewSession, Store
+from tests.store.children import Nursery
+from tests.store.postgres_server import Server
+from tests.store.talk import texts
+
+KILLS = 30
+SERVER_CRASHES = 8
+
+
+def kill_talkers(url: str, folder: Path, kills: int) -> None:
+    """Two processes talk in the same threads; the older one is killed, over and over.
+
+    One in four is killed at any moment from its birth on, the others after they have begun to talk.
+    """
+    chance = random.Random(kills)  # noqa: S311 - chance, not secrecy
+    with Nursery() as nursery:
+        for number in range(0, kills, 10):
+            threads = asyncio.run(new_threads(url, 2))
+            logs: list[Path] = []
+            talking: list[int] = []
+            for seed in range(number, min(number + 10, kills)):
+                logs.append(folder / f"{seed}.log")
+                talking.append(nursery.start("talk", url=url, log=str(logs[-1]), seed=seed, threads=threads))
+                if seed % 4:
+                    wait_until_more_is_said(logs[-1:])
+                time.sleep(chance.uniform(0, 0.06))
+                if len(talking) == 2:
+                    nursery.kill(talking.pop(0))
+            nursery.kill(talking.pop())
+            asyncio.run(verify(url, threads, logs))
+
+
+async def new_threads(url: str, count: int) -> list[str]:
+    store = open_store(url)
+    made = [(await store.create_session(NewSession())).id for _ in range(count)]
+    await store.close()
+    return made
+
+
+async def verify(url: str, threads: Sequence[str], logs: Sequence[Path]) -> int:
+    """Nothing confirmed is missing, nothing is there twice or was never asked for, and each speaker's order is kept.
+
+    How many messages were confirmed.
+    """
+    asked, confirmed = read_logs(logs)
+    store = open_store(url)
+    assert (await store.check()).problems == ()
+    for thread in threads:
+        history = texts(await store.history(thread))
+        assert [text for text, count in Counter(history).items() if count > 1] == []
+        assert confirmed.get(thread, set()) - set(history) == set()
+        assert set(history) - asked.get(thread, set()) == set()
+        for speaker in {text.rpartition(".")[0] for text in history}:
+            spoken = [int(text.rpartition(".")[2]) for text in history if text.rpartition(".")[0] == speaker]
+            assert spoken == sorted(spoken)
+        await verify_context(store, thread)
+    await store.close()
+    return sum(len(each) for each in confirmed.values())
+
+
+async def verify_context(store: Store, thread: str) -> None:
+    """Each continuation holds all of its parent that its summary does not stand for."""
+    records = {record.session: record for record in await store.compactions(thread) if record.reverted is None}
+    for session in await store.thread_sessions(thread):
+        if session.kind == "continuation" and session.parent is not None:
+            parent = {message.id for message in await store.messages(session.parent)}
+            here = [message.id for message in await store.messages(session.id)]
+            assert parent - set(records.pop(session.id).record.covered) <= set(here)
+            assert len(here) == len(set(here))
+    assert records == {}
+
+
+def read_logs(logs: Sequence[Path]) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """What was asked for and what was confirmed, by thread."""
+    found: dict[str, dict[str, set[str]]] = {"ask": {}, "ack": {}}
+    for log in logs:
+        for line in log.read_text().splitlines() if log.exists() else ():
+            word, *rest = line.split()
+            if word in found:
+                found[word].setdefault(rest[0], set()).update(rest[1:])
+    return found["ask"], found["ack"]
+
+
+def test_processes_are_killed_at_random_moments(url: str, tmp_path: Path) -> None:
+    kill_talkers(url, tmp_path, KILLS)
+
+
+def crash_server(server: Server, folder: Path, crashes: int) -> None:
+    """Two processes go on talking while the server dies and comes back, again and again."""
+    with psycopg.connect(server.url(), autocommit=True) as admin:
+        admin.execute("CREATE DATABASE crashes")
+    url = server.url("crashes")
+    chance = random.Random(crashes)  # noqa: S311 - chance, not secrecy
+    threads = asyncio.run(new_threads(url, 3))
+    logs = [folder / f"{seed}.log" for seed in range(2)]
+    with Nursery() as nursery:
+        for seed, log in enumerate(logs):
+            nursery.start("talk", url=url, log=str(log), seed=seed, threads=threads)
+        for _ in range(crashes):
+            wait_until_more_is_said(logs)
+            time.sleep(chance.uniform(0, 0.1))
+            server.crash()
+            server.start()
+        wait_until_more_is_said(logs)
+    assert asyncio.run(verify(url, threads, logs)) > crashes
+
+
+def wait_until_more_is_said(logs: Sequence[Path]) -> None:
+    def size() -> list[int]:
+        return [log.read_text().count("ack") if log.exists() else 0 for log in logs]
+
+    before = size()
+    deadline = time.monotonic() + 60
+    while any(now <= then for now, then in zip(size(), before, strict=True)):
+        assert time.monotonic() < deadline, "nothing more is confirmed"
+        time.sleep(0.005)
+
+
+def test_the_server_crashes(own_server: Server, tmp_path: Path) -> None:
+    crash_server(own_server, tmp_path, SERVER_CRASHES)
+
+
+def test_eight_processes_share_threads(url: str, tmp_path: Path) -> None:
+    share_threads(url, tmp_path, processes=8, amount=30)
+
+
+def share_threads(url: str, folder: Path, *, processes: int, amount: int) -> None:
+    """Many processes append to the same threads, compacting and undoing among them."""
+    threads = asyncio.run(new_threads(url, 3))
+    logs = [folder / f"{seed}.log" for seed in range(processes)]
+    with Nursery() as nursery:
+        children = [
+            nursery.start("talk", url=url, log=str(log), seed=seed, threads=threads, amount=amount, undo=0.05)
+            for seed, log in enumerate(logs)
+        ]
+        assert [nursery.wait(child) for child in children] == [0] * processes
+    asked, confirmed = read_logs(logs)
+    assert asked == confirmed
+    assert asyncio.run(verify(url, threads, logs)) >= processes * 2 * amount

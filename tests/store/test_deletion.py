@@ -1,0 +1,175 @@
+"""A deleted thread is gone, with all that was only its own."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from everthread.core.outputs import output_id
+from everthread.core.usage import CanonicalUsage
+from everthread.errors import UnknownIdError
+from everthread.store.base import NewSession, NewUsage, SearchQuery
+from everthread.store.sql_store import SqlStore
+from tests.store.conftest import Clock, open_at
+from tests.store.talk import compact, new_thread, numbered, said, says, shown, user
+
+TABLES = (
+    "sessions", "messages", "places", "compactions", "texts", "outputs", "citations", "nodes", "leases", "state",
+    "pieces", "unindexed", "search",
+)  # fmt: skip
+
+
+async def rows(store: SqlStore) -> dict[str, int]:
+    """How much there is of everything a thread can own."""
+    counts = ", ".join(f"(SELECT COUNT(*) FROM {table})" for table in TABLES)  # noqa: S608 - our own names
+    [row] = await store._read(lambda tx: tx.all(f"SELECT {counts}"))
+    return dict(zip(TABLES, row, strict=True))
+
+
+async def full_thread(store: SqlStore, word: str) -> str:
+    """A thread that has something of everything, said with a word of its own."""
+    session = await new_thread(store, *numbered(1, 6, word), system=f"prompt {word}")
+    await compact(store, session.id, words=f"summary of {word}")
+    await store.undo(session.id)
+    await compact(store, session.id)
+    await store.append(session.id, says(f"{word} after"))
+    await store.put_output(session.id, f"output of {word}", call_id="c", tool="t")
+    await store.record_usage(NewUsage(session.id, "model", CanonicalUsage(input_tokens=5)))
+    await store.put_state(session.id, "engine", {"word": word})
+    agent = await new_thread(store, *says(f"{word} agent"), kind="subagent", parent=session.id)
+    inner = await new_thread(store, *says(f"{word} inner"), kind="subagent", parent=agent.id)
+    await store.put_output(inner.id, f"inner output of {word}")
+    assert await store.acquire(session.id, "me", 10)
+    return session.id
+
+
+async def found(store: SqlStore, text: str) -> set[str]:
+    return {hit.thread for hit in await store.search(SearchQuery(text, limit=100))}
+
+
+async def test_everything_goes_but_the_account(store: SqlStore) -> None:
+    before = await rows(store)
+    keep = await full_thread(store, "banana")
+    with_keep = await rows(store)
+    gone = await full_thread(store, "apple")
+    assert await found(store, "apple*")
+    assert await store.delete_thread(gone) == 5, "three sessions, a subagent, and the subagent's own"
+    assert await found(store, "apple*") == set()
+    assert await found(store, "banana*")
+    assert {**await rows(store), "search": 0, "pieces": 0, "unindexed": 0} == {
+        **with_keep, "search": 0, "pieces": 0, "unindexed": 0,
+    }  # fmt: skip
+    for call in (store.session(gone), store.history(gone), store.delete_thread(gone), store.outputs(gone)):
+        with pytest.raises(UnknownIdError):
+            await call
+    with pytest.raises(UnknownIdError):
+        await store.output(output_id("output of apple"))
+    account = await store.insights(since=0, until=1e12)
+    assert account.total.calls == 2, "what it cost stays in the accounts"
+    await store.delete_thread(keep)
+    assert await rows(store) == before
+
+
+async def test_any_id_of_a_thread_deletes_it(store: SqlStore) -> None:
+    session = await new_thread(store, *numbered(1, 6))
+    made = await compact(store, session.id)
+    assert await store.delete_thread(made.session.id) == 2
+    with pytest.raises(UnknownIdError):
+        await store.session(session.id)
+
+
+async def test_a_branch_keeps_what_it_shares_history_search_and_all(store: SqlStore) -> None:
+    session = await new_thread(store, *(user(f"word{n} shared") for n in range(1, 9)), system="S")
+    await compact(store, session.id)
+    await store.append(session.id, says("word9 shared", "word10 later"))
+    messages = await store.history(session.id)
+    one = await store.branch(session.id, messages[8].id)
+    two = await store.branch(one.id, messages[3].id)
+    sibling = await store.branch(session.id, messages[1].id)
+    histories = {key: await said(store, key) for key in (one.id, two.id, sibling.id)}
+    contexts = {key: await shown(store, key) for key in (one.id, two.id, sibling.id)}
+    await store.delete_thread(session.id)
+    for key in (one.id, two.id, sibling.id):
+        assert await said(store, key) == histories[key]
+        assert await shown(store, key) == contexts[key]
+        assert {h.message for h in await store.search(SearchQuery("shared", thread=key, limit=50))} == {
+            message.id for message in await store.history(key)
+        }
+    assert (await store.session(one.id)).system == "S"
+    assert await found(store, "later") == set()
+    assert await found(store, "shared") <= {one.id, two.id, sibling.id}
+    await store.append(two.id, says("goes on"))
+    await store.delete_thread(one.id)
+    assert await said(store, two.id) == [*histories[two.id], "goes on"]
+    assert await found(store, "word3") == {two.id}
+    assert await found(store, "word8") == set()
+    await store.delete_thread(sibling.id)
+    await store.delete_thread(two.id)
+    assert {await store._read(lambda tx: tx.one("SELECT COUNT(*) FROM messages"))} == {(0,)}
+
+
+async def test_a_branch_that_used_the_same_event_loses_nothing(store: SqlStore) -> None:
+    session = await new_thread(store, user("first", event="e"), *says("second"))
+    branch = await store.branch(session.id, (await store.messages(session.id))[1].id)
+    await store.append(branch.id, [user("mine", event="e")])
+    await store.delete_thread(session.id)
+    assert await said(store, branch.id) == ["first", "second", "mine"]
+    await store.append(branch.id, [user("mine", event="e")])
+    assert await said(store, branch.id) == ["first", "second", "mine"]
+
+
+async def test_an_output_goes_with_the_last_that_cites_it(store: SqlStore) -> None:
+    one, two = await new_thread(store), await new_thread(store)
+    key = (await store.put_output(one.id, "the same unusual output")).id
+    await store.put_output(two.id, "the same unusual output")
+    await store.search(SearchQuery("unusual"))
+    await store.delete_thread(one.id)
+    assert await store.output(key) == "the same unusual output"
+    assert await found(store, "unusual") == {two.id}
+    await store.delete_thread(two.id)
+    with pytest.raises(UnknownIdError):
+        await store.output(key)
+    assert await found(store, "unusual") == set()
+
+
+async def test_a_branch_cites_the_outputs_its_shared_messages_cite(store: SqlStore) -> None:
+    session = await new_thread(store)
+    early, late = "early log " * 9, "late log " * 9
+    for text in (early, late):
+        stored = await store.put_output(session.id, text, call_id="c", tool="run")
+        await store.append(session.id, [user(f"see {stored.id} for it")])
+    branch = await store.branch(session.id, (await store.messages(session.id))[0].id)
+    assert [stored.id for stored in await store.outputs(branch.id)] == [output_id(early)]
+    await store.delete_thread(session.id)
+    assert await store.output(output_id(early)) == early
+    with pytest.raises(UnknownIdError):
+        await store.output(output_id(late))
+    assert await found(store, "early") == {branch.id}
+
+
+async def test_a_thread_is_deleted_while_others_write_to_it(store: SqlStore, url: str, clock: Clock) -> None:
+    """Whoever comes late is told; nothing is left half."""
+    others = [open_at(url, clock) for _ in range(2)]
+    for _ in range(12):
+        session = await new_thread(store, *numbered(1, 6), system="the only prompt")
+        messages = await store.messages(session.id)
+        fresh = NewSession(system="the only prompt")
+        results = await asyncio.gather(
+            store.delete_thread(session.id),
+            *(other.append(session.id, says("more")) for other in others),
+            others[0].branch(session.id, messages[3].id),
+            others[1].put_output(session.id, "an output"),
+            others[0].create_session(fresh),
+            compact(others[1], session.id),
+            others[1].create_session(NewSession(kind="subagent", parent=session.id)),
+            return_exceptions=True,
+        )
+        assert all(isinstance(each, UnknownIdError) for each in results if isinstance(each, BaseException)), results
+        assert (await store.session(fresh.id)).system == "the only prompt"
+        assert (await store.check()).problems == ()
+        for left in await store.list_sessions():
+            if left.thread == left.id:
+                await store.delete_thread(left.id)
+    for other in others:
+        await other.close()

@@ -1,0 +1,281 @@
+"""The SQLite file: private, never made worse than it is, and clear about what is wrong with it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everthread.config import Config
+from everthread.errors import NoStoreError, StoreDamagedError, StoreError, StoreReadOnlyError
+from everthread.factory import open_store, store_url
+from everthread.store.base import SearchQuery
+from tests.store.children import Nursery
+from tests.store.conftest import Clock, close_sound, open_at
+from tests.store.talk import new_thread, numbered, said, says, user
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+async def test_files_are_private_to_the_user(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        path = tmp_path / "new" / "home" / "store.db"
+        store = open_store(path)
+        await new_thread(store, *says("private"))
+        await store.backup(str(tmp_path / "copy.db"))
+        files = {file.name: mode(file) for file in path.parent.iterdir()}
+        assert files == {"store.db": 0o600, "store.db-wal": 0o600, "store.db-shm": 0o600}
+        assert mode(path.parent) == 0o700
+        assert mode(tmp_path / "copy.db") == 0o600
+        await store.close()
+    finally:
+        os.umask(before)
+
+
+async def test_a_backup_is_a_whole_store(tmp_path: Path) -> None:
+    store = open_at(f"sqlite:///{tmp_path}/a.db", Clock())
+    session = await new_thread(store, *numbered(1, 500))
+    writing = asyncio.ensure_future(store.append(session.id, numbered(501, 900)))
+    await store.backup(str(tmp_path / "copy.db"))
+    await writing
+    copy = open_at(f"sqlite:///{tmp_path}/copy.db", Clock())
+    assert (await said(copy, session.id))[:500] == [f"m{n}" for n in range(1, 501)]
+    assert len(await said(copy, session.id)) in (500, 900)
+    assert (await copy.check()).problems == ()
+    for target in (tmp_path / "copy.db", tmp_path / "no" / "folder.db"):
+        with pytest.raises(StoreError, match=str(target)):
+            await store.backup(str(target))
+    await copy.close()
+    await store.close()
+
+
+async def test_vacuum_gives_room_back(tmp_path: Path) -> None:
+    store = open_at(f"sqlite:///{tmp_path}/a.db", Clock())
+    keep = await new_thread(store, *says("kept words"))
+    gone = await new_thread(store, *(user("padding " * 50) for _ in range(500)))
+    await store.search(SearchQuery("padding"))
+    await store.delete_thread(gone.id)
+    before = (await store.check()).size
+    await store.vacuum()
+    assert (await store.check()).size < before / 2
+    assert await said(store, keep.id) == ["kept words"]
+    assert len(await store.search(SearchQuery("kept"))) == 1
+    await store.close()
+
+
+# Damage
+
+
+@pytest.mark.parametrize("content", [b"this is no database at all" * 100, b"SQLite format 3\0" + b"\xff" * 4080, b"x"])
+def test_garbage_is_reported_and_left_alone(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "store.db"
+    path.write_bytes(content)
+    with pytest.raises(StoreDamagedError, match=r"store\.db.*damaged"):
+        open_store(path)
+    assert path.read_bytes() == content
+
+
+async def damage(tmp_path: Path) -> tuple[Path, str]:
+    """A store with a thread, closed, so that all of it is in one file."""
+    path = tmp_path / "store.db"
+    store = open_store(path)
+    session = await new_thread(store, *(user(WORDS * 20) for _ in range(300)))
+    await store.search(SearchQuery("words"))
+    await store.close()
+    return path, session.id
+
+
+WORDS = "some words that fill a page "
+
+
+def pages_with_words(whole: bytes | bytearray) -> list[int]:
+    """Where the pages that hold messages begin."""
+    return [at for at in range(0, len(whole), 4096) if WORDS.encode() in whole[at : at + 4096]]
+
+
+async def everything(path: Path, session: str) -> list[str]:
+    """Read all there is; the problems that are told without an error."""
+    store = open_store(path)
+    try:
+        await store.history(session)
+        await store.search(SearchQuery("words"))
+        return list((await store.check()).problems)
+    finally:
+        await store.close()
+
+
+async def test_torn_pages_are_reported_and_left_alone(tmp_path: Path) -> None:
+    path, session = await damage(tmp_path)
+    whole = path.read_bytes()
+    for page in pages_with_words(whole)[::7]:
+        torn = whole[: page + 1000] + os.urandom(3096) + whole[page + 4096 :]
+        path.write_bytes(torn)
+        try:
+            problems = await everything(path, session)
+        except StoreDamagedError as error:
+            problems = [str(error)]
+        assert problems
+        assert path.read_bytes() == torn
+
+
+async def test_a_changed_word_is_found(tmp_path: Path) -> None:
+    """The database does not notice, but the fingerprints do."""
+    path, session = await damage(tmp_path)
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"fill a page", b"kill a page"))
+    assert [problem for problem in await everything(path, session) if "is not what was stored" in problem]
+
+
+async def test_a_file_cut_short_is_reported_and_left_alone(tmp_path: Path) -> None:
+    path, session = await damage(tmp_path)
+    cut = path.read_bytes()[: 4096 * 20]
+    path.write_bytes(cut)
+    with pytest.raises(StoreDamagedError):
+        await everything(path, session)
+    assert path.read_bytes() == cut
+
+
+async def test_a_damaged_store_is_not_written_to(tmp_path: Path) -> None:
+    path, session = await damage(tmp_path)
+    broken = bytearray(path.read_bytes())
+    for page in pages_with_words(broken):
+        broken[page : page + 8] = b"\xff" * 8
+    path.write_bytes(broken)
+    store = open_store(path)
+    results = await asyncio.gather(*(store.append(session, says("x")) for _ in range(3)), return_exceptions=True)
+    assert all(isinstance(result, StoreDamagedError) for result in results)
+    await store.close()
+
+
+async def test_a_file_that_is_gone_does_not_come_back_empty(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "store.db")
+    (tmp_path / "store.db").unlink()
+    with pytest.raises(StoreReadOnlyError):
+        await store.list_sessions()
+    with pytest.raises(StoreReadOnlyError):
+        await new_thread(store)
+    assert not (tmp_path / "store.db").exists()
+    await store.close()
+
+
+# Places that cannot be written
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder every user may enter."""
+    folder = Path(tempfile.mkdtemp(prefix="etro-"))
+    folder.chmod(0o755)
+    yield folder
+    folder.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+def outcome(log: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(log.read_text())
+    return found
+
+
+def test_a_folder_that_cannot_be_written(open_folder: Path, tmp_path: Path) -> None:
+    log = open_folder / "log"
+    log.touch()
+    log.chmod(0o666)
+    open_folder.chmod(0o555)
+    with Nursery() as nursery:
+        child = nursery.start("write_as_nobody", url=f"sqlite:///{open_folder}/store.db", log=str(log), session=None)
+        assert nursery.wait(child) == 0
+    assert outcome(log)["error"] == "StoreReadOnlyError"
+    assert "store.db" in outcome(log)["text"]
+
+
+def test_a_file_that_cannot_be_written(open_folder: Path) -> None:
+    path = open_folder / "store.db"
+    store = open_at(f"sqlite:///{path}", Clock())
+    session = asyncio.run(new_thread(store, *says("kept")))
+    asyncio.run(store.close())
+    log = open_folder / "log"
+    log.touch()
+    log.chmod(0o666)
+    path.chmod(0o444)
+    open_folder.chmod(0o555)
+    before = path.read_bytes()
+    with Nursery() as nursery:
+        child = nursery.start("write_as_nobody", url=f"sqlite:///{path}", log=str(log), session=session.id)
+        assert nursery.wait(child) == 0
+    assert outcome(log)["error"] == "StoreReadOnlyError"
+    assert path.read_bytes() == before
+    open_folder.chmod(0o755)
+    path.chmod(0o600)
+    again = open_at(f"sqlite:///{path}", Clock())
+    assert asyncio.run(said(again, session.id)) == ["kept"]
+    close_sound(again)
+
+
+# No room
+
+
+def fill(url: str, log: Path, **how: Any) -> dict[str, Any]:
+    with Nursery() as nursery:
+        assert nursery.wait(nursery.start("fill", url=url, log=str(log), **how)) == 0
+    return outcome(log)
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)], check=False, capture_output=True
+    )
+    if mount.returncode:
+        pytest.skip(f"no small disk can be made here: {mount.stderr.decode().strip()}")
+    try:
+        found = fill(f"sqlite:///{disk}/store.db", tmp_path / "log", grow=str(disk))
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+    assert found["errors"] == ["StoreFullError"] * len(found["errors"])
+    check_nothing_is_lost(found)
+
+
+def test_files_that_may_not_grow(tmp_path: Path) -> None:
+    found = fill(f"sqlite:///{tmp_path}/store.db", tmp_path / "log", limit=1_500_000)
+    assert set(found["errors"]) <= {"StoreFullError", "StoreError"}
+    check_nothing_is_lost(found)
+
+
+def check_nothing_is_lost(found: dict[str, Any]) -> None:
+    assert len(found["errors"]) >= 8, "many at once were told"
+    assert found["problems"] == []
+    assert len(found["confirmed"]) > 10
+    assert set(found["confirmed"]) <= set(found["stored"])
+    assert len(found["stored"]) == len(set(found["stored"]))
+    assert found["stored"][-1] == "there is room again"
+
+
+def test_a_home_with_a_percent_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "100%25 mine"
+    monkeypatch.setenv("EVERTHREAD_HOME", str(home))
+    asyncio.run(open_store(store_url(Config())).close())
+    assert [path.name for path in tmp_path.iterdir()] == [home.name]
+    assert (home / "everthread.db").is_file()
+
+
+def test_who_only_reads_makes_nothing(kind: str, new_url: Callable[..., str], tmp_path: Path) -> None:
+    url = new_url(kind, empty=True)
+    for _ in range(2):
+        with pytest.raises(NoStoreError, match="there is no store at"):
+            open_store(url, create=False)
+    assert list(tmp_path.iterdir()) == []
+    asyncio.run(open_store(url).close())
+    asyncio.run(open_store(url, create=False).close())

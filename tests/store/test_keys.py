@@ -1,0 +1,81 @@
+"""Keys, what was done with them, and shared secrets: the same on each database."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+
+from everthread.errors import InputError, UnknownIdError
+from everthread.store.keys import NOTHING, KeyLimits, KeyUse, NewKey, StoredKey
+from everthread.store.sql_store import SqlStore
+from tests.store.conftest import Clock, close_sound, open_at
+
+DAY, NEXT = "2026-01-31", "2026-02-01"
+KEY = NewKey(
+    "0123456789ab", "f" * 64, "acme", frozenset({"proxy", "threads"}), KeyLimits(10, 2**40, Decimal("2.50")), "Ann's",
+    "observe",
+)  # fmt: skip
+
+
+async def test_a_key_comes_back_as_it_was_made(store: SqlStore, clock: Clock) -> None:
+    made = clock.now
+    await store.create_key(KEY)
+    clock.now += 1
+    plain = NewKey("b" * 12, "e" * 64, "other", frozenset({"proxy"}))
+    await store.create_key(plain)
+    assert await store.find_key(KEY.digest, DAY) == StoredKey(KEY, made, None, None, NOTHING)
+    assert await store.find_key("0" * 64, DAY) is None
+    assert [found.key for found in await store.list_keys(DAY)] == [plain, KEY]
+    assert [found.key for found in await store.list_keys(DAY, tenant="acme")] == [KEY]
+    for same in (replace(KEY, id="c" * 12), replace(KEY, digest="c" * 64)):
+        with pytest.raises(InputError):
+            await store.create_key(same)
+
+
+async def test_a_key_is_revoked_once_and_stays_listed(store: SqlStore, clock: Clock) -> None:
+    await store.create_key(KEY)
+    at = clock.now
+    assert await store.revoke_key(KEY.id) == at
+    clock.now += 9
+    assert await store.revoke_key(KEY.id) == at, "when it was, not when it was asked for again"
+    found = await store.find_key(KEY.digest, DAY)
+    assert found is not None
+    assert found.revoked == at
+    assert len(await store.list_keys(DAY)) == 1
+    with pytest.raises(UnknownIdError, match="keys list"):
+        await store.revoke_key("nobody")
+
+
+async def test_use_is_counted_by_day_and_key(store: SqlStore, clock: Clock) -> None:
+    await store.create_key(KEY)
+    first = KeyUse(1, 2**33, Decimal("0.000000000001"))
+    assert await store.count_use(DAY, {KEY.id: first, "b" * 12: KeyUse(5)}) == {KEY.id: first, "b" * 12: KeyUse(5)}
+    clock.now += 60
+    sums = await store.count_use(DAY, {KEY.id: KeyUse(2, 1, Decimal("1.25"))})
+    assert sums == {KEY.id: KeyUse(3, 2**33 + 1, Decimal("1.250000000001"))}
+    assert await store.count_use(NEXT, {KEY.id: KeyUse(1)}) == {KEY.id: KeyUse(1)}
+    found = await store.find_key(KEY.digest, DAY)
+    assert found is not None
+    assert (found.today, found.last_used) == (sums[KEY.id], clock.now)
+    assert await store.count_use(DAY, {}) == {}
+
+
+def test_two_processes_count_together_and_share_one_secret(url: str, clock: Clock) -> None:
+    async def run() -> None:
+        stores = [open_at(url, clock) for _ in range(2)]
+        try:
+            uses = {f"k{number}": KeyUse(1, 10) for number in range(5)}
+            await asyncio.gather(*(store.count_use(DAY, uses) for store in stores for _ in range(20)))
+            assert set((await stores[0].count_use(DAY, uses)).values()) == {KeyUse(41, 410)}
+            secrets = await asyncio.gather(*(store.shared_secret("tenants") for store in stores for _ in range(3)))
+            assert len(set(secrets)) == 1
+            assert len(secrets[0]) == 32
+            assert await stores[0].shared_secret("another") != secrets[0]
+        finally:
+            await stores[1].close()
+            await asyncio.to_thread(close_sound, stores[0])
+
+    asyncio.run(run())

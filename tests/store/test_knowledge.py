@@ -1,0 +1,120 @@
+"""Learnt limits, state and summary nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from everthread.errors import UnknownIdError
+from everthread.store.base import Node
+from everthread.store.sql_store import SqlStore
+from tests.store.conftest import Clock
+from tests.store.talk import compact, new_thread, numbered
+
+DAY = 86_400.0
+
+
+async def test_a_learnt_limit_lasts_seven_days(store: SqlStore, clock: Clock) -> None:
+    learnt = await store.learn_limit("https://a", "m", 32_000, source="error", headers="beta=1m")
+    assert (learnt.limit, learnt.learnt, learnt.expires) == (32_000, clock.now, clock.now + 7 * DAY)
+    assert await store.limit_for("https://a", "m", headers="beta=1m") == learnt
+    clock.now += 7 * DAY - 0.01
+    assert await store.limits() == [learnt]
+    clock.now += 0.01
+    assert await store.limit_for("https://a", "m", headers="beta=1m") is None
+    assert await store.limits() == []
+
+
+async def test_a_limit_is_for_its_url_model_and_headers(store: SqlStore) -> None:
+    await store.learn_limit("https://a", "m", 32_000, source="error")
+    for other in (("https://b", "m", ""), ("https://a", "n", ""), ("https://a", "m", "beta=1m")):
+        assert await store.limit_for(other[0], other[1], headers=other[2]) is None
+
+
+async def test_learning_again_replaces_and_renews(store: SqlStore, clock: Clock) -> None:
+    await store.learn_limit("https://a", "m", 32_000, source="error")
+    clock.now += 5 * DAY
+    again = await store.learn_limit("https://a", "m", 16_000, source="probe")
+    clock.now += 5 * DAY
+    assert await store.limits() == [again]
+
+
+async def test_limits_are_forgotten(store: SqlStore) -> None:
+    for base_url, model, limit in (("u1", "m1", 10), ("u1", "m2", 20), ("u2", "m1", 30)):
+        await store.learn_limit(base_url, model, limit, source="error")
+    assert await store.forget_limits(base_url="u1", model="m1", below=10) == 0, "a success of that size proves nothing"
+    assert await store.forget_limits(base_url="u1", model="m1", below=11) == 1
+    assert [limit.limit for limit in await store.limits()] == [20, 30]
+    assert await store.forget_limits(model="m1") == 1
+    assert await store.forget_limits() == 1
+    assert await store.limits() == []
+
+
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_categories=())),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(value=VALUES)
+def test_state_is_any_json(store: SqlStore, value: Any) -> None:
+    async def there_and_back() -> None:
+        await store.put_state("calibration", "m", value)
+        assert await store.get_state("calibration", "m") == value
+
+    asyncio.run(there_and_back())
+
+
+async def test_state_has_scopes_and_is_replaced(store: SqlStore) -> None:
+    await store.put_state("a", "k", 1)
+    await store.put_state("b", "k", 2)
+    await store.put_state("a", "k", 3)
+    assert [await store.get_state(scope, "k") for scope in "abc"] == [3, 2, None]
+    assert await store.get_state("a", "other") is None
+
+
+async def test_state_of_a_session_goes_with_it(store: SqlStore) -> None:
+    session = await new_thread(store, *numbered(1, 6))
+    made = await compact(store, session.id)
+    for scope in (session.id, made.session.id, "everybody"):
+        await store.put_state(scope, "k", 1)
+    await store.delete_thread(session.id)
+    states = [await store.get_state(scope, "k") for scope in (session.id, made.session.id, "everybody")]
+    assert states == [None, None, 1]
+
+
+def node(name: str, thread: str, level: int = 0, first: int = 1, **more: Any) -> Node:
+    return Node(
+        name, thread, level, "body \0\ud800", 5, 50, "llm", first, first + 1, 0, 3, 1.5, 2.5, ("1", "2"), **more
+    )
+
+
+async def test_nodes_of_a_thread_in_order(store: SqlStore) -> None:
+    session = await new_thread(store, *numbered(1, 6))
+    made = await compact(store, session.id)
+    nodes = [node("b", session.id, 0, 5), node("a", session.id, 0, 1), node("c", session.id, 1, 1, degraded=True)]
+    await store.put_nodes(nodes)
+    assert await store.nodes(made.session.id) == [nodes[1], nodes[0], nodes[2]]
+    better = replace(nodes[2], degraded=False, body="rebuilt")
+    await store.put_nodes([better])
+    assert await store.nodes(session.id) == [nodes[1], nodes[0], better]
+    await store.delete_thread(session.id)
+    with pytest.raises(UnknownIdError):
+        await store.nodes(session.id)
+    with pytest.raises(UnknownIdError):
+        await store.put_nodes(nodes)
+
+
+async def test_a_nodes_id_is_its_threads_own(store: SqlStore) -> None:
+    one, two = await new_thread(store, tenant="a"), await new_thread(store, tenant="b")
+    mine, yours = node("same", one.id), node("same", two.id, 2, 7)
+    await store.put_nodes([mine])
+    await store.put_nodes([yours])
+    assert (await store.nodes(one.id), await store.nodes(two.id)) == ([mine], [yours])

@@ -1,0 +1,132 @@
+"""Leases: one writer at a time, by the database's clock; whoever was replaced changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from everthread.errors import LeaseLostError
+from everthread.store.base import Lease, Node
+from everthread.store.sql_store import SqlStore
+from tests.store.conftest import Clock, open_at
+from tests.store.talk import compact, new_thread, numbered, said, says
+
+
+async def taken(store: SqlStore, thread: str, holder: str, seconds: float = 60) -> Lease:
+    lease = await store.acquire(thread, holder, seconds)
+    assert lease is not None
+    return lease
+
+
+async def test_one_holds_a_thread(store: SqlStore) -> None:
+    session, other = await new_thread(store), await new_thread(store)
+    mine = await taken(store, session.id, "me")
+    assert (mine.thread, mine.holder) == (session.id, "me")
+    assert await store.acquire(session.id, "you", 60) is None
+    assert await store.acquire(other.id, "you", 60) is not None, "another thread is another lease"
+    await store.release(mine)
+    yours = await taken(store, session.id, "you")
+    assert yours.fence > mine.fence
+
+
+async def test_any_id_of_a_thread_names_the_same_lease(store: SqlStore) -> None:
+    session = await new_thread(store, *numbered(1, 6))
+    made = await compact(store, session.id)
+    mine = await taken(store, made.session.id, "me")
+    assert mine.thread == session.id
+    assert await store.acquire(session.id, "you", 60) is None
+    await store.append(made.session.id, says("fine"), lease=mine)
+
+
+async def test_the_databases_clock_decides(store: SqlStore, clock: Clock) -> None:
+    """The process's own clock may be wrong by years."""
+    session = await new_thread(store)
+    clock.now = 0.0
+    mine = await taken(store, session.id, "me", 60)
+    assert abs(mine.expires - (time.time() + 60)) < 30
+    clock.now = 1e12
+    assert await store.acquire(session.id, "you", 60) is None
+
+
+async def test_an_expired_lease_is_taken_and_its_late_write_refused(store: SqlStore) -> None:
+    session = await new_thread(store, *numbered(1, 6))
+    mine = await taken(store, session.id, "me", 0.05)
+    await asyncio.sleep(0.1)
+    yours = await taken(store, session.id, "you")
+    assert yours.fence > mine.fence
+    node = Node("n", session.id, 0, "b", 1, 1, "a", 1, 1, 0, 0, 0.0, 0.0, ("1",))
+    before = await store.export(session.id)
+    for late in (
+        store.append(session.id, says("late"), lease=mine),
+        compact(store, session.id, pending=says("late"), lease=mine),
+        store.end_session(session.id, "late", lease=mine),
+        store.put_nodes([node], lease=mine),
+        store.renew(mine, 60),
+    ):
+        with pytest.raises(LeaseLostError):
+            await late
+    await store.release(mine)
+    assert await store.export(session.id) == before
+    await store.append(session.id, says("in time"), lease=yours)
+    assert (await said(store, session.id))[-1] == "in time"
+
+
+async def test_a_late_undo_is_refused(store: SqlStore) -> None:
+    session = await new_thread(store, *numbered(1, 6))
+    mine = await taken(store, session.id, "me", 0.0)
+    made = await compact(store, session.id, lease=mine)
+    await taken(store, session.id, "you")
+    with pytest.raises(LeaseLostError):
+        await store.undo(session.id, lease=mine)
+    assert await store.get_compression_tip(session.id) == made.session.id
+
+
+async def test_what_ran_out_but_nobody_took_still_counts(store: SqlStore) -> None:
+    session = await new_thread(store)
+    mine = await taken(store, session.id, "me", 0.0)
+    await store.append(session.id, says("fine"), lease=mine)
+    longer = await store.renew(mine, 60)
+    assert (longer.fence, longer.expires > mine.expires) == (mine.fence, True)
+    assert await store.acquire(session.id, "you", 60) is None
+
+
+async def test_a_released_lease_is_worth_nothing(store: SqlStore) -> None:
+    session = await new_thread(store)
+    mine = await taken(store, session.id, "me")
+    await store.release(mine)
+    await store.release(mine)
+    with pytest.raises(LeaseLostError):
+        await store.append(session.id, says("late"), lease=mine)
+    with pytest.raises(LeaseLostError):
+        await store.renew(mine, 60)
+
+
+async def test_the_holder_may_take_it_anew(store: SqlStore) -> None:
+    """A process that restarted under its name goes on; what the old one still tries is refused."""
+    session = await new_thread(store)
+    old = await taken(store, session.id, "me")
+    new = await taken(store, session.id, "me")
+    with pytest.raises(LeaseLostError):
+        await store.append(session.id, says("old"), lease=old)
+    await store.append(session.id, says("new"), lease=new)
+    assert await said(store, session.id) == ["new"]
+
+
+async def test_a_lease_is_for_its_thread_only(store: SqlStore) -> None:
+    one, two = await new_thread(store), await new_thread(store)
+    mine = await taken(store, one.id, "me")
+    await taken(store, two.id, "me")
+    with pytest.raises(LeaseLostError):
+        await store.append(two.id, says("wrong thread"), lease=mine)
+
+
+async def test_of_many_one_gets_it(store: SqlStore, url: str, clock: Clock) -> None:
+    others = [open_at(url, clock) for _ in range(3)]
+    for _ in range(5):
+        session = await new_thread(store)
+        leases = await asyncio.gather(*(one.acquire(session.id, f"p{n}", 60) for n, one in enumerate([store, *others])))
+        assert sum(lease is not None for lease in leases) == 1
+    for other in others:
+        await other.close()

@@ -1,0 +1,204 @@
+"""Messages: kept exactly, once, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from everthread.core.fingerprints import byte_fingerprint, message_fingerprint
+from everthread.errors import EverthreadError, InputError, UnknownIdError
+from everthread.store.base import NewMessage, NewSession
+from everthread.store.sql_store import SqlStore
+from tests.store.conftest import Clock
+from tests.store.talk import compact, new_thread, numbered, result, said, says, shown, texts, user
+
+CHARACTERS = st.characters(exclude_categories=()) | st.sampled_from("\0\ud800\udfff\u2028'\"?%{}\\")
+TEXT = st.text(CHARACTERS, max_size=30)
+NUMBERS = st.integers() | st.integers(-(10**40), 10**40) | st.floats(allow_nan=False, allow_infinity=False)
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | NUMBERS | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=12,
+)
+BODIES = st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant", "tool"]) | TEXT}) | st.builds(
+    lambda body, more: {**more, **body},
+    st.fixed_dictionaries({"role": TEXT, "content": VALUES}),
+    st.dictionaries(TEXT, VALUES),
+)
+EACH = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+
+
+@EACH
+@given(bodies=st.lists(BODIES, min_size=1, max_size=5))
+def test_any_json_comes_back_as_it_was_given(store: SqlStore, bodies: list[Any]) -> None:
+    async def there_and_back() -> None:
+        session = await store.create_session(NewSession())
+        before = [json.dumps(body) for body in bodies]
+        await store.append(session.id, [NewMessage(body) for body in bodies])
+        for found in (await store.messages(session.id), await store.history(session.id)):
+            assert [json.dumps(message.body) for message in found] == before, "key order and every character count"
+        assert [json.dumps(body) for body in bodies] == before, "what is given is not changed"
+
+    asyncio.run(there_and_back())
+
+
+@EACH
+@given(names=st.lists(TEXT, min_size=2, max_size=4))
+def test_names_the_model_makes_up_never_stop_a_message(store: SqlStore, names: list[str]) -> None:
+    async def there_and_back() -> None:
+        calls = [{"id": name, "type": "function", "function": {"name": name, "arguments": name}} for name in names]
+        body: Any = {"role": "assistant", "content": None, "tool_calls": calls}
+        answer: Any = {"role": "tool", "name": names[0], "tool_call_id": names[1], "content": "x"}
+        session = await new_thread(store, NewMessage(body), NewMessage(answer))
+        assert [message.body for message in await store.messages(session.id)] == [body, answer]
+
+    asyncio.run(there_and_back())
+
+
+@EACH
+@given(event=TEXT, title=TEXT)
+def test_odd_names_are_kept_or_refused_as_input(store: SqlStore, event: str, title: str) -> None:
+    async def keep() -> None:
+        session = await store.create_session(NewSession(title=title))
+        try:
+            [stored] = await store.append(session.id, [user("x", event=event)])
+        except InputError:
+            assert "\0" in event or any("\ud800" <= letter <= "\udfff" for letter in event)
+            assert await store.messages(session.id) == []
+        else:
+            assert stored.event == event
+
+    asyncio.run(keep())
+
+
+async def test_ten_megabytes(store: SqlStore) -> None:
+    text = "x" * 5_000_000 + "漢😀\0" * 1_000_000
+    session = await new_thread(store, user(text, kind="derived"), *says("after"))  # derived: searching is not the point
+    assert await shown(store, session.id) == [text, "after"]
+
+
+@pytest.mark.parametrize("body", [{"role": "user", "content": {1, 2}}, "words", None, ["user"], {"role": object()}])
+async def test_what_is_no_message_is_refused_and_nothing_is_stored(store: SqlStore, body: Any) -> None:
+    session = await new_thread(store)
+    with pytest.raises(InputError):
+        await store.append(session.id, [user("fine"), NewMessage(body)])
+    assert await store.messages(session.id) == []
+
+
+async def test_a_bottomless_message_is_refused(store: SqlStore) -> None:
+    body: Any = {"role": "user", "content": []}
+    inner = body["content"]
+    for _ in range(100_000):
+        inner.append([])
+        inner = inner[0]
+    session = await new_thread(store)
+    with pytest.raises(EverthreadError):
+        await store.append(session.id, [NewMessage(body)])
+    await store.append(session.id, says("still works"))
+
+
+@pytest.mark.parametrize("more", [{"tokens": 2**70}, {"tokens": "many"}])
+async def test_values_no_database_takes_are_refused_as_input(store: SqlStore, more: Any) -> None:
+    session = await new_thread(store)
+    with pytest.raises(InputError):
+        await store.append(session.id, [user("x", **more)])
+    assert await store.messages(session.id) == []
+
+
+async def test_what_is_known_of_a_message(store: SqlStore, clock: Clock) -> None:
+    new = user("hello", tokens=7, event="e-1")
+    session = await new_thread(store)
+    [stored] = await store.append(session.id, [new])
+    assert (stored.session, stored.seq, stored.kind, stored.tokens, stored.event) == (
+        session.id,
+        0,
+        "message",
+        7,
+        "e-1",
+    )
+    assert (stored.created, stored.origin, stored.body) == (clock.now, None, new.body)
+    assert stored.canonical == message_fingerprint(new.body)
+    assert stored.byte_order == byte_fingerprint(new.body)
+    assert await store.messages(session.id) == [stored]
+    assert await store.message(stored.id) == stored
+
+
+async def test_a_derived_message_names_its_origin_and_is_no_history(store: SqlStore) -> None:
+    session = await new_thread(store)
+    [whole] = await store.append(session.id, [result("read", "long " * 100)])
+    [small] = await store.append(session.id, [result("read", "short", kind="derived", origin=whole.id)])
+    assert (await store.message(small.id)).origin == whole.id
+    assert await shown(store, session.id) == ["long " * 100, "short"]
+    assert await said(store, session.id) == ["long " * 100]
+
+
+async def test_a_repeated_event_is_stored_once(store: SqlStore) -> None:
+    session = await new_thread(store)
+    first = await store.append(session.id, [user("a", event="1"), user("b", event="2"), user("a", event="1")])
+    assert [message.seq for message in first] == [0, 1, 0]
+    again = await store.append(session.id, [user("other words", event="2"), user("c", event="3")])
+    assert [message.id for message in again] == [first[1].id, again[1].id]
+    assert await shown(store, session.id) == ["a", "b", "c"]
+
+
+async def test_events_are_a_threads_own(store: SqlStore) -> None:
+    one, two = await new_thread(store), await new_thread(store)
+    for session in (one, two):
+        await store.append(session.id, [user(session.id, event="1")])
+    assert await shown(store, two.id) == [two.id]
+
+
+async def test_a_repeated_event_is_found_where_the_thread_shows_it_now(store: SqlStore) -> None:
+    events = [user(f"m{number}", event=str(number)) for number in range(6)]
+    session = await new_thread(store, *events)
+    continued = (await compact(store, session.id, head=1, tail=2)).session
+    covered, carried = await store.append(session.id, [events[2], events[5]])
+    assert (covered.session, covered.seq) == (session.id, 2)
+    assert (carried.session, carried.seq) == (continued.id, 3)
+    await store.undo(session.id)
+    assert [m.session for m in await store.append(session.id, events)] == [session.id] * 6
+
+
+async def test_order_is_the_order_of_asking(store: SqlStore) -> None:
+    session = await new_thread(store)
+    await asyncio.gather(*(store.append(session.id, says(f"{n}a", f"{n}b")) for n in range(40)))
+    expected = [f"{n}{letter}" for n in range(40) for letter in "ab"]
+    assert await shown(store, session.id) == expected
+    assert [message.seq for message in await store.messages(session.id)] == list(range(80))
+
+
+async def test_an_append_to_any_id_of_a_thread_lands_at_its_tip(store: SqlStore) -> None:
+    session = await new_thread(store, *numbered(1, 6))
+    ids = [session.id]
+    for _ in range(4):
+        ids.append((await compact(store, ids[-1])).session.id)
+    for number, key in enumerate(ids):
+        [stored] = await store.append(key, says(f"late {number}"))
+        assert stored.session == ids[-1]
+    assert (await shown(store, session.id))[-5:] == [f"late {number}" for number in range(5)]
+
+
+async def test_pages_of_a_session_and_of_a_history(store: SqlStore) -> None:
+    session = await new_thread(store, *numbered(1, 6))
+    continued = (await compact(store, session.id)).session
+    await store.append(session.id, numbered(7, 9))
+    whole = await store.history(session.id)
+    for start in range(11):
+        for limit in (0, 1, 3, 20):
+            assert await store.history(session.id, start=start, limit=limit) == whole[start : start + limit]
+        assert await store.history(session.id, start=start) == whole[start:]
+    assert texts(await store.messages(continued.id, start=1, limit=2)) == ["summary", "m5"]
+    assert texts(await store.messages(continued.id, start=-5, limit=1)) == ["m1"]
+
+
+async def test_a_message_is_read_by_its_tenant_only(store: SqlStore) -> None:
+    session = await new_thread(store, *says("private"), tenant="a")
+    [message] = await store.messages(session.id)
+    assert (await store.message(message.id, tenant="a")).id == message.id
+    with pytest.raises(UnknownIdError):
+        await store.message(message.id, tenant="b")

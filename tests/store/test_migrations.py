@@ -1,0 +1,159 @@
+"""The schema: numbered steps, each whole or not at all; what is not ours or too new is left alone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+import psycopg
+import pytest
+
+from everthread.errors import SchemaTooNewError, StoreError, UnknownIdError
+from everthread.factory import open_store
+from everthread.store import schema
+from everthread.store.base import NewSession
+from everthread.store.sql_store import SqlStore
+from tests.store.children import Nursery
+from tests.store.conftest import BACKENDS, Clock, Postgres, as_url, close_sound, open_at
+from tests.store.talk import new_thread, said, says
+
+
+def file_of(url: str) -> Path:
+    return Path(url.removeprefix("sqlite:///"))
+
+
+def execute(url: str, *statements: str) -> None:
+    """Change a database behind the store's back."""
+    if url.startswith("sqlite"):
+        with contextlib.closing(apsw.Connection(str(file_of(url)))) as file:
+            for statement in statements:
+                file.execute(statement)
+    else:
+        with psycopg.connect(url, autocommit=True) as server:
+            for statement in statements:
+                server.execute(statement.encode())
+
+
+def latest_of(store: SqlStore) -> int:
+    return schema.latest(store.database.dialect.name)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_migrations_are_numbered(name: str) -> None:
+    """A number that only the other database needs is left out."""
+    numbers = [migration.number for migration in schema.migrations(name)]
+    assert numbers[0] == 1
+    assert numbers == sorted(set(numbers))
+    assert all(migration.statements for migration in schema.migrations(name))
+
+
+def points(name: str) -> dict[str, int]:
+    """Statements after which to be killed. Each migration makes sure of the version's table, and writes its number."""
+    first, *rest = [len(migration.statements) + 2 for migration in schema.migrations(name)]
+    end = first + sum(rest)
+    return {
+        "at once": 0, "inside the first": first // 2, "before its number": first - 1, "between": first,
+        "inside the second": first + 2, "at the very end": end - 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("point", points("sqlite"))
+def test_a_migration_that_is_killed_is_done_by_the_next(kind: str, point: str, new_url: Callable[..., str]) -> None:
+    url = new_url(kind, empty=True)
+    with Nursery() as nursery:
+        assert nursery.wait(nursery.start("migrate_and_die", url=url, statements=points(kind)[point])) == -9
+    store = open_at(url, Clock())
+    assert asyncio.run(store.check()).schema == latest_of(store)
+    session = asyncio.run(new_thread(store, *says("works")))
+    assert asyncio.run(said(store, session.id)) == ["works"]
+    close_sound(store)
+
+
+def test_several_processes_migrate_at_once(kind: str, new_url: Callable[..., str]) -> None:
+    with Nursery() as nursery:
+        for _ in range(3):
+            url = new_url(kind, empty=True)
+            children = [nursery.start("migrate", url=url) for _ in range(5)]
+            assert [nursery.wait(child) for child in children] == [0] * 5
+            store = open_at(url, Clock())
+            assert asyncio.run(store.check()).schema == latest_of(store)
+            close_sound(store)
+
+
+async def test_a_newer_schema_is_refused_and_not_touched(kind: str, new_url: Callable[..., str]) -> None:
+    url = new_url(kind)
+    store = open_at(url, Clock())
+    await store.close()
+    newer = latest_of(store) + 1
+    execute(url, f"INSERT INTO schema_version VALUES ({newer}, 'tomorrow')")  # noqa: S608 - a number
+    before = file_of(url).read_bytes() if kind == "sqlite" else b""
+    with pytest.raises(SchemaTooNewError, match=rf"schema {newer}.*up to {newer - 1}.*upgrade"):
+        open_store(url)
+    assert kind != "sqlite" or file_of(url).read_bytes() == before
+
+
+async def test_opening_again_changes_nothing(kind: str, new_url: Callable[..., str]) -> None:
+    url = new_url(kind)
+    first = open_at(url, Clock())
+    session = await new_thread(first, *says("kept"))
+    await first.close()
+    for _ in range(2):
+        again = open_store(url)
+        assert await said(again, session.id) == ["kept"]
+        await again.close()
+
+
+def test_another_programs_file_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE notes (text)")
+        other.commit()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="another program"):
+        open_store(path)
+    assert path.read_bytes() == before
+
+
+def test_another_programs_tables_are_left_alone(new_url: Callable[..., str]) -> None:
+    url = new_url("postgresql", empty=True)
+    execute(url, "CREATE TABLE sessions (theirs TEXT)", "INSERT INTO sessions VALUES ('x')")
+    with pytest.raises(StoreError, match="sessions"):
+        open_store(url)
+    with psycopg.connect(url) as server:
+        assert server.execute("SELECT * FROM sessions").fetchall() == [("x",)]
+        tables = server.execute("SELECT COUNT(*) FROM pg_tables WHERE schemaname = 'public'").fetchone()
+    assert tables == (1,)
+
+
+def test_a_database_that_cannot_hold_every_character_is_refused(postgres: Postgres) -> None:
+    postgres.admin.execute("CREATE DATABASE et_ascii TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'")
+    try:
+        with pytest.raises(StoreError, match="UTF8"):
+            open_store(as_url(postgres.url_of("et_ascii")))
+    finally:
+        postgres.admin.execute("DROP DATABASE et_ascii WITH (FORCE)")
+
+
+async def test_ids_sort_alike_whatever_the_servers_language(postgres: Postgres) -> None:
+    try:
+        postgres.admin.execute(
+            "CREATE DATABASE et_icu TEMPLATE template0 ENCODING 'UTF8' LOCALE_PROVIDER icu ICU_LOCALE 'en-US'"
+        )
+    except psycopg.Error as error:
+        pytest.skip(f"this server has no such language: {error}")
+    store = open_at(as_url(postgres.url_of("et_icu")), Clock())
+    try:
+        for name in ("abc-1", "ABD", "ab"):
+            await store.create_session(NewSession(id=name))
+        assert (await store.resolve("abc")).id == "abc-1"
+        assert (await store.resolve("AB")).id == "ABD"
+        with pytest.raises(UnknownIdError):
+            await store.resolve("abd")
+        assert [session.id for session in await store.list_sessions()] == ["ABD", "ab", "abc-1"]
+    finally:
+        await store.close()
+        postgres.admin.execute("DROP DATABASE et_icu WITH (FORCE)")

@@ -1,0 +1,40 @@
+"""Whatever is done in whatever order, threads are what they should be, here and where they are imported."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from everthread.store.sql_store import SqlStore
+from tests.store.model import OPERATIONS, Model
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 3), st.integers(0, 40)), min_size=10, max_size=40
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=18)
+@given(steps=STEPS)
+def test_any_sequence_of_operations(store: SqlStore, elsewhere: SqlStore, steps: list[tuple[str, int, int]]) -> None:
+    async def play() -> None:
+        model = Model(store)
+        await model.start(3, 0)
+        for name, number, amount in steps:
+            await getattr(model, name)(number, amount)
+        await model.compare(store)
+        exported = [await store.export(thread.id) for thread in model.threads]
+        for lines in exported:
+            assert await elsewhere.import_lines(lines) == [lines[0]["thread"]]
+        assert [await elsewhere.export(thread.id) for thread in model.threads] == exported
+        await model.compare(elsewhere)
+        for each in (store, elsewhere):
+            assert (await each.check()).problems == ()
+        for thread in model.threads:
+            await store.delete_thread(thread.id)
+            await elsewhere.delete_thread(thread.id)
+        for name in ("messages", "places", "sessions", "compactions", "texts", "pieces", "unindexed"):
+            assert await store._read(lambda tx: tx.one(f"SELECT COUNT(*) FROM {name}")) == (0,)  # noqa: S608, B023
+
+    asyncio.run(play())

@@ -1,0 +1,90 @@
+"""Tool outputs: kept whole, once a tenant, and verified."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from everthread.core.outputs import output_id
+from everthread.errors import StoreDamagedError, UnknownIdError
+from everthread.store.sql_store import SqlStore
+from tests.store.conftest import Clock, open_at
+from tests.store.talk import compact, new_thread, numbered
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(text=st.text(st.characters(exclude_categories=())), call=st.text(st.characters(exclude_categories=())))
+def test_any_text_comes_back(store: SqlStore, text: str, call: str) -> None:
+    async def there_and_back() -> None:
+        session = await new_thread(store)
+        stored = await store.put_output(session.id, text, call_id=call, tool=call)
+        assert (stored.id, stored.size) == (output_id(text), len(text))
+        assert await store.output(stored.id) == text
+        assert await store.outputs(session.id) == [stored]
+
+    asyncio.run(there_and_back())
+
+
+async def test_equal_outputs_are_stored_once(store: SqlStore, clock: Clock) -> None:
+    one, two = await new_thread(store), await new_thread(store)
+    text = "line\n" * 100_000
+    first = await store.put_output(one.id, text, call_id="c1", tool="run")
+    await store.put_output(one.id, text, call_id="c1", tool="run")
+    clock.now += 1
+    await store.put_output(one.id, text, call_id="c2", tool="run")
+    await store.put_output(two.id, text, call_id="c3", tool="run")
+    assert [cited.call_id for cited in await store.outputs(one.id)] == ["c1", "c2"]
+    assert first.size == len(text)
+    rows = await store._read(lambda tx: tx.all("SELECT id, LENGTH(content) FROM outputs"))
+    assert [key for key, _ in rows] == [first.id]
+    assert rows[0][1] < len(text) / 20, "compressed"
+
+
+async def test_an_output_is_its_threads_whichever_id_is_given(store: SqlStore) -> None:
+    session = await new_thread(store, *numbered(1, 6))
+    made = await compact(store, session.id)
+    stored = await store.put_output(made.session.id, "text")
+    assert stored.thread == session.id
+    assert await store.outputs(session.id) == [stored]
+
+
+async def test_tenants_share_no_outputs(store: SqlStore) -> None:
+    one = await new_thread(store, tenant="a")
+    key = (await store.put_output(one.id, "secret of a")).id
+    assert await store.output(key, tenant="a") == "secret of a"
+    for tenant in ("b", "default"):
+        with pytest.raises(UnknownIdError):
+            await store.output(key, tenant=tenant)
+    two = await new_thread(store, tenant="b")
+    await store.put_output(two.id, "secret of a")
+    await store.delete_thread(one.id)
+    assert await store.output(key, tenant="b") == "secret of a"
+
+
+@pytest.mark.parametrize("damage", [b"garbage", b"x\x9c\x03\x00\x00\x00\x00\x01", b""])
+async def test_what_is_damaged_is_told_and_never_cited(store: SqlStore, damage: bytes) -> None:
+    session = await new_thread(store)
+    key = (await store.put_output(session.id, "good")).id
+    await store._write(lambda tx: tx.run("UPDATE outputs SET content = ?", (damage,)))
+    with pytest.raises(StoreDamagedError, match=key):
+        await store.output(key)
+    with pytest.raises(StoreDamagedError, match=key):
+        await store.put_output(session.id, "good", call_id="again")
+    assert len(await store.outputs(session.id)) == 1
+    await store.delete_thread(session.id)
+
+
+async def test_an_output_is_deleted_while_another_thread_cites_it(store: SqlStore, url: str, clock: Clock) -> None:
+    other = open_at(url, clock)
+    keep = await new_thread(store)
+    for number in range(15):
+        text = f"output {number}"
+        gone = await new_thread(store)
+        await store.put_output(gone.id, text)
+        await asyncio.gather(store.delete_thread(gone.id), other.put_output(keep.id, text))
+        assert await store.output(output_id(text)) == text
+    assert len(await store.outputs(keep.id)) == 15
+    await other.close()

@@ -1,0 +1,124 @@
+"""Points of proxied threads, and what stands for their beginnings: the same on each database."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from decimal import Decimal
+
+from everthread.store.base import NewCompaction, NewMessage, NewSession
+from everthread.store.proxied import Link, NewLink, Rewrite
+from everthread.store.sql_store import SqlStore
+from tests.store.conftest import Clock, close_sound, open_at
+
+REWRITE = Rewrite("t", "e", "d3", 0, 3, "s3", "r1 r2", "thread", b'{"role":"user"},\x00\xff', 10, 2, {"seen": 3})
+
+
+def point(digest: str, previous: str = "", *, thread: str = "A", length: int = 1, tenant: str = "t") -> NewLink:
+    link = Link(tenant, "", digest, previous, f"s{digest}", thread, length, None, f"r{digest}")
+    said = NewMessage({"role": "user", "content": f"said {digest}"}, event=digest)
+    return NewLink(link, previous, NewSession(id=thread, tenant=tenant, platform="gateway"), None, [said])
+
+
+async def test_a_point_comes_with_its_thread_and_messages(store: SqlStore) -> None:
+    first = await store.extend_link(point("d1"))
+    second = await store.extend_link(point("d2", "d1", length=2))
+    assert first is not None
+    assert second is not None
+    stored = await store.messages("A")
+    assert [message.id for message in stored] == [first.message, second.message]
+    assert await store.extend_link(point("d2", "d1", length=2)) == second, "again it is the same"
+    assert len(await store.messages("A")) == 2
+
+
+async def test_a_step_is_taken_once(store: SqlStore) -> None:
+    first = await store.extend_link(point("d1"))
+    await store.extend_link(point("d2", "d1", length=2))
+    assert await store.extend_link(point("other", "d1", length=2)) is None
+    assert len(await store.messages("A")) == 2, "who lost stored nothing"
+    assert first is not None
+    assert first.message is not None
+    branch = replace(point("other", "d1", thread="B", length=2), branch_of=("A", first.message))
+    assert await store.extend_link(branch) is not None
+    assert [message.body["content"] for message in await store.messages("B")] == ["said d1", "said other"]
+    assert (await store.session("B")).kind == "branch"
+
+
+async def test_the_longest_known_beginning_is_found(store: SqlStore) -> None:
+    for length in range(1, 4):
+        await store.extend_link(point(f"d{length}", f"d{length - 1}" if length > 1 else "", length=length))
+    digests = [f"d{length}" for length in range(1, 900)]
+    found = await store.find_link("t", "", digests)
+    assert found is not None
+    assert (found.link.digest, found.next, found.results) == ("d3", None, "rd1 rd2 rd3")
+    found = await store.find_link("t", "", digests[:2])
+    assert found is not None
+    assert (found.link.digest, found.next) == ("d2", "d3")
+    assert [entry.link.digest for entry in await store.find_skeletons("t", "", ["sd1", "sd2"])] == ["d2", "d1"]
+    for elsewhere in (("other", ""), ("t", "scope")):
+        assert await store.find_link(*elsewhere, digests) is None
+        assert await store.find_skeletons(*elsewhere, ["sd1"]) == []
+
+
+async def test_the_first_rewrite_of_a_beginning_stays(store: SqlStore) -> None:
+    assert await store.put_rewrite(REWRITE) == REWRITE
+    assert await store.put_rewrite(replace(REWRITE, replacement=b"late", depth=9)) == REWRITE
+    stronger = replace(REWRITE, strength=1, replacement=b"stronger")
+    longer = replace(REWRITE, chain="d5", skeleton="s5", length=5)
+    for new in (stronger, longer):
+        assert await store.put_rewrite(new) == new
+    digests = [f"d{length}" for length in range(1, 900)]
+    assert await store.find_rewrites("t", "e", digests) == [longer, stronger, REWRITE]
+    assert await store.find_rewrites("t", "e", digests[:4]) == [stronger, REWRITE]
+    assert await store.find_similar_rewrites("t", "e", ["s1", "s3"]) == [stronger, REWRITE]
+    for elsewhere in (("other", "e"), ("t", "other")):
+        assert await store.find_rewrites(*elsewhere, digests) == []
+        assert await store.find_similar_rewrites(*elsewhere, ["s3"]) == []
+
+
+async def test_a_compaction_counts_once_for_its_thread(store: SqlStore) -> None:
+    await store.extend_link(point("d1"))
+    made = NewCompaction([], 900, 300, author="extractive", warnings=[], cost=Decimal("0.25"))
+    mine = replace(REWRITE, thread="A")
+    for rewrite in (mine, mine, replace(mine, chain="d4", thread="nowhere")):
+        await store.put_rewrite(rewrite, made)
+    await store.put_rewrite(replace(mine, chain="d5"))
+    (record,) = await store.compactions("A")
+    assert (record.thread, record.session, record.record) == ("A", "A", made)
+    told = await store.insights(since=0, until=1e12, platform="gateway")
+    assert (told.compactions, told.tokens_saved) == (1, 600)
+    (thread,) = await store.list_threads()
+    assert thread.compactions == 1
+
+
+async def test_what_belongs_to_a_thread_goes_with_it(store: SqlStore) -> None:
+    await store.extend_link(point("d1"))
+    await store.extend_link(point("d1", thread="B", tenant="u"))
+    for tenant, thread in (("t", "A"), ("u", "B")):
+        await store.put_rewrite(replace(REWRITE, tenant=tenant, thread=thread))
+    await store.delete_thread("A")
+    assert await store.find_link("t", "", ["d1"]) is None
+    assert await store.find_rewrites("t", "e", ["d3"]) == []
+    assert await store.find_link("u", "", ["d1"]) is not None
+    assert len(await store.find_rewrites("u", "e", ["d3"])) == 1
+
+
+def test_of_two_stores_that_race_one_wins(url: str, clock: Clock) -> None:
+    stores = [open_at(url, clock) for _ in range(2)]
+
+    async def race() -> None:
+        await stores[0].extend_link(point("d1"))
+        for turn in range(20):
+            previous = "d1" if turn == 0 else f"w{turn - 1}"
+            new = [point(f"{name}{turn}", previous, length=turn + 2) for name in "ab"]
+            made = await asyncio.gather(*(store.extend_link(each) for store, each in zip(stores, new, strict=True)))
+            assert sum(link is not None for link in made) == 1
+            winner = next(link for link in made if link is not None)
+            await stores[0].extend_link(point(f"w{turn}", winner.digest, length=turn + 2))
+            rows = [replace(REWRITE, chain=f"c{turn}", replacement=name.encode()) for name in "ab"]
+            kept = await asyncio.gather(*(store.put_rewrite(row) for store, row in zip(stores, rows, strict=True)))
+            assert kept[0] == kept[1]
+
+    asyncio.run(race())
+    for opened in stores:
+        close_sound(opened)

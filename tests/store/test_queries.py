@@ -1,0 +1,168 @@
+"""How queries are read, and how a snippet shows what was looked for."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everthread.core.terms import encode_term
+from everthread.store.postgres_search import windows
+from everthread.store.queries import MOST_RUN, MOST_WORDS, Match, Phrase, read_query, strength
+from everthread.store.snippets import LENGTH, snippet
+
+
+def ways(text: str) -> list[list[str]]:
+    """Each way as texts: a phrase's terms with blanks, a prefix with a star."""
+    return [
+        [" ".join(phrase.terms) + ("*" if phrase.prefix else "") for phrase in phrases]
+        for phrases in read_query(text).ways
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Hello world", [["hello", "world"]]),
+        ('say "hello world"', [["say", "hello world"]]),
+        ("conn*", [["conn*"]]),
+        ("app/conf*", [["app conf*"]]),
+        ("main.py", [["main_2e_py"], ["main py"], ["main", "py"]]),
+        ("see main.py", [["see", "main_2e_py"], ["see", "main py"], ["see", "main", "py"]]),
+        ('"main.py"', [["main py"]]),
+        ("getUserName", [["getusername"], ["get", "user", "name"]]),
+        ("foo-bar,baz", [["foo_2d_bar", "baz"], ["foo bar baz"], ["foo", "bar", "baz"]]),
+        ("库", [["库"]]),
+        ("数据", [["数据"]]),
+        ("数据库", [["数据 据库"], ["数据", "据库"]]),
+        ("哈哈哈", [["哈哈 哈哈"], ["哈哈"]]),
+        ("数-据", [["数 据"], ["数", "据"]]),
+        ("GPT模型", [["gpt 模 型", "模型"], ["gpt", "模型"]]),
+        ("数据*", [["数据"]]),
+        ('"unbalanced words', [["unbalanced", "words"]]),
+        ('5" disk "a b"', [["5", "disk", "a b"]]),
+        ("a AND b OR NOT c", [["a", "and", "b", "or", "not", "c"]]),
+        ("twice twice", [["twice"]]),
+        ('* ** "" " !', []),
+        ("", []),
+    ],
+)
+def test_reading(text: str, expected: list[list[str]]) -> None:
+    assert ways(text) == expected
+
+
+def test_a_long_query_is_cut() -> None:
+    (words,) = read_query(" ".join(f"w{number}" for number in range(1_000))).ways
+    assert len(words) == MOST_WORDS
+    (phrase,) = read_query('"' + " ".join(f"w{number}" for number in range(1_000)) + '"').ways[0]
+    assert len(phrase.terms) == MOST_RUN
+
+
+@given(st.text())
+def test_every_text_is_a_query(text: str) -> None:
+    asked = read_query(text)
+    terms = [term for phrases in asked.ways for phrase in phrases for term in phrase.terms]
+    assert all((term and term == encode_term(term).replace("__", "_")) or "_" in term for term in terms)
+    assert not any(mark in term for term in terms for mark in " \"'\\*:&|!()<>\0")
+    assert bool(asked.ways) == bool(asked.shown)
+
+
+def test_what_a_text_is_ranked_by() -> None:
+    phrases = (Phrase(("src", "main", "py")), Phrase(("a",)), Phrase(("x", "configur"), True), Phrase(("y",), True))
+    assert Match(phrases).weighed == ["main", "a", "x"]
+    assert Match((Phrase(("y",), True),)).weighed == []
+
+
+def test_every_further_time_adds_less() -> None:
+    values = [strength(count) for count in range(256)]
+    gains = [after - before for before, after in pairwise(values)]
+    assert values[0] == 0
+    assert gains[:20] == sorted(gains[:20], reverse=True)
+    assert all(gain >= 0 for gain in gains)
+    assert values[1] < values[2] < values[3] < values[-1] < 1
+
+
+@given(st.integers(0, 2**41), st.integers(0, 2**41))
+def test_windows_reach_every_id_once_the_newest_first(first: int, before: int) -> None:
+    found = list(windows(first, before))
+    for (_, start, _), (_, _, end) in pairwise(found):
+        assert start == end
+    if before > first:
+        assert (found[0][2], found[-1][1]) == (before, first)
+    assert all(first <= start < end <= before for _, start, end in found)
+    assert all(end - start <= 2048 for _, start, end in found[:1])
+    assert all(((end - 1) >> bits) - (start >> bits) < 32 for bits, start, end in found if bits is not None)
+
+
+FILLER = "lorem ipsum dolor sit amet " * 40
+
+
+def shows(text: str, query: str) -> str:
+    return snippet(text, read_query(query).shown)
+
+
+def test_a_short_text_is_shown_whole_on_one_line() -> None:
+    assert shows("two\n  needles\there", "needles") == "two needles here"
+
+
+def test_the_middle_of_a_long_text() -> None:
+    shown = shows(FILLER + "the needle is here " + FILLER, "needle")
+    assert "the needle is here" in shown
+    assert shown.startswith("…")
+    assert shown.endswith("…")
+    assert len(shown) <= LENGTH + 2
+
+
+def test_the_end_is_shown_in_full_length() -> None:
+    shown = shows(FILLER + "needle", "needle")
+    assert shown.endswith("needle")
+    assert len(shown) > LENGTH * 0.9
+
+
+def test_where_most_words_stand_together() -> None:
+    text = "alpha " + FILLER + "beta " + FILLER + "beta then alpha then gamma" + FILLER
+    assert "beta then alpha then gamma" in shows(text, "alpha beta gamma")
+
+
+def test_a_word_on_its_own_before_a_part_of_another() -> None:
+    assert "the art of" in shows("party start cart " + FILLER + "the art of " + FILLER, "art")
+    assert "party" in shows(FILLER + "party" + FILLER, "art")
+
+
+@pytest.mark.parametrize(
+    ("said", "query"),
+    [
+        ("Connection-Refused", '"connection refused"'),
+        ("SRC/App/main.py", "src/app/main.py"),
+        ("数据库", "数据"),
+        ("ﬁle STRASSE", "file straße"),
+        ("CAFE\u0301", "café"),
+        ("ｎｅｅｄｌｅ", "needle"),
+        ("configuration", "config*"),
+        ("getUserName", "getUser"),
+    ],
+)
+@pytest.mark.parametrize("before", ["lorem ipsum " * 60, "ﬁne ﬂow … e\u0301 " * 60, "中文，" * 200])
+def test_the_match_is_shown_however_it_is_written(said: str, query: str, before: str) -> None:
+    assert said in shows(f"{before} {said} {before}", query)
+
+
+def test_a_text_that_goes_before_is_told() -> None:
+    assert snippet("needle", [("needle",)], goes_before=True) == "…needle"
+
+
+def test_a_secret_the_index_did_not_know_is_not_shown() -> None:
+    secret = "ghp_" + "a8Kd02mQpX7zLw4nRt6Yb1Vc9Je3Hu5Gs0Fo"
+    for pad in range(0, 240, 10):
+        shown = shows(f"{'x ' * 300}needle {'y ' * (pad // 2)}token = {secret} {'z ' * 300}", "needle")
+        assert "needle" in shown
+        assert not any(secret[at : at + 8] in shown for at in range(len(secret) - 8))
+
+
+@given(st.text(max_size=400), st.text(max_size=20))
+def test_any_text_has_a_snippet(text: str, query: str) -> None:
+    shown = shows(text, query)
+    assert len(shown) <= LENGTH + 2 + len("[REDACTED]") * 4
+    assert "\n" not in shown

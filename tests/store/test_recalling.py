@@ -1,0 +1,162 @@
+"""Recall: what may answer a message is found though not every word of it was said; on both databases alike."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from everthread.store.base import NewMessage, NewSession, SearchQuery, Store
+from everthread.store.recalled import RecallQuery
+from everthread.store.sql_store import SqlStore
+from tests.store.conftest import Clock
+from tests.store.talk import new_thread, result, user
+
+DAY = 86_400.0
+
+
+def says(role: Any, text: str, **more: Any) -> NewMessage:
+    return NewMessage({"role": role, "content": text}, **more)
+
+
+async def recalled(store: Store, text: str, **more: Any) -> list[str]:
+    return [passage.text for passage in await store.recall(RecallQuery(text, more.pop("tenant", "default"), **more))]
+
+
+async def test_the_best_place_need_not_hold_every_word_nor_in_the_same_form(store: SqlStore, clock: Clock) -> None:
+    thread = await new_thread(
+        store,
+        user("Melanie: I painted that lake sunrise last year, it means a lot to me."),
+        user("Caroline: The weather was fine."),
+        *(user(f"Melanie: Work was busy again, week {number}.") for number in range(30)),
+    )
+    first, *_ = await recalled(store, "When did Melanie paint a sunrise?", thread=thread.id)
+    assert "lake sunrise" in first
+    assert not await recalled(store, "When was that, and what is it?", thread=thread.id), "no word says anything"
+    assert not await recalled(store, "zebra quantum?", thread=thread.id)
+    assert not await recalled(store, "", thread=thread.id)
+
+
+async def test_an_answer_is_found_by_the_words_of_its_question_in_one_sitting(store: SqlStore, clock: Clock) -> None:
+    filler = [user(f"Nothing new, {number}.", created=clock.now + 10 + number) for number in range(20)]
+    thread = await new_thread(
+        store,
+        user("What pet did you adopt, Melanie?", created=clock.now),
+        says("assistant", "A golden retriever!", created=clock.now + 1),
+        *filler,
+        user("Which pet did she adopt?", created=clock.now + 5 * DAY),
+        user("Good morning.", created=clock.now + 6 * DAY),
+    )
+    found = await recalled(store, "pet adopted", thread=thread.id, limit=3)
+    assert "A golden retriever!" in found
+    assert "Good morning." not in await recalled(store, "pet adopted", thread=thread.id, limit=30)
+
+
+async def test_a_day_that_is_named_counts_and_identifiers_more_than_words(store: SqlStore, clock: Clock) -> None:
+    day = 1_684_843_200.0  # 2023-05-23, noon
+    thread = await new_thread(
+        store,
+        *(user(f"The meeting went well, take {number}.", created=day + 40 * DAY * (number - 3)) for number in range(7)),
+        user("We looked at main, app and src in py.", created=day),
+        result("read_file", "def run(): # src/app/main.py", created=day),
+    )
+    first, *_ = await recalled(store, "How was the meeting on May 23, 2023?", thread=thread.id)
+    assert first == "The meeting went well, take 3."
+    first, *_ = await recalled(store, "what is in src/app/main.py", thread=thread.id)
+    assert "def run" in first
+
+
+async def test_what_is_in_view_what_is_anothers_and_what_is_far_stays_out(store: SqlStore) -> None:
+    mine = await new_thread(store, user("The harbour crane is yellow."), user("Crane again, at the harbour."))
+    seen = frozenset({(await store.messages(mine.id))[1].id})
+    await new_thread(store, user("The harbour crane is blue."), tenant="other")
+    await new_thread(store, user("The harbour crane was bought in Rostock."))
+    assert await recalled(store, "harbour crane", thread=mine.id, seen=seen) == ["The harbour crane is yellow."]
+    everywhere = await recalled(store, "harbour crane")
+    assert set(everywhere) == {
+        "The harbour crane is yellow.", "Crane again, at the harbour.", "The harbour crane was bought in Rostock.",
+    }  # fmt: skip
+    near, far = "colour of the harbour crane", "harbour pilots, tariffs, moorings, dredging and bollards"
+    assert await recalled(store, near, thread=mine.id, least=0.4)
+    assert not await recalled(store, far, thread=mine.id, least=0.4)
+    assert await recalled(store, "harbour crane", thread=mine.id, limit=0) == []
+
+
+async def test_a_branch_recalls_what_it_shares_and_nothing_its_parent_said_since(store: SqlStore) -> None:
+    parent = await new_thread(store, user("The lighthouse keeper is Odd."), user("Fine."))
+    at = (await store.messages(parent.id))[1].id
+    branch = await store.branch(parent.id, at, new=NewSession(kind="branch"))
+    await store.append(parent.id, [user("He moved away."), user("The lighthouse keeper is now Ingrid.")])
+    found = await recalled(store, "Who is the lighthouse keeper?", thread=branch.id)
+    assert "The lighthouse keeper is Odd." in found
+    assert not any("Ingrid" in text or "moved" in text for text in found)
+
+
+async def test_outputs_are_found_by_content_cited_by_turn_and_cut_to_the_place(store: SqlStore, clock: Clock) -> None:
+    thread = await new_thread(store, user("Please run it."), user("And once more."))
+    clock.now += 60
+    long = "noise line\n" * 400 + "Traceback: the FluxCapacitor overheated in bay seven\n" + "noise line\n" * 400
+    stored = await store.put_output(thread.id, long, call_id="c1", tool="terminal")
+    clock.now += 60
+    secret = "ghp_" + "x7Kq2LmN9pRs4TuV6wYz" + "A1b2C3d4E5f6G7h8"
+    await store.append(thread.id, [user(f"token {secret} of the FluxCapacitor")])
+    query = RecallQuery("why did the FluxCapacitor overheat", "default", thread=thread.id, chars=200)
+    passages = await store.recall(query)
+    (output,) = [passage for passage in passages if passage.output]
+    assert (output.output, output.tool, output.turn) == (stored.id, "terminal", 2)
+    assert "FluxCapacitor overheated in bay seven" in output.text
+    assert len(output.text) <= 202
+    assert not any(secret in passage.text for passage in passages)
+    await store.append(thread.id, [result("recall", "FluxCapacitor overheated, says message:7")])
+    assert len(await store.recall(query)) == len(passages), "what only looked it up is no finding"
+    assert not any(passage.tool for passage in await store.recall(replace(query, spoken=True)))
+
+
+async def test_neighbours_and_turns_are_those_of_the_thread_whatever_others_say_meanwhile(store: SqlStore) -> None:
+    mine, other = await new_thread(store), await new_thread(store)
+    for number in range(12):
+        asked = "Which pet did you adopt?" if number == 4 else f"Page {number}, please."
+        await store.append(mine.id, [user(asked)])
+        await store.append(other.id, [user(f"Ledger {number} is settled.")])
+        answer = "A golden retriever!" if number == 4 else f"Here it is, {number}."
+        await store.append(mine.id, [says("assistant", answer)])
+    query = RecallQuery("pet adopted", "default", thread=mine.id, limit=4)
+    found = {passage.text: passage.turn for passage in await store.recall(query)}
+    assert found["A golden retriever!"] == found["Which pet did you adopt?"] == 5
+    assert not any("Ledger" in text for text in found)
+    await store.append(mine.id, [user("And the adopted pet is well?")])
+    later = {passage.text: passage.turn for passage in await store.recall(query)}
+    assert later["And the adopted pet is well?"] == 13, "what came since is counted too"
+    assert later["Which pet did you adopt?"] == 5
+
+
+async def test_of_a_long_message_the_telling_words_are_looked_up(store: SqlStore) -> None:
+    filler = [user(f"The report of department {number} was discussed at length.") for number in range(90)]
+    thread = await new_thread(store, user("The zebra crossing at Quayside floods."), *filler)
+    asked = "discussed department report length " * 8 + "about anything whatsoever concerning Quayside zebra floods"
+    found = await recalled(store, asked + " and many furthermore unrelated considerations", thread=thread.id, limit=1)
+    assert found == ["The zebra crossing at Quayside floods."]
+
+
+async def test_results_are_found_by_the_path_their_tool_was_called_with(store: SqlStore) -> None:
+    def call(call_id: str, path: str) -> NewMessage:
+        function = {"name": "read_file", "arguments": f'{{"path": "{path}"}}'}
+        calls: Any = [{"id": call_id, "type": "function", "function": function}]
+        return NewMessage({"role": "assistant", "content": None, "tool_calls": calls})
+
+    thread = await new_thread(
+        store, user("Read both."),
+        call("c1", "src/billing/tax.py"), result("read_file", "def rate(): return 7", "c1"),
+        call("c2", "src/billing/net.py"), result("read_file", "def rate(): return 9", "c2"),
+        call("c3", "logs/tax.log"), result("read_file", "[stored]", "c3"),
+    )  # fmt: skip
+    stored = await store.put_output(thread.id, "rate limited\n" * 50, call_id="c3", tool="read_file")
+
+    async def found(path: str, **more: Any) -> list[str]:
+        hits = await store.search(SearchQuery("rate", path=path, **more))
+        return [hit.output or hit.snippet for hit in hits]
+
+    assert await found("src/billing/tax.py") == ["def rate(): return 7"]
+    assert await found("tax.py", tool="read_file") == ["def rate(): return 7"]
+    assert await found("logs/tax.log", thread=thread.id) == [stored.id]
+    assert await found("src/other.py") == []
+    assert await found("tax.py", tenant="other") == []

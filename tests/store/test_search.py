@@ -1,0 +1,480 @@
+"""Search: what was said is found, by whom it may be found, the best first."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+import pytest
+
+from everthread.errors import UnknownIdError
+from everthread.store.base import Hit, NewMessage, SearchQuery, Store
+from everthread.store.operations import search
+from everthread.store.sql_store import SqlStore
+from tests.store.conftest import Clock, open_at
+from tests.store.talk import compact, new_thread, numbered, result, says, user
+
+FILLER = "lorem ipsum dolor sit amet consectetur adipiscing elit sed do eiusmod tempor "
+
+
+async def found(store: Store, text: str, **more: Any) -> list[str]:
+    """What the messages found say, best first."""
+    hits = await store.search(SearchQuery(text, **more))
+    return [str((await store.message(hit.message)).body["content"]) for hit in hits if hit.message is not None]
+
+
+async def found_set(store: Store, text: str, **more: Any) -> set[str]:
+    said = await found(store, text, **more)
+    assert len(said) == len(set(said)), "found twice"
+    return set(said)
+
+
+# --- words ----------------------------------------------------------------------------------------------------------
+
+
+async def test_every_word_must_be_there(store: SqlStore) -> None:
+    await new_thread(store, *says("red apple", "green apple", "a red car"))
+    assert await found_set(store, "apple") == {"red apple", "green apple"}
+    assert await found_set(store, "RED Apple") == {"red apple"}
+    assert await found_set(store, "apple pear") == set()
+
+
+async def test_a_phrase_stands_in_a_row(store: SqlStore) -> None:
+    await new_thread(store, *says("connection was refused", "Connection refused!", "refused connection"))
+    assert await found_set(store, '"connection refused"') == {"Connection refused!"}
+    assert len(await found_set(store, "connection refused")) == 3
+    assert await found_set(store, '"connection was" refused') == {"connection was refused"}
+
+
+async def test_a_prefix(store: SqlStore) -> None:
+    await new_thread(store, *says("configure it", "the configuration", "a confetti", "app/config.yaml", "misconfig"))
+    assert await found_set(store, "confi*") == {"configure it", "the configuration", "app/config.yaml"}
+    assert await found_set(store, "app/conf*") == {"app/config.yaml"}
+    assert await found_set(store, "configure* it") == {"configure it"}
+
+
+@pytest.mark.parametrize(
+    ("query", "holds", "lacks"),
+    [
+        ("src/app/main.py", "see src/app/main.py:12", "src and app and main and py"),
+        ("app/main.py", "in src/app/main.py", "main.py of the app"),
+        ("main.py", "src/app/main.py", "py main"),
+        ("/etc/hosts", "cat /etc/hosts", "hosts in etc"),
+        ("C:\\Temp\\a.txt", "open C:\\Temp\\a.txt now", "a txt in Temp on C"),
+        ("user-agent", "the User-Agent header", "agent of a user"),
+        ("--dry-run", "make --dry-run all", "run dry"),
+        ("user_name_id", "SELECT user_name_id", "id and name of user"),
+        ("snake_case", "my_snake_case_name", "a case of snake"),
+        ("v1.2.3", "released v1.2.3 today", "v1, then 3, then 2"),
+        ("numpy.linalg.norm", "use numpy.linalg.norm(x)", "norm of linalg in numpy"),
+        ("std::vector", "a std::vector<int>", "vector std"),
+        ("a.b@example.com", "mail a.b@example.com", "example.com, b, a"),
+        ("3f2a9c1e7b", "commit 3f2a9c1e7b", "commit 3f2a9c1e"),
+        ("E0308", "error[E0308]: mismatched", "error E0309"),
+        ("#1234", "fixes #1234", "fixes 12 34"),
+        ("https://example.org/a?b=c", "at https://example.org/a?b=c .", "c b a example org https"),
+    ],
+)
+async def test_identifiers_as_typed(store: SqlStore, query: str, holds: str, lacks: str) -> None:
+    await new_thread(store, *says(lacks, holds))
+    assert (await found(store, query))[:1] == [holds]
+    assert await found_set(store, f'"{query}"') == {holds}
+
+
+async def test_an_identifier_is_found_by_its_parts(store: SqlStore) -> None:
+    await new_thread(store, *says("call getUserName()", "user only"))
+    assert await found_set(store, "getusername") == {"call getUserName()"}
+    assert await found_set(store, "getUser") == {"call getUserName()"}
+    assert "call getUserName()" in await found_set(store, "user")
+
+
+@pytest.mark.parametrize(
+    ("query", "holds", "lacks"),
+    [
+        ("库", "数据库连接失败", "数据连接"),
+        ("数据", "数据库", "据数"),
+        ("数据库连接", "检查数据库连接。", "连接数据，库"),
+        ("GPT模型", "用GPT模型回答", "模型 GPT"),
+        ("検", "全文検索", "全文索引"),
+        ("カタカナ", "これはカタカナです", "カナ タカ"),
+        ("ﾃﾞｰﾀ", "データを消す", "デパート"),
+        ("검색", "전문 검색 기능", "검은 색"),
+        ("색", "검색", "검사"),
+        ("数*", "数学", "学"),
+        ("😀", "fine 😀", "fine 😁"),
+    ],
+)
+async def test_chinese_japanese_korean(store: SqlStore, query: str, holds: str, lacks: str) -> None:
+    await new_thread(store, *says(lacks, holds))
+    assert (await found(store, query))[:1] == [holds]
+    assert lacks not in await found_set(store, f'"{query.rstrip("*")}"')
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        '"unbalanced words',
+        'words"',
+        "words*words",
+        "(words",
+        "words)",
+        "words:",
+        "-words",
+        "^words",
+        "{words}",
+        "+words",
+    ],
+)
+async def test_what_is_no_syntax_is_taken_literally(store: SqlStore, query: str) -> None:
+    await new_thread(store, user("these words are unbalanced words words"), user("others"))
+    assert await found_set(store, query) == {"these words are unbalanced words words"}
+
+
+@pytest.mark.parametrize("query", ["AND", "OR NOT", "NEAR(a b)", "a AND b", "terms: x", "rank MATCH", "'; DROP TABLE"])
+async def test_operators_are_words(store: SqlStore, query: str) -> None:
+    await new_thread(store, *says("nothing of it", f"said: {query}!"))
+    assert await found_set(store, query) == {f"said: {query}!"}
+
+
+@pytest.mark.parametrize("query", ["", " ", '""', "*", '"*"', "!?", "\0", "\ud800", "& | !", "%s ? $1"])
+async def test_no_query_is_an_error(store: SqlStore, query: str) -> None:
+    await new_thread(store, *says("anything"))
+    assert await found_set(store, query) == set()
+
+
+async def test_a_query_of_any_length(store: SqlStore) -> None:
+    text = " ".join(f"word{number}" for number in range(3_000))
+    await new_thread(store, *says(text, "word1 word2"))
+    assert await found_set(store, text) == {text}
+    assert await found_set(store, f'"{text}"') == {text}
+    assert await found_set(store, "数" * 5_000) == set()
+
+
+# --- what is searched -----------------------------------------------------------------------------------------------
+
+
+async def test_every_role_is_searched(store: SqlStore) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "frobnicate", "arguments": '{"path": "needle.txt"}'}}
+    calling: Any = {"role": "assistant", "content": None, "tool_calls": [call]}
+    parts: Any = {"role": "user", "content": [{"type": "text", "text": "needle in a part"}]}
+    system: Any = {"role": "system", "content": "system needle"}
+    await new_thread(
+        store, user("user needle"), NewMessage(calling), result("frobnicate", "needle found"), NewMessage(parts),
+        NewMessage(system),
+    )  # fmt: skip
+    hits = await store.search(SearchQuery("needle"))
+    assert sorted((hit.role, hit.tool) for hit in hits) == [
+        ("assistant", "frobnicate"), ("system", ""), ("tool", "frobnicate"), ("user", ""), ("user", ""),
+    ]  # fmt: skip
+    assert [hit.role for hit in await store.search(SearchQuery("frobnicate needle.txt"))] == ["assistant"]
+
+
+async def test_stored_outputs_are_searched_to_their_end(store: SqlStore) -> None:
+    thread = await new_thread(store, *says("hello"))
+    text = FILLER * 400 + "the needle at the end " + FILLER * 10
+    stored = await store.put_output(thread.id, text, call_id="c1", tool="terminal")
+    await store.put_output(thread.id, text, call_id="c2", tool="terminal")
+    (hit,) = await store.search(SearchQuery("needle"))
+    assert (hit.output, hit.message, hit.thread, hit.role, hit.tool) == (stored.id, None, thread.id, "tool", "terminal")
+    assert "the needle at the end" in hit.snippet
+    assert await store.search(SearchQuery("dolor", tool="browser")) == []
+    (again,) = await store.search(SearchQuery("dolor", tool="terminal"))
+    assert again.output == stored.id
+
+
+async def test_secrets_are_neither_found_nor_shown(store: SqlStore) -> None:
+    secret = "ghp_" + "a8Kd02mQpX7zLw4nRt6Yb1Vc9Je3Hu5Gs0Fo"
+    message = FILLER * 200 + f"the token {secret} is in the drawer, behind the spoon"
+    thread = await new_thread(store, *says(message, "password = hunter2hunter2X9"))
+    await store.put_output(thread.id, f"export GITHUB_TOKEN={secret}\nspoon output", tool="terminal")
+    for query in (secret, f'"{secret}"', secret[:12] + "*", secret[4:], "hunter2hunter2X9"):
+        assert await store.search(SearchQuery(query)) == []
+    hits = await store.search(SearchQuery("spoon"))
+    assert len(hits) == 2
+    for hit in hits:
+        assert secret not in hit.snippet
+        assert "spoon" in hit.snippet
+    assert "the token [REDACTED] is in the drawer" in hits[1].snippet
+
+
+async def test_summaries_and_derived_messages_are_context_not_history(store: SqlStore) -> None:
+    thread = await new_thread(store, *says("first", "second needle", "third", "fourth"))
+    await compact(store, thread.id, words="a summary of the needle")
+    assert await found_set(store, "needle") == {"second needle"}
+
+
+async def test_a_message_is_found_once_through_compactions(store: SqlStore) -> None:
+    thread = await new_thread(store, *numbered(1, 8, "needle "))
+    for _ in range(3):
+        tip = await store.get_compression_tip(thread.id)
+        await compact(store, tip, tail=3)
+        await store.append(thread.id, [user("needle more")])
+    hits = await store.search(SearchQuery("needle", limit=100))
+    assert len(hits) == 11
+    first = next(hit for hit in hits if hit.snippet == "needle 7")
+    assert (first.session, first.thread) == (thread.id, thread.id)
+
+
+async def test_what_was_appended_is_found_at_once(store: SqlStore) -> None:
+    thread = await new_thread(store)
+    for number in range(30):
+        await store.append(thread.id, [user(f"needle{number}")])
+        assert await found(store, f"needle{number}") == [f"needle{number}"]
+
+
+async def test_what_another_store_appended_is_found(store: SqlStore, url: str, clock: Clock) -> None:
+    thread = await new_thread(store, *says("a needle"))
+    other = open_at(url, clock)
+    assert await found(other, "needle") == ["a needle"]
+    await other.append(thread.id, [user("another needle")])
+    assert await found_set(store, "needle") == {"a needle", "another needle"}
+    await other.close()
+
+
+APPEND_AND_DIE = """
+import asyncio, os, sys
+from everthread.factory import open_store
+from everthread.store.base import NewMessage
+
+async def main():
+    store = open_store(sys.argv[1])
+    await store.append(sys.argv[2], [NewMessage({"role": "user", "content": "from another process"})])
+    os._exit(0)
+
+asyncio.run(main())
+"""
+
+
+async def test_what_a_dead_process_appended_is_found(store: SqlStore, url: str) -> None:
+    thread = await new_thread(store)
+    child = await asyncio.create_subprocess_exec(sys.executable, "-c", APPEND_AND_DIE, url, thread.id)
+    assert await child.wait() == 0
+    assert await found(store, "another process") == ["from another process"]
+
+
+async def test_words_in_different_pieces_of_a_long_message(store: SqlStore) -> None:
+    long = "apricot " + FILLER * 300 + " banana " + FILLER * 300 + " cherry"
+    await new_thread(store, *says(long, "apricot alone", "apricot and banana", "cherry and apricot"))
+    thread = await new_thread(store, *says("other"))
+    await store.put_output(thread.id, long, tool="terminal")
+    hits = await store.search(SearchQuery("apricot banana cherry"))
+    assert {(hit.message is None, hit.output is None) for hit in hits} == {(True, False), (False, True)}
+    assert await found_set(store, "apricot banana cherry") == {long}
+    assert await found_set(store, "apricot banana") == {long, "apricot and banana"}
+    assert (await found(store, "apricot banana"))[0] == "apricot and banana"
+    assert await found_set(store, 'cherry "ipsum banana"') == set()
+
+
+async def test_a_phrase_at_a_seam(store: SqlStore) -> None:
+    text = " ".join(f"word{number} tail{number}" for number in range(2_000))
+    await new_thread(store, *says(text))
+    for number in range(0, 2_000, 7):
+        assert await store.search(SearchQuery(f'"word{number} tail{number}"', limit=1)), number
+
+
+async def test_words_that_are_repeated_ever_so_often(store: SqlStore) -> None:
+    await new_thread(store, *says("0 " * 3_000 + "0 needle", "的" * 5_000 + "针"))
+    assert len(await store.search(SearchQuery('"0 0 needle"'))) == 1
+    assert len(await store.search(SearchQuery("的的针"))) == 1
+
+
+async def test_deleted_threads_are_not_found(store: SqlStore) -> None:
+    gone = await new_thread(store, *says("needle one", FILLER * 300 + "needle two"))
+    await store.put_output(gone.id, "needle output", tool="terminal")
+    await new_thread(store, *says("needle three"))
+    assert len(await store.search(SearchQuery("needle"))) == 4
+    late = await new_thread(store, *says("needle never indexed"))
+    await store.delete_thread(gone.id)
+    await store.delete_thread(late.id)
+    assert await found_set(store, "needle") == {"needle three"}
+    assert len(await store.search(SearchQuery("needle"))) == 1
+
+
+# --- where is searched ----------------------------------------------------------------------------------------------
+
+
+async def test_roles_and_tools(store: SqlStore) -> None:
+    await new_thread(store, user("needle"), result("terminal", "needle t"), result("Web-Search 2", "needle w"))
+    assert await found_set(store, "needle", role="user") == {"needle"}
+    assert await found_set(store, "needle", role="tool") == {"needle t", "needle w"}
+    assert await found_set(store, "needle", tool="terminal") == {"needle t"}
+    assert await found_set(store, "needle", tool="Web-Search 2") == {"needle w"}
+    assert await found_set(store, "needle", tool="web-search 2") == set()
+    assert await found_set(store, "needle", role="tool_terminal") == set()
+
+
+async def test_a_name_of_any_length_is_indexed(store: SqlStore) -> None:
+    tool, role = "t" * 5_000, "数" * 3_000
+    body: Any = {"role": role, "content": "needle of a strange role"}
+    await new_thread(store, result(tool, "needle of a strange tool"), NewMessage(body), tenant="X" * 4_000)
+    assert await found_set(store, "needle", tool=tool, tenant="X" * 4_000) == {"needle of a strange tool"}
+    assert await found_set(store, "needle", role=role, tenant="X" * 4_000) == {"needle of a strange role"}
+
+
+async def test_every_tool_of_a_message_finds_it(store: SqlStore) -> None:
+    names = ("read_file", "grep")
+    calls = [{"id": name, "type": "function", "function": {"name": name, "arguments": "{}"}} for name in names]
+    body: Any = {"role": "assistant", "content": "needle", "tool_calls": calls}
+    await new_thread(store, NewMessage(body))
+    for name in names:
+        assert await found_set(store, "needle", tool=name) == {"needle"}
+    assert await found_set(store, "needle", tool="read") == set()
+
+
+@pytest.mark.parametrize("other", ["beta", "ALPHA", "alpha2", "ａｌｐｈａ", "al_pha", "ſalpha", "'alpha'"])
+async def test_tenants_do_not_see_each_other(store: SqlStore, other: str) -> None:
+    thread = await new_thread(store, *says("needle of alpha"), tenant="alpha")
+    await new_thread(store, *says("needle of the other"), tenant=other)
+    assert await found_set(store, "needle", tenant="alpha") == {"needle of alpha"}
+    assert await found_set(store, "needle", tenant=other) == {"needle of the other"}
+    assert await found_set(store, "needle") == set()
+    with pytest.raises(UnknownIdError):
+        await store.search(SearchQuery("needle", tenant=other, thread=thread.id))
+    with pytest.raises(UnknownIdError):
+        await store.search(SearchQuery("needle", tenant=other, session=thread.id))
+
+
+async def test_a_period(store: SqlStore) -> None:
+    thread = await new_thread(store)
+    await store.append(thread.id, [user(f"needle {day}", created=float(day)) for day in range(1, 10)])
+    assert await found_set(store, "needle", since=7) == {"needle 7", "needle 8", "needle 9"}
+    assert await found_set(store, "needle", until=3) == {"needle 1", "needle 2"}
+    assert await found_set(store, "needle", since=4, until=6) == {"needle 4", "needle 5"}
+    assert await found_set(store, "needle", since=100) == set()
+
+
+async def test_a_thread_has_many_names_and_unknown_ones_are_refused(store: SqlStore) -> None:
+    thread = await new_thread(store, *numbered(1, 6, "needle "))
+    await new_thread(store, *says("needle elsewhere"))
+    tip = (await compact(store, thread.id)).session
+    for name in (thread.id, tip.id):
+        assert await found_set(store, "needle", thread=name) == {f"needle {number}" for number in range(1, 7)}
+    with pytest.raises(UnknownIdError):
+        await store.search(SearchQuery("needle", thread="nobody"))
+
+
+async def test_a_session_is_what_it_places(store: SqlStore, clock: Clock) -> None:
+    thread = await new_thread(store, *numbered(1, 6, "needle "))
+    await store.put_output(thread.id, "needle output", tool="terminal")
+    clock.now += 10
+    tip = (await compact(store, thread.id, head=1, tail=2)).session
+    await store.append(thread.id, [user("needle 7")])
+    assert await found_set(store, "needle", session=thread.id) == {f"needle {n}" for n in range(1, 7)}
+    assert await found_set(store, "needle", session=tip.id) == {"needle 1", "needle 5", "needle 6", "needle 7"}
+    hits = await store.search(SearchQuery("needle", session=tip.id))
+    assert {hit.session for hit in hits} == {tip.id}
+    assert len(await store.search(SearchQuery("output", session=thread.id))) == 1
+    assert await store.search(SearchQuery("output", session=tip.id)) == []
+
+
+async def test_a_branch_has_the_past_it_shares(store: SqlStore) -> None:
+    thread = await new_thread(store, *numbered(1, 3, "needle "))
+    stored = await store.put_output(thread.id, "needle haystack", tool="terminal")
+    (cited,) = await store.append(thread.id, [result("terminal", f"needle cites {stored.id}")])
+    branch = await store.branch(thread.id, cited.id)
+    await store.put_output(thread.id, "needle haystack after the branch", tool="terminal")
+    await store.append(thread.id, [user("needle of the trunk")])
+    await store.append(branch.id, [user("needle of the branch")])
+    twig = await store.branch(branch.id, (await store.messages(branch.id))[1].id)
+    shared = {"needle 1", "needle 2", "needle 3", f"needle cites {stored.id}"}
+    assert await found_set(store, "needle", thread=thread.id) == {*shared, "needle of the trunk"}
+    assert await found_set(store, "needle", thread=branch.id) == {*shared, "needle of the branch"}
+    assert await found_set(store, "needle", thread=twig.id) == {"needle 1", "needle 2"}
+    assert [hit.output for hit in await store.search(SearchQuery("haystack", thread=branch.id))] == [stored.id]
+    assert len(await found(store, "needle")) == 6
+    await store.delete_thread(thread.id)
+    assert await found_set(store, "needle", thread=branch.id) == {*shared, "needle of the branch"}
+    assert await found_set(store, "needle", thread=twig.id) == {"needle 1", "needle 2"}
+    assert [hit.output for hit in await store.search(SearchQuery("haystack", thread=branch.id))] == [stored.id]
+    assert {hit.thread for hit in await store.search(SearchQuery("needle"))} <= {branch.id, twig.id}
+
+
+async def test_after_an_undo_everything_is_found_where_it_is(store: SqlStore) -> None:
+    thread = await new_thread(store, *numbered(1, 5, "needle "))
+    await compact(store, thread.id)
+    await store.append(thread.id, [user("needle 6")])
+    await store.undo(thread.id)
+    hits = await store.search(SearchQuery("needle", session=thread.id))
+    assert len(hits) == 6
+    assert {hit.session for hit in await store.search(SearchQuery("needle"))} == {thread.id}
+
+
+# --- in which order -------------------------------------------------------------------------------------------------
+
+
+async def test_the_whole_identifier_comes_first(store: SqlStore) -> None:
+    await new_thread(store, *says("main.py is it", "src/main.py.bak main py", "main, then py", "main/py"))
+    assert (await found(store, "main.py"))[0] == "main.py is it"
+    assert (await found(store, "main.py"))[-1] == "main, then py"
+
+
+async def test_more_and_denser_is_better(store: SqlStore) -> None:
+    long = FILLER * 20
+    await new_thread(store, *says(f"needle needle needle {long}", f"needle {long}", "needle", "other"))
+    assert await found(store, "needle") == ["needle", f"needle needle needle {long}", f"needle {long}"]
+
+
+async def test_the_rarer_word_weighs_more(store: SqlStore) -> None:
+    common = [user(f"common {number}") for number in range(60)]
+    await new_thread(store, *says("zebra zebra zebra common pad", "zebra common common common pad"), *common)
+    assert (await found(store, "common zebra"))[0] == "zebra zebra zebra common pad"
+
+
+async def test_of_equals_the_newest(store: SqlStore) -> None:
+    thread = await new_thread(store)
+    for day in (3, 1, 2):
+        await store.append(thread.id, [user(f"needle {day}", created=float(day))])
+    assert await found(store, "needle") == ["needle 3", "needle 2", "needle 1"]
+
+
+async def test_paging_shows_everything_once(store: SqlStore) -> None:
+    count = search.CANDIDATES * 2 + 50
+    await new_thread(store, *(user("needle " + "pad " * (number % 7) + str(number)) for number in range(count)))
+    everything = await store.search(SearchQuery("needle", limit=10_000))
+    assert len(everything) == count
+    pages: list[Hit] = []
+    for offset in range(0, count + 200, 200):
+        pages += await store.search(SearchQuery("needle", limit=200, offset=offset))
+    assert pages == everything
+    assert await store.search(SearchQuery("needle", limit=0)) == []
+    assert await store.search(SearchQuery("needle", limit=-1, offset=-1)) == []
+
+
+async def test_everything_is_found_in_an_index_with_many_pieces(store: SqlStore, kind: str) -> None:
+    """As if millions of pieces lay between those that are there."""
+    jump = {
+        "sqlite": "UPDATE sqlite_sequence SET seq = ? WHERE name = 'pieces'",
+        "postgresql": "SELECT setval(pg_get_serial_sequence('pieces', 'id'), ?)",
+    }
+    thread = await new_thread(store)
+    ids = (1, 500, 1_500, 9_000, 20_000, 70_000, 200_000, 1_500_000, 4_000_000, 900_000_000)
+    for number, key in enumerate(ids):
+        await store.append(thread.id, [user(f"needle {number}", created=float(number))])
+        await found(store, "needle")
+        await store._write(lambda tx, key=key: tx.run(jump[kind], (key,)))  # type: ignore[misc]
+    assert await found(store, "needle") == [f"needle {number}" for number in range(9, -1, -1)]
+    assert await found(store, "need*", offset=8) == ["needle 1", "needle 0"]
+    assert await found(store, "needle", since=2, until=4) == ["needle 3", "needle 2"]
+    assert await found(store, "needle", until=1) == ["needle 0"]
+
+
+async def test_a_hit_says_where_it_is(store: SqlStore, clock: Clock) -> None:
+    thread = await new_thread(store, *says("one", "two needle"))
+    (hit,) = await store.search(SearchQuery("needle"))
+    message = await store.message(hit.message or 0)
+    assert message.body["content"] == hit.snippet == "two needle"
+    assert (hit.thread, hit.session, hit.created, hit.role) == (thread.id, message.session, clock.now, "user")
+    assert hit.output is None
+    assert hit.score > 0
+
+
+async def test_the_snippet_shows_the_match(store: SqlStore) -> None:
+    words = [f"needle{number}" for number in range(0, 900, 50)]
+    text = "".join(FILLER + (f" needle{number} " if number % 50 == 0 else "") for number in range(900))
+    thread = await new_thread(store, *says(text))
+    await store.put_output(thread.id, text, tool="terminal")
+    for word in words:
+        hits = await store.search(SearchQuery(word))
+        assert len(hits) == 2
+        assert all(word in hit.snippet for hit in hits)

@@ -1,0 +1,299 @@
+"""The PostgreSQL server: it goes away and comes back, it refuses, and no password is ever shown."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from everthread.errors import ConfigError, EverthreadError, StoreError, StoreReadOnlyError, StoreUnreachableError
+from everthread.store import postgres
+from everthread.store.base import NewSession
+from everthread.store.postgres import PostgresDatabase
+from everthread.store.postgres_connection import PostgresWriter
+from everthread.store.sql_store import SqlStore
+from tests.store.conftest import Clock, close_sound, open_at
+from tests.store.postgres_server import Server
+from tests.store.talk import compact, new_thread, numbered, said, says
+
+SECRET = "hunter2-very-secret"
+
+
+def run(server: Server, *statements: str, database: str = "postgres") -> None:
+    with psycopg.connect(server.url(database), autocommit=True) as admin:
+        for statement in statements:
+            admin.execute(statement.encode())
+
+
+async def test_the_server_is_restarted_under_the_store(own_server: Server) -> None:
+    run(own_server, "CREATE DATABASE work")
+    store = open_at(own_server.url("work"), Clock())
+    session = await new_thread(store, *numbered(1, 5))
+    for end in (own_server.stop, own_server.crash):
+        await asyncio.to_thread(end)
+        waiting: list[asyncio.Future[object]] = [
+            asyncio.ensure_future(store.append(session.id, says(end.__name__))),
+            asyncio.ensure_future(said(store, session.id)),
+            asyncio.ensure_future(store.create_session(NewSession())),
+        ]
+        await asyncio.sleep(0.3)
+        assert not any(each.done() for each in waiting)
+        await asyncio.to_thread(own_server.start)
+        await asyncio.gather(*waiting)
+        await compact(store, await store.get_compression_tip(session.id))
+    assert await said(store, session.id) == [*(f"m{n}" for n in range(1, 6)), "stop", "crash"]
+    assert (await store.check()).problems == ()
+    await store.close()
+
+
+class DiesAtCommit(PostgresDatabase):
+    """Its server crashes when the next commit is asked for, and has done others' work when it is asked again."""
+
+    def __init__(self, server: Server, name: str) -> None:
+        super().__init__(server.url(name))
+        self.server = server
+        self.armed = False
+
+    def connect_writer(self) -> Any:
+        connection = super().connect_writer()
+        commit = connection.commit
+
+        def dies() -> None:
+            if self.armed:
+                self.armed = False
+                self.server.crash()
+                self.server.start()
+                run(self.server, *["SELECT pg_current_xact_id()"] * 50)
+            commit()
+
+        connection.commit = dies  # type: ignore[method-assign]  # the one thing that is different
+        return connection
+
+
+async def test_a_crash_before_the_commit_is_not_taken_for_success(own_server: Server) -> None:
+    """After a crash the server gives the numbers of lost transactions to others, which are committed."""
+    run(own_server, "CREATE DATABASE work")
+    database = DiesAtCommit(own_server, "work")
+    database.prepare()
+    store = SqlStore(database)
+    session = await new_thread(store, *says("before"))
+    database.armed = True
+    await store.append(session.id, says("asked for twice, there once"))
+    assert not database.armed
+    assert await said(store, session.id) == ["before", "asked for twice, there once"]
+    assert (await store.check()).problems == ()
+    await store.close()
+
+
+def test_a_first_batch_in_doubt_is_waited_for(new_url: Callable[..., str]) -> None:
+    """What another connection of the same store may still commit has not ended."""
+    database = PostgresDatabase(new_url("postgresql"))
+    database.prepare()
+    with closing(database.connect_writer()) as first, closing(database.connect_writer()) as second:
+        first.begin()
+        first.one("SELECT 1")
+        with pytest.raises(psycopg.errors.LockNotAvailable) as failure:
+            second.committed(1)
+        assert database.is_passing(failure.value)
+        second.rollback()
+        first.commit()
+        assert second.committed(1)
+        assert not second.committed(2)
+    database.close()
+
+
+def test_a_commit_is_asked_for_when_others_can_see_the_batch(new_url: Callable[..., str]) -> None:
+    """Else a batch that is still on its way could be taken for lost, written again, and then arrive."""
+    database = PostgresDatabase(new_url("postgresql"))
+    database.prepare()
+    with closing(database.connect_writer()) as first, closing(database.connect_writer()) as second:
+        first.begin()
+        first.commit()
+        run = first.run
+        commits = []
+
+        def looks_first(sql: str, values: Sequence[Any] = ()) -> None:
+            if sql == "COMMIT":
+                commits.append(sql)
+                with pytest.raises(psycopg.errors.LockNotAvailable):
+                    second.committed(2)
+                second.rollback()
+            run(sql, values)
+
+        first.run = looks_first  # type: ignore[method-assign]  # to be there at the moment
+        first.begin()
+        first.run("DELETE FROM state")
+        first.commit()
+        assert commits
+        assert second.committed(2)
+    database.close()
+
+
+def test_connections_that_break_at_once_are_given_back(
+    new_url: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the pool would run dry after some crashes of the server."""
+
+    class Breaks(PostgresWriter):
+        def run(self, sql: str, values: Sequence[Any] = ()) -> None:
+            self.raw.close()
+            super().run(sql, values)
+
+    database = PostgresDatabase(new_url("postgresql"))
+    database.prepare()
+    with monkeypatch.context() as patch:
+        patch.setattr(postgres, "PostgresWriter", Breaks)
+        for _ in range(postgres.POOL + 1):
+            with pytest.raises(psycopg.OperationalError, match="closed"):
+                database.connect_writer()
+    database.connect_writer().close()
+    database.close()
+
+
+def test_without_the_driver_one_is_told_how_to_get_it() -> None:
+    code = (
+        "import sys; sys.modules['psycopg'] = None; sys.argv = ['everthread', *sys.argv[1:]]\n"
+        "from everthread.cli import main; main()"
+    )
+    command = [sys.executable, "-c", code, "sessions", "list", "--store", "postgresql://localhost/work"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "pip install everthread[postgres]" in done.stderr
+
+
+async def test_a_server_that_stays_away_is_told(own_server: Server) -> None:
+    run(own_server, "CREATE DATABASE work")
+    database = PostgresDatabase(own_server.url("work"))
+    database.prepare()
+    store = SqlStore(database, patience=0.2)
+    session = await new_thread(store, *says("kept"))
+    await asyncio.to_thread(own_server.stop)
+    for call in (store.append(session.id, says("lost")), store.messages(session.id), store.vacuum()):
+        with pytest.raises(StoreUnreachableError, match="cannot be reached"):
+            await call
+    await asyncio.to_thread(own_server.start)
+    await store.append(session.id, says("later"))
+    assert await said(store, session.id) == ["kept", "later"]
+    await store.close()
+
+
+def told(url: str) -> EverthreadError:
+    """How opening a store fails; nothing a person may see shows the password."""
+    with pytest.raises(EverthreadError) as failure:
+        PostgresDatabase(url).prepare()
+    shown = "".join(traceback.format_exception(failure.value))
+    assert SECRET not in shown
+    assert SECRET[:7] not in shown
+    return failure.value
+
+
+def test_a_server_that_is_not_there() -> None:
+    error = told(f"postgresql://ann:{SECRET}@127.0.0.1:9/work")
+    assert isinstance(error, StoreUnreachableError)
+    assert "postgresql://ann@127.0.0.1:9/work" in str(error)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://ann:{SECRET}@[::1/work",
+        f"postgresql://ann:{SECRET}@host:port/work",
+        f"postgresql://ann:{SECRET}@host:5432/work?nonsense=1",
+        f"postgresql://ann:{SECRET}@host:{SECRET}@other/work",
+        f"postgresql://ann:{SECRET}%zz@host/work",
+        f"postgresql://host/work?password={SECRET}&port={SECRET}",
+    ],
+)
+def test_a_url_that_cannot_be_read(url: str) -> None:
+    assert isinstance(told(url), ConfigError)
+
+
+def test_refusals_are_clear(own_server: Server) -> None:
+    rules = own_server.data / "pg_hba.conf"
+    rules.write_text("local all secretive scram-sha-256\n" + rules.read_text())
+    run(
+        own_server,
+        f"CREATE ROLE secretive LOGIN PASSWORD '{SECRET}'",
+        "CREATE ROLE guest LOGIN",
+        "CREATE ROLE reader LOGIN",
+        "ALTER ROLE reader SET default_transaction_read_only = on",
+        "CREATE DATABASE work OWNER secretive",
+        "REVOKE CREATE ON DATABASE work FROM PUBLIC",
+        "SELECT pg_reload_conf()",
+    )
+    run(own_server, "REVOKE CREATE ON SCHEMA public FROM PUBLIC", database="work")
+    run(own_server, "GRANT ALL ON SCHEMA public TO secretive", database="work")
+    place = own_server.url("work").partition("?")[2]
+
+    def url(login: str, database: str = "work") -> str:
+        return f"postgresql://{login}@/{database}?{place}"
+
+    wrong = told(url(f"secretive:{SECRET}x"))
+    assert isinstance(wrong, StoreUnreachableError)
+    assert "password authentication failed" in str(wrong)
+    assert "does not exist" in str(told(url(f"secretive:{SECRET}", "nowhere")))
+    assert isinstance(told(url("guest")), StoreReadOnlyError)
+    close_sound(open_at(url(f"secretive:{SECRET}"), Clock()))
+    run(own_server, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader", database="work")
+    reader = open_at(url("reader"), Clock())
+
+    async def look() -> None:
+        assert await reader.list_sessions() == []
+        with pytest.raises(StoreReadOnlyError, match="read-only"):
+            await reader.create_session(NewSession())
+        await reader.close()
+
+    asyncio.run(look())
+
+
+async def test_a_backup_is_made_by_the_servers_own_tool(
+    own_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(own_server, "CREATE DATABASE work", "CREATE DATABASE again")
+    store = open_at(own_server.url("work"), Clock())
+    session = await new_thread(store, *numbered(1, 5))
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(StoreError, match="pg_dump"):
+        await store.backup(str(tmp_path / "dump"))
+    monkeypatch.setenv("PATH", f"{own_server.programs}{os.pathsep}{os.defpath}")
+    await store.backup(str(tmp_path / "dump"))
+    assert stat.S_IMODE((tmp_path / "dump").stat().st_mode) == 0o600
+    with pytest.raises(StoreError, match="File exists"):
+        await store.backup(str(tmp_path / "dump"))
+    restore = [str(own_server.programs / "pg_restore"), f"--dbname={own_server.url('again')}", str(tmp_path / "dump")]
+    await asyncio.to_thread(lambda: subprocess.run(restore, check=True))
+    copy = open_at(own_server.url("again"), Clock())
+    assert await copy.export(session.id) == await store.export(session.id)
+    await copy.close()
+    await store.vacuum()
+    await store.close()
+
+
+def test_a_store_uses_few_connections(new_url: Callable[..., str]) -> None:
+    url = new_url("postgresql")
+    store = open_at(url, Clock())
+
+    async def busy() -> int:
+        session = await new_thread(store)
+        calls = [store.append(session.id, says(str(n))) for n in range(50)]
+        await asyncio.gather(*calls, *(store.messages(session.id) for _ in range(50)))
+        rows = await store._read(
+            lambda tx: tx.all(
+                "SELECT 1 FROM pg_stat_activity WHERE application_name = 'everthread' AND datname = current_database()"
+            )
+        )
+        return len(rows)
+
+    assert asyncio.run(busy()) <= 5, "one writes, four read"
+    close_sound(store)

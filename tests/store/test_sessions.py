@@ -1,0 +1,179 @@
+"""Sessions: what they are, how they are found, how they end and go on."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from everthread.errors import AmbiguousIdError, InputError, UnknownIdError
+from everthread.store.base import NewSession, SessionKind, Store
+from everthread.store.sql_store import SqlStore
+from tests.store.conftest import Clock
+from tests.store.talk import compact, new_thread, numbered, said, says, shown
+
+
+def test_a_store_is_called_as_the_protocol_says() -> None:
+    for name, promised in inspect.getmembers(Store, inspect.isfunction):
+        if not name.startswith("_"):
+            assert inspect.signature(getattr(SqlStore, name)) == inspect.signature(promised), name
+
+
+async def test_a_session_is_as_it_was_made(store: SqlStore, clock: Clock) -> None:
+    system = [{"type": "text", "text": "You are\0 — 你 \ud800", "cache_control": {"type": "ephemeral"}}]
+    new = NewSession(platform="cli", user="ann", title="First", model="m-1", system=system, tenant="acme")
+    made = await store.create_session(new)
+    assert (made.thread, made.parent, made.kind) == (new.id, None, "main")
+    assert (made.platform, made.user, made.title, made.model, made.tenant) == ("cli", "ann", "First", "m-1", "acme")
+    assert made.system == system
+    assert (made.started, made.ended, made.end_reason, made.live, made.messages) == (clock.now, None, None, True, 0)
+    assert await store.session(new.id) == made
+
+
+async def test_making_a_session_again_changes_nothing(store: SqlStore) -> None:
+    first = await new_thread(store, *says("hello"), id="s1", title="One")
+    assert await store.create_session(NewSession(id="s1", title="Two")) == first
+
+
+@pytest.mark.parametrize(
+    "other", [NewSession(id="s1", tenant="b"), NewSession(id="s1", kind="subagent", parent="p", tenant="a")]
+)
+async def test_a_taken_id_is_refused(store: SqlStore, other: NewSession) -> None:
+    await store.create_session(NewSession(id="p", tenant="a"))
+    await store.create_session(NewSession(id="s1", tenant="a"))
+    with pytest.raises(InputError, match="taken"):
+        await store.create_session(other)
+
+
+@pytest.mark.parametrize("kind", ["continuation", "branch", "reverted"])
+async def test_kinds_with_a_call_of_their_own_are_not_created(store: SqlStore, kind: SessionKind) -> None:
+    with pytest.raises(InputError, match=kind):
+        await store.create_session(NewSession(kind=kind))
+
+
+async def test_a_subagent_is_a_thread_of_its_own(store: SqlStore) -> None:
+    main = await new_thread(store, *says("go"))
+    agent = await new_thread(store, *says("sub"), kind="subagent", parent=main.id)
+    assert (agent.kind, agent.parent, agent.thread) == ("subagent", main.id, agent.id)
+    assert await store.get_compression_tip(main.id) == main.id
+    assert await store.children(main.id) == [agent]
+    assert await said(store, main.id) == ["go"]
+
+
+async def test_a_parent_must_be_there(store: SqlStore) -> None:
+    with pytest.raises(UnknownIdError):
+        await store.create_session(NewSession(kind="subagent", parent="nobody"))
+
+
+async def test_a_child_is_of_its_parents_tenant(store: SqlStore) -> None:
+    main = await new_thread(store, *says("go"), tenant="a")
+    with pytest.raises(UnknownIdError):
+        await store.create_session(NewSession(kind="subagent", parent=main.id, tenant="b"))
+    [message] = await store.messages(main.id)
+    for child in (
+        await store.create_session(NewSession(kind="subagent", parent=main.id, tenant="a")),
+        (await compact(store, main.id)).session,
+        await store.branch(main.id, message.id, new=NewSession(tenant="b")),
+    ):
+        assert child.tenant == "a"
+
+
+async def test_resolve_by_unique_prefix(store: SqlStore) -> None:
+    for name in ("abc-1", "abc-2", "abd", "ab", "ABC", "é1"):
+        await store.create_session(NewSession(id=name))
+    assert (await store.resolve("abd")).id == "abd"
+    assert (await store.resolve("abc-2")).id == "abc-2"
+    assert (await store.resolve("ab")).id == "ab", "an exact id wins over those it begins"
+    assert (await store.resolve("A")).id == "ABC"
+    assert (await store.resolve("é")).id == "é1"
+    with pytest.raises(AmbiguousIdError, match="abc-1"):
+        await store.resolve("abc")
+    for nothing in ("abx", "", "b", "%", "_b"):
+        with pytest.raises(UnknownIdError):
+            await store.resolve(nothing)
+
+
+async def test_a_prefix_is_unique_within_its_tenant(store: SqlStore) -> None:
+    await store.create_session(NewSession(id="aa1", tenant="a"))
+    for number in range(30):
+        await store.create_session(NewSession(id=f"a{number:02}", tenant="b"))
+    assert (await store.resolve("aa", tenant="a")).id == "aa1"
+    assert (await store.resolve("a", tenant="a")).id == "aa1"
+    with pytest.raises(UnknownIdError):
+        await store.resolve("a01", tenant="a")
+
+
+async def test_lists_are_newest_first_paged_and_filtered(store: SqlStore, clock: Clock) -> None:
+    for number in range(7):
+        clock.now += 1
+        await store.create_session(NewSession(id=f"s{number}", tenant="ab"[number % 2]))
+    agent = await store.create_session(NewSession(id="agent", kind="subagent", parent="s6", tenant="a", started=5.0))
+    assert [s.id for s in await store.list_sessions(kind="main", limit=3)] == ["s6", "s5", "s4"]
+    assert [s.id for s in await store.list_sessions(kind="main", limit=3, offset=6)] == ["s0"]
+    assert [s.id for s in await store.list_sessions(tenant="b")] == ["s5", "s3", "s1"]
+    assert await store.list_sessions(kind="subagent") == [agent]
+
+
+async def test_a_title_is_the_threads(store: SqlStore) -> None:
+    session = await new_thread(store, *numbered(1, 5))
+    continued = (await compact(store, session.id)).session
+    await store.set_title(continued.id, "Tests \0 \ud800 pass")
+    titles = {s.title for s in await store.thread_sessions(session.id)}
+    assert titles == {"Tests ? ? pass"}
+    with pytest.raises(UnknownIdError):
+        await store.set_title("nobody", "x")
+
+
+async def test_a_session_ends_and_an_append_reopens_it(store: SqlStore, clock: Clock) -> None:
+    session = await new_thread(store, *says("one"))
+    ended = await store.end_session(session.id, "user")
+    assert (ended.ended, ended.end_reason, ended.live) == (clock.now, "user", False)
+    clock.now += 9
+    assert (await store.end_session(session.id, "again")) == ended, "the first end stands"
+    await store.append(session.id, says("two"))
+    assert (await store.session(session.id)).live
+    assert await shown(store, session.id) == ["one", "two"]
+
+
+async def test_only_something_new_reopens(store: SqlStore) -> None:
+    [message] = says("one")
+    session = await new_thread(store, message)
+    ended = await store.end_session(session.id, "user")
+    await store.append(session.id, [message])
+    await store.append(session.id, [])
+    assert await store.session(session.id) == ended
+
+
+async def test_a_continued_session_ends_at_its_tip(store: SqlStore) -> None:
+    session = await new_thread(store, *numbered(1, 5))
+    continued = (await compact(store, session.id)).session
+    ended = await store.end_session(session.id, "user")
+    assert (ended.id, ended.end_reason) == (continued.id, "user")
+    assert (await store.session(session.id)).end_reason == "compression"
+
+
+@pytest.mark.parametrize("reason", ["compression", "reverted"])
+async def test_the_stores_own_end_reasons_are_not_given(store: SqlStore, reason: str) -> None:
+    session = await new_thread(store)
+    with pytest.raises(InputError, match=reason):
+        await store.end_session(session.id, reason)
+
+
+async def test_unknown_ids_say_so(store: SqlStore) -> None:
+    calls = (
+        store.session("x"), store.messages("x"), store.history("x"), store.get_compression_tip("x"),
+        store.end_session("x", "user"), store.append("x", says("a")), store.undo("x"), store.branch("x", 1),
+        store.delete_thread("x"), store.export("x"), store.acquire("x", "me", 1), store.usage("x"), store.outputs("x"),
+        store.put_output("x", "text"), store.continue_session("x", [], seen=0), store.nodes("x"), store.message(9),
+        store.compactions("x"), store.thread_sessions("x"), store.set_title("x", "t"),
+    )  # fmt: skip
+    for call in calls:
+        with pytest.raises(UnknownIdError):
+            await call
+
+
+async def test_equal_system_prompts_are_stored_once(store: SqlStore) -> None:
+    for _ in range(3):
+        await store.create_session(NewSession(system="the same prompt"))
+    count = await store._read(lambda tx: tx.one("SELECT COUNT(*) FROM texts"))
+    assert count == (1,)

@@ -1,0 +1,183 @@
+"""Threads as a list shows them: the last used first, with what was said in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from everthread.errors import InputError
+from everthread.factory import open_store
+from everthread.store import schema
+from everthread.store.base import NewMessage, NewSession, Store, ThreadRow
+from everthread.store.sql_store import SqlStore
+from tests.store.conftest import Clock
+from tests.store.talk import compact, new_thread, says, summary, user
+from tests.store.test_migrations import execute
+
+
+async def ids(store: Store, **more: int | str) -> list[str]:
+    return [row.first.id for row in await store.list_threads(**more)]  # type: ignore[arg-type]  # its own parameters
+
+
+async def row_of(store: Store, thread: str) -> ThreadRow:
+    [row] = [row for row in await store.list_threads() if row.first.id == thread]
+    return row
+
+
+def counts(row: ThreadRow) -> tuple[int, int, int]:
+    return row.messages, row.tokens, row.compactions
+
+
+def weighing(*tokens: int | None) -> list[NewMessage]:
+    return [user(f"of {count}", tokens=count) for count in tokens]
+
+
+async def test_the_last_used_first_and_in_pages(store: SqlStore, clock: Clock) -> None:
+    for number in range(7):
+        clock.now += 1
+        await new_thread(store, id=f"t{number}", tenant="ab"[number % 2])
+    clock.now += 1
+    await store.append("t2", says("again"))
+    assert await ids(store) == ["t2", "t6", "t5", "t4", "t3", "t1", "t0"]
+    assert await ids(store, limit=3, offset=2) == ["t5", "t4", "t3"]
+    assert await ids(store, tenant="a") == ["t2", "t6", "t4", "t0"]
+    assert await ids(store, tenant="b", limit=2, offset=1) == ["t3", "t1"]
+    assert await ids(store, tenant="c") == []
+    assert await ids(store, offset=7) == []
+
+
+async def test_threads_used_at_the_same_moment_keep_their_order(store: SqlStore) -> None:
+    for name in ("b", "c", "a"):
+        await new_thread(store, *says("x"), id=name)
+    pages = [(await ids(store, limit=1, offset=at))[0] for at in range(3)]
+    assert pages == await ids(store) == ["c", "b", "a"]
+
+
+async def test_what_was_said_counts_once_through_compactions_and_undoing(store: SqlStore, clock: Clock) -> None:
+    session = await new_thread(store, *weighing(1, 2, 4, None, 8))
+    assert counts(await row_of(store, session.id)) == (5, 15, 0)
+    began = clock.now
+    clock.now += 10
+    made = await compact(store, session.id)
+    row = await row_of(store, session.id)
+    assert (counts(row), row.tip.id, row.first.id) == ((5, 15, 1), made.session.id, session.id)
+    assert row.active == began, "a compaction is no use of a thread"
+    await store.append(session.id, weighing(16))
+    await compact(store, made.session.id, pending=weighing(32))
+    assert counts(await row_of(store, session.id)) == (7, 63, 2)
+    await store.undo(session.id)
+    row = await row_of(store, session.id)
+    assert (counts(row), row.tip.id, row.active) == ((7, 63, 1), made.session.id, clock.now)
+    await store.undo(session.id)
+    assert counts(await row_of(store, session.id)) == (7, 63, 0)
+    assert len(await store.history(session.id)) == 7
+
+
+async def test_only_what_was_said_counts(store: SqlStore, clock: Clock) -> None:
+    session = await new_thread(store, *weighing(5))
+    began = clock.now
+    clock.now += 10
+    await store.append(session.id, [summary("not said"), user("smaller", kind="derived", tokens=1)])
+    row = await row_of(store, session.id)
+    assert (counts(row), row.active) == ((1, 5, 0), began)
+
+
+async def test_a_message_given_twice_counts_once(store: SqlStore) -> None:
+    session = await new_thread(store, *says("one"))
+    again = user("two", event="e", tokens=3)
+    for _ in range(2):
+        await store.append(session.id, [again, again])
+    assert counts(await row_of(store, session.id)) == (2, 3, 0)
+
+
+async def test_a_branch_counts_what_it_shares(store: SqlStore, clock: Clock) -> None:
+    session = await new_thread(store, *weighing(1, 2, 4, 8, 16, 32))
+    await compact(store, session.id)
+    shared = await store.history(session.id)
+    clock.now += 10
+    early, late = (await store.branch(session.id, shared[2].id), await store.branch(session.id, shared[5].id))
+    await store.append(late.id, weighing(64))
+    assert counts(await row_of(store, early.id)) == (3, 7, 0)
+    row = await row_of(store, late.id)
+    assert (counts(row), row.first.kind, row.active) == ((7, 127, 0), "branch", clock.now)
+    await store.delete_thread(session.id)
+    assert counts(await row_of(store, late.id)) == (7, 127, 0)
+
+
+async def test_a_subagent_is_listed_as_a_thread(store: SqlStore) -> None:
+    main = await new_thread(store, *says("go"))
+    agent = await new_thread(store, *says("sub"), kind="subagent", parent=main.id)
+    assert {row.first.id: row.first.kind for row in await store.list_threads()} == {
+        main.id: "main",
+        agent.id: "subagent",
+    }
+
+
+async def test_where_a_thread_has_ended(store: SqlStore) -> None:
+    session = await new_thread(store, *says("a", "b", "c", "d"))
+    made = await compact(store, session.id)
+    await store.end_session(session.id, "done")
+    row = await row_of(store, session.id)
+    assert (row.tip.id, row.tip.live, row.tip.end_reason) == (made.session.id, False, "done")
+
+
+async def test_an_import_is_listed_as_where_it_came_from(store: SqlStore, elsewhere: SqlStore, clock: Clock) -> None:
+    session = await new_thread(store, *weighing(1, 2, 4, 8))
+    clock.now += 5
+    await compact(store, session.id)
+    await store.append(session.id, weighing(16))
+    clock.now += 100
+    await elsewhere.import_lines(await store.export(session.id))
+    here, there = await row_of(store, session.id), await row_of(elsewhere, session.id)
+    assert (counts(there), there.active, there.tip) == (counts(here), here.active, here.tip)
+
+
+def made_since(number: int, kind: str) -> list[str]:
+    """The tables of this migration and those after it."""
+    later = [migration for migration in schema.migrations(kind) if migration.number >= number]
+    found = [re.match(r"CREATE TABLE (\w+)", statement) for migration in later for statement in migration.statements]
+    return [match[1] for match in found if match]
+
+
+async def test_a_store_from_before_lists_were_kept(kind: str, new_url: Callable[..., str]) -> None:
+    """A store of the schema before is brought up to date with what it holds."""
+    url = new_url(kind)
+    before = open_store(url)
+    session = await new_thread(before, *weighing(1, 2, 4, 8))
+    await compact(before, session.id)
+    await before.append(session.id, weighing(16))
+    empty = await new_thread(before)
+    rows = await before.list_threads()
+    await before.close()
+    execute(
+        url,
+        "DROP INDEX sessions_active",
+        "DROP INDEX sessions_active_of_tenant",
+        "DROP INDEX sessions_started",
+        *(f"ALTER TABLE sessions DROP COLUMN {column}" for column in ("active", "said", "said_tokens")),
+        *(f"DROP TABLE {table}" for table in made_since(4, kind)),
+        "DELETE FROM schema_version WHERE number >= 4",
+    )
+    after = open_store(url)
+    assert {row.first.id for row in rows} == {session.id, empty.id}
+    assert await after.list_threads() == rows
+    assert (await after.check()).problems == ()
+    await after.close()
+
+
+@pytest.mark.parametrize("tokens", [-1, 10**12, 1.5])
+async def test_a_count_that_cannot_be_is_refused(store: SqlStore, tokens: int) -> None:
+    session = await new_thread(store)
+    with pytest.raises(InputError, match=r"cannot have .* tokens"):
+        await store.append(session.id, [user("x", tokens=tokens)])
+
+
+async def test_counts_that_are_wrong_are_reported(kind: str, new_url: Callable[..., str]) -> None:
+    url = new_url(kind)
+    store = open_store(url)
+    await store.create_session(NewSession(id="s"))
+    execute(url, "UPDATE sessions SET said = 3")
+    assert (await store.check()).problems == ("1 thread(s) are listed with wrong counts",)
+    await store.close()

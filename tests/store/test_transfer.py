@@ -1,0 +1,238 @@
+"""Export and import: everything of a thread, on either database, and sessions of other programs."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from everthread.core.usage import normalize_usage
+from everthread.errors import EverthreadError, InputError, StoreError, TranscriptError
+from everthread.store.base import NewMessage, NewSession, NewUsage, Node, SearchQuery
+from everthread.store.sql_store import SqlStore
+from tests.store.conftest import Clock
+from tests.store.talk import compact, new_thread, numbered, result, said, says, shown, texts, user
+
+HEAD: dict[str, Any] = {"type": "everthread", "format": 1, "thread": "a"}
+
+
+async def rich_thread(store: SqlStore, clock: Clock) -> str:
+    """A thread with something of every kind of line."""
+    system: Any = [{"type": "text", "text": "S\0\ud800"}]
+    odd: Any = {"role": "user", "content": "\0 \ud800 ☃", "n": 10**30, "f": 1e-7, "z": [None, {"": []}]}
+    session = await new_thread(store, *numbered(1, 6), NewMessage(odd), system=system, tenant="t", title="Räksmörgås")
+    first = await store.messages(session.id)
+    clock.now += 1
+    await store.append(session.id, [result("run", "short", kind="derived", origin=first[2].id, tokens=9)])
+    reverted = await compact(store, session.id)
+    await store.append(session.id, says("carried over"))
+    clock.now += 1
+    await store.undo(session.id)
+    clock.now += 1
+    made = await compact(store, session.id, pending=says("pending"))
+    usage = normalize_usage({"input_tokens": 5, "cache_creation": {"ephemeral_1h_input_tokens": 3}, "odd": "\ud800"})
+    for number, cost in enumerate((None, Decimal("0.000000000125"), Decimal(3))):
+        key = reverted.session.id if number == 1 else made.session.id
+        await store.record_usage(NewUsage(key, "m", usage, "auxiliary", cost, estimated=True))
+    for call in ("c1", "c2"):
+        await store.put_output(session.id, "out\0put \ud800", call_id=call, tool="run")
+    history = await store.history(session.id)
+    leaf = Node(
+        "n1", session.id, 0, "leaf", 5, 50, "llm", history[0].id, history[2].id, 0, 1, 1.0, 2.0,
+        tuple(str(message.id) for message in history[:3]),
+    )  # fmt: skip
+    upper = Node(
+        "n2", session.id, 1, "upper", 5, 50, "llm", history[0].id, history[2].id, 0, 1, 1.0, 2.0, ("n1",), degraded=True
+    )  # fmt: skip
+    await store.put_nodes([leaf, upper])
+    await store.put_state(session.id, "engine", {"last": "\ud800"})
+    await store.put_state(made.session.id, "engine", [1])
+    return session.id
+
+
+async def test_everything_goes_there_and_back(store: SqlStore, elsewhere: SqlStore, clock: Clock) -> None:
+    await new_thread(elsewhere, *says("so that ids differ"))
+    thread = await rich_thread(store, clock)
+    lines = await store.export(thread)
+    assert {line["type"] for line in lines} == {
+        "everthread", "session", "message", "places", "compaction", "usage", "output", "node", "state",
+    }  # fmt: skip
+    as_text = [json.loads(json.dumps(line)) for line in lines]
+    assert as_text == lines, "lines are JSON and nothing else"
+    assert await elsewhere.import_lines(as_text) == [thread]
+    assert await elsewhere.export(thread) == lines
+    assert await shown(elsewhere, thread) == await shown(store, thread)
+    assert await said(elsewhere, thread) == await said(store, thread)
+    assert [u.cost for u in await elsewhere.usage(thread)] == [u.cost for u in await store.usage(thread)]
+    assert await elsewhere.get_state(thread, "engine") == {"last": "\ud800"}
+    for each in (store, elsewhere):
+        [hit] = await each.search(SearchQuery("carried", tenant="t"))
+        assert hit.thread == thread
+    [node, _] = await elsewhere.nodes(thread)
+    first_three = (await elsewhere.history(thread))[:3]
+    assert node.sources == tuple(str(message.id) for message in first_three)
+    assert (node.first_message, node.last_message) == (first_three[0].id, first_three[2].id)
+    await elsewhere.undo(thread)
+    await store.undo(thread)
+    assert await shown(elsewhere, thread) == await shown(store, thread)
+
+
+async def test_a_branch_is_exported_with_the_history_it_shares(store: SqlStore, elsewhere: SqlStore) -> None:
+    session = await new_thread(store, *numbered(1, 8))
+    await compact(store, session.id)
+    last = (await store.history(session.id))[-1]
+    branch = await store.branch(session.id, last.id)
+    await store.append(branch.id, says("b1"))
+    lines = await store.export(branch.id)
+    await elsewhere.import_lines(lines)
+    assert await elsewhere.export(branch.id) == lines
+    assert await said(elsewhere, branch.id) == [*(f"m{n}" for n in range(1, 9)), "b1"]
+    assert await shown(elsewhere, branch.id) == ["m1", "summary", "m7", "m8", "b1"]
+
+
+async def test_several_threads_in_one_file(store: SqlStore, elsewhere: SqlStore) -> None:
+    one = await new_thread(store, *numbered(1, 3))
+    two = await new_thread(store, *numbered(4, 6))
+    lines = [*await store.export(one.id), *await store.export(two.id)]
+    assert await elsewhere.import_lines(lines) == [one.id, two.id]
+    assert await said(elsewhere, two.id) == ["m4", "m5", "m6"]
+
+
+async def test_what_is_there_already_is_refused_and_nothing_changes(store: SqlStore, clock: Clock) -> None:
+    thread = await rich_thread(store, clock)
+    other = await new_thread(store, *says("x"))
+    lines = await store.export(thread)
+    with pytest.raises(StoreError, match="already"):
+        await store.import_lines(lines)
+    clash = [{**line, "id": thread} if line["type"] == "session" else line for line in await store.export(other.id)]
+    with pytest.raises(EverthreadError):
+        await store.import_lines(clash)
+    assert await store.export(thread) == lines
+    await store.delete_thread(thread)
+    await store.import_lines(lines)
+    assert await store.export(thread) == lines
+    assert (await store.insights(since=0, until=1e12)).total.calls == 3, "accounts are not doubled"
+
+
+async def test_garbled_lines_are_refused_and_nothing_is_stored(
+    store: SqlStore, elsewhere: SqlStore, clock: Clock
+) -> None:
+    """As bad input, never as an error of the database or of Python."""
+    thread = await rich_thread(store, clock)
+    lines = await store.export(thread)
+    wrong: list[list[Any]] = [
+        lines[1:],
+        [{**lines[0], "format": 99}, *lines[1:]],
+        [None],
+        ["text"],
+        [*lines, {"type": "surprise"}],
+        [*lines, {"no": "type"}],
+        [*lines, {"type": []}],
+        [*lines, {"type": {}}],
+        [lines[0]],
+    ]
+    last_of_kind = {line["type"]: at for at, line in enumerate(lines)}
+    odd: tuple[Any, ...] = (None, "words", 10**400, -1, 1.5, True, [], {}, ["x"], "\0", "\ud800", float("nan"))
+    for at in list(last_of_kind.values())[1:]:
+        line = lines[at]
+        for place, name in enumerate(sorted(line.keys() - {"type"})):
+            wrong.append([*lines[:at], {key: value for key, value in line.items() if key != name}, *lines[at + 1 :]])
+            # Each field gets a few of the odd values, each value many fields.
+            wrong += [[*lines[:at], {**line, name: value}, *lines[at + 1 :]] for value in odd[(at + place) % 4 :: 4]]
+        wrong.append([*lines[:at], *lines[at + 1 :]])
+        wrong.append([*lines[:at], line, *lines[at:]])
+    refused = 0
+    for garbled in wrong:
+        try:
+            await elsewhere.import_lines(garbled)
+        except InputError:
+            refused += 1
+            assert await elsewhere.list_sessions() == []
+        else:  # what does not matter may be changed, but the result is always sound and can be read
+            assert (await elsewhere.check()).problems == ()
+            await elsewhere.export(thread)
+            await elsewhere.delete_thread(thread)
+    assert refused > len(wrong) / 3
+
+
+def session(name: str, parent: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"type": "session", "id": name, "parent": parent, "started": 0.0, **more}
+
+
+async def test_sessions_without_kinds(store: SqlStore) -> None:
+    """The child that began at or after its parent's end by compression continues it; other children do not."""
+    lines = [
+        HEAD,
+        session("a", started=1.0, ended=10.0, end_reason="compression"),
+        session("early", "a", started=9.0),
+        session("next", "a", started=10.0, ended=20.0, end_reason="compression"),
+        session("second", "a", started=11.0),
+        session("last", "next", started=20.5),
+        session("of user", "last", started=30.0),
+        {"type": "message", "number": 1, "body": {"role": "user", "content": "one"}},
+        {"type": "message", "number": 2, "body": {"role": "user", "content": "two"}},
+        {"type": "message", "number": 3, "body": {"role": "user", "content": "three"}},
+        {"type": "places", "session": "a", "messages": [1]},
+        {"type": "places", "session": "last", "messages": [2]},
+        {"type": "places", "session": "early", "messages": [3]},
+    ]
+    assert await store.import_lines(lines) == ["a", "early", "second", "of user"]
+    for name in ("a", "next", "last"):
+        assert await store.get_compression_tip(name) == "last"
+        assert (await store.session(name)).thread == "a"
+    for name in ("early", "second", "of user"):
+        assert await store.get_compression_tip(name) == name
+        assert (await store.session(name)).kind == "subagent"
+    assert (await said(store, "a"), await said(store, "early")) == (["one", "two"], ["three"])
+    [stored] = await store.append("a", says("four"))
+    assert stored.session == "last"
+    assert await store.append("early", [user("e")])
+    assert texts(await store.messages("early")) == ["three", "e"]
+
+
+async def test_a_parent_may_stand_behind_its_child_or_in_another_file(store: SqlStore) -> None:
+    await store.import_lines(
+        [HEAD, session("b", "a", started=2.0), session("a", started=1.0, ended=2.0, end_reason="compression")]
+    )
+    assert await store.get_compression_tip("a") == "b"
+    await store.import_lines([{**HEAD, "thread": "c"}, session("c", "b", started=3.0)])
+    assert (await store.session("c")).kind == "subagent"
+    later = NewSession(id="d")
+    await store.create_session(later)
+    assert await store.get_compression_tip("a") == "b"
+
+
+async def test_a_thread_cut_off_at_a_compaction_goes_on_where_it_stops(store: SqlStore) -> None:
+    await store.import_lines([HEAD, session("a", started=1.0, ended=2.0, end_reason="compression")])
+    await store.append("a", numbered(1, 6))
+    assert (await compact(store, "a")).won
+    assert await said(store, "a") == [f"m{n}" for n in range(1, 7)]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [session("a"), session("b", "a", kind="continuation")],
+        [session("a", ended=1.0, end_reason="compression"), *(session(n, "a", kind="continuation") for n in "bc")],
+        [session("a", "b"), session("b", "a")],
+        [session("a", "a", kind="continuation")],
+        [session("a"), session("a")],
+        [session("a", kind="friend")],
+        [session("b")],
+        [],
+    ],
+)
+async def test_sessions_that_form_no_thread_are_refused(store: SqlStore, lines: list[dict[str, Any]]) -> None:
+    with pytest.raises(EverthreadError) as refusal:
+        await store.import_lines([HEAD, *lines])
+    assert isinstance(refusal.value, EverthreadError)
+    assert await store.list_sessions() == []
+
+
+async def test_the_line_at_fault_is_named(store: SqlStore) -> None:
+    with pytest.raises(TranscriptError, match=r"line 3 .* has no 'messages'"):
+        await store.import_lines([HEAD, session("a"), {"type": "places", "session": "a"}])
+    with pytest.raises(TranscriptError, match=r"line 2 .* 'started' cannot be 'x"):
+        await store.import_lines([HEAD, session("a", started="x" * 1_000)])

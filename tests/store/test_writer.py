@@ -1,0 +1,364 @@
+"""One thread writes: many callers, one transaction, nobody waits for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from typing import Any
+
+import apsw
+import psycopg
+import pytest
+
+from everthread.errors import InputError, StoreBusyError, StoreClosedError, StoreFullError, UnknownIdError
+from everthread.store.base import NewSession
+from everthread.store.database import Tx
+from everthread.store.postgres import PostgresDatabase
+from everthread.store.postgres_connection import PostgresWriter
+from everthread.store.sql_store import SqlStore
+from everthread.store.sqlite import SqliteDatabase
+from everthread.store.writer import Writer
+from tests.store.conftest import Clock, open_at
+from tests.store.talk import compact, new_thread, numbered, said, says, shown, user
+
+PATIENT = 60.0
+
+
+class Gate:
+    """A write that waits, inside its transaction, until the event loop lets it go on."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.opened = threading.Event()
+
+    def __call__(self, _: Tx) -> bool:
+        self.entered.set()
+        return self.opened.wait(PATIENT)
+
+
+@contextlib.asynccontextmanager
+async def held(store: SqlStore) -> Any:
+    """While the writer is busy: what is queued meanwhile becomes one batch."""
+    gate = Gate()
+    slow = asyncio.ensure_future(store._write(gate))
+    while not gate.entered.is_set():  # noqa: ASYNC110 - set by another thread
+        await asyncio.sleep(0.001)
+    yield
+    await asyncio.sleep(0)  # whoever was started has queued
+    gate.opened.set()
+    assert await slow
+
+
+async def test_the_event_loop_goes_on_while_a_transaction_waits(store: SqlStore) -> None:
+    session = await new_thread(store, *says("before"))
+    gate = Gate()
+    slow = asyncio.ensure_future(store._write(gate))
+    for _ in range(50):
+        await asyncio.sleep(0.001)
+    assert await said(store, session.id) == ["before"], "reading goes on, too"
+    assert not slow.done()
+    gate.opened.set()
+    assert await slow, "it was the event loop that let the transaction go on"
+
+
+async def test_a_cancelled_waiter_still_commits(store: SqlStore) -> None:
+    session = await new_thread(store)
+    async with held(store):
+        waiting = asyncio.ensure_future(store.append(session.id, says("kept")))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    await store.append(session.id, says("after"))
+    assert await said(store, session.id) == ["kept", "after"]
+
+
+async def test_one_that_fails_does_not_fail_its_neighbours(store: SqlStore) -> None:
+    session = await new_thread(store)
+    bad: Any = {"role": "user", "content": {1}}
+
+    def half(tx: Tx) -> None:
+        tx.run("UPDATE sessions SET title = 'half' WHERE id = ?", (session.id,))
+        raise InputError("on purpose")
+
+    def refused(tx: Tx) -> None:
+        tx.run("INSERT INTO texts SELECT hash, body FROM texts")
+        tx.run("INSERT INTO sessions (id) VALUES (NULL)")
+
+    async with held(store):
+        calls = [
+            store.append(session.id, says("one")),
+            store.append("nobody", says("lost")),
+            store.append(session.id, [user("fine"), type(user(""))(bad)]),
+            store._write(half),
+            store.append(session.id, says("two")),
+            store._write(refused),
+            store.append(session.id, says("three")),
+        ]
+        tasks = [asyncio.ensure_future(call) for call in calls]
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    kinds = [type(result) if isinstance(result, Exception) else None for result in results]
+    assert kinds == [None, UnknownIdError, InputError, InputError, None, InputError, None]
+    assert await said(store, session.id) == ["one", "two", "three"]
+    assert (await store.session(session.id)).title == ""
+
+
+class Counting(asyncio.SelectorEventLoop):
+    """An event loop that counts how often other threads wake it."""
+
+    woken = 0
+
+    def call_soon_threadsafe(self, *arguments: Any, **more: Any) -> asyncio.Handle:  # type: ignore[override] # counts
+        self.woken += 1
+        return super().call_soon_threadsafe(*arguments, **more)
+
+
+class CountsCommits:
+    """A database as it is, that counts commits."""
+
+    def __init__(self, database: Any) -> None:
+        self._database = database
+        self.commits = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    def connect_writer(self) -> Any:
+        connection = self._database.connect_writer()
+        commit = connection.commit
+
+        def counted() -> None:
+            self.commits += 1
+            commit()
+
+        connection.commit = counted
+        return connection
+
+
+def test_a_batch_is_one_transaction_and_one_wake_up(url: str, clock: Clock) -> None:
+    database = CountsCommits(open_at(url, clock).database)
+    store = SqlStore(database)
+
+    async def many() -> tuple[int, int]:
+        session = await store.create_session(NewSession())
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, Counting)
+        async with held(store):
+            tasks = [asyncio.ensure_future(store.append(session.id, says(str(n)))) for n in range(100)]
+            await asyncio.sleep(0)
+            database.commits = loop.woken = 0
+        await asyncio.gather(*tasks)
+        counted = database.commits, loop.woken
+        assert len(await store.messages(session.id)) == 100
+        await store.close()
+        return counted
+
+    with asyncio.Runner(loop_factory=Counting) as runner:
+        assert runner.run(many()) == (2, 2), "the one that held the writer, then all others together"
+
+
+async def test_closing_writes_what_is_queued_and_then_refuses(url: str, clock: Clock) -> None:
+    store = open_at(url, clock)
+    session = await new_thread(store)
+    tasks = [asyncio.ensure_future(store.append(session.id, says(str(n)))) for n in range(20)]
+    await asyncio.sleep(0)
+    await store.close()
+    assert len(await asyncio.gather(*tasks)) == 20
+    for call in (store.append(session.id, says("late")), store.messages(session.id)):
+        with pytest.raises(StoreClosedError):
+            await call
+    await store.close()
+    again = open_at(url, clock)
+    assert len(await again.messages(session.id)) == 20
+    await again.close()
+
+
+def test_an_event_loop_that_is_gone_does_not_stop_the_writer(url: str, clock: Clock) -> None:
+    store = open_at(url, clock)
+    session = asyncio.run(new_thread(store))
+    gate = Gate()
+
+    async def leave() -> None:
+        for work in (store._write(gate), store.append(session.id, says("nobody waits"))):
+            asyncio.ensure_future(work)  # noqa: RUF006 - nobody waits, on purpose
+        while not gate.entered.is_set():  # noqa: ASYNC110 - set by another thread
+            await asyncio.sleep(0.001)
+
+    asyncio.run(leave())
+    gate.opened.set()
+    assert asyncio.run(said(store, session.id)) in ([], ["nobody waits"])
+    asyncio.run(store.append(session.id, says("after")))
+    assert asyncio.run(said(store, session.id)) == ["nobody waits", "after"]
+    asyncio.run(store.close())
+
+
+# What passes
+
+
+@pytest.fixture
+def file(new_url: Any) -> SqliteDatabase:
+    database = open_at(new_url("sqlite"), Clock()).database
+    assert isinstance(database, SqliteDatabase)
+    return database
+
+
+async def test_a_file_that_is_locked_for_a_while(file: SqliteDatabase) -> None:
+    store = SqlStore(file)
+    session = await new_thread(store)
+    other = file.connect_writer()
+    other.begin()
+    waiting = asyncio.ensure_future(store.append(session.id, says("in the end")))
+    await asyncio.sleep(0.2)
+    assert not waiting.done()
+    other.rollback()
+    other.close()
+    await waiting
+    assert await said(store, session.id) == ["in the end"]
+    await store.close()
+
+
+async def test_no_room_in_the_middle_of_a_batch(file: SqliteDatabase) -> None:
+    """Whoever is told that it failed, nothing of it is there; whoever is not, all of it is."""
+
+    class Small(SqliteDatabase):
+        def connect_writer(self) -> Any:
+            connection: Any = super().connect_writer()
+            pages = connection.one("PRAGMA page_count")[0]
+            connection.run(f"PRAGMA max_page_count = {pages + 10}")
+            return connection
+
+    store = SqlStore(Small(file.path))
+    session = await new_thread(store, *says("before"))
+    async with held(store):
+        calls = [store.append(session.id, says(f"{n} " + "x" * 3_000)) for n in range(30)]
+        tasks = [asyncio.ensure_future(call) for call in calls]
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    failed = [result for result in results if isinstance(result, BaseException)]
+    assert failed
+    assert {type(error) for error in failed} == {StoreFullError}
+    assert len(await store.messages(session.id)) == 1 + len(results) - len(failed)
+    await store.close()
+
+
+async def test_an_error_that_ends_the_transaction_is_everybodys(file: SqliteDatabase) -> None:
+    store = SqlStore(file)
+    session = await new_thread(store, *says("before"))
+
+    def gives_up(tx: Any) -> None:
+        tx.raw.execute("ROLLBACK")  # as SQLite may do itself
+        raise apsw.FullError("on purpose")
+
+    async with held(store):
+        calls = [store.append(session.id, says("one")), store._write(gives_up), store.append(session.id, says("two"))]
+        tasks = [asyncio.ensure_future(call) for call in calls]
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(result) for result in results] == [StoreFullError] * 3
+    assert await said(store, session.id) == ["before"]
+    await store.close()
+
+
+async def test_a_file_that_stays_locked_is_told(file: SqliteDatabase) -> None:
+    class Impatient(SqliteDatabase):
+        def connect_writer(self) -> Any:
+            connection: Any = super().connect_writer()
+            connection.raw.set_busy_timeout(1)
+            return connection
+
+    with contextlib.closing(file.connect_writer()) as other:
+        other.begin()
+        writer = Writer(Impatient(file.path), patience=0.05)
+        with pytest.raises(StoreBusyError, match="locked"):
+            await writer.write(lambda tx: tx.run("DELETE FROM state"))
+        other.rollback()
+        await writer.write(lambda tx: tx.run("DELETE FROM state"))
+        await asyncio.to_thread(writer.close)
+
+
+@pytest.fixture
+def server(new_url: Any) -> str:
+    return str(new_url("postgresql"))
+
+
+async def test_a_connection_that_breaks_in_a_transaction(server: str, clock: Clock) -> None:
+    store = open_at(server, clock)
+    session = await new_thread(store)
+    attempts = []
+
+    def breaks_once(tx: Tx) -> None:
+        attempts.append(1)
+        tx.run("UPDATE sessions SET title = title || 'x'")
+        if len(attempts) == 1:
+            tx.run("SELECT pg_terminate_backend(pg_backend_pid())")
+
+    async with held(store):
+        tasks: list[asyncio.Future[Any]] = [asyncio.ensure_future(store._write(breaks_once))]
+        tasks += [asyncio.ensure_future(store.append(session.id, says(str(n)))) for n in range(3)]
+    await asyncio.gather(*tasks)
+    assert (await store.session(session.id)).title == "x"
+    assert await said(store, session.id) == ["0", "1", "2"]
+    read = []
+
+    def broken_read(tx: Tx) -> list[Any]:
+        read.append(1)
+        if len(read) == 1:
+            tx.run("SELECT pg_terminate_backend(pg_backend_pid())")
+        return tx.all("SELECT 1")
+
+    assert await store._read(broken_read) == [(1,)]
+    await store.close()
+
+
+class LosesAnswers(PostgresDatabase):
+    """The connection breaks at the commit: just before it, or just after it was done."""
+
+    def __init__(self, url: str, *, after: bool) -> None:
+        super().__init__(url)
+        self.after = after
+        self.armed = False
+        self.lost = 0
+
+    def connect_writer(self) -> Any:
+        connection = super().connect_writer()
+        assert isinstance(connection, PostgresWriter)
+        commit = connection.commit
+
+        def cut() -> None:
+            if not self.armed:
+                return commit()
+            self.armed = False
+            self.lost += 1
+            if self.after:
+                commit()
+            connection.in_doubt = connection._batch
+            connection.raw.close()
+            raise psycopg.OperationalError("the connection is lost")
+
+        connection.commit = cut  # type: ignore[method-assign] # the one thing that is different
+        return connection
+
+
+@pytest.mark.parametrize("after", [True, False])
+async def test_a_commit_whose_answer_is_lost_is_done_once(server: str, after: bool) -> None:
+    database = LosesAnswers(server, after=after)
+    database.prepare()
+    store = SqlStore(database)
+
+    async def cut(call: Any) -> Any:
+        database.armed = True
+        return await call
+
+    session = await cut(store.create_session(NewSession()))
+    await cut(store.append(session.id, numbered(1, 6)))
+    first = await cut(compact(store, session.id))
+    second = await cut(compact(store, first.session.id))
+    assert (first.won, second.won) == (True, True)
+    undone = await cut(store.undo(session.id))
+    assert undone.id == first.session.id, "one compaction is taken back, not two"
+    lines = await store.export(session.id)
+    assert await cut(store.delete_thread(session.id)) == 3
+    assert await cut(store.import_lines(lines)) == [session.id]
+    assert await store.export(session.id) == lines
+    assert await shown(store, session.id) == ["m1", "summary", "m5", "m6"]
+    assert database.lost == 7
+    await store.close()
