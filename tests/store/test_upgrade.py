@@ -1,0 +1,127 @@
+"""A store that the version before wrote is opened, brought up to date and goes on (tests/store/fixtures)."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import apsw
+import httpx2
+import psycopg
+import pytest
+
+from everthread import open_conversation, open_store
+from everthread.config import parse_config
+from everthread.errors import SchemaTooNewError
+from everthread.factory.gateway import open_gateway
+from everthread.gateway.routes import Upstream
+from everthread.lab.provider import Provider, ServedModel
+from everthread.store import schema
+from everthread.store.base import SearchQuery, Store
+from everthread.testing import ScriptedModel
+
+FIXTURES = Path(__file__).parent / "fixtures"
+HEADERS = {"x-api-key": "sk-client", "authorization": "Bearer sk-client", "anthropic-version": "2023-06-01"}
+
+
+@pytest.fixture
+def known(kind: str) -> dict[str, Any]:
+    """What is in the store."""
+    read: dict[str, Any] = json.loads(gzip.decompress((FIXTURES / "stores.json.gz").read_bytes()))[kind]
+    return read
+
+
+@pytest.fixture
+def old_url(kind: str, new_url: Callable[..., str]) -> str:
+    """A copy of the store the version before wrote."""
+    url = new_url(kind, empty=True)
+    if kind == "sqlite":
+        data = gzip.decompress((FIXTURES / "sqlite.db.gz").read_bytes())
+        Path(url.removeprefix("sqlite:///")).write_bytes(data)
+        return url
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(gzip.decompress((FIXTURES / "postgresql.sql.gz").read_bytes()))
+    return url
+
+
+async def close_sound(store: Store) -> None:
+    assert (await store.check()).problems == ()
+    await store.close()
+
+
+async def test_an_old_store_opens_and_everything_in_it_is_there(kind: str, old_url: str, known: dict[str, Any]) -> None:
+    store = open_store(old_url)
+    health = await store.check()
+    assert health.schema == schema.latest(kind)
+    assert (health.sessions, health.messages) == (known["sessions"], known["messages"])
+    for name in ("compressor", "lossless"):
+        thread = known[name]
+        assert await store.get_compression_tip(thread["thread"]) == thread["tip"]
+        assert len(await store.history(thread["thread"])) == thread["messages"]
+        assert len(await store.compactions(thread["thread"])) == thread["compactions"]
+        assert len(await store.nodes(thread["thread"])) == thread["nodes"]
+        assert await store.search(SearchQuery('"L-1003"', thread=thread["thread"]))
+    assert (await store.output(known["output"])).startswith("stored line")
+    assert [turn.state for turn in await store.turns(known["compressor"]["thread"])] == ["queued"]
+    assert [key.key.id for key in await store.list_keys("2026-01-01")] == [known["key"]]
+    await close_sound(store)
+
+
+@pytest.mark.parametrize("engine", ["compressor", "lossless"])
+async def test_a_conversation_of_an_old_store_goes_on_past_its_window(
+    engine: str, old_url: str, known: dict[str, Any]
+) -> None:
+    thread, store = known[engine], open_store(old_url)
+    model = ScriptedModel(lambda _: "Settled. " + "The answer was entered and checked. " * 40, window=8_000)
+    config = parse_config(f"context: {{engine: {engine}}}\ncompression: {{background: false, protect_last_n: 2}}")
+    talk = await open_conversation(
+        model, config=config, store=store, resume=thread["tip"], system="You keep ledgers.", summarizer="extractive"
+    )
+    assert talk.id == thread["thread"]
+    for turn in range(8):
+        await talk.send(f"Please settle page {turn}. " + "It was entered and checked twice. " * 60)
+    assert len(await store.compactions(talk.id)) > thread["compactions"]
+    assert len(await store.history(talk.id)) == thread["messages"] + 16
+    await talk.close()
+    await close_sound(store)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+async def test_a_proxied_thread_goes_on_with_the_rewrites_it_had(
+    number: int, old_url: str, known: dict[str, Any]
+) -> None:
+    client, store = known["clients"][number], open_store(old_url)
+    messages = [*client["messages"], {"role": "user", "content": "And the last ledger?"}]
+    served = [ServedModel(client["model"], client["window"], shows="max_model_len")]
+    async with Provider(served, lambda _: "Noted.") as provider:
+        config, upstreams = parse_config("gateway: {port: 0}\n"), [Upstream("lab", provider.url)]
+        async with (
+            open_gateway(config, auth="none", store=store, upstreams=upstreams, mode="managed") as gateway,
+            httpx2.AsyncClient(timeout=60) as http,
+        ):
+            body = {"model": client["model"], "messages": messages, "max_tokens": 500}
+            body |= {"system": "You keep ledgers."} if client["path"] == "/v1/messages" else {}
+            answer = await http.post(gateway.url + client["path"], json=body, headers=HEADERS)
+        sent = provider.log[-1].request
+    assert answer.status_code == 200
+    assert answer.headers["x-everthread-thread"] == client["headers"]["x-everthread-thread"]
+    assert int(answer.headers["x-everthread-compactions"]) >= int(client["headers"]["x-everthread-compactions"])
+    assert sent is not None
+    assert len(sent.messages) < len(messages)
+    await close_sound(store)
+
+
+def test_a_store_of_a_later_version_is_refused_in_a_sentence(old_url: str, kind: str) -> None:
+    statement = "INSERT INTO schema_version VALUES (4000, 'later')"
+    if kind == "sqlite":
+        connection = apsw.Connection(old_url.removeprefix("sqlite:///"))
+        connection.execute(statement)
+        connection.close()
+    else:
+        with psycopg.connect(old_url, autocommit=True) as server:
+            server.execute(statement.encode())
+    with pytest.raises(SchemaTooNewError, match="has schema 4000, this version of Everthread knows up to"):
+        open_store(old_url)
