@@ -19,6 +19,7 @@ from everthread.core.messages import Message
 from everthread.core.nodes import Node as Node  # noqa: PLC0414 - a value of the core that a store keeps
 from everthread.core.usage import CanonicalUsage
 from everthread.store.keys import KeyStore
+from everthread.store.overviews import OverviewStore
 from everthread.store.proxied import ProxiedStore
 from everthread.store.queued import QueueStore
 from everthread.store.recalled import RecallingStore
@@ -273,7 +274,8 @@ class SearchQuery:
     """What to look for, and where. `text`: words, "phrases", prefix*; anything else is taken literally."""
 
     text: str
-    tenant: str = DEFAULT_TENANT
+    tenant: str | None = DEFAULT_TENANT
+    """None: all tenants'."""
     thread: str | None = None
     session: str | None = None
     role: str | None = None
@@ -328,7 +330,7 @@ class Health:
     problems: tuple[str, ...] = ()
 
 
-class Store(ProxiedStore, KeyStore, QueueStore, RecallingStore, RegrettingStore, Protocol):
+class Store(ProxiedStore, KeyStore, QueueStore, RecallingStore, RegrettingStore, OverviewStore, Protocol):
     """Where conversations live. Every call is safe from any task of one event loop; none blocks it.
 
     Wherever a thread is named, the id of any of its sessions will do. State whose scope is a session's id goes with it.

@@ -64,6 +64,7 @@ from everthread.store.proxied import FoundLink, Link, NewLink, Rewrite
 from everthread.store.readers import Readers
 from everthread.store.recalled import Passage, RecallQuery
 from everthread.store.sql_keys import SqlKeys
+from everthread.store.sql_overviews import SqlOverviews
 from everthread.store.sql_queue import SqlQueue
 from everthread.store.sql_regrets import SqlRegrets
 from everthread.store.sql_vectors import SqlVectors
@@ -76,7 +77,7 @@ INDEX_DELAY = 0.2
 """Seconds: what is appended within this time is indexed together."""
 
 
-class SqlStore(SqlQueue, SqlKeys, SqlRegrets, SqlVectors):
+class SqlStore(SqlQueue, SqlKeys, SqlRegrets, SqlVectors, SqlOverviews):
     """`Store` over a database. Made by `open_store`."""
 
     def __init__(

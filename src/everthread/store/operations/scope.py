@@ -24,7 +24,9 @@ OF_SESSION = (
 
 def scope_of(tx: Tx, query: SearchQuery) -> Match | None:
     """The bounds of a search, without its words; None where nothing can be within them."""
-    names: list[tuple[str, ...]] = [(name("tenant", query.tenant),)]
+    names: list[tuple[str, ...]] = [tuple(name("tenant", tenant) for tenant in _tenants(tx, query.tenant))]
+    if not names[0]:
+        return None
     spoken = (("role", query.role), ("tool", query.tool))
     names += [(name(kind, plain(value)),) for kind, value in spoken if value is not None]
     where: list[str] = []
@@ -49,12 +51,19 @@ def scope_of(tx: Tx, query: SearchQuery) -> Match | None:
     return ids and Match((), tuple(names), *ids, " AND ".join(where), tuple(values))
 
 
-def _session(tx: Tx, session_id: str, tenant: str) -> Row:
+def _tenants(tx: Tx, tenant: str | None) -> list[str]:
+    """Whose words are searched."""
+    if tenant is not None:
+        return [tenant]
+    return [row[0] for row in tx.all("SELECT DISTINCT tenant FROM sessions ORDER BY 1 LIMIT 500")]
+
+
+def _session(tx: Tx, session_id: str, tenant: str | None) -> Row:
     """Thread, start and end of a session."""
-    row = tx.one("SELECT thread_id, started, ended FROM sessions WHERE id = ? AND tenant = ?", (session_id, tenant))
-    if row is None:
+    row = tx.one("SELECT thread_id, started, ended, tenant FROM sessions WHERE id = ?", (session_id,))
+    if row is None or tenant not in (None, row[3]):
         raise UnknownIdError(f"there is no thread or session {session_id!r} to search in")
-    return row
+    return row[:3]
 
 
 def sources_of(tx: Tx, thread: str) -> list[str]:

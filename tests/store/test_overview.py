@@ -1,0 +1,91 @@
+"""Lean rows for pages that show many threads: the same on each database."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from everthread.core.usage import CanonicalUsage
+from everthread.store.base import NewCompaction, NewUsage, SearchQuery
+from everthread.store.sql_store import SqlStore
+from tests.store.conftest import Clock
+from tests.store.talk import compact, new_thread, numbered, result, says, user
+from tests.store.test_proxied import REWRITE, point
+
+
+async def test_figures_of_a_list_of_threads(store: SqlStore, clock: Clock) -> None:
+    one = await new_thread(store, *numbered(1, 6), tenant="a")
+    two = await new_thread(store, *numbered(1, 6), tenant="b")
+    empty = await new_thread(store, tenant="a")
+    await store.record_usage(NewUsage(one.id, "m1", CanonicalUsage(100, 10, 50, 5), cost=Decimal("0.25")))
+    await store.record_usage(NewUsage(one.id, "m2", CanonicalUsage(10, 1), "auxiliary", cost=Decimal("0.5")))
+    await store.record_usage(NewUsage(two.id, "m3", CanonicalUsage(7, 1)))
+    made = (await compact(store, one.id)).session
+    found = await store.thread_figures([one.id, two.id, empty.id])
+    first = found[one.id]
+    assert (first.calls, first.cost, first.prompt, first.model) == (1, Decimal("0.75"), 155, "m1")
+    assert (first.compactions, first.removed, first.compacted) == (1, 60, clock.now)
+    assert (found[two.id].cost, found[two.id].unpriced) == (None, 1)
+    assert empty.id not in found
+    calls = await store.call_rows([one.id])
+    assert [(call.model, call.task, call.prompt, call.tenant) for call in calls] == [
+        ("m1", "main", 155, "a"),
+        ("m2", "auxiliary", 10, "a"),
+    ]
+    records = await store.period_compactions(tenant="a")
+    assert [record.session for record in records] == [made.id]
+    assert await store.period_compactions(tenant="b") == []
+    assert await store.period_compactions(threads=[two.id]) == []
+    assert await store.period_compactions(threads=[]) == []
+    sums = await store.usage_by_tenant(since=0, until=clock.now + 1)
+    assert [(row.key, row.calls, row.prompt, row.cost) for row in sums] == [
+        ("a", 2, 165, Decimal("0.75")),
+        ("b", 1, 7, Decimal(0)),
+    ]
+
+
+async def test_the_heaviest_messages_and_tools(store: SqlStore) -> None:
+    thread = await new_thread(
+        store, user("short"), user("x" * 4_000), result("terminal", "y" * 800), result("terminal", "z", tokens=9_000)
+    )
+    sizes = await store.heaviest_messages(thread.id, limit=2)
+    assert [size.tokens for size in sizes] == [9_000, (len('{"role":"user","content":""}') + 4_003) // 4]
+    ((tool, count, tokens),) = await store.tool_sizes(thread.id)
+    assert (tool, count) == ("terminal", 2)
+    assert tokens > 9_200
+
+
+async def test_rewrites_of_a_proxied_thread(store: SqlStore, clock: Clock) -> None:
+    await store.extend_link(point("d1", thread="thread"))
+    await store.put_rewrite(REWRITE, NewCompaction(tokens_before=9, tokens_after=3))
+    (found,) = await store.thread_rewrites("thread")
+    assert found.rewrite == REWRITE
+    assert found.created == clock.now
+
+
+async def test_a_change_is_seen(store: SqlStore, clock: Clock) -> None:
+    thread = await new_thread(store, *numbered(1, 6), tenant="a")
+    seen = {await store.last_change(thread=thread.id)}
+    listed = {await store.last_change(tenant="a"), await store.last_change()}
+    assert await store.last_change(thread=thread.id) in seen
+    clock.now += 1
+    await store.append(thread.id, numbered(7, 7))
+    seen.add(await store.last_change(thread=thread.id))
+    listed.add(await store.last_change(tenant="a"))
+    made = (await compact(store, thread.id)).session
+    seen.add(await store.last_change(thread=thread.id))
+    await store.record_usage(NewUsage(made.id, "m", CanonicalUsage(1, 1)))
+    seen.add(await store.last_change(thread=thread.id))
+    await store.undo(made.id)
+    seen.add(await store.last_change(thread=thread.id))
+    listed.add(await store.last_change(tenant="a"))
+    assert len(seen) == 5
+    assert len(listed) == 3
+
+
+async def test_a_search_of_all_tenants(store: SqlStore) -> None:
+    assert await store.search(SearchQuery("apple", tenant=None)) == []
+    one = await new_thread(store, *says("an apple"), tenant="a")
+    two = await new_thread(store, *says("two apples, one apple"), tenant="b")
+    hits = await store.search(SearchQuery("apple", tenant=None))
+    assert {hit.thread for hit in hits} == {one.id, two.id}
+    assert [hit.thread for hit in await store.search(SearchQuery("apple", tenant=None, thread=two.id))] == [two.id]
