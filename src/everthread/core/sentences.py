@@ -36,7 +36,7 @@ def sentences(text: str) -> list[Sentence]:
 
 _FENCE = re.compile(r"[ \t]*(```|~~~)")
 _FOREIGN = re.compile(
-    r"[ \t]*(?:"
+    r"[ \t]*+(?:"
     r">"  # a block quote
     r"|(?:[$%]|>>>|PS>|➜|❯|\w+@[\w.-]+[:~][^\n]{0,80}?[$#%])[ \t]"  # a command at a prompt
     r"|[+-]?[ \t]*\d+[ \t]*[-+|│→:][ \t]"  # a numbered line of a file or a diff
@@ -58,7 +58,7 @@ _BULLET = re.compile(
 # A full stop ends a sentence where white space follows, and not after an abbreviation or inside a name.
 _END = re.compile(
     r"(?<!\b[eE]\.g)(?<!\b[iI]\.e)(?<!\bz\.B)(?<!\bz\. B)(?<!\bd\.h)(?<!\betc)(?<!\bvs)(?<!\bbzw)(?<!\bca)(?<!\bp\.ej)"
-    r"(?<!\bNr)(?<!\bapprox)[.!?…]+[)\]\"'*_”“»]*(?=\s|$)|[。！？；]+[」』”）]*|;(?=\s|$)"
+    r"(?<!\bNr)(?<!\bapprox)(?<![.!?…])[.!?…]++[)\]\"'*_”“»]*+(?=\s|$)|[。！？；]+[」』”）]*|;(?=\s|$)"
 )
 _STOPS = (".", "!", "?", ":", ";", "。", "！", "？", "：", "；")
 

@@ -13,6 +13,8 @@ from everthread.core.terms import query_terms
 
 LATIN = ("en", "de", "es")
 LANGUAGES = (*LATIN, "zh", "ja", "ko")
+LONGEST = 2_000
+"""So many characters of a sentence are read: a longer one is pasted, and a pattern must not be slow on it."""
 
 
 class Regex:
@@ -26,7 +28,7 @@ class Regex:
         return re.compile(self.source, re.IGNORECASE)
 
     def found(self, text: str) -> bool:
-        return self.compiled.search(text) is not None
+        return self.compiled.search(text, 0, LONGEST) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +109,13 @@ class Wording:
         return [rule for rule in self.rules if not rule.hints or not present.isdisjoint(rule.hints)]
 
     def asks(self, plain: str) -> bool:
-        plain = self.polite_tag.compiled.sub("", plain)
+        if len(plain) <= LONGEST:
+            plain = self.polite_tag.compiled.sub("", plain)
         return plain.endswith("?") or self.questions.found(plain)
 
     def may_decide(self, lowered: str) -> bool:
         """Whether it pays to look for decisions in a text."""
-        return any(hint in lowered for hint in self.decision_hints) and self.decisions.found(lowered)
+        return any(hint in lowered for hint in self.decision_hints) and bool(self.decisions.compiled.search(lowered))
 
     def decides(self, plain: str) -> bool:
         return self.decisions.found(plain) and not self.asks(plain)
