@@ -15,7 +15,7 @@ from everthread.core.rules import rules_of_message
 from everthread.core.sentences import sentences
 
 CPU_SECONDS = 5.0
-"""Far above what linear work on 100 KB takes, far below what quadratic work does. CPU time: a busy machine is no fault."""
+"""Far above linear work on 100 KB, far below quadratic work. CPU time, so that a busy machine is no fault."""
 
 
 @contextmanager
