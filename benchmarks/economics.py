@@ -15,7 +15,7 @@ from decimal import Decimal
 
 from benchmarks.shared import shared
 from benchmarks.table import Row, absent
-from everthread.conversation.setup import SessionOptions
+from everthread.conversation.options import SessionOptions
 from everthread.core.caching import CACHE_SECONDS
 from everthread.core.messages import FunctionCall, Message
 from everthread.lab.logs.base import Log

@@ -28,7 +28,7 @@ import apsw
 
 from benchmarks.shared import shared
 from benchmarks.table import Row, absent, markdown
-from everthread.conversation.recall_options import CLOSENESS, EXCERPTS, SIMILARITY
+from everthread.conversation.options import CLOSENESS, EXCERPTS, SIMILARITY
 from everthread.core.vectors import Vector
 from everthread.factory import open_store
 from everthread.providers.local_embeddings import LocalEmbedder

@@ -26,7 +26,7 @@ from everthread.compaction.lossless import LosslessEngine
 from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import CompactionDone, Event
-from everthread.conversation.setup import Route, SessionOptions, Setup
+from everthread.conversation.options import Route, SessionOptions, Setup
 from everthread.core.exchange import Reply
 from everthread.core.messages import Message, text_of
 from everthread.core.validity import validate_messages

@@ -14,7 +14,7 @@ from everthread import open_store
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
 from everthread.conversation.conversation import Conversation
-from everthread.conversation.setup import Route, Setup
+from everthread.conversation.options import Route, Setup
 from everthread.core.exchange import Reply
 from everthread.store.base import NewMessage
 

@@ -10,7 +10,7 @@ from everthread.agent.approval import Approvals
 from everthread.agent.base import Permission
 from everthread.agent.events import ToolFinished
 from everthread.conversation.events import ToolsChanged
-from everthread.conversation.found_tools import FIND
+from everthread.conversation.toolbox import FIND
 from everthread.core.exchange import Request
 from everthread.testing import ScriptedModel
 from tests.agent.setting import Double, Place, calls, place, results, run, saying

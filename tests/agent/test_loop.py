@@ -22,8 +22,8 @@ from everthread.agent.base import Permission, ToolContext, ToolReply
 from everthread.agent.calls import INTERRUPTED
 from everthread.agent.events import ToolFinished, ToolStarted, TurnEnded
 from everthread.conversation.events import OutputStored
-from everthread.conversation.recording import Answer
-from everthread.conversation.setup import Route
+from everthread.conversation.options import Route
+from everthread.conversation.responses import Answer
 from everthread.core.exchange import Reply, Request, StreamDelta
 from everthread.core.messages import text_of
 from everthread.store.base import NewSession

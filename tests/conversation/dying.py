@@ -14,7 +14,7 @@ from typing import Any
 
 from everthread.compaction.compressor import ContextCompressor
 from everthread.conversation.conversation import Conversation
-from everthread.conversation.setup import Route, SessionOptions, Setup
+from everthread.conversation.options import Route, SessionOptions, Setup
 from everthread.core.exchange import Reply
 from everthread.core.summary import SummaryDraft, SummaryRequest
 from everthread.factory import open_store

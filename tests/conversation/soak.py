@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from everthread import ContextOverflowError, Conversation, ModelError
-from everthread.conversation.recording import INTERRUPTED
+from everthread.conversation.responses import INTERRUPTED
 from everthread.core.exchange import Reply, Request
 from everthread.core.messages import text_of
 from everthread.core.summary import without_summary

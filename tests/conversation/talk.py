@@ -13,7 +13,7 @@ from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
 from everthread.conversation.conversation import Conversation
-from everthread.conversation.setup import Desk, Route, SessionOptions, Setup
+from everthread.conversation.options import Route, SessionOptions, Setup, SummarizerContext
 from everthread.core.exchange import Reply, Request
 from everthread.core.summary import Summarizer
 from everthread.errors import ModelError
@@ -57,7 +57,7 @@ class Room:
         provider: str = "auto",
         **options: Any,
     ) -> Setup:
-        def writer(desk: Desk) -> Summarizer:
+        def writer(desk: SummarizerContext) -> Summarizer:
             return summarizer or ExtractiveSummarizer(desk.counter)
 
         return Setup(

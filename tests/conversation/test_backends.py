@@ -12,7 +12,7 @@ import pytest
 from everthread import open_store, validate_messages
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import CompactionDone
-from everthread.conversation.setup import Desk, Setup
+from everthread.conversation.options import Setup, SummarizerContext
 from everthread.core.messages import text_of
 from everthread.core.summary import SummaryDraft, SummaryRequest
 from everthread.testing import ScriptedModel
@@ -60,7 +60,7 @@ class GivenUp:
 
     name = "given up"
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: SummarizerContext) -> None:
         self._desk = desk
 
     async def summarize(self, request: SummaryRequest) -> SummaryDraft:

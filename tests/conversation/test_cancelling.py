@@ -11,7 +11,7 @@ import pytest
 
 from everthread import validate_messages
 from everthread.conversation.conversation import Conversation
-from everthread.conversation.finishing import finished
+from everthread.conversation.responses import finish
 from everthread.core.messages import text_of
 from everthread.errors import StoreClosedError
 from everthread.testing import ScriptedModel
@@ -96,7 +96,7 @@ def test_what_is_begun_is_finished_however_often_one_goes_away() -> None:
         done.append(True)
 
     async def go_away() -> None:
-        task = asyncio.ensure_future(finished(work()))
+        task = asyncio.ensure_future(finish(work()))
         await asyncio.sleep(0)
         while not task.done():
             task.cancel()

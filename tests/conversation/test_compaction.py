@@ -19,7 +19,7 @@ from everthread.conversation.events import (
     Notice,
     UsageRecorded,
 )
-from everthread.conversation.prompt import note_in
+from everthread.conversation.requests import note_in
 from everthread.core.exchange import Reply
 from everthread.core.summary import SummaryDraft, SummaryRequest
 from everthread.core.usage import CanonicalUsage

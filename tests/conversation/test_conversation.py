@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from everthread.conversation.events import CompactionDone, Estimated, OutputStored, UsageRecorded
-from everthread.conversation.recording import INTERRUPTED, Answer
+from everthread.conversation.responses import INTERRUPTED, Answer
 from everthread.core.exchange import Reply, StreamDelta
 from everthread.core.validity import validate_messages
 from everthread.errors import InputError, ModelError

@@ -10,7 +10,7 @@ from typing import Any
 
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import CompactionDone, Planned
-from everthread.conversation.setup import Timer
+from everthread.conversation.options import Timer
 from everthread.core.exchange import Reply
 from everthread.core.summary import SummaryDraft, SummaryRequest
 from everthread.testing import ScriptedModel, SteppedClock

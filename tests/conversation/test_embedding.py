@@ -11,7 +11,7 @@ import pytest
 from everthread.config import parse_config
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import Notice, Recalled
-from everthread.conversation.recall_options import RecallOptions
+from everthread.conversation.options import RecallOptions
 from everthread.core.exchange import Request
 from everthread.errors import ConfigError
 from everthread.factory.embeddings import embedder_of

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from everthread import open_store
-from everthread.conversation import patterns
-from everthread.conversation.lookup import EXCERPT, StoreLookup
-from everthread.conversation.originals import expand
-from everthread.conversation.pinning import LONGEST, pin, pins, unpin
-from everthread.conversation.recall_options import RecallOptions
+from everthread.conversation import lookup as lookups
+from everthread.conversation.lookup import EXCERPT, StoreLookup, expand
+from everthread.conversation.options import RecallOptions
+from everthread.conversation.pins import PIN_CHARS, add_pin, list_pins, remove_pin
 from everthread.core.found import found_text, passage_text
 from everthread.core.lookup import Found
 from everthread.core.messages import text_of
@@ -112,7 +111,7 @@ def test_a_secret_is_neither_shown_nor_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(?:a{9999}){9999}", "(", "", "x" * 1_001, "((a{1,99}){1,99}){99}"])
 def test_a_hostile_pattern_is_refused_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str) -> None:
-    monkeypatch.setattr(patterns, "SECONDS", 0.2)
+    monkeypatch.setattr(lookups, "PATTERN_SECONDS", 0.2)
 
     async def work(store: Store) -> None:
         talk = await thread(store, "a" * 40_000 + "!")
@@ -204,8 +203,8 @@ def test_a_pin_is_carried_word_for_word_until_it_is_taken_back(tmp_path: Path) -
         async with room(tmp_path) as here:
             conversation = await here.open(ScriptedModel(lambda _: "Noted.", window=24_000), **QUICK)
             note = "The vault's code is 4711-B;\nnever the other way round."
-            kept = await pin(here.store, "default", conversation.id, f"{note} TOKEN={TOKEN}")
-            assert (await pin(here.store, "default", conversation.id, kept.text)).id == kept.id
+            kept = await add_pin(here.store, "default", conversation.id, f"{note} TOKEN={TOKEN}")
+            assert (await add_pin(here.store, "default", conversation.id, kept.text)).id == kept.id
             assert TOKEN not in kept.text
 
             async def until(compactions: int) -> str:
@@ -219,17 +218,17 @@ def test_a_pin_is_carried_word_for_word_until_it_is_taken_back(tmp_path: Path) -
             for compactions in (1, 2):
                 assert (await until(compactions)).count(shown) == 1
             branch = await conversation.branch()
-            assert [known.text for known in await pins(here.store, branch.id)] == [kept.text]
-            await unpin(here.store, conversation.id, kept.id)
-            assert await pins(here.store, conversation.id) == []
+            assert [known.text for known in await list_pins(here.store, branch.id)] == [kept.text]
+            await remove_pin(here.store, conversation.id, kept.id)
+            assert await list_pins(here.store, conversation.id) == []
             assert "4711-B" not in await until(3)
-            assert len(await pins(here.store, branch.id)) == 1
-            await pin(here.store, "default", conversation.id, kept.text)
-            assert len(await pins(here.store, conversation.id)) == 1
-            for wrong in ("  ", "x" * (LONGEST + 1)):
+            assert len(await list_pins(here.store, branch.id)) == 1
+            await add_pin(here.store, "default", conversation.id, kept.text)
+            assert len(await list_pins(here.store, conversation.id)) == 1
+            for wrong in ("  ", "x" * (PIN_CHARS + 1)):
                 with pytest.raises(InputError):
-                    await pin(here.store, "default", conversation.id, wrong)
+                    await add_pin(here.store, "default", conversation.id, wrong)
             with pytest.raises(UnknownIdError):
-                await unpin(here.store, conversation.id, "output:" + "0" * 16)
+                await remove_pin(here.store, conversation.id, "output:" + "0" * 16)
 
     asyncio.run(talk())

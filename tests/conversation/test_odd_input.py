@@ -9,8 +9,8 @@ import pytest
 
 from everthread import validate_messages
 from everthread.conversation.conversation import Conversation
-from everthread.conversation.incoming import NEVER_RAN
-from everthread.conversation.setup import Route
+from everthread.conversation.options import Route
+from everthread.conversation.requests import NEVER_RAN
 from everthread.core.exchange import Api, Reply
 from everthread.errors import InputError, WireError
 from everthread.testing import ScriptedModel

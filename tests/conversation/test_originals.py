@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from everthread import open_store
-from everthread.conversation.lookup import StoreLookup
-from everthread.conversation.originals import expand
-from everthread.conversation.remembered import Remembered
+from everthread.conversation.lookup import LookupCache, StoreLookup, expand
 from everthread.core.nodes import Node
 from everthread.store.base import NewMessage, NewSession, StoredMessage
 
@@ -52,7 +50,7 @@ def test_a_part_costs_what_it_shows_and_stays_the_same(tmp_path: Path) -> None:
         )  # fmt: skip
         await store.put_nodes([node])
         counted: Any = Counted(store)
-        known, costs, parts, offset = Remembered(), [], [], 0
+        known, costs, parts, offset = LookupCache(), [], [], 0
         while True:
             counted.given = 0  # each part by a lookup of its own, as a server makes one for every call
             lookup = StoreLookup(counted, "default", session.thread, known=known)

@@ -10,7 +10,7 @@ import pytest
 
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import Notice, Recalled
-from everthread.conversation.recall_options import RecallOptions, RecallScope
+from everthread.conversation.options import RecallOptions, RecallScope
 from everthread.core.exchange import Api, Request
 from everthread.core.messages import text_of
 from everthread.store.base import NewSession

@@ -9,7 +9,7 @@ import pytest
 
 from everthread.compaction.compressor import ContextCompressor
 from everthread.conversation.events import CompactionDone, Estimated, LimitLearnt, OutputStored
-from everthread.conversation.setup import Route
+from everthread.conversation.options import Route
 from everthread.core.exchange import Request
 from everthread.core.messages import text_of
 from everthread.errors import ModelError

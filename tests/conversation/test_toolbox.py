@@ -11,7 +11,7 @@ from everthread.compaction.engine import Services
 from everthread.compaction.lossless import LosslessEngine
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import CompactionDone, Notice, ToolsChanged
-from everthread.conversation.found_tools import FIND
+from everthread.conversation.toolbox import FIND
 from everthread.core.exchange import Reply, Request
 from everthread.errors import InputError
 from everthread.testing import ScriptedModel

@@ -18,7 +18,7 @@ from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
 from everthread.conversation.events import Event
-from everthread.conversation.setup import Desk, SessionOptions
+from everthread.conversation.options import SessionOptions, SummarizerContext
 from everthread.core.exchange import Api, Reply, Request
 from everthread.core.usage import normalize_usage
 from everthread.gateway.base import Incoming, Mode, Outcome, Outgoing
@@ -62,7 +62,7 @@ class Gate:
         def engine(services: Services) -> ContextEngine:
             return ContextCompressor(services)
 
-        def writer(desk: Desk) -> Any:
+        def writer(desk: SummarizerContext) -> Any:
             return summarizer or ExtractiveSummarizer(desk.counter)
 
         made = ProxyManager(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from everthread.conversation.recall_options import RecallOptions
-from everthread.conversation.setup import SessionOptions
+from everthread.conversation.options import RecallOptions, SessionOptions
 from everthread.core.messages import Message
 
 PLAIN = SessionOptions(recall=RecallOptions(enabled=False), economics=False, background=False)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
 from everthread.conversation.conversation import Conversation
-from everthread.conversation.setup import Route, Setup
+from everthread.conversation.options import Route, Setup
 from everthread.core.exchange import Reply
 from everthread.core.messages import Message
 from everthread.errors import InputError

@@ -16,7 +16,7 @@ from everthread.agent.tools.memory import MemoryTool
 from everthread.agent.tools.recall import Recall
 from everthread.agent.tools.todo import Todo
 from everthread.conversation.events import Event
-from everthread.conversation.setup import Route
+from everthread.conversation.options import Route
 from everthread.providers.wrapper import ModelEvent
 from everthread.store.base import Store
 

@@ -20,9 +20,9 @@ from everthread.agent.texts import text
 from everthread.agent.tools.find_tools import FindTools
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import Event, Listener
-from everthread.conversation.incoming import Given
-from everthread.conversation.recording import Answer
-from everthread.conversation.setup import Route
+from everthread.conversation.options import Route
+from everthread.conversation.requests import Given
+from everthread.conversation.responses import Answer
 from everthread.core.exchange import StreamDelta
 from everthread.errors import InputError
 

@@ -12,7 +12,7 @@ from everthread.cli.progress import progress_of, write_page
 from everthread.errors import InputError
 
 if TYPE_CHECKING:
-    from everthread.conversation.setup import SessionOptions
+    from everthread.conversation.options import SessionOptions
     from everthread.lab.replay.result import Replay, Way
 
 

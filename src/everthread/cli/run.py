@@ -25,7 +25,7 @@ from everthread.cli.resuming import NO_ID, PLATFORM, Continue, Model, Resume, Re
 from everthread.cli.running import StoreUrl, store_address
 from everthread.cli.telling import JsonLines, Shown, Words
 from everthread.config import Config, home_directory, load_config
-from everthread.conversation.recording import Answer
+from everthread.conversation.responses import Answer
 from everthread.errors import EverthreadError, InputError
 from everthread.factory import open_agent, open_store
 from everthread.store.base import NewSession, Store

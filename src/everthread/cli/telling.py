@@ -12,7 +12,7 @@ from everthread.cli.chatting.screen import Screen
 from everthread.cli.output import json_text, short, visible
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import Event
-from everthread.conversation.recording import Answer
+from everthread.conversation.responses import Answer
 from everthread.core.exchange import StreamDelta
 
 

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from everthread.agent import limits
 from everthread.config.values import EnvironmentName, HttpUrl, Options, Window, store_url, within
-from everthread.conversation import recall_options as recall
+from everthread.conversation import options as recall
 from everthread.core import budget, toolchoice
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from everthread.conversation.economy import UNNAMED
 from everthread.conversation.events import UsageRecorded
-from everthread.conversation.live import Live
+from everthread.conversation.state import ConversationState
 from everthread.core.cost import cost_of
 from everthread.core.exchange import Api, Reply
 from everthread.core.messages import calls_of, text_of
@@ -18,7 +18,7 @@ from everthread.store.base import NewUsage, Task
 
 
 async def account(
-    live: Live,
+    live: ConversationState,
     usage: CanonicalUsage,
     *,
     model: str | None = None,
@@ -36,7 +36,9 @@ async def account(
     return price
 
 
-async def account_auxiliary(live: Live, calls: Iterable[Mapping[str, Any]], session: str) -> Decimal | None:
+async def account_auxiliary(
+    live: ConversationState, calls: Iterable[Mapping[str, Any]], session: str
+) -> Decimal | None:
     """What the writing of a summary used; the price of all calls, None where one is unknown."""
     total: Decimal | None = Decimal(0)
     for call in calls:
@@ -46,7 +48,7 @@ async def account_auxiliary(live: Live, calls: Iterable[Mapping[str, Any]], sess
     return total
 
 
-async def account_lost(live: Live) -> None:
+async def account_lost(live: ConversationState) -> None:
     """What was asked for a summary and given up: its prompt was read by the provider all the same."""
     lost = live.lost[:]
     live.lost.clear()
@@ -56,7 +58,7 @@ async def account_lost(live: Live) -> None:
         await account(live, usage, model=request.model, task="auxiliary", estimated=True)
 
 
-def usage_of(live: Live, reply: Reply, prompt: int, *, api: Api) -> tuple[CanonicalUsage, bool]:
+def usage_of(live: ConversationState, reply: Reply, prompt: int, *, api: Api) -> tuple[CanonicalUsage, bool]:
     """What a reply used, and whether that had to be estimated: the provider said nothing, or not all."""
     reported = normalize_usage(reply.usage, api=api) if reply.usage else CanonicalUsage()
     if reported.prompt_tokens and (reported.output_tokens or not _said(reply)):

@@ -9,22 +9,26 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from everthread.conversation import requests, results
-from everthread.conversation.compacting import commit, discard, draft
+from everthread.conversation.compaction import commit, discard, draft
 from everthread.conversation.events import Listener, Notice
-from everthread.conversation.finishing import finished
-from everthread.conversation.found_tools import FIND, FoundTools
-from everthread.conversation.incoming import Given, as_messages, open_stubs, results_apart
-from everthread.conversation.live import Live
-from everthread.conversation.opening import begun, found, live_on
+from everthread.conversation.options import Route, Setup
 from everthread.conversation.pressure import Pressure
-from everthread.conversation.recalling import recalled
-from everthread.conversation.recording import Answer, Recorder
+from everthread.conversation.recall import recall_message
 from everthread.conversation.recovery import Recovery
-from everthread.conversation.requests import Prepared
-from everthread.conversation.saving import restore
-from everthread.conversation.setup import Route, Setup
-from everthread.conversation.toolbox import Toolbox
+from everthread.conversation.requests import (
+    READ_LIMIT,
+    Given,
+    PreparedRequest,
+    as_messages,
+    build_request,
+    limit_results,
+    open_stubs,
+    read_output,
+    split_results,
+)
+from everthread.conversation.responses import Answer, Recorder, finish
+from everthread.conversation.state import ConversationState, create_session, find_tip, load_state
+from everthread.conversation.toolbox import FIND, FoundTools, Toolbox
 from everthread.core.exchange import Reply, StreamDelta, StreamingModel, System
 from everthread.core.messages import Message, results_of
 from everthread.core.summary import Compaction
@@ -36,7 +40,7 @@ from everthread.store.base import NewMessage, NewSession, Session, Store, UsageR
 class Conversation:
     """One thread with a model. Use `send` or `stream`; with a loop of your own, `prepare` and `record`."""
 
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: ConversationState) -> None:
         self._live = live
         self._pressure = Pressure(live)
         self._recovery = Recovery(live)
@@ -57,9 +61,9 @@ class Conversation:
     ) -> Self:
         """A new conversation, or with `resume` (any id of the thread, or how it begins) the thread at its tip."""
         if resume is None:
-            return cls(await live_on(setup, await begun(setup, new or NewSession()), tools, reason="new"))
-        tip = await found(setup, resume, tenant=None if new is None else new.tenant)
-        return cls(await live_on(setup, tip, tools, reason="resume"))
+            return cls(await load_state(setup, await create_session(setup, new or NewSession()), tools, reason="new"))
+        tip = await find_tip(setup, resume, tenant=None if new is None else new.tenant)
+        return cls(await load_state(setup, tip, tools, reason="resume"))
 
     async def close(self, reason: str | None = None) -> None:
         """Stop what runs beside the conversation. With a reason the session ends; it can still be resumed."""
@@ -138,7 +142,7 @@ class Conversation:
 
     async def prepare(
         self, message: Given = None, *, event: str | None = None, inject: Given = None, max_tokens: int | None = None
-    ) -> Prepared:
+    ) -> PreparedRequest:
         """Store the message, keep the context in bounds, and give the request to send.
 
         `event`: the same event given again is stored once. `inject`: what only this call shall see.
@@ -155,8 +159,8 @@ class Conversation:
             raise InputError("there is nothing to send: the conversation has no message yet")
         await self._pressure.settle_tools()
         await self._pressure.relieve(reason="in-loop" if full or message is None else "preflight")
-        injected = (*await recalled(live), *self._injected)
-        self._recorder.sent = requests.build(live, injected, cap=self._recovery.cap)
+        injected = (*await recall_message(live), *self._injected)
+        self._recorder.sent = build_request(live, injected, cap=self._recovery.cap)
         return self._recorder.sent
 
     async def record(self, response: Any) -> Answer:
@@ -167,12 +171,12 @@ class Conversation:
             self._pressure.rest()
         return answer
 
-    async def recover(self, error: Exception) -> Prepared:
+    async def recover(self, error: Exception) -> PreparedRequest:
         """After a refused request: the one to send instead. Raises where size is not at fault or nothing helps."""
         sent = self._recorder.sent.request if self._recorder.sent else None
         await self._pressure.preparation.drop("the provider refused the request")
         await self._recovery.meet(error, sent)
-        self._recorder.sent = requests.build(self._live, self._injected, cap=self._recovery.cap)
+        self._recorder.sent = build_request(self._live, self._injected, cap=self._recovery.cap)
         return self._recorder.sent
 
     # The whole
@@ -190,10 +194,10 @@ class Conversation:
                     await self._recorder.account_lost()
                     prepared = await self.recover(error)
                 except asyncio.CancelledError:
-                    await finished(self._recorder.interrupted(""))
+                    await finish(self._recorder.interrupted(""))
                     raise
                 else:
-                    return await finished(self.record(reply))
+                    return await finish(self.record(reply))
 
     async def stream(
         self, message: Given = None, *, event: str | None = None, inject: Given = None, max_tokens: int | None = None
@@ -218,14 +222,14 @@ class Conversation:
                     await self._recorder.account_lost()
                     prepared = await self.recover(error)
                 except (asyncio.CancelledError, GeneratorExit):
-                    await finished(self._recorder.interrupted("".join(said)))
+                    await finish(self._recorder.interrupted("".join(said)))
                     raise
-            yield await finished(self.record(reply))
+            yield await finish(self.record(reply))
 
     async def add_results(self, messages: Sequence[Message]) -> list[Message]:
         """Store the results of the tools the last answer asked for, those too large outside the context."""
         live = self._live
-        given, others = results_apart(as_messages(messages))
+        given, others = split_results(as_messages(messages))
         if others:
             raise InputError(f"add_results takes tool results only, not a message of role {others[0]['role']!r}")
         answered = [result.call_id for message in given for result in results_of(message)]
@@ -237,7 +241,7 @@ class Conversation:
         twice = {call_id for call_id in answered if answered.count(call_id) > 1}
         if twice:
             raise InputError(f"a call has one result; there are several for {', '.join(sorted(twice))}")
-        fitting = await results.limited(live, given)
+        fitting = await limit_results(live, given)
         heard = [(live.open_calls[result.call_id], result) for message in fitting for result in results_of(message)]
         await live.append([NewMessage(message) for message in fitting])
         await live.regrets.heard(heard)
@@ -248,9 +252,9 @@ class Conversation:
         async with self._turn:
             await self._store(as_messages(message), None)
 
-    async def read_output(self, cited: str, *, offset: int = 0, limit: int = results.READ_LIMIT) -> str:
+    async def read_output(self, cited: str, *, offset: int = 0, limit: int = READ_LIMIT) -> str:
         """A part of a stored tool output (`output:…`)."""
-        return await results.read_output(self._live, cited, offset=offset, limit=limit)
+        return await read_output(self._live, cited, offset=offset, limit=limit)
 
     async def handle_tool_call(self, name: str, arguments: Mapping[str, Any]) -> str:
         """The answer of one of `toolbox.own`; `KeyError` where there is none of this name."""
@@ -301,7 +305,7 @@ class Conversation:
             live.show(session, await live.setup.store.messages(session.id))
             live.compactions = max(0, live.compactions - 1)
             live.marked, live.last_request = None, None
-            await restore(live)
+            await live.restore()
             live.calibration.reset()
             self._pressure.forget()
             live.emit(Notice(session.id, "The last compaction was taken back."))
@@ -315,7 +319,7 @@ class Conversation:
         at = live.stored[-1].id if at_message is None else at_message
         new = NewSession(kind="branch", title=title) if title else None
         session = await live.setup.store.branch(live.session.id, at, new=new)
-        return Conversation(await live_on(self._shared(), session, live.toolbox.given, reason="branch"))
+        return Conversation(await load_state(self._shared(), session, live.toolbox.given, reason="branch"))
 
     async def another(
         self,
@@ -366,7 +370,7 @@ class Conversation:
 
     async def _store(self, messages: list[Message], event: str | None) -> None:
         live = self._live
-        given, messages = results_apart(messages)
+        given, messages = split_results(messages)
         if given:
             await self.add_results(given)
         if not messages:
@@ -378,6 +382,6 @@ class Conversation:
         await live.append([*stubs, *new])
 
 
-async def _pieces(model: StreamingModel, prepared: Prepared) -> AsyncGenerator[StreamDelta | Reply, None]:
+async def _pieces(model: StreamingModel, prepared: PreparedRequest) -> AsyncGenerator[StreamDelta | Reply, None]:
     async for piece in model.stream(prepared.request):
         yield piece

@@ -12,7 +12,7 @@ from everthread.core.economics import Case, Decision, Rates, weigh
 from everthread.core.usage import CanonicalUsage
 
 if TYPE_CHECKING:
-    from everthread.conversation.live import Live
+    from everthread.conversation.state import ConversationState
 
 UNNAMED = frozenset({"auto", "custom", "local"})
 """Providers whose name says nothing about prices."""
@@ -30,7 +30,7 @@ class Quoting(Protocol):
 class Economy:
     """What one conversation's calls cost, and what a compaction would change."""
 
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: ConversationState) -> None:
         self._live = live
         self.decision: Decision | None = None
         """The last one; None where prices are unknown, or nobody asked."""

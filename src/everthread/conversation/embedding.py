@@ -11,7 +11,7 @@ from everthread.core.vectors import Vector
 from everthread.errors import EverthreadError
 
 if TYPE_CHECKING:
-    from everthread.conversation.live import Live
+    from everthread.conversation.state import ConversationState
 
 BATCH = 64
 MOST = 2_000
@@ -21,7 +21,7 @@ MOST = 2_000
 class Embedding:
     """At most one run at a time. That a server fails is told once, until it works again: full text goes on alone."""
 
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: ConversationState) -> None:
         self._live = live
         self._task: asyncio.Task[None] | None = None
         self._failing = False

@@ -7,21 +7,143 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import re
 import time
-from collections.abc import AsyncIterator, Collection, Mapping
-from dataclasses import dataclass, replace
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from everthread.conversation.patterns import Matcher
-from everthread.conversation.remembered import Remembered
+import regex
+
+from everthread.core.found import heading
 from everthread.core.lookup import Excerpt, Found, Passage, SearchMode, SearchScope, is_lookup
 from everthread.core.messages import calls_of, results_of
-from everthread.core.redaction import redact_part
+from everthread.core.nodes import Node
+from everthread.core.redaction import redact, redact_part
 from everthread.core.transcript import is_user_message
 from everthread.errors import InputError, UnknownIdError
-from everthread.store.base import Hit, SearchQuery, Store, StoredMessage
+from everthread.store.base import CompactionRecord, Hit, SearchQuery, Store, StoredMessage
 from everthread.store.indexing import searchable_text
 from everthread.store.recalled import RecallQuery
+
+# What lookups remember
+
+CACHED_THREADS = 64
+"""Threads that are remembered, those last asked about."""
+CACHED_LAYOUTS = 32
+"""Summaries of one thread whose originals' places are remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The originals of a summary one after the other: their ids, and how many characters each takes."""
+
+    ids: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(self.sizes)
+
+
+@dataclass(slots=True)
+class ThreadFacts:
+    """One thread: the turn of each message, in the order they were said; layouts by what a summary is called."""
+
+    turns: dict[int, int] = field(default_factory=dict)
+    layouts: OrderedDict[str, Layout] = field(default_factory=OrderedDict)
+
+    def keep(self, wanted: str, layout: Layout) -> Layout:
+        self.layouts[wanted] = layout
+        while len(self.layouts) > CACHED_LAYOUTS:
+            self.layouts.popitem(last=False)
+        return layout
+
+
+class LookupCache:
+    """For one conversation, or for all that a server answers for. Threads of any tenant: whoever asks was let in."""
+
+    def __init__(self) -> None:
+        self._threads: OrderedDict[str, ThreadFacts] = OrderedDict()
+
+    def of(self, thread: str) -> ThreadFacts:
+        facts = self._threads.setdefault(thread, ThreadFacts())
+        self._threads.move_to_end(thread)
+        while len(self._threads) > CACHED_THREADS:
+            self._threads.popitem(last=False)
+        return facts
+
+
+# Patterns
+
+LONGEST_PATTERN = 1_000
+"""Characters of a pattern."""
+PATTERN_SECONDS = 2.0
+"""For all texts of one search together."""
+MOST_REPEATS = 10_000
+"""Counted repetitions, multiplied: a pattern is unrolled by them before it is used, and takes room accordingly."""
+_COUNTS = regex.compile(r"\{\s*(\d*)\s*(?:,\s*(\d*)\s*)?\}")
+
+
+class PatternMatcher:
+    """One pattern and the time it has."""
+
+    def __init__(self, pattern: str) -> None:
+        if not pattern or len(pattern) > LONGEST_PATTERN:
+            raise InputError(f"a pattern has 1 to {LONGEST_PATTERN:,} characters, not {len(pattern):,}")
+        repeats = (int(found or 0) for match in _COUNTS.finditer(pattern) for found in match.groups())
+        if math.prod(max(1, min(count, MOST_REPEATS + 1)) for count in repeats) > MOST_REPEATS:
+            raise InputError(f"the pattern {pattern[:80]!r} repeats too often; use * or + instead of large numbers")
+        try:
+            self._pattern = regex.compile(pattern, regex.MULTILINE)
+        except (regex.error, RecursionError, OverflowError) as error:
+            raise InputError(f"{pattern[:80]!r} is no regular expression: {error}") from error
+        self._left = PATTERN_SECONDS
+
+    @property
+    def spent(self) -> bool:
+        """Whether its time is over."""
+        return self._left <= 0
+
+    def scan(self, texts: Sequence[str], around: int) -> list[str]:
+        """For each text the words around the first match, without secrets; empty where nothing matches.
+
+        The answer is shorter than `texts` where the time ends. `InputError` where one text alone takes too long.
+        """
+        shown = []
+        for text in texts:
+            if self.spent:
+                break
+            started = time.monotonic()
+            shown.append(self._around(text, around))
+            self._left -= time.monotonic() - started
+        return shown
+
+    def _around(self, text: str, around: int) -> str:
+        if self._first(text) is None:
+            return ""
+        clean = redact(text)
+        span = self._first(clean)
+        if span is None:  # only a secret matches
+            return ""
+        spare = max(0, around - (span[1] - span[0])) // 2
+        start = max(0, span[0] - spare)
+        end = min(len(clean), start + around)
+        return f"{'…' if start else ''}{clean[start:end]}{'…' if end < len(clean) else ''}"
+
+    def _first(self, text: str) -> tuple[int, int] | None:
+        try:
+            found = self._pattern.search(text, timeout=self._left, concurrent=True)
+        except TimeoutError as error:
+            raise InputError(
+                f"the pattern takes too long on a text of {len(text):,} characters; make it simpler (no repetition "
+                "inside a repetition), or search for words"
+            ) from error
+        return None if found is None else found.span()
+
+
+# Lookup
 
 EXCERPT = 600
 """Characters of one place."""
@@ -85,13 +207,13 @@ class StoreLookup:
         thread: str | None,
         *,
         reach: SearchScope = "thread",
-        known: Remembered | None = None,
+        known: LookupCache | None = None,
     ) -> None:
         self.store = store
         self.tenant = tenant
         self.thread = thread
         self._reach: SearchScope = reach if thread is not None else "all"
-        self.known = known or Remembered()
+        self.known = known or LookupCache()
 
     # Searching
 
@@ -120,7 +242,7 @@ class StoreLookup:
         if mode == "regex":
             if path:
                 raise InputError("a path narrows a search by words, not one by pattern")
-            return await self._by_pattern(Matcher(text), query)
+            return await self._by_pattern(PatternMatcher(text), query)
         found = await self._by_words(query)
         if found.excerpts or found.next is not None or first or path or '"' in text:
             return found
@@ -168,7 +290,7 @@ class StoreLookup:
         turn = await self._turn(hit.thread, hit.message)
         return Excerpt(f"message:{hit.message}", hit.thread, turn, hit.role, hit.tool, hit.created, shown)
 
-    async def _by_pattern(self, matcher: Matcher, query: SearchQuery) -> Found:
+    async def _by_pattern(self, matcher: PatternMatcher, query: SearchQuery) -> Found:
         found: list[Excerpt] = []
         at, deadline = 0, 0.0
         async for pieces in self._pages(query.thread):
@@ -302,3 +424,164 @@ def _around(text: str, snippet: str) -> str:
     start, end = max(0, found.start() - spare), min(len(text), found.end() + spare)
     shown = redact_part(text, start, end, margin=MARGIN)
     return f"{'…' if start else ''}{shown[:EXCERPT]}{'…' if end < len(text) or len(shown) > EXCERPT else ''}"
+
+
+# What a summary stands for
+
+_COMPACTION = re.compile(r"compaction:(\d{1,18})")
+_MESSAGE = re.compile(r"(?:message:|#)?(\d{1,18})")
+_NODE = re.compile(r"n[0-9a-f]{12}")
+
+
+class ThreadGraph:
+    """`engines.base.Graph` of a lookup's thread."""
+
+    def __init__(self, lookup: StoreLookup) -> None:
+        self._lookup = lookup
+
+    async def nodes(self) -> Sequence[Node]:
+        thread = self._lookup.thread
+        if thread is None:
+            raise InputError("a node belongs to a thread; name it")
+        return await self._lookup.store.nodes(thread)
+
+    async def expand(self, wanted: str, *, offset: int, limit: int) -> Passage:
+        return await expand(self._lookup, wanted, offset=offset, limit=limit)
+
+
+async def expand(lookup: StoreLookup, wanted: str, *, offset: int = 0, limit: int = 8_000) -> Passage:
+    """A part of an original: of a message or output by its id, or of all that a summary covers.
+
+    A summary is named as `compaction:12`, by the id of its message, or as a node of the thread's graph.
+    """
+    given = wanted.strip()
+    layout = await _layout(lookup, given)
+    if layout is None:
+        return await lookup.read(given, offset=offset, limit=limit)
+    return await _covered_passage(lookup, given, layout, max(0, offset), max(1, min(limit, LONGEST_PART)))
+
+
+async def _layout(lookup: StoreLookup, wanted: str) -> Layout | None:
+    """Where the originals of a summary stand; None for what is no summary. Worked out once."""
+    if lookup.thread is None:
+        if _COMPACTION.fullmatch(wanted) or _NODE.fullmatch(wanted):
+            raise InputError(f"name the thread of {wanted}")
+        return None
+    facts = lookup.known.of(lookup.thread)
+    if wanted in facts.layouts:
+        return facts.layouts[wanted]
+    ids = await _covered_by(lookup, lookup.thread, wanted)
+    return None if ids is None else facts.keep(wanted, await _laid_out(lookup, lookup.thread, ids))
+
+
+async def _laid_out(lookup: StoreLookup, thread: str, ids: Sequence[int]) -> Layout:
+    """The messages in the order they were said. Only the part of the history they stand in is read."""
+    turns = await lookup.turns(thread)
+    wanted = set(ids)
+    places = [place for place, number in enumerate(turns) if number in wanted]
+    sizes: dict[int, int] = {}
+    first, last = (places[0], places[-1] + 1) if places else (0, 0)
+    for start in range(first, last, PAGE):
+        for stored in await lookup.store.history(thread, start=start, limit=min(PAGE, last - start)):
+            if stored.id in wanted:
+                sizes[stored.id] = len(_block(stored, thread, turns[stored.id]))
+    return Layout(tuple(sizes), tuple(sizes.values()))
+
+
+async def _covered_passage(lookup: StoreLookup, wanted: str, layout: Layout, start: int, most: int) -> Passage:
+    """A part of the covered messages one after the other, each under its heading; only those it shows are read."""
+    thread = lookup.thread or ""
+    turns = await lookup.turns(thread, upto=layout.ids)
+    shown: list[str] = []
+    ends = itertools.accumulate(layout.sizes)
+    for number, size, end in zip(layout.ids, layout.sizes, ends, strict=True):
+        first, last = max(start - (end - size), 0), min(start + most - (end - size), size)
+        if first < last:
+            stored = await lookup.store.message(number, tenant=lookup.tenant)
+            shown.append(redact_part(_block(stored, thread, turns[number]), first, last, margin=MARGIN))
+    total = layout.size
+    return Passage(
+        wanted, thread, None, "", "", None, "".join(shown), min(start, total), min(total, start + most), total
+    )  # fmt: skip
+
+
+def _block(stored: StoredMessage, thread: str, turn: int) -> str:
+    role = str(stored.body.get("role", ""))
+    place = Excerpt(f"message:{stored.id}", thread, turn or None, role, "", stored.created, "")
+    return f"{heading(place)}:\n{searchable_text(stored.body)}\n\n"
+
+
+# Which messages a summary covers
+
+
+async def _covered_by(lookup: StoreLookup, thread: str, wanted: str) -> list[int] | None:
+    """The messages behind a summary; None for what is no summary."""
+    compaction, number = _COMPACTION.fullmatch(wanted), _MESSAGE.fullmatch(wanted)
+    if _NODE.fullmatch(wanted):
+        nodes = {node.id: node for node in await lookup.store.nodes(thread)}
+        if wanted not in nodes:
+            raise UnknownIdError(f"this conversation has no node {wanted}")
+        return await _originals(lookup, _leaves(nodes, wanted))
+    if compaction is not None:
+        records = await lookup.store.compactions(thread)
+        chosen = next((record for record in records if record.id == int(compaction[1])), None)
+        if chosen is None:
+            raise UnknownIdError(f"this thread has no {wanted}; `status` lists its compactions")
+        return await _behind(lookup, records, chosen)
+    if number is not None:
+        return await _behind_message(lookup, thread, int(number[1]))
+    return None
+
+
+async def _behind_message(lookup: StoreLookup, thread: str, number: int) -> list[int] | None:
+    """What the summary stands for that this message is; None for any other message."""
+    try:
+        stored = await lookup.store.message(number, tenant=lookup.tenant)
+    except UnknownIdError:
+        return None
+    if stored.kind != "summary":
+        return None
+    records = await lookup.store.compactions(thread)
+    chosen = next((record for record in records if record.session == stored.session), None)
+    return None if chosen is None else await _behind(lookup, records, chosen)
+
+
+def _leaves(nodes: Mapping[str, Node], wanted: str) -> list[int]:
+    """Message ids under a node."""
+    found: list[int] = []
+    waiting = [wanted]
+    seen: set[str] = set()
+    while waiting:
+        node = nodes.get(waiting.pop())
+        if node is None or node.id in seen:
+            continue
+        seen.add(node.id)
+        if node.level == 0:
+            found += (int(source) for source in node.sources if source.isdecimal())
+        else:
+            waiting += node.sources
+    return sorted(found)
+
+
+async def _behind(lookup: StoreLookup, records: Sequence[CompactionRecord], chosen: CompactionRecord) -> list[int]:
+    """All that a compaction's summary stands for: what it covered, and what those it goes on from did."""
+    if not chosen.record.covered:  # a proxied client's: it stands for what was said before it
+        said = await lookup.store.history(lookup.thread or "")
+        return [stored.id for stored in said if stored.created <= chosen.created]
+    before = (record for record in records if record.id < chosen.id and record.reverted is None)
+    return await _originals(lookup, [number for record in (*before, chosen) for number in record.record.covered])
+
+
+async def _originals(lookup: StoreLookup, ids: Sequence[int]) -> list[int]:
+    """The messages themselves, where a smaller form of one stands among these."""
+    found: set[int] = set()
+    for number in dict.fromkeys(ids):
+        if await lookup.turn_of(number) is not None:
+            found.add(number)
+            continue
+        try:
+            stored = await lookup.store.message(number, tenant=lookup.tenant)
+        except UnknownIdError:
+            continue
+        found.add(number if stored.origin is None else stored.origin)
+    return sorted(found)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from everthread.conversation.background import GRACE, Preparation
-from everthread.conversation.compacting import COLD, Draft, commit, discard, draft
+from everthread.conversation.compaction import COLD, GRACE, Draft, Preparation, commit, discard, draft
 from everthread.conversation.events import CompactionFailed, Estimated, Notice, Planned
-from everthread.conversation.live import Live
-from everthread.conversation.saving import save
-from everthread.conversation.setup import Timer
+from everthread.conversation.options import Timer
+from everthread.conversation.state import ConversationState
 from everthread.core.economics import EARLIEST, Decision
 from everthread.errors import EverthreadError
 
@@ -24,7 +22,7 @@ NEARLY_COLD = 0.8
 class Pressure:
     """Watches the size of one conversation's context."""
 
-    live: Live
+    live: ConversationState
     preparation: Preparation = field(init=False)
     _futile: int = 0
     _told_fixed: bool = False
@@ -62,7 +60,7 @@ class Pressure:
         if fixed >= live.budget.threshold > live.fixed:
             self._tell_fixed(fixed, f"{len(live.toolbox.out)} tools that it does not use are left out.")
         if live.toolbox.out:
-            await save(live)
+            await live.save()
 
     async def compact(self, reason: str) -> None:
         """A compaction that is waited for. An engine that fails is told; the call goes on with what there is."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from everthread.conversation import events
-from everthread.conversation.compacting import Draft, commit, discard, draft
-from everthread.conversation.live import Live
+from everthread.conversation.compaction import Draft, commit, discard, draft
+from everthread.conversation.state import ConversationState
 from everthread.core.exchange import Request
 from everthread.core.ladder import Strength
 from everthread.core.messages import Message, results_of
@@ -60,7 +60,7 @@ def harder(strength: Strength) -> str:
 class Recovery:
     """What was tried for one request."""
 
-    live: Live
+    live: ConversationState
     compactions: int = 0
     caps: int = 0
     cap: int | None = None
@@ -156,7 +156,7 @@ class Recovery:
         self.live.emit(events.Recovery(self.live.session.id, problem, attempt, action))
 
 
-def slimmed(live: Live) -> Draft | None:
+def slimmed(live: ConversationState) -> Draft | None:
     """The context with old images dropped and big results cited; None where there is neither."""
     bodies = list(live.bodies)
     slim, stored = slim_messages(bodies, live.budget.preview_chars)

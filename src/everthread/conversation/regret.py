@@ -14,8 +14,8 @@ from everthread.core.toolkinds import clip, one_line
 from everthread.errors import StoreError
 
 if TYPE_CHECKING:
-    from everthread.conversation.compacting import Draft
-    from everthread.conversation.live import Live
+    from everthread.conversation.compaction import Draft
+    from everthread.conversation.state import ConversationState
 
 REMOVED = "removed"
 """The state that tells what is out of view, kept with each session a compaction made."""
@@ -25,7 +25,7 @@ SHOWN = 120
 class Regrets:
     """Of one conversation."""
 
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: ConversationState) -> None:
         self._live = live
         self._removed = Removed()
         self._covered: dict[int, str] | None = None

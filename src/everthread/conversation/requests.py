@@ -1,24 +1,164 @@
-"""From what is in view to what is sent: cache marks, what is injected for one call, the output cap."""
+"""What a caller hands in, tool output on its way into the context, and the request that is sent."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
-from everthread.conversation.events import RequestReady
-from everthread.conversation.live import Live
-from everthread.conversation.prompt import as_sent
+from everthread.conversation.events import OutputStored, RequestReady
+from everthread.conversation.state import ConversationState
 from everthread.core.caching import apply_cache_control, mark_system, marks_begin
-from everthread.core.exchange import Api, Reply, Request
-from everthread.core.messages import Message
+from everthread.core.exchange import Api, Reply, Request, System
+from everthread.core.lookup import is_lookup
+from everthread.core.messages import (
+    RESULT_BLOCKS,
+    Call,
+    Message,
+    Part,
+    Result,
+    kind_of,
+    parts_of,
+    results_of,
+    with_content,
+)
+from everthread.core.outputs import ToolOutput, ToStore, edit_results, plan_storage, reads_stored, with_text
+from everthread.core.validity import is_empty
+from everthread.errors import InputError
 from everthread.providers.output_cap import cap_field
 from everthread.wire.anthropic.writing import Written
 from everthread.wire.codecs import CODECS
 
+# Messages of a caller
+
+Given = str | Message | Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
+"""Text, content parts, a message, or several messages."""
+
+ROLES = ("user", "assistant", "tool")
+NEVER_RAN = "[No result: the turn ended before this tool finished.]"
+
+
+def as_messages(given: Given) -> list[Message]:
+    """The messages meant; `InputError` tells what is wrong with what was given."""
+    if given is None:
+        return []
+    if isinstance(given, str):
+        if not given.strip():
+            raise InputError("the message is empty; nothing was stored")
+        return [{"role": "user", "content": given}]
+    if isinstance(given, Mapping):
+        return [_message(given)]
+    several: Any = given
+    if not isinstance(several, list | tuple):
+        raise InputError(f"a message is text or an object with a role, not {type(given).__name__}; nothing was stored")
+    items: list[Any] = list(several)
+    if items and all(isinstance(item, Mapping) and "role" not in item and "type" in item for item in items):
+        return [_message({"role": "user", "content": [dict(item) for item in items]})]
+    return [_message(item) for item in items]
+
+
+def open_stubs(calls: Mapping[str, Call] | Iterable[str]) -> list[Message]:
+    """Results for calls that will get none any more: a history with open calls is refused everywhere."""
+    return [{"role": "tool", "tool_call_id": call_id, "content": NEVER_RAN} for call_id in calls]
+
+
+def _message(value: Any) -> Message:
+    if not isinstance(value, Mapping) or not isinstance(value.get("role"), str):
+        raise InputError(f"a message is an object with a role, not {type(value).__name__}; nothing was stored")
+    if value["role"] not in ROLES:
+        raise InputError(
+            f"a message of role {value['role']!r} cannot be sent; use {', '.join(ROLES)}. "
+            "The system prompt is given when the conversation is opened."
+        )
+    message = cast("Message", dict(value))
+    if not isinstance(message.get("content"), str | list | None):
+        raise InputError(f"content is text or a list of parts, not {type(value['content']).__name__}")
+    if message["role"] != "tool" and is_empty(message) and not results_of(message):
+        raise InputError("the message is empty; nothing was stored")
+    return message
+
+
+def split_results(messages: Iterable[Message]) -> tuple[list[Message], list[Message]]:
+    """Tool results as messages of their own, also those that came as blocks of a user message, and all else."""
+    results: list[Message] = []
+    others: list[Message] = []
+    for message in messages:
+        if message["role"] == "tool":
+            results.append(message)
+            continue
+        if not results_of(message):
+            others.append(message)
+            continue
+        parts = parts_of(message)
+        results += [_result(part) for part in parts if kind_of(part) in RESULT_BLOCKS]
+        rest = with_content(message, [part for part in parts if kind_of(part) not in RESULT_BLOCKS])
+        if not is_empty(rest):
+            others.append(rest)
+    return results, others
+
+
+def _result(part: Part) -> Message:
+    message: Message = {"role": "tool", "tool_call_id": part.get("tool_use_id", ""), "content": part.get("content")}
+    return {**message, "is_error": True} if part.get("is_error") is True else message
+
+
+# Tool output
+
+READ_LIMIT = 50_000
+"""Characters one reading of a stored output gives at most: less than what would be stored again."""
+
+
+async def limit_results(live: ConversationState, messages: Sequence[Message]) -> list[Message]:
+    """The results of one assistant turn, the largest of them stored and cited where they are too large."""
+    results = [result for message in messages for result in results_of(message)]
+    turn = [_as_output(live, result) for result in results]
+    planned = {item.index: item for item in plan_storage(turn, live.setup.options.output_limits(live.budget))}
+    for index, item in planned.items():
+        await store_output(live, item, tool=turn[index].tool)
+    places = iter(range(len(results)))
+
+    def replaced(result: Result, _holder: object) -> object:
+        item = planned.get(next(places))
+        return result.content if item is None else with_text(result.content, item.replacement)
+
+    return [edit_results(message, replaced) for message in messages]
+
+
+async def store_output(live: ConversationState, item: ToStore, *, tool: str = "") -> None:
+    """Store an output before anything cites it; the store reads it back before it says yes."""
+    await live.setup.store.put_output(live.session.thread, item.text, call_id=item.call_id, tool=tool)
+    live.emit(OutputStored(live.session.id, item.id, tool, len(item.text)))
+
+
+async def read_output(live: ConversationState, cited: str, *, offset: int = 0, limit: int = READ_LIMIT) -> str:
+    """A part of a stored output, and where it goes on."""
+    text = await live.setup.store.output(cited, tenant=live.session.tenant)
+    start = max(offset, 0)
+    part = text[start : start + max(1, min(limit, READ_LIMIT))]
+    end = start + len(part)
+    rest = "" if end >= len(text) else f"\n[{len(text) - end:,} more characters; go on with offset {end}]"
+    return f"{part}{rest}" if part else f"[{cited} has {len(text):,} characters; there is nothing at offset {start}]"
+
+
+def _as_output(live: ConversationState, result: Result) -> ToolOutput:
+    call = live.open_calls.get(result.call_id) or Call(result.call_id, result.name, "")
+    return ToolOutput(
+        result.call_id, result.name or call.name, result.text, exempt=reads_stored(call) or _looks(live, call)
+    )
+
+
+def _looks(live: ConversationState, call: Call) -> bool:
+    """Whether it is a lookup of the engine's own: it limits itself, and stored it would have to be looked up again."""
+    return is_lookup(call.name) and any(
+        tool["function"]["name"] == call.name for tool in live.engine.get_tool_schemas()
+    )
+
+
+# The request
+
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedRequest:
     """A request that can be sent as it is."""
 
     request: Request
@@ -37,7 +177,9 @@ class Prepared:
         return CODECS[self.api].encode_request(self.request, **before)
 
 
-def build(live: Live, injected: Sequence[Message] = (), *, cap: int | None = None) -> Prepared:
+def build_request(
+    live: ConversationState, injected: Sequence[Message] = (), *, cap: int | None = None
+) -> PreparedRequest:
     """The request for what is in view. `injected` follows the last stored message, behind every cache mark."""
     route, options = live.route, live.setup.options
     messages, system = live.bodies, as_sent(live.system)
@@ -54,10 +196,10 @@ def build(live: Live, injected: Sequence[Message] = (), *, cap: int | None = Non
     live.last_request = request
     live.emit(RequestReady(live.session.id, request, len(injected)))
     extra = live.counter.messages(injected)
-    return Prepared(request, route.api, live.estimate + extra, live.tokens + extra, live.written)
+    return PreparedRequest(request, route.api, live.estimate + extra, live.tokens + extra, live.written)
 
 
-def decode(response: Any, *, api: Api, model: str) -> Reply:
+def decode_response(response: Any, *, api: Api, model: str) -> Reply:
     """A provider's answer, in whichever form a client hands it out: a value of ours, JSON, an SDK's object, chunks."""
     if isinstance(response, Reply):
         return response
@@ -75,7 +217,7 @@ def _json(value: Any) -> Any:
     return dump(mode="json", exclude_unset=True) if callable(dump) else value
 
 
-def _marked(live: Live) -> list[Message]:
+def _marked(live: ConversationState) -> list[Message]:
     """The messages with marks on the last three, and where the last request had its last one if that is far back."""
     bodies, previous = live.bodies, live.marked
     start = marks_begin(len(bodies), previous)
@@ -87,3 +229,39 @@ def _marked(live: Live) -> list[Message]:
     )
     live.marked = len(bodies) - 1 if bodies else None
     return [*bodies[:start], *near]
+
+
+# The system prompt
+
+_OURS = "_everthread_note"
+"""Marks the note's block; it is taken off before anything is sent."""
+
+
+def with_note(fresh: System, note: str) -> System:
+    """The prompt with the note behind it; itself where there is nothing to put it behind."""
+    if not note or not fresh:
+        return fresh
+    return [*_blocks(fresh), {"type": "text", "text": note, _OURS: True}]
+
+
+def note_in(system: System) -> str:
+    return next((str(block["text"]) for block in _blocks(system) if block.get(_OURS)), "")
+
+
+def without_note(system: System) -> System:
+    """The prompt as it was written."""
+    if not note_in(system):
+        return system
+    rest = [block for block in _blocks(system) if not block.get(_OURS)]
+    plain = len(rest) == 1 and set(rest[0]) == {"type", "text"}
+    return str(rest[0]["text"]) if plain else rest
+
+
+def as_sent(system: System) -> System:
+    if not isinstance(system, list):
+        return system
+    return [{key: value for key, value in block.items() if key != _OURS} for block in system]
+
+
+def _blocks(system: System) -> list[Part]:
+    return [{"type": "text", "text": system}] if isinstance(system, str) else list(system or ())

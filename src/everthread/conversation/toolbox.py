@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from everthread.conversation.events import ToolsChanged
-from everthread.conversation.found_tools import FIND, LONGEST, SCHEMA, FoundTools
-from everthread.conversation.saving import save
 from everthread.core.exchange import System
 from everthread.core.messages import json_text
 from everthread.core.toolchoice import Card, card_of, left_out, matching, name_of, presses, room_for
@@ -21,7 +19,65 @@ from everthread.core.transcript import user_text
 from everthread.errors import InputError
 
 if TYPE_CHECKING:
-    from everthread.conversation.live import Live
+    from everthread.conversation.state import ConversationState
+
+
+FIND = "find_tools"
+FIND_SCHEMA: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": FIND,
+        "description": "More tools exist than are shown to you. Say what you need one for, and those that match are "
+        "named; they are shown again from the next compaction on.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "query": {"type": "string", "description": "What the tool shall do, in a few words, or its name."},
+                "now": {
+                    "type": "boolean",
+                    "description": "Show them at once. The prompt is then read anew at full price, so the user is "
+                    "asked. Default false.",
+                },
+            },
+            "required": ["query"],
+        },
+    },
+}
+LISTED = 40
+"""Names that are told where nothing matches."""
+QUERY_CHARS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTools:
+    """What a search among the tools left out found."""
+
+    query: str
+    tools: tuple[Card, ...]
+    others: tuple[str, ...]
+    """The names of the rest that is left out."""
+    now: bool = False
+    """They are offered again from the next request on."""
+    refused: bool = False
+    """That was asked for and not allowed."""
+
+    @property
+    def text(self) -> str:
+        """As the model reads it."""
+        if not self.tools:
+            names = ", ".join(self.others[:LISTED])
+            more = f" and {len(self.others) - LISTED:,} more" if len(self.others) > LISTED else ""
+            rest = f" These are left out: {names}{more}." if names else " No tool is left out: all are shown to you."
+            return f"No tool that is left out matches {self.query!r}.{rest}"
+        lines = [f"- {card.name}: {card.about}" if card.about else f"- {card.name}" for card in self.tools]
+        if self.now:
+            when = "They are shown to you again from now on."
+        else:
+            when = "They are shown to you again from the next compaction on."
+            if self.refused:
+                when = f"The user did not allow to show them at once. {when}"
+        return "\n".join([f"Tools that match {self.query!r}:", *lines, when])
+
 
 LATEST = 3
 """Messages of the user that say what is being done."""
@@ -32,7 +88,7 @@ NAMED = 5
 class Toolbox:
     """The tools of one conversation, and which of them are left out."""
 
-    def __init__(self, live: Live, given: Sequence[dict[str, Any]]) -> None:
+    def __init__(self, live: ConversationState, given: Sequence[dict[str, Any]]) -> None:
         self._live = live
         self.given = list(given)
         self._names = frozenset(map(name_of, self.given))
@@ -54,13 +110,13 @@ class Toolbox:
     @property
     def own(self) -> list[dict[str, Any]]:
         """Those of them that the conversation answers itself."""
-        return [*self._live.engine.get_tool_schemas(), *([SCHEMA] if self.out else [])]
+        return [*self._live.engine.get_tool_schemas(), *([FIND_SCHEMA] if self.out else [])]
 
     @property
     def to_come(self) -> list[dict[str, Any]]:
         """What a compaction made now would offer."""
         chosen = self.choice(self._live.system)
-        return [*self._without(chosen), *self._live.engine.get_tool_schemas(), *([SCHEMA] if chosen else [])]
+        return [*self._without(chosen), *self._live.engine.get_tool_schemas(), *([FIND_SCHEMA] if chosen else [])]
 
     @property
     def saved(self) -> int:
@@ -99,7 +155,7 @@ class Toolbox:
             return ()
         factor = live.calibration.factor(live.route.name)
         threshold, spoken = round(live.budget.threshold / factor), live.counter.system(system)
-        others = spoken + live.counter.tools([*live.engine.get_tool_schemas(), SCHEMA])
+        others = spoken + live.counter.tools([*live.engine.get_tool_schemas(), FIND_SCHEMA])
         cards, share = self._all(), live.setup.options.tools_share
         if not presses(sum(card.tokens for card in cards), threshold=threshold, others=others, share=share):
             return ()
@@ -146,14 +202,14 @@ class Toolbox:
         if now and names:
             self.use([name for name in self.out if name not in names], "somebody asked for tools", now=True)
         if names:
-            await save(self._live)
+            await self._live.save()
         return replace(found, now=now and bool(names), refused=refused)
 
     def look(self, query: str) -> FoundTools:
         """The same without any consequence."""
         asked = " ".join(query.split())
-        if not asked or len(asked) > LONGEST:
-            raise InputError(f"say in up to {LONGEST:,} characters what the tool shall do, or its name")
+        if not asked or len(asked) > QUERY_CHARS:
+            raise InputError(f"say in up to {QUERY_CHARS:,} characters what the tool shall do, or its name")
         cards = [card for card in self._all() if card.name in self.out] if self.out else []
         named = [card for card in cards if card.name == asked] or matching(cards, asked)[:NAMED]
         chosen = {card.name for card in named}

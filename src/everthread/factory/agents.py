@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from everthread.agent.base import Approver, Tool
     from everthread.agent.loop import Agent
     from everthread.conversation.events import Listener
-    from everthread.conversation.setup import Route
+    from everthread.conversation.options import Route
 
 
 async def open_agent(

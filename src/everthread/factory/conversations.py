@@ -21,7 +21,7 @@ from everthread.store.base import NewSession, Store
 if TYPE_CHECKING:
     from everthread.conversation.conversation import Conversation
     from everthread.conversation.events import Listener
-    from everthread.conversation.setup import Desk, Hooks, Route, SessionOptions, Setup
+    from everthread.conversation.options import Hooks, Route, SessionOptions, Setup, SummarizerContext
     from everthread.providers.wrapper import ModelEvent
 
 
@@ -91,8 +91,7 @@ async def open_conversation(
 
 def session_options(config: Config) -> SessionOptions:
     """What the configuration says of a conversation."""
-    from everthread.conversation.recall_options import RecallOptions
-    from everthread.conversation.setup import SessionOptions
+    from everthread.conversation.options import RecallOptions, SessionOptions
 
     compression = config.compression.model_dump(exclude={"template"})
     output = config.tool_output.model_dump()
@@ -113,9 +112,9 @@ def _setup(
     summarizer: str | Summarizer,
     project: Path | None,
 ) -> Setup:
-    from everthread.conversation.setup import Setup
+    from everthread.conversation.options import Setup
 
-    def writer(desk: Desk) -> Summarizer:
+    def writer(desk: SummarizerContext) -> Summarizer:
         if summarizer != "auto":
             return named_summarizer(summarizer, desk.counter)
         auxiliary = auxiliary_model(desk, config)

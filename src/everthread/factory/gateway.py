@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from everthread.conversation.events import Listener
-    from everthread.conversation.setup import Desk
+    from everthread.conversation.options import SummarizerContext
     from everthread.gateway.access import Authenticator
     from everthread.gateway.managing import ProxyManager
     from everthread.gateway.native.desk import TurnDesk
@@ -170,7 +170,7 @@ def _manager(
     auxiliaries: dict[str, StreamingModel | None] = {}
     keys = {upstream.root: upstream.api_key for upstream in upstreams}
 
-    def writer(desk: Desk) -> Summarizer:
+    def writer(desk: SummarizerContext) -> Summarizer:
         if desk.route.name not in auxiliaries:
             made = auxiliaries[desk.route.name] = auxiliary_model(desk, config)
             if made is not None:

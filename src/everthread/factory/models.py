@@ -15,7 +15,7 @@ from everthread.core.summary import Summarizer
 from everthread.factory.compaction import acompress
 
 if TYPE_CHECKING:
-    from everthread.conversation.setup import Desk, Route
+    from everthread.conversation.options import Route, SummarizerContext
     from everthread.providers.wrapper import ModelEvent
 
 Closing = Callable[[], Coroutine[Any, Any, Any]]
@@ -38,7 +38,7 @@ async def route_to(
     events: Callable[[ModelEvent], None],
 ) -> Route:
     """Which model is talked to, its window, and the wrappers around it."""
-    from everthread.conversation.setup import Route
+    from everthread.conversation.options import Route
     from everthread.providers.choose import choose, choose_model
     from everthread.providers.endpoint import ask_endpoint
     from everthread.providers.fallback import FallbackModel
@@ -92,7 +92,7 @@ async def refit(request: Request, model: StreamingModel) -> Request:
     return replace(request, messages=made.messages)
 
 
-def summarizer_for(desk: Desk, config: Config, auxiliary: StreamingModel | None = None) -> Summarizer:
+def summarizer_for(desk: SummarizerContext, config: Config, auxiliary: StreamingModel | None = None) -> Summarizer:
     """Who writes summaries: the auxiliary model, else the main one, else the extract, which always can.
 
     On a route whose prefix is cached by marks the main model is asked on that prefix first. A local model writes none
@@ -137,7 +137,7 @@ def summarizer_for(desk: Desk, config: Config, auxiliary: StreamingModel | None 
     return SummarizerChain(routes, floor=floor, clock=time.time, events=desk.events) if routes else floor
 
 
-def auxiliary_model(desk: Desk, config: Config) -> StreamingModel | None:
+def auxiliary_model(desk: SummarizerContext, config: Config) -> StreamingModel | None:
     """The model the configuration names for summaries; None where it names none."""
     from everthread.providers.choose import choose_model
 

@@ -17,11 +17,10 @@ from dataclasses import replace
 from typing import Any
 
 from everthread.compaction.engine import ContextEngine, Services
-from everthread.conversation.background import GRACE
-from everthread.conversation.compacting import COLD, FADING
+from everthread.conversation.compaction import COLD, FADING, GRACE
 from everthread.conversation.events import CompactionFailed, Notice
-from everthread.conversation.live import SPARE_OUTPUT
-from everthread.conversation.setup import Desk, Route
+from everthread.conversation.options import Route, SummarizerContext
+from everthread.conversation.state import SPARE_OUTPUT
 from everthread.core.economics import EARLIEST
 from everthread.core.ladder import Strength
 from everthread.core.tokens import TokenCounter
@@ -380,10 +379,10 @@ class ProxyManager:
         events = told_there(desk.events)
         return self.setup.engine(Services(summarizer, counter, task.budget, self.setup.clock, events))
 
-    def _desk(self, turn: Turn, thread: str) -> Desk:
+    def _desk(self, turn: Turn, thread: str) -> SummarizerContext:
         route = Route(turn.model, turn.incoming.api, turn.window, base_url=turn.incoming.upstream)
         lost = self.accounts.lost(thread, turn.incoming.account)
-        return Desk(route, TokenCounter(turn.model), lambda: None, self._told(thread), lost)
+        return SummarizerContext(route, TokenCounter(turn.model), lambda: None, self._told(thread), lost)
 
     def _told(self, thread: str) -> Any:
         return self.accounts.telling(thread)

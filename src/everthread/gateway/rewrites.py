@@ -13,9 +13,9 @@ from decimal import Decimal
 from typing import Any
 
 from everthread.compaction.engine import ContextEngine
+from everthread.context.engine_guard import find_fault
 from everthread.conversation.events import CompactionVoid, Listener
-from everthread.conversation.guarding import wrong_with
-from everthread.conversation.pinning import pins
+from everthread.conversation.pins import list_pins
 from everthread.conversation.recovery import slim_messages
 from everthread.core.budget import Budget
 from everthread.core.exchange import Api, Request
@@ -125,7 +125,7 @@ class Rewrites:
         pairs = task.pairs()
         if task.base:
             engine.load_state(without_note(task.base.state))
-        engine.pin([note.text for note in await pins(self._store, task.thread)])
+        engine.pin([note.text for note in await list_pins(self._store, task.thread)])
         made, cut = await self._beside.run(lambda: _compressed(engine, task, [value for value, _ in pairs]))
         cost = await self._spent(task.thread, made.usage, task.account)
         if cut is None or cut.kept == len(task.sent) - task.start or not cut.replacement:
@@ -196,7 +196,7 @@ async def _compressed(engine: ContextEngine, task: Task, values: Sequence[Any]) 
         raise
     except Exception as error:  # an engine is anybody's code
         raise EngineError(f"the context engine {engine.name} failed: {type(error).__name__}: {error}") from error
-    wrong = wrong_with(made, len(messages))
+    wrong = find_fault(made, len(messages))
     if wrong:
         raise EngineError(f"the context engine {engine.name} gave no usable compaction: {wrong}. Nothing was changed.")
     if not made.changed:

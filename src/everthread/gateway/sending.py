@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from everthread.conversation.compacting import FADING
+from everthread.conversation.compaction import FADING
 from everthread.core.exchange import Api
 from everthread.gateway.base import Outgoing
 from everthread.gateway.marking import marked_messages, marked_system, takes_marks

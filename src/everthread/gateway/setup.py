@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.conversation.events import Event, Listener
-from everthread.conversation.setup import Desk, SessionOptions
+from everthread.conversation.options import SessionOptions, SummarizerContext
 from everthread.core.exchange import Api
 from everthread.core.summary import Summarizer
 from everthread.store.base import Store
@@ -26,7 +26,7 @@ class ManagerSetup:
     engine: Callable[[Services], ContextEngine]
     engine_key: str
     """Names the engine with its options: a rewrite is only for those who would have made the same."""
-    summarizer: Callable[[Desk], Summarizer]
+    summarizer: Callable[[SummarizerContext], Summarizer]
     window: Callable[[Api, str, str], Awaitable[int]]
     """Of a model at an address: `window(api, model, upstream)`; asked once for each."""
     options: SessionOptions = field(default_factory=SessionOptions)

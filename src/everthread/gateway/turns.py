@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from everthread.conversation.setup import SessionOptions
+from everthread.conversation.options import SessionOptions
 from everthread.core.budget import Budget
 from everthread.core.calibration import Calibration
 from everthread.core.exchange import Request

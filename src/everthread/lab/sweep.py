@@ -14,7 +14,7 @@ from typing import Any
 
 from everthread.compaction.registry import find_engine
 from everthread.config import Config, home_directory
-from everthread.conversation.setup import SessionOptions
+from everthread.conversation.options import SessionOptions
 from everthread.factory.conversations import session_options
 from everthread.lab.logs.base import Log
 from everthread.lab.replay import Facts, replay

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from everthread import open_store
-from everthread.conversation.recording import INTERRUPTED
+from everthread.conversation.responses import INTERRUPTED
 from everthread.core.messages import Message, text_of
 from everthread.gateway.native.lost import UNKNOWN, settle
 from everthread.store.base import Lease, NewMessage, NewSession

@@ -7,14 +7,14 @@ from typing import Any
 
 from everthread.agent.base import Permission, ToolContext, ToolReply
 from everthread.agent.tools import arguments as given
-from everthread.conversation.found_tools import FIND, LONGEST, SCHEMA
+from everthread.conversation.toolbox import FIND, FIND_SCHEMA, QUERY_CHARS
 
 
 class FindTools:
     """The tool `find_tools`. The conversation offers it, and only where tools are left out."""
 
     name = FIND
-    schema = SCHEMA
+    schema = FIND_SCHEMA
 
     def needs(self, arguments: Mapping[str, Any], context: ToolContext) -> Permission | None:
         """Leave to lose the provider's cache, with what that costs, where tools shall be shown at once."""
@@ -37,5 +37,5 @@ class FindTools:
 
 
 def _read(arguments: Mapping[str, Any]) -> tuple[str, bool]:
-    given.check_names(arguments, SCHEMA)
-    return given.text(arguments, "query", longest=LONGEST), given.flag(arguments, "now")
+    given.check_names(arguments, FIND_SCHEMA)
+    return given.text(arguments, "query", longest=QUERY_CHARS), given.flag(arguments, "now")

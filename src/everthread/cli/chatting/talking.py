@@ -17,7 +17,7 @@ from everthread.cli.family import subagents
 from everthread.cli.faults import unforeseen
 from everthread.cli.output import visible
 from everthread.conversation.events import CompactionDone, CompactionVoid, Event, Notice
-from everthread.conversation.recording import Answer
+from everthread.conversation.responses import Answer
 from everthread.core.exchange import StreamDelta
 from everthread.errors import EverthreadError
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from everthread.conversation.lookup import StoreLookup
-from everthread.conversation.remembered import Remembered
+from everthread.conversation.lookup import LookupCache, StoreLookup
 from everthread.errors import AmbiguousIdError, InputError, UnknownIdError
 from everthread.gateway.tracing import thread_named
 from everthread.store.base import Store
@@ -34,7 +33,7 @@ async def thread_meant(store: Store, reach: Reach, named: str) -> str | None:
     return other
 
 
-def lookup_in(store: Store, reach: Reach, thread: str | None, known: Remembered) -> StoreLookup:
+def lookup_in(store: Store, reach: Reach, thread: str | None, known: LookupCache) -> StoreLookup:
     return StoreLookup(store, reach.tenant, thread, reach="thread" if reach.confined else "all", known=known)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from everthread.agent.tools.arguments import schema
 from everthread.compaction.lossless.schemas import SCHEMAS as LOSSLESS
-from everthread.conversation.pinning import LONGEST
+from everthread.conversation.pins import PIN_CHARS
 
 PLACES, MOST_PLACES = 8, 20
 CHARS, MOST_CHARS = 8_000, 20_000
@@ -51,7 +51,7 @@ PIN = schema(
     "Keep a text word for word through every later compaction of the thread: give the text, or the id of a message. "
     "`remove` takes a pin back by its id. `status` lists the pins.",
     {
-        "text": {"type": "string", "description": f"At most {LONGEST:,} characters."},
+        "text": {"type": "string", "description": f"At most {PIN_CHARS:,} characters."},
         "id": {"type": "string", "description": "message:123, whose text is pinned."},
         "remove": {"type": "string", "description": "output:0123456789abcdef, a pin's id."},
         "thread": _THREAD,

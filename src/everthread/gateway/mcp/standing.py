@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from everthread.conversation.pinning import pins
+from everthread.conversation.pins import list_pins
 from everthread.core.found import moment
 from everthread.core.redaction import redact
 from everthread.store.base import Store, UsageRow
@@ -29,7 +29,7 @@ async def status_text(store: Store, thread: str) -> str:
             f"{made.tokens_before:,} → {made.tokens_after:,} tokens"
         )
     lines.append(f"- {total.calls:,} calls: {total.prompt:,} tokens in, {total.output:,} out, cost {_cost(total)}")
-    lines += (f"- pinned as {note.id}: {_line(note.text)}" for note in await pins(store, thread))
+    lines += (f"- pinned as {note.id}: {_line(note.text)}" for note in await list_pins(store, thread))
     return redact("\n".join(lines))
 
 

@@ -11,10 +11,8 @@ from typing import Any, Literal, cast
 from everthread.agent.tools import arguments as given
 from everthread.compaction.lossless.schemas import GREP, NAMES
 from everthread.compaction.lossless.tools import Tools
-from everthread.conversation import pinning
-from everthread.conversation.lookup import StoreLookup
-from everthread.conversation.originals import ThreadGraph, expand
-from everthread.conversation.remembered import Remembered
+from everthread.conversation.lookup import LookupCache, StoreLookup, ThreadGraph, expand
+from everthread.conversation.pins import PIN_CHARS, add_pin, remove_pin
 from everthread.core.found import found_text, passage_text
 from everthread.core.lookup import SearchMode, SearchScope
 from everthread.core.redaction import redact
@@ -40,7 +38,7 @@ class LookupTools:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._known = Remembered()
+        self._known = LookupCache()
         self._tools: dict[str, Callable[[Reach, Mapping[str, Any]], Awaitable[str]]] = {
             "search": self._search,
             "expand": self._expand,
@@ -101,12 +99,12 @@ class LookupTools:
         if thread is None:
             raise InputError("name the thread to pin it to; `status` lists the latest ones")
         if gone:
-            await pinning.unpin(self.store, thread, gone.strip())
+            await remove_pin(self.store, thread, gone.strip())
             return f"{gone.strip()} is no longer pinned; the next compaction leaves it out."
         if wanted:
-            passage = await self._lookup(reach, thread).read(wanted, limit=pinning.LONGEST + 1)
+            passage = await self._lookup(reach, thread).read(wanted, limit=PIN_CHARS + 1)
             text = passage.text
-        kept = await pinning.pin(self.store, reach.tenant, thread, text)
+        kept = await add_pin(self.store, reach.tenant, thread, text)
         return f"Pinned as {kept.id}: every later compaction of thread {thread} carries it word for word."
 
     async def _status(self, reach: Reach, arguments: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from everthread.agent import commands
 from everthread.agent.loop import Agent
 from everthread.conversation.events import CompactionFailed, Event, UsageRecorded
-from everthread.conversation.recording import Answer
+from everthread.conversation.responses import Answer
 from everthread.core.exchange import StreamDelta
 from everthread.core.redaction import redact
 from everthread.core.usage import CanonicalUsage

@@ -20,7 +20,7 @@ import logging
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
-from everthread.conversation.incoming import Given, as_messages
+from everthread.conversation.requests import Given, as_messages
 from everthread.core.redaction import redact
 from everthread.errors import EverthreadError, UnknownIdError
 from everthread.gateway.access import Refused

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from everthread.agent import commands
-from everthread.conversation.recording import INTERRUPTED
+from everthread.conversation.responses import INTERRUPTED
 from everthread.core.messages import Message, calls_of, results_of, text_of
 from everthread.store.base import Lease, NewMessage, Store, StoredMessage
 from everthread.store.queued import Turn, TurnState

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 
-from everthread.conversation.incoming import Given
+from everthread.conversation.requests import Given
 from everthread.errors import InputError
 from everthread.gateway.access import Refused
 from everthread.gateway.incoming import ClientGone, until_gone

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from everthread.conversation.finishing import finished
+from everthread.conversation.responses import finish
 from everthread.core.redaction import redact
 from everthread.errors import EverthreadError, LeaseLostError, StoreError, UnknownIdError
 from everthread.gateway.native.agents import AgentPool
@@ -154,7 +154,7 @@ class Workers:
                 elif not begun.lost:
                     break
         finally:
-            await finished(self._let_go(held))
+            await finish(self._let_go(held))
 
     async def _let_go(self, held: Held) -> None:
         self._pool.release(held.lease)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from everthread.conversation.setup import SessionOptions
+from everthread.conversation.options import SessionOptions
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from everthread.errors import EngineError, InputError

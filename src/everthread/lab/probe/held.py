@@ -16,7 +16,7 @@ from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
 from everthread.config import Config, home_directory
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import CompactionFailed, Event
-from everthread.conversation.setup import SessionOptions, Setup
+from everthread.conversation.options import SessionOptions, Setup
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from everthread.factory.conversations import session_options

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
 
-from everthread.conversation.setup import SessionOptions
+from everthread.conversation.options import SessionOptions
 from everthread.core.messages import results_of, text_of
 from everthread.core.tokens import TokenCounter
 from everthread.factory.compaction import run_sync

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from everthread.conversation.live import SPARE_OUTPUT
+from everthread.conversation.state import SPARE_OUTPUT
 from everthread.core.exchange import System
 from everthread.core.messages import Message, with_content
 from everthread.lab.prompt_cache import CacheUse

@@ -15,8 +15,8 @@ from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import CompactionDone, CompactionFailed, CompactionStarted, Event, Notice
-from everthread.conversation.requests import Prepared
-from everthread.conversation.setup import Route, SessionOptions, Setup
+from everthread.conversation.options import Route, SessionOptions, Setup
+from everthread.conversation.requests import PreparedRequest
 from everthread.core.exchange import Reply
 from everthread.errors import ContextOverflowError, ModelError
 from everthread.factory.stores import open_store
@@ -131,7 +131,7 @@ class Player:
             )
             setting.step()
 
-    async def _sent(self, conversation: Conversation, number: int) -> tuple[Prepared, Prompt]:
+    async def _sent(self, conversation: Conversation, number: int) -> tuple[PreparedRequest, Prompt]:
         """The request as the provider takes it: one that is too long is refused, as it would be."""
         given = list(self.setting.calls[number].given)
         if given and self.compact:

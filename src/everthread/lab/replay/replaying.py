@@ -10,7 +10,7 @@ from typing import Any
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.registry import create_engine
 from everthread.config import Config, home_directory
-from everthread.conversation.setup import SessionOptions
+from everthread.conversation.options import SessionOptions
 from everthread.core.exchange import System
 from everthread.core.messages import Message, calls_of, text_of
 from everthread.core.tokens import TokenCounter

@@ -3,23 +3,81 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from everthread.conversation import requests
 from everthread.conversation.accounting import account, usage_of
 from everthread.conversation.events import LimitLearnt
-from everthread.conversation.incoming import open_stubs
-from everthread.conversation.live import Live
-from everthread.conversation.replies import storable
-from everthread.conversation.requests import Prepared
-from everthread.conversation.saving import save
+from everthread.conversation.requests import PreparedRequest, decode_response, open_stubs
+from everthread.conversation.state import ConversationState
 from everthread.core.exchange import Api, Reply
-from everthread.core.messages import Call, Message, calls_of, text_of
+from everthread.core.messages import CALL_BLOCKS, Call, Message, calls_of, kind_of, off_the_wire, text_of
 from everthread.core.usage import CanonicalUsage
+from everthread.core.validity import is_empty
 from everthread.errors import ModelError
 from everthread.store.base import NewMessage, new_id
+
+T = TypeVar("T")
+
+
+async def finish(work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which comes to its end also when the waiting is cancelled, however often."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # seen: the cancellation is what is told
+        raise
+
+
+# The message that is stored
+
+
+def storable(message: Message) -> Message:
+    """The message itself where nothing is wrong with it; else every call with an id of its own, and some content.
+
+    Some servers give calls no ids, or all of them the same: no result could then be told from another.
+    """
+    ids = [call.id for call in calls_of(message)]
+    if not ids:
+        return {**off_the_wire(message), "content": ""} if _says_nothing(message) else message
+    if all(ids) and len(set(ids)) == len(ids):
+        return message
+    fresh = _own_ids(ids)
+    copy: dict[str, Any] = dict(off_the_wire(message))
+    if isinstance(message.get("content"), list):
+        copy["content"] = [_named(part, fresh) if kind_of(part) in CALL_BLOCKS else part for part in copy["content"]]
+    if isinstance(message.get("tool_calls"), list):
+        copy["tool_calls"] = [_named(call, fresh) if isinstance(call, dict) else call for call in copy["tool_calls"]]
+    return cast("Message", copy)
+
+
+def _says_nothing(message: Message) -> bool:
+    """Neither here nor in what was on the wire, which may hold reasoning: an empty block would be refused."""
+    native = message.get("_native", {}).get("value")
+    said = native.get("content") if isinstance(native, dict) else native
+    return is_empty(message) and is_empty({"role": "assistant", "content": said})
+
+
+def _own_ids(ids: list[str]) -> Iterator[str]:
+    seen: set[str] = set()
+    for given in ids:
+        yield given if given and given not in seen else f"call_{new_id()}"
+        seen.add(given)
+
+
+def _named(call: dict[str, Any], ids: Iterator[str]) -> dict[str, Any]:
+    return {**call, "id": next(ids)}
+
+
+# The answer
 
 INTERRUPTED = "[The answer was interrupted here.]"
 
@@ -49,9 +107,9 @@ class Answer:
 class Recorder:
     """Writes down the answers of one conversation."""
 
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: ConversationState) -> None:
         self._live = live
-        self.sent: Prepared | None = None
+        self.sent: PreparedRequest | None = None
         """The request that is under way."""
         self._lost: list[Reply] = []
         """Replies that broke off and were asked for again by the model's own wrappers."""
@@ -77,7 +135,7 @@ class Recorder:
     async def record(self, response: Any) -> Answer:
         """Store and account for an answer, in whichever form it came."""
         live = self._live
-        reply = requests.decode(response, api=self._api, model=self._asked)
+        reply = decode_response(response, api=self._api, model=self._asked)
         message = storable(reply.message)
         usage, estimated = usage_of(live, reply, self._prompt, api=self._api)
         answered = self._answered
@@ -89,7 +147,7 @@ class Recorder:
             live.economy.heard(usage)
         new = [*(NewMessage(stub) for stub in open_stubs(live.open_calls)), NewMessage(message, event=new_id())]
         stored, cost, _ = await asyncio.gather(
-            live.append(new), account(live, usage, model=answered, estimated=estimated), save(live)
+            live.append(new), account(live, usage, model=answered, estimated=estimated), live.save()
         )
         await self.account_lost()
         if own:

@@ -1,4 +1,4 @@
-"""What a conversation is made of: all of it given from outside."""
+"""What a conversation is made of: its settings, its model, and all that is given from outside."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from everthread.compaction.engine import ContextEngine, Events, Services
 from everthread.conversation.events import Event, Listener
-from everthread.conversation.recall_options import RecallOptions
 from everthread.core import budget as defaults
 from everthread.core import toolchoice
 from everthread.core.budget import Budget
@@ -21,6 +20,25 @@ from everthread.core.summary import Summarizer
 from everthread.core.tokens import TokenCounter
 from everthread.core.vectors import Embedder
 from everthread.store.base import Store
+
+RecallScope = Literal["thread", "tenant"]
+MAX_TOKENS = 800
+"""About four excerpts. Nothing of it is cached, so that it is paid for in full with every call that has it."""
+CLOSENESS = 0.5
+SIMILARITY = 0.7
+EXCERPTS = 4
+EXCERPT_CHARS = 600
+
+
+@dataclass(frozen=True, slots=True)
+class RecallOptions:
+    enabled: bool = True
+    scope: RecallScope = "thread"
+    max_tokens: int = MAX_TOKENS
+    closeness: float = CLOSENESS
+    """Nothing is injected unless one place holds so much of what was asked, its rarest words counting most."""
+    similarity: float = SIMILARITY
+    """From which cosine on a place is as close by its vector, where vectors are made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +106,7 @@ class SessionOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class SummarizerContext:
     """What a summariser may need of the conversation it works for."""
 
     route: Route
@@ -126,11 +144,11 @@ class Timer(Protocol):
     def cancel(self) -> None: ...
 
 
-def _later(seconds: float, then: Callable[[], None]) -> Timer:
+def _call_later(seconds: float, then: Callable[[], None]) -> Timer:
     return asyncio.get_running_loop().call_later(seconds, then)
 
 
-def _unheard(event: Event) -> None:
+def ignore_event(event: Event) -> None:
     """For whoever does not listen."""
 
 
@@ -141,16 +159,16 @@ class Setup:
     store: Store
     route: Route
     engine: Callable[[Services], ContextEngine]
-    summarizer: Callable[[Desk], Summarizer]
+    summarizer: Callable[[SummarizerContext], Summarizer]
     options: SessionOptions = SessionOptions()
     system: System | Callable[[], System] = None
     """The system prompt, or who writes it: asked at a session's start only."""
-    listener: Listener = _unheard
+    listener: Listener = ignore_event
     hooks: Hooks = field(default_factory=NoHooks)
     clock: Callable[[], float] = time.monotonic
     """Seconds that only grow."""
     wall: Callable[[], float] = time.time
-    timer: Callable[[float, Callable[[], None]], Timer] = _later
+    timer: Callable[[float, Callable[[], None]], Timer] = _call_later
     """Does something after so many seconds."""
     embedder: Embedder | None = None
     """Makes vectors of what has left view, for recall; None: full text alone."""

@@ -13,9 +13,9 @@ from everthread.errors import InputError, UnknownIdError
 from everthread.store.base import Store, new_id
 
 PIN, UNPIN = "everthread_pin", "everthread_unpin"
-LONGEST = 2_000
+PIN_CHARS = 2_000
 """Characters of one pin."""
-MOST = 50
+MOST_PINS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,32 +25,32 @@ class Pin:
     created: float
 
 
-async def pins(store: Store, thread: str) -> list[Pin]:
+async def list_pins(store: Store, thread: str) -> list[Pin]:
     """The pins that hold, the earliest first. A branch has those its parent had when it left."""
     held = await _held(store, thread, until=None)
     return [Pin(key, await store.output(key, tenant=tenant), created) for key, (tenant, created) in held.items()]
 
 
-async def pin(store: Store, tenant: str, thread: str, text: str) -> Pin:
+async def add_pin(store: Store, tenant: str, thread: str, text: str) -> Pin:
     """Keep a text. It is stored when this returns; one that is pinned already stays as it is."""
     note = redact(text).strip()
     if not note:
         raise InputError("there is nothing to pin: give a text, or the id of a message")
-    if len(note) > LONGEST:
-        raise InputError(f"a pin has at most {LONGEST:,} characters, not {len(note):,}; pin what matters of it")
-    held = await pins(store, thread)
+    if len(note) > PIN_CHARS:
+        raise InputError(f"a pin has at most {PIN_CHARS:,} characters, not {len(note):,}; pin what matters of it")
+    held = await list_pins(store, thread)
     same = next((known for known in held if known.text == note), None)
     if same is not None:
         return same
-    if len(held) >= MOST:
-        raise InputError(f"{MOST} texts are pinned to this thread already; take one back first")
+    if len(held) >= MOST_PINS:
+        raise InputError(f"{MOST_PINS} texts are pinned to this thread already; take one back first")
     kept = await store.put_output(thread, note, call_id=new_id(), tool=PIN)
     return Pin(kept.id, await store.output(kept.id, tenant=tenant), kept.created)
 
 
-async def unpin(store: Store, thread: str, pinned: str) -> None:
+async def remove_pin(store: Store, thread: str, pinned: str) -> None:
     """Take a pin back, by its id. What summaries carry of it goes with the next compaction."""
-    if pinned not in {known.id for known in await pins(store, thread)}:
+    if pinned not in {known.id for known in await list_pins(store, thread)}:
         raise UnknownIdError(f"nothing is pinned under {pinned[:80]!r}")
     await store.put_output(thread, f"{UNPIN} {pinned} {new_id()}", call_id=pinned, tool=UNPIN)
 

@@ -8,30 +8,32 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
 
-from everthread.compaction.engine import Services
+from everthread.compaction.engine import Original, Services, StartReason
+from everthread.context.engine_guard import SafeEngine
 from everthread.conversation import events
-from everthread.conversation.archive import SessionArchive
 from everthread.conversation.economy import Economy
 from everthread.conversation.embedding import Embedding
-from everthread.conversation.guarding import Guarded
-from everthread.conversation.lookup import StoreLookup
+from everthread.conversation.lookup import StoreLookup, ThreadGraph
+from everthread.conversation.options import Route, Setup, SummarizerContext
 from everthread.conversation.regret import Regrets
-from everthread.conversation.saving import restore, restore_tools
-from everthread.conversation.setup import Desk, Route, Setup
 from everthread.conversation.toolbox import Toolbox
 from everthread.core.calibration import Calibration
 from everthread.core.exchange import Request, System
 from everthread.core.messages import Call, Message, calls_of, results_of
 from everthread.core.rhythm import Rhythm
 from everthread.core.tokens import TokenCounter
-from everthread.store.base import NewMessage, Session, StoredMessage
+from everthread.errors import InputError, UnknownIdError
+from everthread.store.base import NewMessage, NewSession, Session, StoredMessage
 from everthread.wire.anthropic.writing import Written
 
+ENGINE, CALIBRATION, RHYTHM, TOOLS = "engine", "calibration", "rhythm", "tools"
+LEFT_OUT = "tools_left_out"
+"""Among a compaction's figures: committed with the session it made, so that nobody sees the one without the other."""
 SPARE_OUTPUT = 4_096
 """Room for an answer where its cap is not known."""
 
 
-class Live:
+class ConversationState:
     """A session in memory. What it holds was read from the store or confirmed by it."""
 
     def __init__(self, setup: Setup, session: Session, tools: Sequence[dict[str, Any]] = ()) -> None:
@@ -62,7 +64,7 @@ class Live:
         self._known: set[int] = set()
         self.open_calls: dict[str, Call] = {}
         self.summarizer = setup.summarizer(self._desk())
-        self.engine = Guarded(setup.engine(self._services()), lambda text: self.tell("notice", text=text))
+        self.engine = SafeEngine(setup.engine(self._services()), lambda text: self.tell("notice", text=text))
         self.tools = self.toolbox.schemas
         self._total = self.counter.running(system=self.system, tools=self.tools)
 
@@ -124,11 +126,11 @@ class Live:
         old = self.session.id
         await self.move_to_tip()
         if self.session.id == old:
-            await restore_tools(self)
+            await self.restore_tools()
             return
         records = await self.setup.store.compactions(self.session.thread)
         self.compactions = sum(record.reverted is None for record in records)
-        await restore(self)
+        await self.restore()
         self.engine.on_session_start(self.session.id, reason="compression", previous=old)
 
     async def move_to_tip(self) -> None:
@@ -209,8 +211,8 @@ class Live:
         self.tools = tools
         self._recount()
 
-    def _desk(self) -> Desk:
-        return Desk(
+    def _desk(self) -> SummarizerContext:
+        return SummarizerContext(
             self.route,
             self.counter,
             lambda: self.last_request,
@@ -225,3 +227,131 @@ class Live:
         return Services(
             self.summarizer, self.counter, self.budget, self.setup.clock, self.tell, lookup, archive
         )  # fmt: skip
+
+    # Saved, for another process
+
+    async def save(self) -> None:
+        """Engine, calibration, rhythm, tools: kept with the session they describe; an undo finds the parent's own."""
+        store, session = self.setup.store, self.session.id
+        measured = self.calibration.dump() | {RHYTHM: self.rhythm.dump()}
+        if self.toolbox.given:
+            measured[TOOLS] = self.toolbox.dump()
+        await asyncio.gather(self._save_engine(session), store.put_state(session, CALIBRATION, measured))
+
+    async def _save_engine(self, session: str) -> None:
+        state = {"name": self.engine.name, "state": self.engine.dump_state()}
+        try:
+            await self.setup.store.put_state(session, ENGINE, state)
+        except InputError as error:  # it is no JSON
+            self.engine.failed("dump_state", error)
+
+    async def restore(self) -> None:
+        """Go on from what was saved; of a continuation that came to no save, from its parent's."""
+        store, session = self.setup.store, self.session
+        engine, calibration = await asyncio.gather(
+            store.get_state(session.id, ENGINE), store.get_state(session.id, CALIBRATION)
+        )
+        if session.kind == "continuation" and session.parent is not None:
+            engine = engine or await store.get_state(session.parent, ENGINE)
+        if calibration is None and session.kind == "continuation" and session.parent is not None:
+            calibration = await store.get_state(session.parent, CALIBRATION)
+            self.calibration = Calibration.load(calibration)
+            self.calibration.reset()
+        else:
+            self.calibration = Calibration.load(calibration)
+        self.rhythm = Rhythm.load(calibration.get(RHYTHM) if isinstance(calibration, dict) else None)
+        await self.restore_tools()
+        await self.regrets.restore()
+        if isinstance(engine, dict) and engine.get("name") == self.engine.name:
+            self.engine.load_state(engine.get("state") or {})
+
+    async def restore_tools(self) -> None:
+        """Offer the same as whoever had the session before; as its parent did, where nobody has saved anything yet."""
+        if not self.toolbox.given:
+            return
+        store, session = self.setup.store, self.session
+        own = await store.get_state(session.id, CALIBRATION)
+        if own is None and self.toolbox.settled and session.kind != "continuation":
+            return  # nobody has saved anything: what was chosen here holds
+        if own is not None or session.parent is None or session.kind not in ("continuation", "branch"):
+            self.toolbox.load(_tools_in(own))
+            return
+        parents, out = await store.get_state(session.parent, CALIBRATION), None
+        if session.kind == "continuation":
+            made = [record for record in await store.compactions(session.thread) if record.session == session.id]
+            out = [name for record in made for name in record.record.figures.get(LEFT_OUT, ())]
+        self.toolbox.load(_tools_in(parents), out=out)
+
+
+def _tools_in(measured: Any) -> Any:
+    return measured.get(TOOLS) if isinstance(measured, dict) else None
+
+
+# The store, for an engine
+
+
+class SessionArchive(ThreadGraph):
+    """`engines.base.Archive` of one conversation."""
+
+    def __init__(self, live: ConversationState, lookup: StoreLookup) -> None:
+        super().__init__(lookup)
+        self._live = live
+
+    async def originals(self, ids: Sequence[int]) -> list[Original]:
+        """What is in view is at hand; of a smaller form the message it stands for is given."""
+        shown = {stored.id: stored for stored in self._live.stored}
+        found: list[Original] = []
+        for number in ids:
+            stored = shown.get(number) or await self._stored(number)
+            if stored is not None and stored.origin is not None:
+                stored = await self._stored(stored.origin)
+            if stored is not None:
+                found.append(Original(stored.id, stored.body, stored.created))
+        return found
+
+    async def covered(self) -> list[int]:
+        records = await self._live.setup.store.compactions(self._live.session.thread)
+        return sorted({number for record in records if record.reverted is None for number in record.record.covered})
+
+    async def _stored(self, number: int) -> StoredMessage | None:
+        try:
+            return await self._live.setup.store.message(number, tenant=self._live.session.tenant)
+        except UnknownIdError:
+            return None
+
+
+# Opening
+
+
+async def create_session(setup: Setup, given: NewSession) -> Session:
+    """A new session, with the system prompt written for it."""
+    model = given.model or setup.route.name
+    system = setup.written_system() if given.system is None else given.system
+    return await setup.store.create_session(replace(given, model=model, system=system))
+
+
+async def find_tip(setup: Setup, prefix: str, *, tenant: str | None) -> Session:
+    """Where the thread of any id, or of how one begins, goes on."""
+    session = await setup.store.resolve(prefix, tenant=tenant)
+    return await setup.store.session(await setup.store.get_compression_tip(session.id))
+
+
+async def load_state(
+    setup: Setup, session: Session, tools: Sequence[dict[str, Any]], *, reason: StartReason
+) -> ConversationState:
+    """The session in memory: its messages, what the engine knew, what was learnt of the model's window."""
+    live = ConversationState(setup, session, tools)
+    store, route = setup.store, setup.route
+    messages, records, learnt = await asyncio.gather(
+        store.messages(session.id),
+        store.compactions(session.thread),
+        store.limit_for(route.base_url, route.name, headers=route.headers),
+    )
+    live.show(session, messages)
+    live.compactions = sum(record.reverted is None for record in records)
+    await live.restore()
+    if learnt is not None and learnt.limit < live.window:
+        live.learnt = learnt.limit
+        live.fit(learnt.limit)
+    live.engine.on_session_start(session.id, reason=reason, previous=session.parent)
+    return live

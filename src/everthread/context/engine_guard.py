@@ -16,7 +16,7 @@ from everthread.errors import EngineError, EverthreadError
 T = TypeVar("T")
 
 
-class Guarded(ContextEngine):
+class SafeEngine(ContextEngine):
     """The engine, with its failures told once each. Only `compress` raises: always an `EverthreadError`."""
 
     def __init__(self, engine: ContextEngine, tell: Callable[[str], None]) -> None:
@@ -35,7 +35,7 @@ class Guarded(ContextEngine):
             raise
         except Exception as error:
             raise EngineError(f"the context engine {self.name} failed: {type(error).__name__}: {error}") from error
-        wrong = wrong_with(made, len(messages))
+        wrong = find_fault(made, len(messages))
         if wrong:
             raise EngineError(
                 f"the context engine {self.name} gave no usable compaction: {wrong}. Nothing was changed."
@@ -103,7 +103,7 @@ class Guarded(ContextEngine):
             return otherwise
 
 
-def wrong_with(made: Any, given: int) -> str:
+def find_fault(made: Any, given: int) -> str:
     """What makes a compaction of so many messages unusable; empty where nothing does."""
     if not isinstance(made, Compaction):
         return f"it is a {type(made).__name__}"

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from everthread.conversation.events import Notice, Recalled
-from everthread.conversation.live import Live
-from everthread.conversation.recall_options import EXCERPT_CHARS, EXCERPTS
+from everthread.conversation.options import EXCERPT_CHARS, EXCERPTS
+from everthread.conversation.state import ConversationState
 from everthread.core.injected import users_words
 from everthread.core.messages import Message, calls_of, results_of, text_of
 from everthread.core.terms import query_terms
@@ -35,7 +35,7 @@ OPENING = (
 )
 
 
-async def recalled(live: Live) -> list[Message]:
+async def recall_message(live: ConversationState) -> list[Message]:
     """The message to inject; none where nothing is out of view, nothing is close, or there is no room."""
     options = live.setup.options.recall
     room = min(options.max_tokens, live.window // SHARE, live.hard_limit - live.tokens)
@@ -55,13 +55,13 @@ async def recalled(live: Live) -> list[Message]:
     return [message]
 
 
-def _may_be_more(live: Live) -> bool:
+def _may_be_more(live: ConversationState) -> bool:
     """Whether there can be anything that is not in view."""
     everywhere = live.setup.options.recall.scope == "tenant"
     return everywhere or live.compactions > 0 or live.session.kind in ("branch", "continuation")
 
 
-async def _found(live: Live, chars: int) -> list[Passage]:
+async def _found(live: ConversationState, chars: int) -> list[Passage]:
     """What is close, the best first."""
     options, last = live.setup.options.recall, live.stored[-1].body
     spoken = bool(results_of(last))
@@ -84,7 +84,7 @@ async def _found(live: Live, chars: int) -> list[Passage]:
     return [passage for passage in passages if passage.score > WORTH * passages[0].score]
 
 
-def _new_in_calls(live: Live) -> str:
+def _new_in_calls(live: ConversationState) -> str:
     """What the model has just called tools with; nothing where this turn has named all of it before."""
     latest, before = "", []
     for body in reversed(live.bodies):
@@ -100,7 +100,7 @@ def _new_in_calls(live: Live) -> str:
     return latest if any(term not in known for term in query_terms(latest)) else ""
 
 
-def _fitting(live: Live, passages: Sequence[Passage], room: int) -> list[Passage]:
+def _fitting(live: ConversationState, passages: Sequence[Passage], room: int) -> list[Passage]:
     """The best that have room together, in the order they were said. What a summary quotes is in view."""
     quoted = "\n".join(text_of(message.body) for message in live.stored if message.kind == "summary")
     chosen: list[Passage] = []
