@@ -35,7 +35,8 @@ def test_defaults_are_those_of_the_contract() -> None:
         "recall": {"enabled": True, "scope": "thread", "max_tokens": 800, "closeness": 0.5, "embeddings": None},
         "store": {"url": None},
         "gateway": {
-            "host": "127.0.0.1", "port": 8484, "auth": "none", "mode": "managed", "include_usage": True,
+            "host": "127.0.0.1", "port": 8484, "auth": "none", "allowed_origins": (), "allowed_hosts": (),
+            "mode": "managed", "include_usage": True,
             "upstreams": (), "responses_state": "pass",
             "limits": {
                 "body_bytes": 67_108_864, "header_bytes": 65_536, "concurrent": 256, "header_seconds": 15.0,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from everthread.gateway.access import Authenticator
 from everthread.gateway.base import Incoming, Manager, Mode, Outcome, Outgoing
 from everthread.gateway.limits import Limits
+from everthread.gateway.middleware import SitePolicy
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.routes import Routes, Upstream
 from everthread.gateway.running import Gateway
@@ -171,11 +172,12 @@ async def gateway(
     mode: Mode = "managed",
     authenticator: Authenticator | None = None,
     telemetry: Telemetry | None = None,
+    sites: SitePolicy | None = None,
 ) -> AsyncIterator[tuple[str, Proxy]]:
     """The gateway's address, and its proxy."""
     known = [Upstream("only", upstreams, mode=mode)] if isinstance(upstreams, str) else upstreams
     proxy = Proxy(Routes(known), manager or Plain(), limits=limits, include_usage=include_usage, telemetry=telemetry)
-    service = Service(proxy, authenticator=authenticator)
+    service = Service(proxy, authenticator=authenticator, sites=sites)
     async with Gateway(service, patience=1.0) as running:
         yield running.url, proxy
 

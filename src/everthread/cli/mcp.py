@@ -72,7 +72,7 @@ async def _reach(store: Store, tenant: str | None, thread: str | None) -> Reach:
 
 
 def _address(text: str) -> tuple[str, int]:
-    from everthread.gateway.service import is_loopback
+    from everthread.gateway.middleware import is_loopback
 
     host, _, port = text.rpartition(":")
     host = host.strip("[]") or "127.0.0.1"

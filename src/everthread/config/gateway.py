@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from everthread.config.values import EnvironmentName, GatewayMode, HttpUrl, Options, Seconds
+from everthread.config.values import EnvironmentName, GatewayMode, HostName, HttpUrl, Options, Origin, Seconds
 from everthread.gateway import limits as gateway
 from everthread.gateway.base import Auth
 from everthread.gateway.native import options as native
@@ -164,6 +164,18 @@ class GatewayOptions(Options):
         "none",
         description="Who is let in: `keys`, who shows a key of `everthread keys`; `passthrough`, who shows a "
         "credential for the upstream, which goes there; `none`, anybody on this machine.",
+    )
+    allowed_origins: tuple[Origin, ...] = Field(
+        (),
+        strict=False,
+        description="Web pages that may call, such as `https://app.example`; also `null`, and schemes of apps and "
+        "extensions (`chrome-extension://ID`, or `chrome-extension://*` for all). Every other page is refused.",
+    )
+    allowed_hosts: tuple[HostName, ...] = Field(
+        (),
+        strict=False,
+        description="Names under which it answers, besides `localhost`, IP addresses and `host`. Not needed for the "
+        "proxy's paths with `auth: keys`.",
     )
     mode: GatewayMode = Field(
         "managed", description="`managed` rewrites where needed, `observe` only records, `off` neither."

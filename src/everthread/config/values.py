@@ -27,6 +27,23 @@ def _http_url(value: str) -> str:
     return value
 
 
+def _origin(value: str) -> str:
+    scheme, separator, host = value.partition("://")
+    is_any = host == "*" and scheme not in ("http", "https")
+    if value != "null" and not (scheme and separator and host and (is_any or not set(host) & set("/*?#@ "))):
+        raise ValueError(
+            "an origin without a path, such as https://app.example or http://localhost:3000; null; or a scheme of apps "
+            "or extensions, such as chrome-extension://*"
+        )
+    return value
+
+
+def _host_name(value: str) -> str:
+    if not value or set(value) & set("/:*@ "):
+        raise ValueError("a name without scheme and port, such as gateway.example")
+    return value
+
+
 def store_url(value: str) -> str:
     parts = urlsplit(value)
     if parts.scheme not in ("sqlite", "postgres", "postgresql"):
@@ -43,6 +60,8 @@ def within(key: str) -> Any:
 
 
 EnvironmentName = Annotated[str, AfterValidator(_environment_name)]
+HostName = Annotated[str, AfterValidator(_host_name)]
+Origin = Annotated[str, AfterValidator(_origin)]
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
 Window = Annotated[int, Field(ge=1_000)]
 """Tokens. A smaller number is a slip: 128 for 128,000."""

@@ -21,7 +21,7 @@ async def open_access(
 ) -> AsyncIterator[Authenticator | None]:
     """The authenticator; None: whoever reaches the address, which then is this machine's own."""
     from everthread.gateway.auth import SECRET, KeyAuthenticator, PassthroughAuthenticator
-    from everthread.gateway.service import is_loopback
+    from everthread.gateway.middleware import is_loopback
 
     if auth == "none":
         if not is_loopback(host):

@@ -58,6 +58,7 @@ async def open_gateway(
     """The gateway, listening. What is given stands before what is configured; a store that is given stays open."""
     from everthread.gateway.limits import Limits
     from everthread.gateway.metrics import Metrics
+    from everthread.gateway.middleware import SitePolicy
     from everthread.gateway.proxy import Proxy
     from everthread.gateway.routes import Routes
     from everthread.gateway.running import Gateway
@@ -95,9 +96,12 @@ async def open_gateway(
             await app.start()
             native, desk = app, app.desk
         hooks = await open_adapters(options.adapters, desk, stack)
+        has_keys = (auth or options.auth) == "keys"
+        sites = SitePolicy(options.allowed_origins, (address, *options.allowed_hosts), has_keys=has_keys)
         service = Service(
-            proxy, authenticator=authenticator, native=native, mounted=mounted, hooks=hooks, ready=_readiness(store)
-        )
+            proxy, authenticator=authenticator, native=native, mounted=mounted, hooks=hooks, ready=_readiness(store),
+            sites=sites,
+        )  # fmt: skip
         listening = Gateway(service, host=address, port=options.port if port is None else port)
         yield await stack.enter_async_context(listening)
 

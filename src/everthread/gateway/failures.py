@@ -68,6 +68,8 @@ def error_headers(refused: Refused, body: bytes) -> list[tuple[bytes, bytes]]:
         (b"content-length", str(len(body)).encode()),
         (b"x-everthread-error", refused.code.encode("ascii", "replace")),
     ]
+    if refused.status == 426:  # which protocol to use instead
+        headers += [(b"upgrade", b"HTTP/1.1"), (b"connection", b"close")]
     if refused.retry_after is not None:
         headers.append((b"retry-after", str(max(1, math.ceil(refused.retry_after))).encode()))
     return headers

@@ -20,7 +20,7 @@ from everthread.gateway.pulse import Head, Pulse
 from everthread.gateway.routes import Upstream, family_of
 from everthread.gateway.sending import THREAD
 from everthread.gateway.streams import Pieces, WithoutUsage, asking_for_usage
-from everthread.gateway.upstream import Answer, UpstreamClient, end_to_end, for_upstream, rewritten
+from everthread.gateway.upstream import Answer, UpstreamClient, for_client, for_upstream, rewritten
 from everthread.gateway.usage_tap import Tap, usage_of
 from everthread.gateway.wires import Headers
 from everthread.gateway.writing import Writer
@@ -164,7 +164,7 @@ class Passage:
         head = None
         if not compressed:
             await self._ascertain()
-            head = Head(response.status_code, _unmeasured(end_to_end(response.headers.raw)), self.sent.told)
+            head = Head(response.status_code, _unmeasured(for_client(response.headers.raw)), self.sent.told)
         error = await pulse.holding(pieces.held(tap, desk.limits.hold_seconds), head)
         if error is None:
             return None
@@ -181,7 +181,7 @@ class Passage:
             await writer.end(error_event(self._incoming.api, response.status_code, body))
             return
         if not begun:
-            headers = end_to_end(response.headers.raw)
+            headers = for_client(response.headers.raw)
             await self._ascertain()
             await writer.start(response.status_code, _unmeasured(headers) if drop else headers, self.sent.told)
         for piece in pieces.seen:

@@ -1,17 +1,23 @@
-"""A connection that begins a request must finish its headers in time: an open socket is not for nothing."""
+"""The server's HTTP protocol: headers must be there in time, and an offered upgrade changes nothing."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import ClassVar, cast
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n\r\n"
+_FRAMING = (b"content-length", b"transfer-encoding")
 
 
-class Hurrying(HttpToolsProtocol):
-    """The server's protocol, with limits for a request's headers."""
+class HeaderTimeoutProtocol(HttpToolsProtocol):
+    """uvicorn's protocol, with limits for a request's headers, which reads the body of a request with an upgrade.
+
+    httptools drops such a body and reads what follows as the next request (request smuggling). Clients offer `h2c` by
+    default, and a server may ignore the offer (RFC 9110, 7.8): here every one is ignored.
+    """
 
     seconds: ClassVar[float]
     header_bytes: ClassVar[int]
@@ -25,7 +31,12 @@ class Hurrying(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._heard += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._parse(data)
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+            return
         if not self._in_headers:
             self._stop()
         elif self._heard > self.header_bytes and not self.transport.is_closing():
@@ -40,15 +51,36 @@ class Hurrying(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_headers = False
+        if self.parser.get_method() == b"CONNECT":
+            raise ValueError("no tunnel is opened here")  # the parser makes an error of it, the client gets 400
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():  # the parser skipped the body, which is still to come
+            return
         self._heard = 0
         super().on_message_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop()
         super().connection_lost(exc)
+
+    def _parse(self, data: bytes) -> None:
+        while True:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                data = data[upgrade.args[0] :]
+                self._decline_upgrade()
+            else:
+                return
+
+    def _decline_upgrade(self) -> None:
+        """Go on with a new parser that was told the request's framing, so that the next bytes are its body."""
+        resumed = _ResumedRequest(self)
+        self.parser = httptools.HttpRequestParser(resumed)
+        framing = b"".join(name + b": " + value + b"\r\n" for name, value in self.headers if name in _FRAMING)
+        self.parser.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n")
 
     def _wait(self) -> None:
         self._clock = self.loop.call_later(self.seconds, self.transport.close)
@@ -59,6 +91,34 @@ class Hurrying(HttpToolsProtocol):
             self._clock = None
 
 
-def hurrying(seconds: float, header_bytes: int) -> type[Hurrying]:
+class _ResumedRequest:
+    """Parser callbacks after a declined upgrade: the head is known already, all that follows goes to the protocol."""
+
+    def __init__(self, protocol: HttpToolsProtocol) -> None:
+        self._protocol = protocol
+        self._is_head_known = True
+        self.on_body = protocol.on_body
+        self.on_message_complete = protocol.on_message_complete
+
+    def on_message_begin(self) -> None:
+        if not self._is_head_known:
+            self._protocol.on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        if not self._is_head_known:
+            self._protocol.on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._is_head_known:
+            self._protocol.on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if self._is_head_known:
+            self._is_head_known = False
+        else:
+            self._protocol.on_headers_complete()
+
+
+def header_timeout_protocol(seconds: float, header_bytes: int) -> type[HeaderTimeoutProtocol]:
     """The protocol which closes a connection whose headers are not there after so long, or so many bytes."""
-    return type("Hurrying", (Hurrying,), {"seconds": seconds, "header_bytes": header_bytes})
+    return type("HeaderTimeout", (HeaderTimeoutProtocol,), {"seconds": seconds, "header_bytes": header_bytes})

@@ -22,7 +22,7 @@ from everthread.gateway.metering import Tally, used_in
 from everthread.gateway.metrics import Metrics
 from everthread.gateway.passage import Desk, Passage
 from everthread.gateway.routes import Routes, family_of
-from everthread.gateway.upstream import UpstreamClient, end_to_end, for_upstream
+from everthread.gateway.upstream import UpstreamClient, for_client, for_upstream
 from everthread.gateway.wires import BrokeOffError, SlowError
 from everthread.gateway.writing import Writer
 
@@ -128,7 +128,7 @@ class Proxy:
             self.metrics.count("upstream_errors", upstream=upstream.name, status=str(response.status_code))
         tally = Tally(call, model, body, response.status_code, response.headers)
         try:
-            await writer.start(response.status_code, end_to_end(response.headers.raw))
+            await writer.start(response.status_code, for_client(response.headers.raw))
             async for piece in response.aiter_raw():
                 await writer.body(piece)
                 tally.feed(piece)

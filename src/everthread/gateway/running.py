@@ -6,7 +6,7 @@ import asyncio
 from typing import Self
 
 from everthread.errors import InputError
-from everthread.gateway.patience import hurrying
+from everthread.gateway.patience import header_timeout_protocol
 from everthread.gateway.service import Service
 from everthread.gateway.serving import LoopServer, listen
 
@@ -43,7 +43,7 @@ class Gateway:
         self._server = LoopServer(
             self._service,
             listener,
-            hurrying(limits.header_seconds, limits.header_bytes),
+            header_timeout_protocol(limits.header_seconds, limits.header_bytes),
             patience=self._patience,
             server_header=False,
             date_header=False,

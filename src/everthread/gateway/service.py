@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -14,6 +13,7 @@ from everthread.gateway.access import Anybody, Authenticator, Caller, Refused
 from everthread.gateway.health import Health, Ready
 from everthread.gateway.incoming import Call, ClientGone, header_map
 from everthread.gateway.logs import identified
+from everthread.gateway.middleware import SitePolicy, is_loopback, is_preflight, preflight_headers, with_cors
 from everthread.gateway.native.replies import Sender, error_answer
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.writing import Writer
@@ -21,6 +21,7 @@ from everthread.gateway.writing import Writer
 __all__ = ["Anybody", "Authenticator", "Caller", "Refused", "Service"]
 
 _NATIVE = "/api"
+_HEALTH = ("/healthz", "/readyz")
 
 
 class Native(Protocol):
@@ -42,11 +43,13 @@ class Service:
         mounted: Mapping[str, ASGIApp] | None = None,
         hooks: Mapping[str, ASGIApp] | None = None,
         ready: Ready | None = None,
+        sites: SitePolicy | None = None,
     ) -> None:
         self.proxy = proxy
         self.health = Health(proxy.metrics, ready)
         self.has_keys = authenticator is not None
         self._authenticator: Authenticator = authenticator or Anybody()
+        self._sites = sites or SitePolicy(has_keys=self.has_keys)
         self._native = native
         self._mounted = mounted or {}
         """By path, for callers that were let in; who it is stands in the state of the request."""
@@ -65,22 +68,55 @@ class Service:
         if scope["type"] != "http":
             return
         send = identified(send)
+        try:
+            origin = self._check_site(scope)
+        except Refused as refused:
+            await self._refuse(scope, send, refused)
+            return
+        send = with_cors(send, origin)
+        if origin is not None and is_preflight(scope):
+            await send({"type": "http.response.start", "status": 204, "headers": preflight_headers(scope)})
+            await send({"type": "http.response.body"})
+            return
+        await self._dispatch(scope, receive, send)
+
+    def _check_site(self, scope: Scope) -> str | None:
+        """The listed origin of a page that calls. `Refused` for another page, another name, another protocol."""
+        path, headers = scope["path"], scope["headers"]
+        origin = self._sites.check_origin(headers)
+        is_proxied = not (self._is_native(path) or path in self._mounted or path == "/metrics")
+        if path not in (*_HEALTH, *self._hooks) and not (self._sites.has_keys and is_proxied):
+            self._sites.check_host(headers)
+        if any(name == b"upgrade" and value.strip().lower() == b"websocket" for name, value in headers):
+            raise Refused(426, "no_websocket", "WebSockets are not served here; send the request over HTTP.")
+        return origin
+
+    def _is_native(self, path: str) -> bool:
+        return self._native is not None and (path == _NATIVE or path.startswith(f"{_NATIVE}/"))
+
+    async def _refuse(self, scope: Scope, send: Send, refused: Refused) -> None:
+        with contextlib.suppress(ClientGone):
+            if self._is_native(scope["path"]):
+                await Sender(send, self.proxy.limits.write_seconds).answer(error_answer(refused))
+            else:
+                call = Call.of(scope, Caller())
+                await Writer(send, call, self.proxy.metrics, self.proxy.limits.write_seconds).refuse(refused)
+
+    async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
-        if self._native is not None and (path == _NATIVE or path.startswith(f"{_NATIVE}/")):
+        if self._native is not None and self._is_native(path):
             await self._to_native(self._native, scope, receive, send)
             return
         if path in self._hooks:
             await self._hooks[path](scope, receive, send)
             return
-        if path in ("/healthz", "/readyz"):
+        if path in _HEALTH:
             await self.health.answer(path, send)
             return
         try:
             caller = await self._caller(path, header_map(scope))
         except Refused as refused:
-            call = Call.of(scope, Caller())
-            with contextlib.suppress(ClientGone):
-                await Writer(send, call, self.proxy.metrics, self.proxy.limits.write_seconds).refuse(refused)
+            await self._refuse(scope, send, refused)
             return
         if path in self._mounted:
             scope["state"] = {**scope.get("state", {}), "caller": caller}
@@ -105,21 +141,17 @@ class Service:
         try:
             caller = await self._caller(scope["path"], header_map(scope))
         except Refused as refused:
-            with contextlib.suppress(ClientGone):
-                await Sender(send, self.proxy.limits.write_seconds).answer(error_answer(refused))
+            await self._refuse(scope, send, refused)
             return
         await native({**scope, "state": {**scope.get("state", {}), "caller": caller}}, receive, send)
 
     async def _caller(self, path: str, headers: Mapping[str, str]) -> Caller:
-        """Who it is. Without keys the address must be meant: a page in a browser can name any host that
-        leads to this machine."""
+        """Who it is."""
         size = sum(len(name) + len(value) for name, value in headers.items())
         if size > self.proxy.limits.header_bytes:
             raise Refused(
                 431, "headers_too_large", f"The request's headers have {size:,} bytes, more than allowed here."
             )
-        if not self.has_keys and not is_loopback(_host(headers.get("host", ""))):
-            raise Refused(403, "unknown_host", "Without API keys the gateway answers under a loopback address only.")
         caller = await self._authenticator.authenticate(headers)
         if path == _NATIVE or path.startswith(f"{_NATIVE}/"):
             if self.has_keys and "threads" not in caller.scopes:
@@ -128,18 +160,3 @@ class Service:
         if caller.key_id is not None and "proxy" not in caller.scopes and path != "/metrics":
             raise Refused(403, "missing_scope", "This key may not use the proxy; it lacks the scope `proxy`.")
         return caller
-
-
-def _host(header: str) -> str:
-    name, _, port = header.rpartition(":")
-    return (name if name and port.isdecimal() else header).strip("[]")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address."""
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

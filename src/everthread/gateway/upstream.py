@@ -36,6 +36,11 @@ def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     return [(name, value) for name, value in fields if name not in dropped]
 
 
+def for_client(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """What comes back from an upstream. Which pages may read it is said by us (`middleware.SitePolicy`), not by it."""
+    return [(name, value) for name, value in end_to_end(headers) if not name.startswith(b"access-control-")]
+
+
 def for_upstream(
     headers: Iterable[tuple[bytes, bytes]], upstream: Upstream, family: Family, *, trusted: bool
 ) -> Headers:
@@ -157,15 +162,18 @@ def _reason(error: BaseException) -> str:
 def _head(
     method: str, target: bytes, host: bytes, headers: Headers, content: bytes | AsyncIterator[bytes] | None
 ) -> bytes:
-    """The first lines. A length is stated where there is one."""
-    fields = [(b"host", host), *headers]
-    if all(name != b"content-length" for name, _ in headers):
-        if isinstance(content, bytes):
-            fields.append((b"content-length", str(len(content)).encode()))
-        elif content is not None:
-            fields.append((b"transfer-encoding", b"chunked"))
-        elif method in ("POST", "PUT", "PATCH"):
+    """The first lines. The length of a body that is there is counted, never believed."""
+    stated = [value for name, value in headers if name == b"content-length"]
+    fields = [(b"host", host), *((name, value) for name, value in headers if name != b"content-length")]
+    if isinstance(content, bytes):
+        fields.append((b"content-length", str(len(content)).encode()))
+    elif content is None:
+        if stated or method in ("POST", "PUT", "PATCH"):
             fields.append((b"content-length", b"0"))
+    elif len(stated) == 1:
+        fields.append((b"content-length", stated[0]))
+    else:
+        fields.append((b"transfer-encoding", b"chunked"))
     lines = [method.encode("ascii") + b" " + target + b" HTTP/1.1", *(name + b": " + value for name, value in fields)]
     if any(b"\n" in line or b"\r" in line for line in lines):
         raise Refused(

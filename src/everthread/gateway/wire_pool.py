@@ -80,8 +80,7 @@ class Wires:
         try:
             wire.open_request(head + content if isinstance(content, bytes) else head, bodiless=bodiless)
             if content is not None and not isinstance(content, bytes):
-                chunked = b"transfer-encoding: chunked" in head
-                upload = asyncio.create_task(_uploaded(wire, content, seconds, chunked=chunked))
+                upload = asyncio.create_task(_uploaded(wire, content, seconds, stated=_stated_length(head)))
                 await _either(upload, wire)
             await wire.head(seconds)
         except BaseException:
@@ -142,13 +141,34 @@ class Wires:
         return self._tls
 
 
-async def _uploaded(wire: Wire, content: AsyncIterator[bytes], seconds: float, *, chunked: bool) -> None:
-    """A body that goes on as it comes, as fast as the upstream takes it."""
+async def _uploaded(wire: Wire, content: AsyncIterator[bytes], seconds: float, *, stated: int | None) -> None:
+    """A body that goes on as it comes, as fast as the upstream takes it; with the length that was stated, or in chunks.
+
+    `BrokeOffError` where the length is another: what is sent next would be taken for the rest of it.
+    """
+    left = stated
     async for piece in content:
-        wire.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+        if left is None:
+            wire.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        elif len(piece) > left:
+            raise BrokeOffError("the body is longer than its stated length")
+        else:
+            left -= len(piece)
+            wire.write(piece)
         await wire.drain(seconds)
-    if chunked:
+    if left is None:
         wire.write(b"0\r\n\r\n")
+    elif left:
+        raise BrokeOffError("the body is shorter than its stated length")
+
+
+def _stated_length(head: bytes) -> int | None:
+    """Of the body; None: it goes in chunks."""
+    for line in head.split(b"\r\n"):
+        name, _, value = line.partition(b":")
+        if name == b"content-length":
+            return int(value)
+    return None
 
 
 async def _either(upload: asyncio.Task[None], wire: Wire) -> None:

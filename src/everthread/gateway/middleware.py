@@ -1,0 +1,135 @@
+"""What stands before every request: which web pages may call, and under which names the gateway answers."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from starlette.types import Message, Scope, Send
+
+from everthread.gateway.access import Refused
+
+Headers = list[tuple[bytes, bytes]]
+
+_FETCH_SITES = frozenset({"same-origin", "none"})
+"""What `Sec-Fetch-Site` says of a request that no other site's page made."""
+_PREFLIGHT_SECONDS = b"600"
+
+
+@dataclass(frozen=True, slots=True)
+class SitePolicy:
+    """Guards against web pages: their requests carry the browser's reach to this machine, not the user's will."""
+
+    allowed_origins: tuple[str, ...] = ()
+    """Origins whose pages may call, such as `https://app.example`; `null`; `chrome-extension://*` for any of a scheme
+    that is not of the web."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names the gateway answers under, besides `localhost` and addresses."""
+    has_keys: bool = False
+    """Clients show a key of ours, which no page has: on the proxy's paths the name does not matter then."""
+
+    def check_host(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """`Refused` for a name that anybody could have pointed at this machine (DNS rebinding)."""
+        hosts = _values(headers, b"host")
+        if len(hosts) != 1 or not self._is_own_host(hosts[0]):
+            named = ", ".join(hosts) or "no host"
+            words = f"The gateway does not answer under {_printable(named)}; list the name in gateway.allowed_hosts."
+            raise Refused(403, "unknown_host", words)
+
+    def check_origin(self, headers: Sequence[tuple[bytes, bytes]]) -> str | None:
+        """The listed origin that the request comes from; None: from no other site's page. Else `Refused`."""
+        origins = _values(headers, b"origin")
+        foreign = [origin for origin in origins if not _is_same_origin(origin, _values(headers, b"host"))]
+        if len(origins) == 1 and foreign and self._is_allowed(foreign[0]):
+            return foreign[0]
+        sites = _values(headers, b"sec-fetch-site")
+        if not foreign and all(site.lower() in _FETCH_SITES for site in sites):
+            return None
+        page = f"The page {_printable(', '.join(foreign))}" if foreign else "Another site's page"
+        raise Refused(
+            403, "foreign_origin", f"{page} may not use this gateway; list its origin in gateway.allowed_origins."
+        )
+
+    def _is_own_host(self, header: str) -> bool:
+        name, _, port = header.rpartition(":")
+        host = (name if name and port.isdecimal() else header).strip("[]").lower()
+        return host == "localhost" or host in map(str.lower, self.allowed_hosts) or _is_address(host)
+
+    def _is_allowed(self, origin: str) -> bool:
+        scheme, separator, _ = origin.partition("://")
+        return any(
+            origin == allowed or (separator and allowed == f"{scheme}://*" and scheme not in ("http", "https"))
+            for allowed in self.allowed_origins
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_preflight(scope: Scope) -> bool:
+    """Whether a browser asks what a page may send (CORS)."""
+    return scope["method"] == "OPTIONS" and bool(_values(scope["headers"], b"access-control-request-method"))
+
+
+def preflight_headers(scope: Scope) -> Headers:
+    """The answer to it for a listed origin: every method, and the headers it asks for."""
+    answer = [(b"access-control-allow-methods", b"GET, POST, PUT, PATCH, DELETE"), (b"content-length", b"0"),
+              (b"access-control-max-age", _PREFLIGHT_SECONDS)]  # fmt: skip
+    for name, value in scope["headers"]:
+        if name == b"access-control-request-headers":
+            answer.append((b"access-control-allow-headers", value))
+        elif name == b"access-control-request-private-network":
+            answer.append((b"access-control-allow-private-network", b"true"))
+    return answer
+
+
+def with_cors(send: Send, origin: str | None) -> Send:
+    """Answers with our own CORS headers, which only a listed origin gets."""
+    if origin is None:
+        return send
+    ours = _cors_headers(origin)
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", []), *ours]}
+        await send(message)
+
+    return sending
+
+
+def _cors_headers(origin: str) -> Headers:
+    return [
+        (b"access-control-allow-origin", origin.encode("latin-1")),
+        (b"access-control-expose-headers", b"*"),
+        (b"vary", b"origin"),
+    ]
+
+
+def _is_same_origin(origin: str, hosts: Sequence[str]) -> bool:
+    """Whether it is the gateway's own page; TLS may end before the gateway, so that its scheme is not known here."""
+    return len(hosts) == 1 and origin.lower() in (f"http://{hosts[0].lower()}", f"https://{hosts[0].lower()}")
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _values(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> list[str]:
+    return [value.decode("latin-1").strip() for name, value in headers if name == wanted]
+
+
+def _printable(text: str) -> str:
+    """As it can stand in a sentence: a header's bytes may be anything."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:200])
