@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from everthread.conversation.setup import SessionOptions
+from everthread.conversation.options import SessionOptions
 from everthread.lab.logs.reading import read_log
 from everthread.lab.replay import replay
 from everthread.lab.report.charts import Chart, Limit, Line, Mark, draw
