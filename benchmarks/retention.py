@@ -7,7 +7,7 @@ threshold. All contenders compact at the same moments, to at most the size of ou
 - head + tail: the first exchange and the end;
 - text-rank: the same, and between them a text-rank extract as long as our summary;
 - LangChain: SummarizationMiddleware as it comes, which shows its summariser the last 4,000 tokens of what it drops; and
-  untrimmed. Its summariser is our extractive one, which is told the earlier summary where the middleware passes it on;
+  untrimmed. Its summariser, there being no model, is a text-rank extract as long as our summary;
 - trim_messages: LangChain's, the end from a user message on.
 """
 
@@ -18,10 +18,10 @@ import sys
 from collections.abc import Iterable
 from concurrent.futures import Executor, ProcessPoolExecutor
 
-from benchmarks.peers import Peer, PeerAbsentError
+from benchmarks.peers import Peer, langchain_missing
 from benchmarks.retained.conversations import REAL, conversations
 from benchmarks.retained.fabrications import Marked, measure
-from benchmarks.retained.race import DEPTHS, OURS, Race, Score
+from benchmarks.retained.race import DEPTHS, OURS, Score, race
 from benchmarks.retained.truth import COMMAND, ERROR, FILE, ID, REQUEST
 from benchmarks.table import Row, absent, markdown
 
@@ -53,7 +53,7 @@ def run() -> list[Row]:
 def _rows(print_lost: str) -> list[Row]:
     here = conversations()
     rows = [absent(f"{name} conversations") for name in REAL if name not in [found.name for found in here]]
-    missing = _peer_missing()
+    missing = langchain_missing()
     if missing:
         rows.append(Row("LangChain", f"absent: {missing}"))
     with ProcessPoolExecutor(min(os.cpu_count() or 1, 4)) as pool:
@@ -74,21 +74,10 @@ def _rows(print_lost: str) -> list[Row]:
     return rows + marks
 
 
-def _peer_missing() -> str:
-    """Why LangChain cannot be measured here; empty where it can."""
-    try:
-        peer = Peer("langchain")
-        peer.ask({"do": "trim", "most": 1, "messages": []})
-        peer.close()
-    except PeerAbsentError as error:
-        return str(error)
-    return ""
-
-
 def _race(window: int, place: int, order: int, *, with_peer: bool) -> Scores:
     scores = {depth: Score() for depth in DEPTHS}
     peer = Peer("langchain") if with_peer else None
-    Race(window, peer).run(conversations(order)[place], scores)
+    race(window, peer, conversations(order)[place], scores)
     if peer:
         peer.close()
     return scores

@@ -64,6 +64,17 @@ class Peer:
         return self._errors.read().strip().split("\n")[-1] or f"it ended with code {code}"
 
 
+def langchain_missing() -> str:
+    """Why LangChain cannot be measured here; empty where it can."""
+    try:
+        peer = Peer("langchain")
+        peer.ask({"do": "trim", "most": 1, "messages": []})
+        peer.close()
+    except PeerAbsentError as error:
+        return str(error)
+    return ""
+
+
 def environment(name: str) -> Path:
     """The Python of a peer's environment, which is made when it is first asked for."""
     folder = ENVIRONMENTS / name

@@ -12,11 +12,12 @@ from typing import Any, Protocol
 from benchmarks.peers import Peer
 from benchmarks.retained.finding import Context, text_of
 from benchmarks.retained.textrank import extract
-from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
+from everthread import TokenCounter
 from everthread.core.messages import Message
-from everthread.core.summary import SummaryRequest, parse_sections, render_sections
-from everthread.core.tokens import TokenCounter
 
+HEAD_TAIL, TEXT_RANK = "head + tail", "text-rank"
+LANGCHAIN, LANGCHAIN_WHOLE, LANGCHAIN_TRIMS = "LangChain", "LangChain untrimmed", "trim_messages"
+EVERY = (HEAD_TAIL, TEXT_RANK, LANGCHAIN, LANGCHAIN_WHOLE, LANGCHAIN_TRIMS)
 LANGCHAIN_TRIM = 4_000
 """What LangChain's middleware shows its summariser unless told otherwise: so many tokens of the end."""
 FRAME = 24
@@ -58,21 +59,19 @@ def text_rank(counter: TokenCounter) -> HeadAndTail:
 
 @dataclass(frozen=True)
 class LangChainSummary:
-    """LangChain's SummarizationMiddleware. Its summariser is ours; it knows its own earlier summary when it sees it."""
+    """LangChain's SummarizationMiddleware. Its summariser, there being no model, is a text-rank extract."""
 
     counter: TokenCounter
-    summarizer: ExtractiveSummarizer
     peer: Peer
     trim: int | None
 
     def compact(self, context: Context, size: int, summary: int) -> Context:
         messages = list(context.messages)
-        writer = _Writer(self.summarizer, messages, context.written, summary)
         keep = size - summary - FRAME
         best = Context([])
         for _ in range(4):  # until it fits, and uses what there is
             line = {"do": "summarize", "keep": keep, "trim": self.trim, "messages": wired(messages, self.counter)}
-            answer = self.peer.ask(line, writer.answer)
+            answer = self.peer.ask(line, lambda asked: self._summary(asked, summary))
             kept = [messages[int(place)] for place in answer["kept"]]
             made: list[Message] = [{"role": "user", "content": answer["summary"]}] if answer["summary"] else []
             left = size - self.counter.request([*made, *kept])
@@ -83,28 +82,9 @@ class LangChainSummary:
             keep += left
         return best
 
-
-@dataclass(frozen=True)
-class _Writer:
-    """Writes the summaries the middleware asks for, each set of messages once."""
-
-    summarizer: ExtractiveSummarizer
-    messages: Sequence[Message]
-    earlier: str
-    budget: int
-
-    def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
-        given: list[Message] = []
-        previous = ""
-        for place, content in asked["ask"]:
-            message = self.messages[int(place)]
-            if self.earlier and content == self.earlier:
-                previous = content
-            else:
-                whole = content == wired_content(message)
-                given.append(message if whole else {**message, "content": content})
-        request = SummaryRequest(given, given, self.budget, previous=parse_sections(previous))
-        return {"summary": render_sections(self.summarizer.sections(request))}
+    def _summary(self, asked: dict[str, Any], tokens: int) -> dict[str, Any]:
+        text = "\n".join(content for _, content in asked["ask"])
+        return {"summary": extract(text, tokens, self.counter.text)}
 
 
 @dataclass(frozen=True)
@@ -118,6 +98,16 @@ class LangChainTrim:
         messages = list(context.messages)
         answer = self.peer.ask({"do": "trim", "most": size - FRAME, "messages": wired(messages, self.counter)})
         return Context([messages[int(place)] for place in answer["kept"]])
+
+
+def contenders(counter: TokenCounter, peer: Peer | None) -> dict[str, Contender]:
+    """All that can be measured here; LangChain where its package could be installed."""
+    found: dict[str, Contender] = {HEAD_TAIL: HeadAndTail(counter), TEXT_RANK: text_rank(counter)}
+    if peer is not None:
+        found[LANGCHAIN] = LangChainSummary(counter, peer, LANGCHAIN_TRIM)
+        found[LANGCHAIN_WHOLE] = LangChainSummary(counter, peer, None)
+        found[LANGCHAIN_TRIMS] = LangChainTrim(counter, peer)
+    return found
 
 
 def wired(messages: Sequence[Message], counter: TokenCounter) -> list[dict[str, Any]]:

@@ -6,26 +6,22 @@ made up, or are true ones with a piece changed. Each stands in a line of its own
 
 from __future__ import annotations
 
-import asyncio
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks.retained.conversations import Conversation
 from benchmarks.retained.finding import text_of
-from everthread.compaction.compressor import ContextCompressor
-from everthread.compaction.engine import Services
-from everthread.core.budget import Budget
+from everthread import TokenCounter, compress
 from everthread.core.messages import Message
-from everthread.core.summary import CRITICAL, DECISIONS, DONE, FILES, Sections, SummaryRequest
-from everthread.core.tokens import TokenCounter
 from everthread.testing import ScriptedSummarizer
 
 WINDOW = 200_000
 EACH = 14
 """So many true and as many invented names of a kind in one draft."""
 MARK = "(unverified)"
+SECTIONS = ("Completed Actions", "Key Decisions", "Relevant Files", "Critical Context")
 
 PATTERNS = {
     "path": re.compile(r"(?<![\w/.:-])(?:[\w-]+/){1,6}[\w-]+\.(?:py|ts|json|md|log|yaml|sql)\b(?!/)"),
@@ -73,15 +69,14 @@ class Marked:
 def measure(conversation: Conversation, *, again: bool = False) -> Marked:
     """The lines of a draft in the summary; `again`: told once more, unmarked, in the summary after that."""
     counter = TokenCounter("gpt-4o")
-    budget = Budget.for_window(WINDOW)
     coming = conversation.messages()
-    messages = _until(coming, budget.threshold, counter)
+    messages = _until(coming, WINDOW // 2, counter)
     items = draft(messages, conversation.seed)
-    engine = ContextCompressor(Services(ScriptedSummarizer(_sections(items)), counter, budget, lambda: 0.0))
-    result = asyncio.run(engine.compress(messages))
+    summarizer = ScriptedSummarizer(_sections(items))
+    result = compress(messages, window=WINDOW, summarizer=summarizer)
     if again:
-        engine.on_compacted(result)
-        result = asyncio.run(engine.compress([*result.messages, *_until(coming, budget.threshold // 2, counter)]))
+        messages = [*result.messages, *_until(coming, WINDOW // 4, counter)]
+        result = compress(messages, window=WINDOW, summarizer=summarizer)
     lines = result.summary.split("\n")
     told = [(item, next((line for line in lines if line.startswith(f"- {item.line}")), None)) for item in items]
     found = [(item, line.endswith(MARK)) for item, line in told if line is not None]
@@ -100,13 +95,12 @@ def _until(coming: Iterator[Message], tokens: int, counter: TokenCounter) -> lis
     return messages
 
 
-def _sections(items: Sequence[Item]) -> Callable[[SummaryRequest], Sections]:
+def _sections(items: Sequence[Item]) -> dict[str, str]:
     """The lines, dealt to four sections."""
-    names = (DONE, DECISIONS, FILES, CRITICAL)
-    made = {
-        name: "\n".join(f"- {item.line}" for item in items[place :: len(names)]) for place, name in enumerate(names)
+    return {
+        name: "\n".join(f"- {item.line}" for item in items[place :: len(SECTIONS)])
+        for place, name in enumerate(SECTIONS)
     }
-    return lambda _: made
 
 
 def draft(messages: Sequence[Message], seed: int) -> list[Item]:

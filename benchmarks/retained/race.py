@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.peers import Peer
-from benchmarks.retained.contenders import (
-    LANGCHAIN_TRIM,
-    Contender,
-    HeadAndTail,
-    LangChainSummary,
-    LangChainTrim,
-    text_rank,
-)
+from benchmarks.retained.contenders import EVERY, contenders
 from benchmarks.retained.conversations import Conversation
 from benchmarks.retained.finding import Context
 from benchmarks.retained.planted import Fact
 from benchmarks.retained.truth import Planted, facts_of
-from everthread.compaction.compressor import ContextCompressor
-from everthread.compaction.engine import Services
-from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
-from everthread.core.budget import Budget
+from everthread import TokenCounter, compress
 from everthread.core.messages import Message
-from everthread.core.tokens import TokenCounter
 
 DEPTHS = (1, 3, 10)
-OURS, HEAD_TAIL, TEXT_RANK = "Everthread", "head + tail", "text-rank"
-LANGCHAIN, LANGCHAIN_WHOLE, LANGCHAIN_TRIMS = "LangChain", "LangChain untrimmed", "trim_messages"
+OURS = "Everthread"
+MODEL = "gpt-4o"
 PLANT_SHARE = 9
 """So many facts are planted while the history grows to its threshold once."""
 
@@ -71,63 +59,60 @@ class Score:
         return self.kept[contender][kind] / self.total[kind]
 
 
-class Race:
-    """A conversation's contexts, ours and the others', as they are compacted again and again."""
+class Contexts:
+    """One conversation's context with each contender, all compacted at the same moments and to the same size.
 
-    def __init__(self, window: int, peer: Peer | None) -> None:
-        self.counter = TokenCounter("gpt-4o")
-        self.budget = Budget.for_window(window)
-        summarizer = ExtractiveSummarizer(self.counter)
-        self.engine = ContextCompressor(Services(summarizer, self.counter, self.budget, lambda: 0.0))
-        self.contenders: dict[str, Contender] = {
-            HEAD_TAIL: HeadAndTail(self.counter),
-            TEXT_RANK: text_rank(self.counter),
+    Ours goes through the public `compress`, as a bare list: what a compaction knows of the one before stands in it.
+    """
+
+    def __init__(self, window: int, peer: Peer | None, names: Sequence[str] = EVERY) -> None:
+        self.window = window
+        self.counter = TokenCounter(MODEL)
+        self.threshold = window // 2
+        known = contenders(self.counter, peer)
+        self._contenders = {name: known[name] for name in names if name in known}
+        self.current = {name: Context([]) for name in (OURS, *self._contenders)}
+        self.size = 0
+
+    def append(self, messages: Sequence[Message]) -> bool:
+        """Whether that made the context of ours large enough to be compacted."""
+        self.size += sum(map(self.counter.message, messages))
+        self.current = {
+            name: Context([*context.messages, *messages], context.written) for name, context in self.current.items()
         }
-        if peer is not None:
-            self.contenders[LANGCHAIN] = LangChainSummary(self.counter, summarizer, peer, LANGCHAIN_TRIM)
-            self.contenders[LANGCHAIN_WHOLE] = LangChainSummary(self.counter, summarizer, peer, None)
-            self.contenders[LANGCHAIN_TRIMS] = LangChainTrim(self.counter, peer)
-        self.contexts = {name: Context([]) for name in (OURS, *self.contenders)}
+        return self.size >= self.threshold
 
-    def run(self, conversation: Conversation, scores: Mapping[int, Score]) -> None:
-        """Feeds the conversation until it was compacted often enough, and scores what is left on the way."""
-        fed: list[Message] = []
-        planted: list[Planted] = []
-        compactions = 0
-        size = 0
-        count = self.counter.message
-        for piece in conversation.pieces(self.budget.threshold // PLANT_SHARE, count):
-            fed += piece.messages
-            size += sum(map(count, piece.messages))
-            if piece.fact:
-                planted.append(Planted(piece.fact, len(fed)))
-            self._append(piece.messages)
-            if size < self.budget.threshold or not self._compact():
-                continue
-            size = self.counter.request(self.contexts[OURS].messages)
-            compactions += 1
-            if compactions in scores:
-                scores[compactions].add(conversation.name, facts_of(fed, planted), self.contexts, self.sizes())
-            if compactions == max(scores):
-                return
-
-    def _append(self, messages: list[Message]) -> None:
-        self.contexts = {
-            name: Context([*context.messages, *messages], context.written) for name, context in self.contexts.items()
-        }
-
-    def _compact(self) -> bool:
-        result = asyncio.run(self.engine.compress(self.contexts[OURS].messages))
+    def compact(self) -> bool:
+        """False where ours could not be made smaller: then all stay as they are."""
+        result = compress(self.current[OURS].messages, window=self.window, model=MODEL, summarizer="extractive")
         if not result.changed:
             return False
-        self.engine.on_compacted(result)
-        size = self.counter.request(result.messages)
+        self.size = self.counter.request(result.messages)
         summary = self.counter.text(result.summary)
-        made = {name: how.compact(self.contexts[name], size, summary) for name, how in self.contenders.items()}
-        self.contexts = {OURS: Context(result.messages, result.summary), **made}
+        made = {name: how.compact(self.current[name], self.size, summary) for name, how in self._contenders.items()}
+        self.current = {OURS: Context(result.messages, result.summary), **made}
         return True
 
     def sizes(self) -> dict[str, float]:
         """How large each context is, ours being 1."""
-        ours = self.counter.request(self.contexts[OURS].messages)
-        return {name: self.counter.request(context.messages) / ours for name, context in self.contexts.items()}
+        ours = self.counter.request(self.current[OURS].messages)
+        return {name: self.counter.request(context.messages) / ours for name, context in self.current.items()}
+
+
+def race(window: int, peer: Peer | None, conversation: Conversation, scores: Mapping[int, Score]) -> None:
+    """Feeds a conversation until it was compacted often enough, and scores what is left on the way."""
+    contexts = Contexts(window, peer)
+    fed: list[Message] = []
+    planted: list[Planted] = []
+    compactions = 0
+    for piece in conversation.pieces(contexts.threshold // PLANT_SHARE, contexts.counter.message):
+        fed += piece.messages
+        if piece.fact:
+            planted.append(Planted(piece.fact, len(fed)))
+        if not contexts.append(piece.messages) or not contexts.compact():
+            continue
+        compactions += 1
+        if compactions in scores:
+            scores[compactions].add(conversation.name, facts_of(fed, planted), contexts.current, contexts.sizes())
+        if compactions == max(scores):
+            return

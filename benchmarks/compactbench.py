@@ -1,0 +1,188 @@
+"""CompactBench's public suites: what its positive checks find in a compacted context, without a model.
+
+Every chat begins with a case; the package's own small talk follows until the window's threshold is reached, and it is
+compacted. Then the next case, the prompt with which the package's driver goes on, small talk, and so forth: four
+cycles. After the first and the fourth every check of every case so far is made on the text of the context. A check that
+something is absent from a model's answer (`forbidden_absent`) needs a model and is left out.
+
+Rules are what a case's ground truth forbids, decisions what it calls decided. The suite was not used in tuning.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+from benchmarks.peers import Peer, PeerAbsentError, langchain_missing
+from benchmarks.retained.contenders import HEAD_TAIL, LANGCHAIN, LANGCHAIN_TRIMS, LANGCHAIN_WHOLE
+from benchmarks.retained.finding import text_of
+from benchmarks.retained.race import OURS, Contexts
+from benchmarks.shared import shared
+from benchmarks.table import Row, absent
+from everthread.core.messages import Message
+
+Case = dict[str, Any]
+Material = dict[str, Any]
+"""What the package's process answers with: cases, small talk, prompts."""
+Tally = dict[tuple[int, str, str], Counter[bool]]
+"""By cycle, kind and contender: how many checks were met and how many not."""
+
+WINDOWS = (4_000, 16_000)
+CYCLES = (1, 4)
+SLOTS = 6
+"""Chats of a template."""
+PEERS = (HEAD_TAIL, LANGCHAIN, LANGCHAIN_WHOLE, LANGCHAIN_TRIMS)
+RULES, DECISIONS = "rules", "decisions"
+KINDS = {"immutable_fact_recall": "facts", "unresolved_task_continuity": "open tasks", "entity_integrity": "who is who"}
+GOAL = 0.99
+TALK = {False: "the package's small talk", True: "long answers between"}
+"""The package's lines alternate, user and assistant alike. With long answers the user says something new each time and
+the assistant five times as much."""
+
+
+def run() -> list[Row]:
+    folder = shared("compactbench", "public")
+    suites = sorted(path for path in folder.iterdir() if path.is_dir()) if folder else []
+    if not suites:
+        return [absent("the public suites")]
+    try:
+        peer = Peer("compactbench")
+        material = {suite.name: peer.ask({"suite": str(suite), "slots": SLOTS * max(CYCLES)}) for suite in suites}
+        peer.close()
+    except PeerAbsentError as error:
+        return [Row("CompactBench", f"absent: {error}")]
+    missing = langchain_missing()
+    rows = [Row("LangChain", f"absent: {missing}")] if missing else []
+    with ProcessPoolExecutor(min(os.cpu_count() or 1, 4)) as pool:
+        for name, given in material.items():
+            for window in WINDOWS:
+                for long, talk in TALK.items():
+                    work = [
+                        pool.submit(_chats, given, chats, window, long=long, with_peer=not missing)
+                        for chats in _shared_out(given)
+                    ]
+                    tally = _joined([done.result() for done in work])
+                    rows += _rows(f"{name} {given['version']}, {window // 1000}K, {talk}", tally)
+    return rows
+
+
+def _shared_out(given: Material) -> Iterator[list[list[Case]]]:
+    """The chats: a template's cases, four to a chat, no two of which name the same thing."""
+    for template in dict.fromkeys(case["template"] for case in given["cases"]):
+        waiting = [case for case in given["cases"] if case["template"] == template]
+        chats: list[list[Case]] = []
+        while len(chats) < SLOTS:
+            chat: list[Case] = []
+            for case in list(waiting):
+                said = "\n".join(turn["content"] for other in chat for turn in other["turns"]).lower()
+                if len(chat) < max(CYCLES) and not any(value.lower() in said for value in _values(case)):
+                    chat.append(case)
+                    waiting.remove(case)
+            if len(chat) < max(CYCLES):
+                break
+            chats.append(chat)
+        yield chats
+
+
+def _values(case: Case) -> Iterator[str]:
+    for _, values in _checks(case):
+        yield from values
+
+
+def _checks(case: Case) -> Iterator[tuple[str, list[str]]]:
+    """A case's positive checks: their kind, and what must be found."""
+    for check in case["checks"]:
+        if check["check"] == "contains_normalized":
+            values = [check["value"]]
+        elif check["check"] == "set_match":
+            values = check["values"]
+        else:
+            continue
+        yield _kind(case, check["type"], values), values
+
+
+def _kind(case: Case, kind: str, values: Sequence[str]) -> str:
+    for name, truth in ((RULES, case["rules"]), (DECISIONS, case["decisions"])):
+        if any(value in said for value in values for said in truth):
+            return name
+    return KINDS.get(kind, kind.replace("_", " "))
+
+
+def _chats(given: Material, chats: list[list[Case]], window: int, *, long: bool, with_peer: bool) -> Tally:
+    tally: Tally = {}
+    peer = Peer("langchain") if with_peer else None
+    for cases in chats:
+        _chat(given, cases, Contexts(window, peer, PEERS), tally, long=long)
+    if peer:
+        peer.close()
+    return tally
+
+
+def _chat(given: Material, cases: list[Case], contexts: Contexts, tally: Tally, *, long: bool) -> None:
+    rng = random.Random(cases[0]["turns"][0]["content"])  # noqa: S311 - always the same
+    for cycle, case in enumerate(cases, 1):
+        if cycle > 1:
+            contexts.append(
+                [_said("user", rng.choice(given["prompts"])), _said("assistant", _line(given, "assistant", rng))]
+            )
+        contexts.append([_said(turn["role"], turn["content"]) for turn in case["turns"]])
+        compacted = False
+        while not compacted:
+            user = _line(given, "user", rng, 2 if long else 1)
+            talk = [_said("user", user), _said("assistant", _line(given, "assistant", rng, 8 if long else 1))]
+            compacted = contexts.append(talk) and contexts.compact()
+        if cycle in CYCLES:
+            for told in cases[:cycle]:
+                _check(told, contexts, cycle, tally)
+
+
+def _check(case: Case, contexts: Contexts, cycle: int, tally: Tally) -> None:
+    for contender, context in contexts.current.items():
+        text = _normal("\n".join(map(text_of, context.messages)))
+        for kind, values in _checks(case):
+            for value in values:
+                tally.setdefault((cycle, kind, contender), Counter())[_normal(value) in text] += 1
+
+
+def _said(role: str, content: str) -> Message:
+    return {"role": role, "content": content}
+
+
+def _line(given: Material, role: str, rng: random.Random, count: int = 1) -> str:
+    return " ".join(rng.sample(given["distractors"][role], count))
+
+
+def _normal(text: str) -> str:
+    """As the package's own checks compare: lower case, single spaces."""
+    return " ".join(text.lower().split())
+
+
+def _joined(tallies: Sequence[Tally]) -> Tally:
+    whole: Tally = {}
+    for tally in tallies:
+        for key, found in tally.items():
+            whole.setdefault(key, Counter()).update(found)
+    return whole
+
+
+def _rows(name: str, tally: Tally) -> Iterator[Row]:
+    for kind in sorted({kind for _, kind, _ in tally}, key=lambda kind: (kind != RULES, kind != DECISIONS, kind)):
+        shares: dict[str, list[float]] = {}
+        totals = []
+        for cycle in CYCLES:
+            totals.append(sum(tally[cycle, kind, OURS].values()))
+            for contender in dict.fromkeys(contender for _, _, contender in tally):
+                found = tally[cycle, kind, contender]
+                shares.setdefault(contender, []).append(found[True] / sum(found.values()))
+        figures = "; ".join(f"{who} {'/'.join(f'{100 * one:.0f}' for one in found)} %" for who, found in shares.items())
+        wanted = kind in (RULES, DECISIONS)
+        yield Row(
+            f"{name}: {kind} (of {'/'.join(map(str, totals))}) after {'/'.join(map(str, CYCLES))}",
+            figures,
+            f"≥ {GOAL:.0%}" if wanted else "",
+            min(shares[OURS]) >= GOAL if wanted else None,
+        )
