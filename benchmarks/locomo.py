@@ -9,7 +9,6 @@ constants are to be chosen, and those on which they are then to be told, each fo
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import math
 import re
@@ -28,10 +27,8 @@ import apsw
 
 from benchmarks.shared import shared
 from benchmarks.table import Row, absent, markdown
-from everthread.conversation.options import CLOSENESS, EXCERPTS, SIMILARITY
-from everthread.core.vectors import Vector
+from everthread.conversation.options import CLOSENESS, EXCERPTS
 from everthread.factory import open_store
-from everthread.providers.local_embeddings import LocalEmbedder
 from everthread.store.base import NewMessage, NewSession, SearchQuery, Store
 from everthread.store.recalled import RecallQuery
 
@@ -206,28 +203,7 @@ async def measure(dialogues: Sequence[Dialogue], store: Store) -> list[Row]:
                 own[name].add(question, results)
                 scores.setdefault(name, Score()).add(question, results)
         each.append((dialogue.name, own["recall"].percent(10), own["FTS5"].percent(10)))
-    rows = [*_table(scores), *_each(each), *await _injections(dialogues, kept), _cost(kept)]
-    return [*rows, *await _with_vectors(dialogues, kept, scores["recall"])]
-
-
-async def _with_vectors(dialogues: Sequence[Dialogue], kept: Sequence[Kept], alone: Score) -> list[Row]:
-    """Recall with the word vectors of the extra, where it is installed."""
-    if importlib.util.find_spec("wordllama") is None:
-        return [absent("recall with vectors (everthread[vectors])")]
-    embedder, score = LocalEmbedder(), Score()
-    for dialogue, one in zip(dialogues, kept, strict=True):
-        while pieces := await one.store.without_vectors(one.thread, embedder.name, limit=500):
-            made = await embedder.embed([text for _, text in pieces])
-            await one.store.put_vectors(embedder.name, [(key, row) for (key, _), row in zip(pieces, made, strict=True)])
-        for question in dialogue.asked:
-            (wanted,) = await embedder.embed([question.text])
-            vector = Vector(embedder.name, wanted)
-            found = await one.store.recall(
-                RecallQuery(question.text, "default", thread=one.thread, vector=vector, similarity=SIMILARITY)
-            )
-            score.add(question, [one.names[passage.message] for passage in found if passage.message is not None])
-    figure = f"{score.percent(10):.1f} % in the first 10, without {alone.percent(10):.1f} %"
-    return [Row("evidence found: recall with word vectors", figure)]
+    return [*_table(scores), *_each(each), *await _injections(dialogues, kept), _cost(kept)]
 
 
 def _table(scores: dict[str, Score]) -> list[Row]:

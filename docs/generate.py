@@ -25,6 +25,8 @@ variable that holds one.
     everthread config check        # is the file right?
     everthread config show         # every setting in force
     everthread config show --changed
+    everthread config set compression.threshold 0.4   # keeps comments
+    everthread config check --fix  # takes out keys that this version no longer has
 """
 
 

@@ -26,6 +26,7 @@ import pytest
 from everthread.agent.approval import parse_rules
 from everthread.cli.loading import COMMANDS, load
 from everthread.config import Config, parse_config
+from everthread.config.removed import REMOVED
 from everthread.factory import open_store
 from tests.cli.conftest import environment
 from tests.cli.zygote import Zygote
@@ -42,8 +43,6 @@ NOT_RUN = {
     "everthread serve": "serves until it is ended",
     "everthread mcp": "serves until its client leaves",
     "everthread replay": "of the reader's own logs, or longer than a test may take",
-    "everthread lab probe": "of the reader's own files, or longer than a test may take",
-    "everthread lab sweep": "of the reader's own files, or longer than a test may take",
     "everthread keys revoke": "names a key that the reader made",
     "everthread plugins use": "of a plugin that the line before it put there",
     "everthread sessions": "moves threads between stores of the reader's",
@@ -227,10 +226,11 @@ def test_commands_that_are_spoken_of_exist() -> None:
 
 def test_settings_that_are_spoken_of_exist() -> None:
     roots = "|".join(Config.model_fields)
+    removed = {one.key for one in REMOVED}
     for page in PAGES:
         for span in spans(page):
             key = re.fullmatch(rf"((?:{roots})(?:\.[a-z_]+)+)(?:: .*|\.\*\w+)?", span)
-            if key is None or key[1].endswith((".md", ".py", ".svg", ".engine")):
+            if key is None or key[1] in removed or key[1].endswith((".md", ".py", ".svg", ".engine")):
                 continue
             section: Any = Config
             for step in key[1].split("."):

@@ -55,7 +55,6 @@ def test_a_tool_left_out_still_works_and_is_counted(tmp_path: Path) -> None:
             out = agent.conversation.toolbox.out
             assert f"{len(out)} of 8 tools are left out: {', '.join(out)}." in shown.text
             assert shown.data["tools_left_out"] == list(out)
-            assert shown.data["regrets"] == {"reads": 0, "runs": 0, "recalls": 0}
 
     run(story())
 

@@ -132,12 +132,6 @@ def test_the_model_for_summaries_where_one_is_named(
     assert words in found["text"]
 
 
-def test_a_workspace_that_is_not_there(everthread: Any) -> None:
-    answer = everthread("doctor", "--workspace", "/nowhere")
-    assert answer.returncode == 2
-    assert "there is no such directory" in answer.stderr
-
-
 def test_a_terminal_that_lacks_the_marks(home: Path) -> None:
     given = environment(home) | {"PYTHONIOENCODING": "ascii"}
     command = [sys.executable, "-m", "everthread", "doctor"]

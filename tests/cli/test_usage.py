@@ -47,11 +47,11 @@ async def month(store: Store) -> None:
     ):
         await store.record_usage(used)
     result: Any = {"role": "tool", "name": "terminal", "tool_call_id": "c", "content": "done"}
-    kept = await store.append("thread", [NewMessage({"role": "user", "content": "Go."}), NewMessage(result, tokens=90)])
+    found: Any = {"role": "tool", "name": "recall", "tool_call_id": "d", "content": "here"}
+    asked = NewMessage({"role": "user", "content": "Go."})
+    kept = await store.append("thread", [asked, NewMessage(result, tokens=90), NewMessage(found, tokens=10)])
     record = NewCompaction(tokens_before=5_000, tokens_after=1_000)
-    made = await store.continue_session("thread", [kept[0].id], seen=2, compaction=record)
-    for kind, what in (("read", "a"), ("read", "b"), ("recall", "c")):
-        await store.note_regret(made.session.id, kind, what)
+    await store.continue_session("thread", [kept[0].id], seen=3, compaction=record)
 
 
 @pytest.fixture
@@ -143,10 +143,12 @@ class TestInsights:
         assert {model: row["calls"] for model, row in found["by_model"].items()} == {"big": 4, "small [x]": 1}
         assert {name: row["calls"] for name, row in found["by_platform"].items()} == {"cli": 4, "gateway": 1}
         assert {task: row["calls"] for task, row in found["by_task"].items()} == {"main": 4, "auxiliary": 1}
-        assert found["by_tool"] == {"terminal": {"results": 1, "tokens": 90}}
+        assert found["by_tool"] == {
+            "terminal": {"results": 1, "tokens": 90},
+            "recall": {"results": 1, "tokens": 10},
+        }
         assert (found["compactions"], found["tokens_saved"]) == (1, 4_000)
-        assert found["regrets"] == {"reads": 2, "runs": 0, "recalls": 1}
-        assert report(everthread, "sessions", "show", "thread")["regrets"] == found["regrets"]
+        assert found["lookups"] == 1
         assert sum(row["calls"] for row in found["by_day"].values()) == 5
         assert datetime.now(UTC).date().isoformat() in found["by_day"]
 
@@ -158,8 +160,7 @@ class TestInsights:
 
     def test_a_chart(self, everthread: Any) -> None:
         shown = everthread("insights").stdout
-        again = "of what compactions took out: 2 files read, 1 message recalled again"
-        assert again in everthread("sessions", "show", "thread").stdout
+        again = "1 lookup of what had left the context"
         for words in (again, "tokens by day", "by model", "small [x]", "by tool", "terminal", "4,000 tokens saved"):
             assert words in shown
         bars = {line[4:14]: line.count("█") for line in shown.splitlines() if line[8:9] == line[11:12] == "-"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-import os
 import sys
 import textwrap
 import threading
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from everthread.compaction import registry, trust
+from everthread.compaction import registry
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.registry import create_engine, find_engine, list_engines, register_context_engine
 from everthread.core.budget import Budget
@@ -81,12 +80,6 @@ def home(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
-    (tmp_path / "project").mkdir()
-    return tmp_path / "project"
-
-
-@pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A directory packages are installed in."""
     monkeypatch.syspath_prepend(tmp_path / "site")
@@ -100,26 +93,26 @@ def said(engine: ContextEngine) -> str:
 
 
 class TestPlaces:
-    def test_home_before_project_before_packages(self, home: Path, project: Path, site: Path) -> None:
+    def test_home_before_packages_and_never_a_project(
+        self, home: Path, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        plugin(tmp_path / "project" / ".everthread" / registry.PLUGINS, "mine", ENGINE.format(said="project"))
+        monkeypatch.chdir(tmp_path / "project")
+        with pytest.raises(EngineError, match="there is no context engine 'mine'"):
+            find_engine("mine", home=home)
         package(site, "other", mine="installed_mine:create")
         (site / "installed_mine.py").write_text(ENGINE.format(said="package"), "utf-8")
-        assert find_engine("mine", home=home, project=project).source == "package"
-        assert said(create_engine("mine", services(), home=home, project=project)) == "package"
-
-        plugin(project / registry.PROJECT_PLUGINS, "mine", ENGINE.format(said="project"))
-        assert find_engine("mine", home=home, project=project).source == "package", "nobody trusted the project"
-        trust.trust(home, project)
-        assert said(create_engine("mine", services(), home=home, project=project)) == "project"
-        assert find_engine("mine", home=home).source == "package", "another directory is another project"
+        assert find_engine("mine", home=home).source == "package"
+        assert said(create_engine("mine", services(), home=home)) == "package"
 
         plugin(home / registry.PLUGINS, "mine", ENGINE.format(said="home"))
-        found = find_engine("mine", home=home, project=project)
+        found = find_engine("mine", home=home)
         assert (found.source, found.location) == ("home", str(home / registry.PLUGINS / "mine"))
-        assert said(create_engine("mine", services(), {"a": 1}, home=home, project=project)) == "home"
-        listed = {info.source: info for info in list_engines(home=home, project=project, active="mine")}
+        assert said(create_engine("mine", services(), {"a": 1}, home=home)) == "home"
+        listed = {info.source: info for info in list_engines(home=home, active="mine")}
         assert [info.active for info in listed.values()].count(True) == 1
         assert listed["home"].active
-        assert listed["project"].problem == listed["package"].problem == f"hidden by {found.location}"
+        assert listed["package"].problem == f"hidden by {found.location}"
 
     def test_options_reach_the_engine(self, home: Path) -> None:
         plugin(home / registry.PLUGINS, "mine")
@@ -147,12 +140,6 @@ class TestPlaces:
         with pytest.raises(EngineError, match="not a function"):
             register_context_engine("test.text", not_callable)
 
-    def test_the_home_may_lie_in_the_project(self, project: Path) -> None:
-        home = project / ".everthread"
-        plugin(home / registry.PLUGINS, "mine")
-        listed = [info for info in list_engines(home=home, project=project) if info.name == "mine"]
-        assert [info.source for info in listed] == ["home"]
-
 
 class TestBuiltIns:
     def test_the_compressor_is_loaded_like_any_entry_point(self, home: Path) -> None:
@@ -162,18 +149,16 @@ class TestBuiltIns:
         assert engine.name == "compressor"
         assert engine.get_tool_schemas() == []
 
-    def test_nobody_takes_its_name(self, home: Path, project: Path, site: Path) -> None:
-        trust.trust(home, project)
-        for folder in (home / registry.PLUGINS, project / registry.PROJECT_PLUGINS):
-            for name in ("compressor", "lossless", "lcm"):
-                plugin(folder, name, "raise SystemExit('never run')")
+    def test_nobody_takes_its_name(self, home: Path, site: Path) -> None:
+        for name in ("compressor", "lossless", "lcm"):
+            plugin(home / registry.PLUGINS, name, "raise SystemExit('never run')")
         package(site, "impostor", compressor="installed_impostor:create")
-        assert find_engine("compressor", home=home, project=project).source == "built-in"
-        for info in list_engines(home=home, project=project):
+        assert find_engine("compressor", home=home).source == "built-in"
+        for info in list_engines(home=home):
             if info.name in registry.RESERVED and info.source != "built-in":
                 assert "reserved" in info.problem
                 assert not info.active
-        assert [info.source for info in list_engines(home=home, project=project) if info.active] == ["built-in"]
+        assert [info.source for info in list_engines(home=home) if info.active] == ["built-in"]
 
     @pytest.mark.parametrize("name", sorted(registry.RESERVED - set(registry.BUILT_IN)))
     def test_a_reserved_name_is_no_plugin_even_while_nothing_has_it(self, home: Path, name: str) -> None:
@@ -186,53 +171,12 @@ class TestBuiltIns:
                 find_engine(name, home=home)
 
 
-class TestTrust:
-    def test_nothing_of_an_untrusted_project_is_read_or_run(self, home: Path, project: Path) -> None:
-        place = plugin(project / registry.PROJECT_PLUGINS, "mine", "raise SystemExit", engine__toml="description = 3")
-        (info,) = [info for info in list_engines(home=home, project=project) if info.name == "mine"]
-        assert "everthread plugins trust" in info.problem
-        assert not any(i.active for i in list_engines(home=home, project=project, active="mine"))
-        with pytest.raises(EngineError) as caught:
-            create_engine("mine", services(), home=home, project=project)
-        assert f"{place}: the project is not trusted" in str(caught.value)
-
-    def test_an_untrusted_project_hides_nothing(self, home: Path, project: Path) -> None:
-        plugin(project / registry.PROJECT_PLUGINS, "test.unhidden")
-        register_context_engine("test.unhidden", create)
-        assert find_engine("test.unhidden", home=home, project=project).source == "registered"
-        listed = [i for i in list_engines(home=home, project=project, active="test.unhidden") if i.active]
-        assert [info.source for info in listed] == ["registered"]
-
-    def test_trust_is_given_to_a_real_path_and_taken_back(self, home: Path, project: Path, tmp_path: Path) -> None:
-        link = tmp_path / "link"
-        link.symlink_to(project)
-        trust.trust(home, link)
-        assert trust.is_trusted(home, project)
-        assert trust.is_trusted(home, link)
-        assert not trust.is_trusted(home, project / "inner")
-        assert not trust.is_trusted(home, tmp_path)
-        link.unlink()
-        (tmp_path / "other").mkdir()
-        link.symlink_to(tmp_path / "other")
-        assert not trust.is_trusted(home, link), "a link that leads elsewhere is another project"
-        assert trust.revoke(home, project)
-        assert not trust.is_trusted(home, project)
-        assert not trust.revoke(home, project)
-
-    def test_a_damaged_file_trusts_nothing(self, home: Path, project: Path) -> None:
-        trust.trust(home, project)
-        (file,) = (home / trust.FOLDER).iterdir()
-        assert file.read_bytes() == os.fsencode(project.resolve())
-        file.write_bytes(b"/")
-        assert not trust.is_trusted(home, project)
-
-
 class TestFailures:
-    def test_an_unknown_name_tells_every_place(self, home: Path, project: Path) -> None:
+    def test_an_unknown_name_tells_every_place(self, home: Path) -> None:
         with pytest.raises(EngineError) as caught:
-            find_engine("absent", home=home, project=project)
+            find_engine("absent", home=home)
         lines = str(caught.value).split("\n  ")
-        places = [home / registry.PLUGINS, project / registry.PROJECT_PLUGINS, "register_", "entry points", "built-ins"]
+        places = [home / registry.PLUGINS, "register_", "entry points", "built-ins"]
         for line, place in zip(lines[1:], places, strict=True):
             assert line.startswith(str(place))
 
@@ -341,26 +285,23 @@ class TestFailures:
 
 
 class TestListing:
-    def test_no_code_is_run(self, home: Path, project: Path, site: Path) -> None:
-        trust.trust(home, project)
+    def test_no_code_is_run(self, home: Path, site: Path) -> None:
         plugin(home / registry.PLUGINS, "one", "raise SystemExit", engine__toml="description = 'The first.'")
-        plugin(project / registry.PROJECT_PLUGINS, "two", "raise SystemExit")
         package(site, "third", three="installed_three:create")
         plugin(home / registry.PLUGINS, "__pycache__")
         plugin(home / registry.PLUGINS, ".git")
         plugin(home / registry.PLUGINS, "bad name")
         (home / registry.PLUGINS / "README").write_text("no plugin", "utf-8")
-        listed = [info for info in list_engines(home=home, project=project) if info.source != "registered"]
+        listed = [info for info in list_engines(home=home) if info.source != "registered"]
         assert [(info.name, info.source, info.active) for info in listed] == [
             ("bad name", "home", False),
             ("one", "home", False),
-            ("two", "project", False),
             ("three", "package", False),
             *((name, "built-in", name == "compressor") for name in registry.BUILT_IN),
         ]
         assert "a name has letters" in listed[0].problem
         assert listed[1].description == "The first."
-        assert listed[3].location == "installed_three:create of third 1.0"
+        assert listed[2].location == "installed_three:create of third 1.0"
         assert "installed_three" not in sys.modules
         assert json.loads(json.dumps([dataclasses.asdict(info) for info in listed]))
 

@@ -33,7 +33,7 @@ async def compacted(place: Room, *given: str, **options: Any) -> tuple[Conversat
     talk = await place.open(
         ScriptedModel(answer, window=16_000),
         background=False,
-        keep_important=0.0,
+        user_words=0.0,
         protect_last_n=2,
         target_ratio=0.1,
         summarizer=ScriptedSummarizer({"Goal": "Keep the books."}),
@@ -202,7 +202,7 @@ def test_over_the_wire_it_stands_behind_the_marks_and_the_cache_stays_warm(
                 provider="anthropic" if api == "anthropic" else "custom",
                 system="You keep the books. " + words(400, "rule"),
                 summarizer=ScriptedSummarizer({"Goal": "Keep the books."}),
-                extra="compression: {background: false, protect_last_n: 2, target_ratio: 0.1, keep_important: 0.0}",
+                extra="compression: {background: false, protect_last_n: 2, target_ratio: 0.1, user_words: 0.0}",
             )
             for text in ("Let us begin.", FACT, *(f"Turn {turn}. {words(400, f'topic {turn}')}" for turn in range(5))):
                 await conversation.send(text)

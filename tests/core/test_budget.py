@@ -24,7 +24,7 @@ settings = st.fixed_dictionaries(
         "result_chars": st.integers(1, 1_000_000),
         "turn_chars": st.integers(1, 1_000_000),
         "preview_chars": st.integers(0, 1_000_000),
-        "keep_important": st.floats(0.0, 0.50),
+        "user_words": st.floats(0.0, 0.50),
     },
 )
 
@@ -36,6 +36,7 @@ def figures(budget: Budget) -> dict[str, int]:
         "background_start": budget.background_start,
         "hygiene": budget.hygiene,
         "summary_max": budget.summary_max,
+        "important": budget.important,
     }
 
 
@@ -46,7 +47,7 @@ def test_the_usual_window_at_defaults() -> None:
         "threshold": 100_000,
         "tail": 20_000,
         "protect_last_n": 20,
-        "important": 5_000,
+        "user_words": 25_000,
         "result_chars": 100_000,
         "turn_chars": 200_000,
         "preview_chars": 1_500,
@@ -54,6 +55,7 @@ def test_the_usual_window_at_defaults() -> None:
         "background_start": 80_000,
         "hygiene": 170_000,
         "summary_max": 10_000,
+        "important": 5_000,
     }
     assert not budget.small
 
@@ -116,7 +118,7 @@ def test_no_settings_contradict_each_other(window: int, chosen: dict[str, Any], 
     assert all(type(value) is int and value >= 0 for value in figures(budget).values())
     assert window * 0.05 <= limit < window
     assert budget.tail < limit
-    assert budget.important <= budget.compacted_limit <= budget.background_start < limit
+    assert budget.user_words <= budget.compacted_limit <= budget.background_start < limit
     assert budget.hygiene < window
     assert 0 < budget.summary_max <= min(12_000, limit)
     assert budget.preview_chars <= budget.result_chars <= 2 * limit
@@ -136,7 +138,7 @@ def test_the_settings_are_kept_to(window: int, chosen: dict[str, Any]) -> None:
     output = chosen.get("max_output") or 0
     assert budget.threshold == floor or budget.threshold + output <= window * 0.98
     assert budget.tail <= budget.threshold * chosen.get("target_ratio", 0.2) + 1e-6
-    assert budget.important <= budget.threshold * chosen.get("keep_important", 0.05) + 1e-6
+    assert budget.user_words <= budget.threshold * chosen.get("user_words", 0.25) + 1e-6
     assert budget.result_chars <= chosen.get("result_chars", 100_000)
     assert budget.turn_chars <= chosen.get("turn_chars", 200_000)
     assert budget.preview_chars <= chosen.get("preview_chars", 1_500)

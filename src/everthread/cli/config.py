@@ -1,7 +1,8 @@
-"""`everthread config show|check|path`."""
+"""`everthread config show|set|check|path`."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -31,9 +32,33 @@ def show(
         typer.echo(yaml.safe_dump(values, sort_keys=False, allow_unicode=True).rstrip())
 
 
+@app.command("set")
+def set_value(
+    key: Annotated[str, typer.Argument(help="Its full path, such as `compression.threshold`.")],
+    value: Annotated[str, typer.Argument(help="What it is to be, as it would stand in the file; `null`: the default.")],
+) -> None:
+    """Set one key in config.yaml. Everything else in the file stays, comments too."""
+    from everthread.config.file import set_keys
+
+    try:
+        meant = yaml.safe_load(value)
+    except yaml.YAMLError:
+        meant = value
+    changed = set_keys(config_path(), {key: meant})
+    typer.echo(f"{config_path()}: {key} {'is' if changed else 'was already'} {value}")
+
+
 @app.command()
-def check(file: Source = None) -> None:
+def check(
+    file: Source = None,
+    fix: Annotated[bool, typer.Option("--fix", help="Take out keys that this version no longer has.")] = False,
+) -> None:
     """Say whether a configuration can be used; exit code 2 and the reasons when not."""
+    if fix:
+        from everthread.config.file import drop_removed_keys
+
+        for key in drop_removed_keys(Path(file) if file else config_path()):
+            typer.echo(f"{key}: taken out")
     load_config(file)
     place = file or str(config_path())
     typer.echo(f"{place}: fine" if file or config_path().exists() else f"{place}: absent, every default is in force")

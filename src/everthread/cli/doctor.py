@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -14,18 +12,13 @@ from everthread.cli.doctoring.checkup import checkup
 from everthread.cli.doctoring.finding import MARKS, Finding
 from everthread.cli.output import console, print_json, visible
 from everthread.cli.running import AsJson
-from everthread.errors import InputError
 
 
 def doctor(
-    workspace: Annotated[str, typer.Option(help="The project whose engines and files count.")] = ".",
     as_json: AsJson = False,
 ) -> None:
     """Say what works here and what does not, and what to do about it. Exit code 1 if something needed is broken."""
-    place = Path(workspace).expanduser()
-    if not place.is_dir():
-        raise InputError(f"--workspace {workspace}: there is no such directory")
-    found = asyncio.run(checkup(place))
+    found = asyncio.run(checkup())
     healthy = all(finding.state != "broken" for finding in found)
     if as_json:
         print_json({"healthy": healthy, "findings": [dataclasses.asdict(finding) for finding in found]})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +13,6 @@ from everthread.cli.output import console, counted, print_bars, print_json, prin
 from everthread.cli.running import AsJson, StoreUrl, Tenant, with_store
 from everthread.cli.times import DAY, iso
 from everthread.cli.usage import cost_text, figures, merged
-from everthread.core.regret import KINDS, Tally
 
 if TYPE_CHECKING:
     from everthread.store.base import Insights, Store, UsageRow
@@ -28,7 +26,7 @@ COLUMNS: dict[str, Callable[[UsageRow], object]] = {
     "output": lambda row: row.output,
     "cost": cost_text,
 }
-COUNTS = ("threads", "sessions", "messages", "compactions", "tokens_saved")
+COUNTS = ("threads", "sessions", "messages", "compactions", "tokens_saved", "lookups")
 
 
 def insights(
@@ -58,20 +56,16 @@ def _plain(found: Insights) -> dict[str, Any]:
         for name in ("by_day", "by_model", "by_platform", "by_task")
     }
     tools = {row.tool: {"results": row.results, "tokens": row.tokens} for row in found.by_tool}
-    counts = {name: getattr(found, name) for name in COUNTS} | {"regrets": asdict(_again(found))}
+    counts = {name: getattr(found, name) for name in COUNTS}
     return {"total": figures(found.total), **counts, **tables, "by_tool": tools}
-
-
-def _again(found: Insights) -> Tally:
-    return Tally(*(found.regrets.get(kind, 0) for kind in KINDS))
 
 
 def _print(found: Insights, first: date, days: int) -> None:
     console.print(f"[bold]{counted(days, 'day')} from {first} on[/bold] (UTC)")
     counts = [counted(getattr(found, f"{noun}s"), noun) for noun in ("thread", "session", "message", "compaction")]
     console.print(f"{', '.join(counts)}, {counted(found.tokens_saved, 'token')} saved", soft_wrap=True)
-    if _again(found).total:
-        console.print(f"of what compactions took out: {_again(found)}", soft_wrap=True)
+    if found.lookups:
+        console.print(f"{counted(found.lookups, 'lookup')} of what had left the context", soft_wrap=True)
     total = found.total
     if total.calls:
         console.print(

@@ -1,4 +1,4 @@
-"""`everthread lab …`: a provider of language models on this machine; probes and sweeps are in files of their own."""
+"""`everthread lab …`: a provider of language models on this machine."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from everthread.cli.output import excerpt, json_text, visible
-from everthread.cli.probe import probe
 from everthread.cli.reading import read_conversation
-from everthread.cli.sweep import sweep
 from everthread.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,11 +19,7 @@ if TYPE_CHECKING:
     from everthread.lab.provider import Provider
     from everthread.lab.script import Script
 
-app = typer.Typer(
-    help="Try it out: a simulated provider, probes of what is kept, sweeps of settings.", no_args_is_help=True
-)
-app.command()(probe)
-app.command()(sweep)
+app = typer.Typer(help="Try it out: a simulated provider.", no_args_is_help=True)
 
 
 @app.callback()

@@ -27,7 +27,7 @@ COMMANDS = {
     "models": "Models: what is known about them, which one is used, and the one on this machine.",
     "db": "The store: whether it is sound, its schema, copies, its size.",
     "replay": "Play recorded conversations again: context, compactions, cache, cost and what is still known.",
-    "lab": "Try it out: a simulated provider, probes of what is kept, sweeps of settings.",
+    "lab": "Try it out: a simulated provider.",
 }
 """The first words of each command's own help; a test compares them."""
 

@@ -1,9 +1,8 @@
-"""`everthread plugins [use NAME | trust [PATH]]`: which context engines there are, and which one is used."""
+"""`everthread plugins [use NAME]`: which context engines there are, and which one is used."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
 from pathlib import Path
 from typing import Annotated
@@ -11,11 +10,11 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from everthread.cli.editing import use_engine
 from everthread.cli.output import console, print_json, visible
-from everthread.compaction import registry, trust
+from everthread.compaction import registry
 from everthread.compaction.engine import Services
 from everthread.config import Config, config_path, home_directory, load_config
+from everthread.config.file import set_keys
 from everthread.core.budget import Budget
 from everthread.core.summary import SummaryDraft, SummaryRequest
 from everthread.core.tokens import TokenCounter
@@ -31,9 +30,9 @@ def plugins(
     """List the engines, where they come from and the active one. Runs none of their code."""
     if context.invoked_subcommand is not None:
         return
-    home, project, active = home_directory(), Path.cwd(), load_config().context.engine
-    engines = registry.list_engines(home=home, project=project, active=active)
-    problem = _problem(active, home, project)
+    home, active = home_directory(), load_config().context.engine
+    engines = registry.list_engines(home=home, active=active)
+    problem = _problem(active, home)
     if as_json:
         print_json({"active": active, "problem": problem, "engines": [dataclasses.asdict(info) for info in engines]})
         return
@@ -50,36 +49,14 @@ def plugins(
 @app.command()
 def use(name: Annotated[str, typer.Argument(help="An engine's name, as the list has it.")]) -> None:
     """Switch to another engine, if it can be loaded. Changes `context.engine` in config.yaml and nothing else."""
-    home, project, config = home_directory(), Path.cwd(), load_config()
+    home, config = home_directory(), load_config()
     try:
-        source = registry.find_engine(name, home=home, project=project)
+        source = registry.find_engine(name, home=home)
     except EngineError as error:
         raise InputError(str(error)) from error
-    registry.create_engine(name, _trial(config), config.engines.get(source.name), home=home, project=project)
-    changed = use_engine(config_path(), name)
+    registry.create_engine(name, _trial(config), config.engines.get(source.name), home=home)
+    changed = set_keys(config_path(), {"context.engine": name})
     _say(f"{source}: {'is used from now on' if changed else 'was in use already'}")
-    if source.source == "project":
-        _say(f"It belongs to the project {project}: in other directories this name will not be found.")
-
-
-@app.command("trust")
-def trust_project(
-    path: Annotated[str, typer.Argument(help="The project's directory.")] = ".",
-    revoke: Annotated[bool, typer.Option("--revoke", help="Trust it no longer.")] = False,
-) -> None:
-    """Let the engines of a project run: those in its .everthread/plugins/context_engine."""
-    home, project = home_directory(), Path(os.path.realpath(path))
-    try:
-        if revoke:
-            _say(f"{project}: {'no longer trusted' if trust.revoke(home, project) else 'was not trusted'}")
-            return
-        if not project.is_dir():
-            raise InputError(f"{project}: is no directory")
-        trust.trust(home, project)
-    except OSError as error:
-        raise EngineError(f"{home}: cannot be written: {error}") from error
-    offered = [info.name for info in registry.list_engines(home=home, project=project) if info.source == "project"]
-    _say(f"{project}: trusted; its engines may run when they are named: {', '.join(offered) or 'none yet'}")
 
 
 class _NoSummaries:
@@ -97,9 +74,9 @@ def _trial(config: Config) -> Services:
     return Services(_NoSummaries(), TokenCounter(config.model.default), Budget.for_window(window), time.monotonic)
 
 
-def _problem(active: str, home: Path, project: Path) -> str:
+def _problem(active: str, home: Path) -> str:
     try:
-        registry.find_engine(active, home=home, project=project)
+        registry.find_engine(active, home=home)
     except EngineError as error:
         return str(error)
     return ""

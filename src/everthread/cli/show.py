@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,7 +25,6 @@ from everthread.core.messages import (
     text_of,
 )
 from everthread.core.redaction import redact_value
-from everthread.core.regret import NONE, Tally
 from everthread.errors import InputError, UnknownIdError
 
 if TYPE_CHECKING:
@@ -46,8 +45,6 @@ class View:
     names: Mapping[str, str]
     """Tool call id -> the tool's name."""
     output: str | None = None
-    again: Tally = NONE
-    """How often what compactions took out was fetched again."""
 
 
 def show(
@@ -78,8 +75,7 @@ def show(
             return await _one(opened, session, tip, message)
         read, whose = (opened.messages, tip.id) if context else (opened.history, session.id)
         found = await read(whose, start=offset, limit=limit)
-        again = Tally.of(record.kind for record in await opened.regrets(session.thread))
-        return View(session, tip, found, _names(item.body for item in found), again=again)
+        return View(session, tip, found, _names(item.body for item in found))
 
     view = with_store(store, work)
     if as_json:
@@ -139,15 +135,13 @@ def _plain(view: View, *, context: bool, raw: bool) -> dict[str, Any]:
         }
         for item in view.messages
     ]
-    return heading | system | {"regrets": asdict(view.again), "messages": messages}
+    return heading | system | {"messages": messages}
 
 
 def _print_heading(view: View, *, context: bool, raw: bool, full: bool) -> None:
     title = excerpt(_clean(view.session.title, raw=raw), 100)
     facts = [short(view.session.thread), view.session.kind, view.tip.model, "live" if view.tip.live else "ended"]
     console.print(Text(" · ".join(visible(fact) for fact in (title, *facts) if fact), "bold"), soft_wrap=True)
-    if view.again.total:
-        console.print(f"of what compactions took out: {view.again}", soft_wrap=True)
     if context and view.tip.system is not None:
         console.print(Text("\nsystem", COLOURS["system"]))
         _print_text(content_text(_clean(view.tip.system, raw=raw)), None if full else MOST["said"])

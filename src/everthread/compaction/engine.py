@@ -127,9 +127,6 @@ class ContextEngine(abc.ABC):
     def pin(self, notes: Sequence[str]) -> None:
         """Told before `compress`: texts somebody pinned, which the summaries from now on carry word for word."""
 
-    def fetched_again(self, ids: Sequence[int]) -> None:
-        """Told before `compress`: messages that brought back what an earlier compaction took out, by their ids."""
-
     def on_session_start(self, session_id: str, *, reason: StartReason = "new", previous: str | None = None) -> None:
         """A session begins, or goes on under a new id."""
 

@@ -1,9 +1,10 @@
 """Which engine: `context.engine` names it, and here is where a name is looked up.
 
     1  <home>/plugins/context_engine/<name>/
-    2  <project>/.everthread/plugins/context_engine/<name>/      only if the user trusted that project
-    3  register_context_engine(), and entry points `everthread.context_engines` of installed packages
-    4  built-ins
+    2  register_context_engine(), and entry points `everthread.context_engines` of installed packages
+    3  built-ins
+
+Code is never loaded from a project's folder: a project can come from anywhere.
 
 The first place that has the name decides: an engine found there that cannot be loaded is an error, never a reason to
 take another one. Names of built-ins are reserved and looked up in the last place only. Looking and listing run no
@@ -26,13 +27,10 @@ from typing import Any, Literal, cast
 
 from everthread.compaction import directory
 from everthread.compaction.engine import ContextEngine, EngineFactory, Services
-from everthread.compaction.trust import is_trusted
 from everthread.errors import EngineError, InputError
 
 GROUP = "everthread.context_engines"
 PLUGINS = Path("plugins", "context_engine")
-PROJECT_FOLDER = ".everthread"
-PROJECT_PLUGINS = PROJECT_FOLDER / PLUGINS
 
 BUILT_IN = {
     "compressor": (
@@ -47,10 +45,9 @@ BUILT_IN = {
 ALIASES = {"lcm": "lossless"}
 RESERVED = frozenset({*BUILT_IN, *ALIASES, *ALIASES.values()})
 
-Origin = Literal["home", "project", "registered", "package", "built-in"]
+Origin = Literal["home", "registered", "package", "built-in"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_UNTRUSTED = "the project is not trusted; `everthread plugins trust` changes that"
 
 _registered: dict[str, EngineFactory] = {}
 
@@ -106,10 +103,9 @@ def create_engine(
     options: Mapping[str, Any] | None = None,
     *,
     home: Path,
-    project: Path | None = None,
 ) -> ContextEngine:
     """The engine of this name, made for one conversation."""
-    source = find_engine(name, home=home, project=project)
+    source = find_engine(name, home=home)
     factory = source.load()
     with _their_code(f"{source} cannot be made"):
         engine: object = factory(services, dict(options or {}))
@@ -121,19 +117,17 @@ def create_engine(
     return engine
 
 
-def find_engine(name: str, *, home: Path, project: Path | None = None) -> EngineSource:
+def find_engine(name: str, *, home: Path) -> EngineSource:
     """Where the engine of this name comes from; `EngineError` tells where it was looked for and why it is not used."""
     if name in RESERVED:
         return _built_in(name)
     if problem := _name_problem(name):
         raise EngineError(f"{name!r} is no name of a context engine: {problem}")
     looked = []
-    for place, offers in _places(home, project):
+    for place, offers in _places(home):
         found = next((offer for offer in offers if offer.name == name), None)
         if found is None:
             looked.append(f"{place}: none of this name")
-        elif found.problem == _UNTRUSTED:
-            looked.append(f"{found.location}: {_UNTRUSTED}")
         elif found.problem:
             raise EngineError(f"{found} cannot be used: {found.problem}")
         else:
@@ -142,16 +136,16 @@ def find_engine(name: str, *, home: Path, project: Path | None = None) -> Engine
     raise EngineError(f"there is no context engine {name!r}; looked in{places}")
 
 
-def list_engines(*, home: Path, project: Path | None = None, active: str = "compressor") -> list[EngineInfo]:
+def list_engines(*, home: Path, active: str = "compressor") -> list[EngineInfo]:
     """Every engine on offer, in the order in which names are looked up. Runs no code of theirs."""
     active = ALIASES.get(active, active)
     first: dict[str, str] = {}
     listed = []
-    for offer in (offer for _, offers in _places(home, project) for offer in offers):
+    for offer in (offer for _, offers in _places(home) for offer in offers):
         problem = offer.problem
         if offer.source != "built-in" and (wrong := _name_problem(offer.name)):
             problem = f"never used: {wrong}"
-        elif problem != _UNTRUSTED:
+        else:
             chosen = first.setdefault(offer.name, offer.location)
             problem = problem or ("" if chosen == offer.location else f"hidden by {chosen}")
         mine = first.get(offer.name) == offer.location and offer.name == active
@@ -171,22 +165,18 @@ def _name_problem(name: str) -> str:
 # The places, in the order in which a name is looked up
 
 
-def _places(home: Path, project: Path | None) -> Iterator[tuple[str, Iterator[EngineSource]]]:
+def _places(home: Path) -> Iterator[tuple[str, Iterator[EngineSource]]]:
     folder = home / PLUGINS
-    yield str(folder), _directories("home", folder)
-    if project is not None and home.resolve() != project.resolve() / PROJECT_FOLDER:
-        folder = project / PROJECT_PLUGINS
-        yield str(folder), _directories("project", folder, trusted=is_trusted(home, project))
+    yield str(folder), _directories(folder)
     yield "register_context_engine()", _in_this_process()
     yield f"entry points {GROUP!r} of installed packages", _packages()
     yield f"built-ins ({', '.join(BUILT_IN)})", map(_built_in, BUILT_IN)
 
 
-def _directories(source: Origin, folder: Path, *, trusted: bool = True) -> Iterator[EngineSource]:
+def _directories(folder: Path) -> Iterator[EngineSource]:
     for plugin in directory.plugins_in(folder):
-        # Of a project nobody trusts not even a file is opened.
-        description, problem = directory.about(plugin) if trusted else ("", _UNTRUSTED)
-        yield EngineSource(plugin.name, source, str(plugin), partial(_create_of, plugin), description, problem)
+        description, problem = directory.about(plugin)
+        yield EngineSource(plugin.name, "home", str(plugin), partial(_create_of, plugin), description, problem)
 
 
 def _create_of(plugin: Path) -> object:

@@ -1,12 +1,14 @@
 """The configuration: one `config.yaml` in the Everthread home, every key optional.
 
 Unknown keys and values out of range are refused at load, with the key's full path, the value and what is allowed;
-nothing is clamped. Secrets come from the environment: the file names the variable (`api_key_env`).
+nothing is clamped. A key that an earlier version had is passed over, with a warning. Secrets come from the
+environment: the file names the variable (`api_key_env`).
 """
 
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,11 +30,16 @@ from everthread.config.conversations import (
     ToolOutputOptions,
 )
 from everthread.config.gateway import GatewayOptions
+from everthread.config.removed import RemovedKey, find_removed, without_removed
 from everthread.config.values import Options
 from everthread.core.redaction import redact
 from everthread.errors import ConfigError
 
 __all__ = ["Config", "config_path", "home_directory", "load_config", "parse_config"]
+
+_LOG = logging.getLogger("everthread.config")
+_warned: set[tuple[str, str]] = set()
+"""Files and keys: each is warned of once in a process."""
 
 
 class Config(Options):
@@ -88,11 +95,19 @@ def parse_config(text: str, *, source: str = "config.yaml") -> Config:
         return Config()
     if not isinstance(data, dict):
         raise ConfigError(f"{source}: must hold keys and values, not a {type(data).__name__}")
+    for removed in find_removed(data):
+        _warn(source, removed)
     try:
-        return Config.model_validate(data)
+        return Config.model_validate(without_removed(data))
     except ValidationError as error:
         problems = "\n".join(f"  {line}" for line in _problems(error))
         raise ConfigError(f"{source}: {error.error_count()} setting(s) cannot be used:\n{problems}") from error
+
+
+def _warn(source: str, removed: RemovedKey) -> None:
+    if (source, removed.key) not in _warned:
+        _warned.add((source, removed.key))
+        _LOG.warning("%s: %s", source, removed)
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):

@@ -63,6 +63,14 @@ class ContextOptions(Options):
     engine: str = Field("compressor", min_length=1, description="The engine's name; `everthread plugins` lists them.")
 
 
+class ModelCompression(Options):
+    """When one model's history counts as too large; what is null is as for every model."""
+
+    threshold: Annotated[float, within("compression.threshold")] | None = None
+    threshold_tokens: Annotated[int, within("compression.threshold_tokens")] | None = None
+    target_ratio: Annotated[float, within("compression.target_ratio")] | None = None
+
+
 class CompressionOptions(Options):
     """When the history counts as too large, and what is kept."""
 
@@ -80,8 +88,8 @@ class CompressionOptions(Options):
         None, description="Upper bound of the threshold, in tokens."
     )
     template: Literal["handoff", "classic"] = Field("handoff", description="The layout of a summary.")
-    keep_important: Annotated[float, within("compression.keep_important")] = Field(
-        budget.KEEP_IMPORTANT, description="Share of the threshold for verbatim quotes of what matters most."
+    user_words: Annotated[float, within("compression.user_words")] = Field(
+        budget.USER_WORDS, description="Share of the threshold for what the user said, word for word."
     )
     tools_share: Annotated[float, within("compression.tools_share")] = Field(
         toolchoice.SHARE,
@@ -92,6 +100,10 @@ class CompressionOptions(Options):
     economics: bool = Field(
         default=True,
         description="Weigh in dollars, where prices are known, when to compact and who writes the summary.",
+    )
+    models: dict[str, ModelCompression] = Field(
+        default_factory=dict,
+        description="`threshold`, `threshold_tokens`, `target_ratio` for single models, by name or glob (`claude-*`).",
     )
 
 
@@ -138,23 +150,6 @@ class AgentOptions(Options):
     )
 
 
-class EmbeddingSettings(Options):
-    """Vectors beside full text: of an endpoint, or of word vectors on this machine (both need the extra `vectors`)."""
-
-    model: str = Field(min_length=1, description="`local`: word vectors that come with the extra; else its name.")
-    base_url: HttpUrl | None = Field(None, description="Where `/embeddings` is, with the `/v1`; none for `local`.")
-    api_key_env: EnvironmentName | None = Field(None, description="The environment variable that holds the API key.")
-    similarity: Annotated[float, Field(gt=0, le=1)] = Field(
-        recall.SIMILARITY, description="From which cosine on a place is close enough to be shown; models differ."
-    )
-
-    @model_validator(mode="after")
-    def _reachable(self) -> EmbeddingSettings:
-        if (self.base_url is None) != (self.model == "local"):
-            raise ValueError("`local` has no base_url, and every other model needs one")
-        return self
-
-
 class RecallSettings(Options):
     """What is looked up before a call and shown for that call only, of what is no longer in view."""
 
@@ -167,9 +162,6 @@ class RecallSettings(Options):
     )
     closeness: Annotated[float, Field(ge=0, le=1)] = Field(
         recall.CLOSENESS, description="How much of what was asked one place must hold, or nothing is shown."
-    )
-    embeddings: EmbeddingSettings | None = Field(
-        None, description="`model`, `base_url`, `api_key_env`, `similarity`: vectors beside full text. Null: none."
     )
 
 

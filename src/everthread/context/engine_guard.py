@@ -58,9 +58,6 @@ class SafeEngine(ContextEngine):
     def pin(self, notes: Sequence[str]) -> None:
         self._asked("pin", lambda: self._engine.pin(notes), otherwise=None)
 
-    def fetched_again(self, ids: Sequence[int]) -> None:
-        self._asked("fetched_again", lambda: self._engine.fetched_again(ids), otherwise=None)
-
     def on_session_start(self, session_id: str, *, reason: StartReason = "new", previous: str | None = None) -> None:
         self._asked(
             "on_session_start",

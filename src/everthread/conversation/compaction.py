@@ -65,7 +65,6 @@ async def draft(
     if background and reason != COLD:
         size = max(size, live.budget.threshold)  # it is made for the moment at which it will be used
     live.engine.pin([note.text for note in await list_pins(live.setup.store, live.session.thread)])
-    live.engine.fetched_again(live.regrets.again())
     made = await live.engine.compress(
         bodies, current_tokens=size, focus_topic=focus, system=live.system, tools=live.toolbox.to_come,
         strength=strength, manual=manual, dry_run=preview, ids=[message.id for message in stored],
@@ -116,7 +115,7 @@ async def _continue(live: ConversationState, made: Draft, reason: str, focus: st
         live.emit(CompactionVoid(old.id, why))
         await live.reload()
         return why
-    await _switch(live, made, compaction, left_out, reason=reason, cost=cost)
+    await _switch(live, compaction, left_out, reason=reason, cost=cost)
     return ""
 
 
@@ -136,7 +135,6 @@ def _as_used(live: ConversationState, made: Draft) -> Compaction:
 
 async def _switch(
     live: ConversationState,
-    made: Draft,
     compaction: Compaction,
     left_out: Sequence[str],
     *,
@@ -148,8 +146,6 @@ async def _switch(
     await live.move_to_tip()
     live.toolbox.use(left_out, "a compaction")
     live.compactions += 1
-    await live.regrets.took_out(made)
-    live.embedding.start()
     live.after, live.rhythm = live.tokens, live.rhythm.rewritten()
     live.engine.on_compacted(replace(compaction, reason=_strike_reason(reason)))
     live.engine.on_session_start(live.session.id, reason="compression", previous=old)

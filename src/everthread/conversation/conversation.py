@@ -72,7 +72,6 @@ class Conversation:
                 stack.push_async_callback(close)
             self._pressure.wake()
             await self._pressure.preparation.drop("the conversation was closed")
-            await self._live.embedding.stop()
             if reason is not None:
                 self._live.engine.on_session_end(self._live.session.id)
                 await self._live.setup.store.end_session(self._live.session.id, reason)
@@ -242,9 +241,7 @@ class Conversation:
         if twice:
             raise InputError(f"a call has one result; there are several for {', '.join(sorted(twice))}")
         fitting = await limit_results(live, given)
-        heard = [(live.open_calls[result.call_id], result) for message in fitting for result in results_of(message)]
         await live.append([NewMessage(message) for message in fitting])
-        await live.regrets.heard(heard)
         return fitting
 
     async def add(self, message: Given) -> None:

@@ -202,18 +202,6 @@ class ToolsChanged(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Regretted(Event):
-    """Something that a compaction took out was fetched again."""
-
-    kind = "regret"
-    compaction: str
-    """The session it made."""
-    action: str
-    """`read`, `run` or `recall`."""
-    what: str
-
-
-@dataclass(frozen=True, slots=True)
 class Notice(Event):
     """A sentence for the person."""
 

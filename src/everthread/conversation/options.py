@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Any, Literal, Protocol
 
 from everthread.compaction.engine import ContextEngine, Events, Services
@@ -18,14 +19,12 @@ from everthread.core.exchange import Api, Request, StreamingModel, System
 from everthread.core.outputs import OutputLimits
 from everthread.core.summary import Summarizer
 from everthread.core.tokens import TokenCounter
-from everthread.core.vectors import Embedder
 from everthread.store.base import Store
 
 RecallScope = Literal["thread", "tenant"]
 MAX_TOKENS = 800
 """About four excerpts. Nothing of it is cached, so that it is paid for in full with every call that has it."""
 CLOSENESS = 0.5
-SIMILARITY = 0.7
 EXCERPTS = 4
 EXCERPT_CHARS = 600
 
@@ -37,8 +36,6 @@ class RecallOptions:
     max_tokens: int = MAX_TOKENS
     closeness: float = CLOSENESS
     """Nothing is injected unless one place holds so much of what was asked, its rarest words counting most."""
-    similarity: float = SIMILARITY
-    """From which cosine on a place is as close by its vector, where vectors are made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +68,7 @@ class SessionOptions:
     target_ratio: float = defaults.TARGET_RATIO
     protect_last_n: int = defaults.PROTECT_LAST_N
     threshold_tokens: int | None = None
-    keep_important: float = defaults.KEEP_IMPORTANT
+    user_words: float = defaults.USER_WORDS
     tools_share: float = toolchoice.SHARE
     """Of the threshold; where tools take more, those that a thread does not use are left out."""
     result_chars: int = defaults.RESULT_CHARS
@@ -83,6 +80,14 @@ class SessionOptions:
     """Weigh in dollars when to compact, where prices are known."""
     max_tokens: int | None = None
     recall: RecallOptions = field(default_factory=RecallOptions)
+    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """`threshold`, `threshold_tokens` and `target_ratio` of single models, by name or glob."""
+
+    def for_model(self, name: str) -> SessionOptions:
+        """The settings that hold for a model: its own name counts first, then the longest glob that fits."""
+        fitting = [pattern for pattern in self.models if fnmatchcase(name, pattern)]
+        chosen = name if name in self.models else max(fitting, key=len, default=None)
+        return self if chosen is None else replace(self, models={}, **self.models[chosen])
 
     def budget(self, window: int) -> Budget:
         cap = self.max_tokens if self.max_tokens is not None and self.max_tokens < window else None
@@ -96,7 +101,7 @@ class SessionOptions:
             result_chars=self.result_chars,
             turn_chars=self.turn_chars,
             preview_chars=self.preview_chars,
-            keep_important=self.keep_important,
+            user_words=self.user_words,
         )
 
     def output_limits(self, budget: Budget) -> OutputLimits:
@@ -170,8 +175,6 @@ class Setup:
     wall: Callable[[], float] = time.time
     timer: Callable[[float, Callable[[], None]], Timer] = _call_later
     """Does something after so many seconds."""
-    embedder: Embedder | None = None
-    """Makes vectors of what has left view, for recall; None: full text alone."""
     closing: Sequence[Callable[[], Coroutine[Any, Any, Any]]] = ()
     """What is closed with the conversation."""
 

@@ -77,8 +77,6 @@ async def _found(live: ConversationState, chars: int) -> list[Passage]:
         limit=2 * EXCERPTS,
         least=options.closeness,
         chars=chars,
-        vector=None if spoken else await live.embedding.question(text),
-        similarity=options.similarity,
     )
     passages = await live.setup.store.recall(query)
     return [passage for passage in passages if passage.score > WORTH * passages[0].score]

@@ -12,10 +12,8 @@ from everthread.compaction.engine import Original, Services, StartReason
 from everthread.context.engine_guard import SafeEngine
 from everthread.conversation import events
 from everthread.conversation.economy import Economy
-from everthread.conversation.embedding import Embedding
 from everthread.conversation.lookup import StoreLookup, ThreadGraph
 from everthread.conversation.options import Route, Setup, SummarizerContext
-from everthread.conversation.regret import Regrets
 from everthread.conversation.toolbox import Toolbox
 from everthread.core.calibration import Calibration
 from everthread.core.exchange import Request, System
@@ -42,7 +40,7 @@ class ConversationState:
         self.route = setup.route
         self.window = setup.route.window
         self.learnt: int | None = None
-        self.budget = setup.options.budget(self.window)
+        self.budget = setup.options.for_model(self.route.name).budget(self.window)
         self.counter = TokenCounter(self.route.name)
         self.calibration = Calibration()
         self.last_request: Request | None = None
@@ -57,8 +55,6 @@ class ConversationState:
         self.lost: list[Request] = []
         """Requests of a summariser that were given up under way; they are accounted for as estimated."""
         self.toolbox = Toolbox(self, tools)
-        self.regrets = Regrets(self)
-        self.embedding = Embedding(self)
         self.stored: list[StoredMessage] = []
         self.bodies: list[Message] = []
         self._known: set[int] = set()
@@ -198,7 +194,7 @@ class ConversationState:
     def fit(self, window: int) -> None:
         """Another window."""
         self.window = window
-        self.budget = self.setup.options.budget(window)
+        self.budget = self.setup.options.for_model(self.route.name).budget(window)
         self.engine.update_model(self._services())
 
     def take_tools(self, tools: Sequence[dict[str, Any]]) -> None:
@@ -261,7 +257,6 @@ class ConversationState:
             self.calibration = Calibration.load(calibration)
         self.rhythm = Rhythm.load(calibration.get(RHYTHM) if isinstance(calibration, dict) else None)
         await self.restore_tools()
-        await self.regrets.restore()
         if isinstance(engine, dict) and engine.get("name") == self.engine.name:
             self.engine.load_state(engine.get("state") or {})
 

@@ -16,7 +16,7 @@ from everthread.errors import ConfigError
 THRESHOLD = 0.50
 TARGET_RATIO = 0.20
 PROTECT_LAST_N = 20
-KEEP_IMPORTANT = 0.05
+USER_WORDS = 0.25
 RESULT_CHARS = 100_000
 TURN_CHARS = 200_000
 PREVIEW_CHARS = 1_500
@@ -28,7 +28,7 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "compression.target_ratio": (0.10, 0.80),
     "compression.protect_last_n": (1, math.inf),
     "compression.threshold_tokens": (1, math.inf),
-    "compression.keep_important": (0.0, 0.50),
+    "compression.user_words": (0.0, 0.50),
     "compression.tools_share": (0.0, 1.0),
     "tool_output.result_chars": (1, math.inf),
     "tool_output.turn_chars": (1, math.inf),
@@ -48,8 +48,8 @@ class Budget:
     """How much of the end is kept as it is."""
     protect_last_n: int
     """How many messages of the end are kept where `compacted_limit` allows it."""
-    important: int
-    """How much may be quoted from the replaced middle."""
+    user_words: int
+    """How much of what the user said stays word for word when its messages are replaced."""
     result_chars: int
     """A longer tool result is stored and cited."""
     turn_chars: int
@@ -70,7 +70,7 @@ class Budget:
         result_chars: int = RESULT_CHARS,
         turn_chars: int = TURN_CHARS,
         preview_chars: int = PREVIEW_CHARS,
-        keep_important: float = KEEP_IMPORTANT,
+        user_words: float = USER_WORDS,
     ) -> Budget:
         """The budget of a window at these settings.
 
@@ -81,7 +81,7 @@ class Budget:
         _check("compression.threshold", threshold)
         _check("compression.target_ratio", target_ratio)
         _check("compression.protect_last_n", protect_last_n)
-        _check("compression.keep_important", keep_important)
+        _check("compression.user_words", user_words)
         _check("tool_output.result_chars", result_chars)
         _check("tool_output.turn_chars", turn_chars)
         _check("tool_output.preview_chars", preview_chars)
@@ -99,11 +99,16 @@ class Budget:
             threshold=limit,
             tail=_floor(limit, target_ratio),
             protect_last_n=protect_last_n,
-            important=_floor(limit, keep_important),
+            user_words=_floor(limit, user_words),
             result_chars=result_limit,
             turn_chars=min(turn_chars, 4 * limit),
             preview_chars=min(preview_chars, result_limit),
         )
+
+    @property
+    def important(self) -> int:
+        """How much may be quoted from the replaced middle."""
+        return self.threshold // 20
 
     @property
     def compacted_limit(self) -> int:

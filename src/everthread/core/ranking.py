@@ -20,8 +20,6 @@ LEAST_TEXTS = 100
 FEW_TEXTS = 8
 OF_A_DAY = 3.0
 """What it counts to be of a day that is named: about a word that stands in every twentieth message."""
-EVEN = 10
-"""The constant of reciprocal rank fusion: the lower, the more the first places count."""
 MOST_COUNTED = 6
 """A text that has the so many rarest words of a long question answers it whole."""
 
@@ -50,23 +48,6 @@ def spread(scores: Sequence[float], sittings: Sequence[Hashable]) -> list[float]
             if 0 <= other < len(scores) and sittings[other] == sitting:
                 found[place] += share * scores[other]
     return found
-
-
-def fused(first: Sequence[Item], second: Sequence[Item], most: int) -> list[Item]:
-    """The best of two rankings, by the sum of their reciprocal ranks; the second counts half.
-
-    Neither can starve the other: the best of each have sure places, one of eight, and one at least.
-    """
-    scores: dict[Item, float] = {}
-    arms = (first, second)
-    for share, arm in zip((1.0, 0.5), arms, strict=True):
-        for place, item in enumerate(arm):
-            scores[item] = scores.get(item, 0.0) + share / (EVEN + place)
-    ordered = sorted(scores, key=lambda item: -scores[item])
-    sure = dict.fromkeys(item for arm in arms for item in arm[: max(1, most // 8)])
-    room = max(0, most - len(sure))
-    chosen = {*sure, *[item for item in ordered if item not in sure][:room]}
-    return [item for item in ordered if item in chosen][:most]
 
 
 def closeness(held: Sequence[float], asked: Sequence[float]) -> float:

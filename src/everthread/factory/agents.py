@@ -70,7 +70,7 @@ async def open_agent(
         conversation = await open_conversation(
             model, config=_with_room(settings, model), store=store, resume=resume, system=equipment.prompt,
             tools=[tool.schema for tool in equipment.tools], summarizer=summarizer, listener=equipment.hear,
-            hooks=equipment.hooks(store), session=session, api=api, fallback=fallback, project=place,
+            hooks=equipment.hooks(store), session=session, api=api, fallback=fallback,
             model_events=equipment.hear_model, found=equipment.found,
         )  # fmt: skip
     except BaseException:

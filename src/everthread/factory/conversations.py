@@ -12,7 +12,6 @@ from everthread.config import Config, load_config
 from everthread.core.exchange import Api, StreamingModel, System
 from everthread.core.summary import Summarizer
 from everthread.factory.compaction import named_summarizer
-from everthread.factory.embeddings import embedder_of
 from everthread.factory.engines import EngineChoice
 from everthread.factory.models import Closing, auxiliary_model, closing_of, route_to, summarizer_for
 from everthread.factory.stores import open_store, store_url
@@ -40,7 +39,6 @@ async def open_conversation(
     own_client: bool = False,
     api: Api | None = None,
     fallback: Sequence[StreamingModel] = (),
-    project: Path | None = None,
     model_events: Callable[[ModelEvent], None] | None = None,
     found: Callable[[Route], None] | None = None,
 ) -> Conversation:
@@ -73,7 +71,7 @@ async def open_conversation(
             opened.insert(0, closing_of(route.model))
         if found is not None:
             found(route)
-        setup = _setup(store, route, settings, opened, system=system, summarizer=summarizer, project=project)
+        setup = _setup(store, route, settings, opened, system=system, summarizer=summarizer)
         setup = replace(
             setup,
             listener=listener or setup.listener,
@@ -93,13 +91,12 @@ def session_options(config: Config) -> SessionOptions:
     """What the configuration says of a conversation."""
     from everthread.conversation.options import RecallOptions, SessionOptions
 
-    compression = config.compression.model_dump(exclude={"template"})
+    compression = config.compression.model_dump(exclude={"template", "models"})
+    own = {name: one.model_dump(exclude_none=True) for name, one in config.compression.models.items()}
     output = config.tool_output.model_dump()
     ttl, cap = config.prompt_caching.cache_ttl, config.model.max_tokens
-    recall = RecallOptions(**config.recall.model_dump(exclude={"embeddings"}))
-    if config.recall.embeddings is not None:
-        recall = replace(recall, similarity=config.recall.embeddings.similarity)
-    return SessionOptions(**compression, **output, cache_ttl=ttl, max_tokens=cap, recall=recall)
+    recall = RecallOptions(**config.recall.model_dump())
+    return SessionOptions(**compression, **output, cache_ttl=ttl, max_tokens=cap, recall=recall, models=own)
 
 
 def _setup(
@@ -110,7 +107,6 @@ def _setup(
     *,
     system: System | Callable[[], System],
     summarizer: str | Summarizer,
-    project: Path | None,
 ) -> Setup:
     from everthread.conversation.options import Setup
 
@@ -122,8 +118,5 @@ def _setup(
             opened.append(closing_of(auxiliary))
         return summarizer_for(desk, config, auxiliary)
 
-    embedder = embedder_of(config)
-    if embedder is not None:
-        opened.append(embedder.close)
     options = session_options(config)
-    return Setup(store, route, EngineChoice.of(config, project), writer, options, system, embedder=embedder)
+    return Setup(store, route, EngineChoice.of(config), writer, options, system)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from everthread.config import Config, home_directory
@@ -15,23 +14,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """The configured engine with its options; called, it makes one. `project`: whose plugins count too."""
+    """The configured engine with its options; called, it makes one."""
 
     name: str
     options: Mapping[str, Any]
-    project: Path | None = None
 
     @classmethod
-    def of(cls, config: Config, project: Path | None = None) -> EngineChoice:
+    def of(cls, config: Config) -> EngineChoice:
         from everthread.compaction.registry import ALIASES
 
         name = config.context.engine
         options = dict(config.engines.get(name) or config.engines.get(ALIASES.get(name, name), {}))
         if name == "compressor":
             options.setdefault("template", config.compression.template)
-        return cls(name, options, project)
+        return cls(name, options)
 
     def __call__(self, services: Services) -> ContextEngine:
         from everthread.compaction.registry import create_engine
 
-        return create_engine(self.name, services, self.options, home=home_directory(), project=self.project)
+        return create_engine(self.name, services, self.options, home=home_directory())

@@ -132,7 +132,8 @@ class Turn:
         """Room is left for the answer the client asks for, up to half the window: a larger cap is lowered instead."""
         asked = self.asked_output
         cap = asked if asked and asked > 0 else options.max_tokens
-        return replace(options, max_tokens=cap and min(cap, max(self.window // 2, 1))).budget(self.window)
+        own = options.for_model(self.model)
+        return replace(own, max_tokens=cap and min(cap, max(self.window // 2, 1))).budget(self.window)
 
     def pairs(self) -> list[tuple[Any, str]]:
         return [(element.value, self.sliced.of(element)) for element in self.elements]

@@ -15,6 +15,7 @@ from decimal import Decimal
 from typing import Any, Literal, Protocol
 
 from everthread.core.exchange import System
+from everthread.core.lookup import is_lookup
 from everthread.core.messages import Message
 from everthread.core.nodes import Node as Node  # noqa: PLC0414 - a value of the core that a store keeps
 from everthread.core.usage import CanonicalUsage
@@ -23,7 +24,6 @@ from everthread.store.overviews import OverviewStore
 from everthread.store.proxied import ProxiedStore
 from everthread.store.queued import QueueStore
 from everthread.store.recalled import RecallingStore
-from everthread.store.regretted import RegrettingStore
 
 SessionKind = Literal["main", "continuation", "subagent", "branch", "reverted"]
 MessageKind = Literal["message", "summary", "derived"]
@@ -252,8 +252,11 @@ class Insights:
     compactions: int
     tokens_saved: int
     """Sum of what compactions took out, by their own figures."""
-    regrets: Mapping[str, int] = field(default_factory=dict)
-    """How often what they took out was fetched again in the period, by kind."""
+
+    @property
+    def lookups(self) -> int:
+        """How often a model looked up what had left its context, with a tool that does nothing else."""
+        return sum(row.results for row in self.by_tool if is_lookup(row.tool))
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +333,7 @@ class Health:
     problems: tuple[str, ...] = ()
 
 
-class Store(ProxiedStore, KeyStore, QueueStore, RecallingStore, RegrettingStore, OverviewStore, Protocol):
+class Store(ProxiedStore, KeyStore, QueueStore, RecallingStore, OverviewStore, Protocol):
     """Where conversations live. Every call is safe from any task of one event loop; none blocks it.
 
     Wherever a thread is named, the id of any of its sessions will do. State whose scope is a session's id goes with it.

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Protocol
-
-from everthread.core.vectors import Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +29,6 @@ class RecallQuery:
     """The most of one place."""
     now: float | None = None
     """The moment `yesterday` is told from; None: now."""
-    vector: Vector | None = None
-    """The message as a vector: what is near it counts beside what has its words."""
-    similarity: float = 0.0
-    """From which cosine on something is near."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +53,4 @@ class Passage:
 class RecallingStore(Protocol):
     async def recall(self, query: RecallQuery) -> list[Passage]:
         """What may answer a message, the best first."""
-        ...
-
-    async def without_vectors(
-        self, thread: str, model: str, *, seen: Collection[int] = (), limit: int = 64
-    ) -> list[tuple[int, str]]:
-        """Pieces of a thread that have no vector of this model yet, with what they say; not those of messages seen."""
-        ...
-
-    async def put_vectors(self, model: str, made: Sequence[tuple[int, bytes]]) -> None:
-        """Keep the vectors of pieces."""
         ...

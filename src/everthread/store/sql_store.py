@@ -66,8 +66,6 @@ from everthread.store.recalled import Passage, RecallQuery
 from everthread.store.sql_keys import SqlKeys
 from everthread.store.sql_overviews import SqlOverviews
 from everthread.store.sql_queue import SqlQueue
-from everthread.store.sql_regrets import SqlRegrets
-from everthread.store.sql_vectors import SqlVectors
 from everthread.store.writer import PATIENCE, Writer
 
 T = TypeVar("T")
@@ -77,7 +75,7 @@ INDEX_DELAY = 0.2
 """Seconds: what is appended within this time is indexed together."""
 
 
-class SqlStore(SqlQueue, SqlKeys, SqlRegrets, SqlVectors, SqlOverviews):
+class SqlStore(SqlQueue, SqlKeys, SqlOverviews):
     """`Store` over a database. Made by `open_store`."""
 
     def __init__(

@@ -39,13 +39,3 @@ def test_what_the_draft_tells_is_not_quoted_and_the_room_holds() -> None:
     assert quotes(worth, "", 100, count) == "\n".join([HEADING, worth[0].line, worth[1].line])
     assert quotes(worth, "", 20, count) == f"{HEADING}\n{worth[0].line}"
     assert quotes(worth, "", 5, count) == ""
-
-
-def test_what_was_fetched_again_is_worth_quoting_in_competition_with_the_rest() -> None:
-    fetched: Message = {"role": "tool", "tool_call_id": "c", "content": "The ring lives in the vault, shelf four."}
-    talk = [*TALK, fetched]
-    found = [facts_of_message(message) for message in talk]
-    points, ids = scores(found, rank(found)), [7, 8, 9, 10, 11]
-    assert worth_quoting(talk, ids, points, found) == worth_quoting(talk, ids, points, found, {99})
-    lines = [quote.line for quote in worth_quoting(talk, ids, points, found, {8, 11})]
-    assert lines == [*candidates(), "> #11 tool: The ring lives in the vault, shelf four."]

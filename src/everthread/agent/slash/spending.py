@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 from everthread.agent.slash.base import CommandResult, Here, counted, paragraphs
 from everthread.conversation.conversation import Conversation
-from everthread.core.regret import KINDS, Tally
 from everthread.errors import InputError
 from everthread.store.base import UsageRecord, UsageRow
 from everthread.store.family import subagents
@@ -18,6 +17,7 @@ from everthread.store.sums import figures, merged, row_of
 
 DAY = 86_400
 DAYS, MOST_DAYS = 30, 3_660
+LOOKED_UP = "{} of what had left the context"
 
 
 async def usage(here: Here, _argument: str) -> CommandResult:
@@ -27,15 +27,14 @@ async def usage(here: Here, _argument: str) -> CommandResult:
     parts = {task: [record for record in own if record.task == task] for task in ("main", "auxiliary")}
     rows = [_summed(key, part) for key, part in (parts | {"subagents": theirs}).items() if part]
     total = _summed("all", [*own, *theirs])
-    again = Tally.of(record.kind for record in await here.store.regrets(thread))
     data: dict[str, Any] = {"thread": thread, "sums": {row.key: figures(row) for row in (*rows, total)}}
-    data |= {"regrets": asdict(again), "tools_left_out": list(here.conversation.toolbox.out)}
+    data["tools_left_out"] = list(here.conversation.toolbox.out)
     if not total.calls:
         return CommandResult("No call to a model is recorded for this conversation yet.", data)
     lines = [_line(row) for row in ([*rows, total] if len(rows) > 1 else [total])]
     talk = here.conversation
     ahead = f"The next prompt: about {talk.tokens:,} of {talk.window:,} tokens."
-    return CommandResult(paragraphs(lines, ahead, _left_out(talk), _again(again)), data)
+    return CommandResult(paragraphs(lines, ahead, _left_out(talk)), data)
 
 
 async def insights(here: Here, argument: str) -> CommandResult:
@@ -46,8 +45,7 @@ async def insights(here: Here, argument: str) -> CommandResult:
     found = await here.store.insights(since=since, until=until, tenant=here.conversation.session.tenant)
     counts = [counted(found.threads, "conversation"), counted(found.messages, "message")]
     counts += [counted(found.compactions, "compaction"), f"{found.tokens_saved:,} tokens saved by them"]
-    again = Tally(*(found.regrets.get(kind, 0) for kind in KINDS))
-    counts += [str(again)] if again.total else []
+    counts += [LOOKED_UP.format(counted(found.lookups, "lookup"))] if found.lookups else []
     blocks: list[str | list[str]] = [f"The last {counted(days, 'day')}: {', '.join(counts)}."]
     blocks.append([_line(replace(found.total, key="all"))])
     for name in ("model", "platform"):
@@ -58,17 +56,13 @@ async def insights(here: Here, argument: str) -> CommandResult:
         blocks += ["**By tool**", tools]
     data = {"days": days, "total": figures(found.total), "threads": found.threads, "messages": found.messages}
     data |= {"compactions": found.compactions, "tokens_saved": found.tokens_saved}
-    data |= {"regrets": asdict(again), "by_model": {row.key: figures(row) for row in found.by_model}}
+    data |= {"lookups": found.lookups, "by_model": {row.key: figures(row) for row in found.by_model}}
     return CommandResult(paragraphs(*blocks), data)
 
 
 def _left_out(talk: Conversation) -> str:
     out, given = talk.toolbox.out, len(talk.toolbox.given)
     return f"{len(out):,} of {counted(given, 'tool')} are left out: {', '.join(out)}." if out else ""
-
-
-def _again(tally: Tally) -> str:
-    return f"Of what compactions took out: {tally}." if tally.total else ""
 
 
 def _summed(key: str, records: Sequence[UsageRecord]) -> UsageRow:

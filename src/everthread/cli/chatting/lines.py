@@ -24,7 +24,6 @@ from everthread.conversation.events import (
     Planned,
     Recalled,
     Recovery,
-    Regretted,
     ToolsChanged,
 )
 from everthread.core.messages import Call
@@ -52,7 +51,7 @@ def line_of(event: Event) -> Text | None:
         case LimitLearnt():
             kept = "" if event.stored else ", for now"
             return _said("↻", f"the window of {event.model} is {event.window:,} tokens: {event.source}{kept}", BAD)
-        case OutputStored() | Recalled() | Regretted() | ToolsChanged():
+        case OutputStored() | Recalled() | ToolsChanged():
             return _kept(event)
         case Notice():
             return _said("!", event.text, BAD)
@@ -72,15 +71,12 @@ def _not_now(event: CompactionVoid | Planned) -> Text | None:
     return _said("◇", f"nothing was compacted: {event.why}", QUIET)
 
 
-def _kept(event: OutputStored | Recalled | Regretted | ToolsChanged) -> Text:
+def _kept(event: OutputStored | Recalled | ToolsChanged) -> Text:
     """What went out of the context, or was fetched back."""
     if isinstance(event, ToolsChanged):
         told = f"{len(event.left_out)} of {counted(event.given, 'tool')} left out, {event.tokens_saved:,} tokens saved"
         named = [f"{word}: {', '.join(names)}" for word, names in (("out", event.gone), ("back", event.back)) if names]
         return _said("⚒", f"{told} ({event.why}; {'; '.join(named)})", QUIET)
-    if isinstance(event, Regretted):
-        done = {"read": "read again", "run": "run again"}.get(event.action, "looked up again")
-        return _said("↺", f"{done} after it was compacted away: {event.what}", QUIET)
     if isinstance(event, Recalled):
         return _said("⌕", f"recalled for this answer: {', '.join(event.cited)}", QUIET)
     return _said("▤", f"{event.tool}: {event.chars:,} characters stored as output:{event.output}", QUIET)

@@ -26,7 +26,7 @@ CONFIGURE = (
 )
 
 
-async def checkup(workspace: Path, environment: Mapping[str, str] | None = None) -> list[Finding]:
+async def checkup(environment: Mapping[str, str] | None = None) -> list[Finding]:
     """Everything, in the order in which it depends on each other."""
     env = os.environ if environment is None else environment
     found = [home()]
@@ -45,7 +45,7 @@ async def checkup(workspace: Path, environment: Mapping[str, str] | None = None)
     store, limit = await kept(config, choice)
     if choice is not None:
         found.append(await window(config, choice, env, limit))
-    return [*found, store, engine(config, workspace), local_file(choice)]
+    return [*found, store, engine(config), local_file(choice)]
 
 
 def home() -> Finding:
@@ -156,10 +156,10 @@ async def window(config: Config, choice: Choice, env: Mapping[str, str], limit: 
     return Finding("window", "good", known.sentence)
 
 
-def engine(config: Config, workspace: Path) -> Finding:
+def engine(config: Config) -> Finding:
     name = config.context.engine
     try:
-        source = registry.find_engine(name, home=home_directory(), project=workspace)
+        source = registry.find_engine(name, home=home_directory())
         source.load()
     except EverthreadError as error:
         return Finding(

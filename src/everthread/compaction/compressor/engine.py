@@ -36,7 +36,6 @@ class ContextCompressor(ContextEngine):
         self._pacing = Pacing(services)
         self._thread = ThreadState()
         self._notes: tuple[str, ...] = ()
-        self._again: frozenset[int] = frozenset()
         self._reader = Reader()
 
     # When
@@ -103,7 +102,6 @@ class ContextCompressor(ContextEngine):
         known = self._thread.after(made, ranked)
         around = frame(
             made, known, ranked, ids, count, important=budget.important, small=budget.small, notes=self._notes,
-            again=self._again,
         )  # fmt: skip
         request = SummaryRequest(
             messages=made.middle, pruned=made.pruned, budget=around.draft,
@@ -127,9 +125,6 @@ class ContextCompressor(ContextEngine):
 
     def pin(self, notes: Sequence[str]) -> None:
         self._notes = tuple(notes)
-
-    def fetched_again(self, ids: Sequence[int]) -> None:
-        self._again = frozenset(ids)
 
     def on_compacted(self, compaction: Compaction) -> None:
         if not compaction.changed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from everthread.compaction.compressor.state import ThreadState
 from everthread.compaction.compressor.texts import text as text_file
@@ -20,7 +20,7 @@ AMPLE = 4_000
 
 def frame(
     plan: Plan, state: ThreadState, ranked: list[Fact], ids: Sequence[int], count: Count, *, important: int,
-    small: bool, notes: Sequence[str] = (), again: Collection[int] = (),
+    small: bool, notes: Sequence[str] = (),
 ) -> Frame:  # fmt: skip
     """Everything of the summary message that comes from the transcript itself; `ranked` are the middle's facts."""
     marker = text_file("marker_short" if small else "marker").format(count=len(plan.covered))
@@ -30,7 +30,7 @@ def frame(
     pinned = "\n".join(filter(None, (rules, noted)))
     found = [plan.read[index].facts for index in plan.covered]
     numbers = [ids[index] for index in plan.covered]
-    worth = importance.worth_quoting(plan.middle, numbers, importance.scores(found, ranked), found, again)
+    worth = importance.worth_quoting(plan.middle, numbers, importance.scores(found, ranked), found)
     quotes = [quote for quote in worth if not tells(quote.said, state.gone)]
     room = max(plan.budget - sum(map(count, (marker, SUMMARY_END, task, pinned))) - 8, 40)
     quoting = min(important, room // (8 if room > AMPLE else 16)) if quotes else 0

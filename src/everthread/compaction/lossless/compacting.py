@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from everthread.compaction.engine import Services
@@ -51,7 +51,6 @@ class Work:
     plan: Plan
     known: dict[str, Node]
     notes: Sequence[str]
-    again: Collection[int] = ()
     """Ids of messages that brought back what an earlier compaction took out."""
 
     async def run(self, ids: Sequence[int] | None, focus: str | None, *, manual: bool) -> Done:
@@ -68,7 +67,7 @@ class Work:
         marker = self._marker()
         room = max(budget - sum(map(count, (marker, task, pinned, SUMMARY_END))) - 60, LEAST)
         order = Order(max(room // SHARE, LEAST), task, focus, manual, rules)
-        writer = Writer(services.summarizer, count, made, self.again)
+        writer = Writer(services.summarizer, count, made)
         growth = Growth(writer, count, order, self.options.fan_in, services.archive)
         earlier = [await self._taken(part, growth) for part in earlier]
         earlier = await self._again(earlier, growth)

@@ -37,7 +37,6 @@ class LosslessEngine(ContextEngine):
         self._pacing = Pacing(services)
         self._reader = Reader()
         self._notes: tuple[str, ...] = ()
-        self._again: frozenset[int] = frozenset()
         self._known: dict[str, Node] = {}
         """Nodes that were read or made; the store has them all."""
         self._tools = Tools.of(services)
@@ -88,7 +87,7 @@ class LosslessEngine(ContextEngine):
         return reporting.settled(result, made, after, reason, services.clock() - started)
 
     async def _compact(self, made: Plan, ids: Sequence[int] | None, focus: str | None, *, manual: bool) -> Compaction:
-        work = Work(self._services, self._options, self._reader, made, self._known, self._notes, self._again)
+        work = Work(self._services, self._options, self._reader, made, self._known, self._notes)
         done = await work.run(ids, focus, manual=manual)
         note = note_for(made)
         result, kept = assemble(made, done.text, note)
@@ -115,9 +114,6 @@ class LosslessEngine(ContextEngine):
 
     def pin(self, notes: Sequence[str]) -> None:
         self._notes = tuple(notes)
-
-    def fetched_again(self, ids: Sequence[int]) -> None:
-        self._again = frozenset(ids)
 
     def on_compacted(self, compaction: Compaction) -> None:
         if not compaction.changed:

@@ -8,7 +8,7 @@ when a model is there.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -84,7 +84,6 @@ class Writer:
     summarizer: Summarizer
     count: Count
     plan: Plan
-    again: Collection[int] = ()
 
     @property
     def has_model(self) -> bool:
@@ -161,7 +160,7 @@ class Writer:
         found = [read.facts for read in source.read]
         ranked = rank(found)
         points = importance.scores(found, ranked)
-        quotes = importance.worth_quoting(plan.middle, source.ids, points, found, self.again)
+        quotes = importance.worth_quoting(plan.middle, source.ids, points, found)
         files = by_weight(dict(touched(plan.middle)))
         quoting = room // 8 if quotes else 0
         return Frame(

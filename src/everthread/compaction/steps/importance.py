@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from everthread.core.facts import DECISION, NOTE, RULE, Fact, MessageFacts
 from everthread.core.mentions import ERROR
-from everthread.core.messages import Message, results_of, text_of
+from everthread.core.messages import Message, text_of
 from everthread.core.transcript import user_text
 
 HEADING = "Quoted from earlier messages:"
@@ -19,7 +19,6 @@ LEAST = 6.0
 """A message with a lower score says nothing that must be quoted."""
 LIKE = 40
 """So many characters at both ends tell a text."""
-AGAIN = 2.0
 """How much more a message is worth that brought back what an earlier compaction had taken out."""
 KINDS = {RULE: 3.0, DECISION: 3.0, NOTE: 2.0, ERROR: 1.5}
 
@@ -59,25 +58,17 @@ def worth_quoting(
     ids: Sequence[int],
     points: Sequence[float],
     found: Sequence[MessageFacts],
-    again: Collection[int] = (),
 ) -> list[Quote]:
-    """The messages that matter, the best first: the user's words, and the assistant's that settle something.
-
-    `again`: ids of results that brought back what had been taken out. Whoever needed it twice may need it once more, so
-    these are quoted too, in competition with the others.
-    """
+    """The messages that matter, the best first: the user's words, and the assistant's that settle something."""
     weighed: list[tuple[float, Quote]] = []
     for place, message in enumerate(messages):
         role = message.get("role")
         settles = role == "assistant" and any(fact.kind == DECISION for fact in found[place].facts)
         text = user_text(message) if role == "user" else text_of(message) if settles else ""
-        fetched = not text and ids[place] in again
-        if fetched:
-            text = "\n".join(result.text for result in results_of(message))
         said = " ".join(text.split())
-        if len(said) > SHORT and (fetched or points[place] >= LEAST):
+        if len(said) > SHORT and points[place] >= LEAST:
             text = said if len(said) <= EXCERPT else f"{said[: EXCERPT - 60].rstrip()} … {said[-50:].lstrip()}"
-            weight = max(points[place], LEAST) * AGAIN if fetched else points[place] * (3.0 if role == "user" else 1.0)
+            weight = points[place] * (3.0 if role == "user" else 1.0)
             weighed.append((weight, Quote(place, said, f"> #{ids[place]} {role}: {text}")))
     return [quote for _, quote in sorted(weighed, key=lambda entry: -entry[0])]
 

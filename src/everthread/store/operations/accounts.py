@@ -9,7 +9,6 @@ from everthread.core.usage import CanonicalUsage
 from everthread.errors import InputError
 from everthread.store.base import Insights, NewUsage, ToolRow, UsageRecord, UsageRow
 from everthread.store.database import Row, Tx
-from everthread.store.operations import regrets
 from everthread.store.operations.sessions import from_json, json_text, thread_of
 
 PICO = Decimal(10) ** 12
@@ -100,7 +99,6 @@ def insights(tx: Tx, *, since: float, until: float, tenant: str | None, platform
     return Insights(
         total=_as_row(total), **grouped, by_tool=_tools(tx, since, until, period), sessions=counts[0],
         threads=counts[1], messages=counts[2], compactions=int(saved[0]), tokens_saved=int(saved[1]),
-        regrets=regrets.counts(tx, since, until, period),
     )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ def delete_thread(tx: Tx, database: Database, thread: str) -> int:
     _delete_messages(tx, database, [row[0] for row in orphans])
     _give_to_branches(tx, database, threads)
     _delete_outputs(tx, database, threads)
-    for table in ("compactions", "nodes", "leases", "links", "rewrites", "turns", "regrets"):
+    for table in ("compactions", "nodes", "leases", "links", "rewrites", "turns"):
         tx.run(f"DELETE FROM {table} WHERE thread_id IN ({marks})", threads)
     tx.many("DELETE FROM state WHERE scope = ?", [(key,) for key in ids])
     tx.many("DELETE FROM sessions WHERE id = ?", [(key,) for key in ids])
@@ -88,7 +88,6 @@ def _unindex(tx: Tx, database: Database, where: str, values: Sequence[Any]) -> N
     tx.run(f"DELETE FROM unindexed WHERE {where}", values)
     pieces = tx.all(f"SELECT id FROM pieces WHERE {where}", values)
     database.unindex(tx, [row[0] for row in pieces])
-    tx.run(f"DELETE FROM vectors WHERE piece_id IN (SELECT id FROM pieces WHERE {where})", values)
     tx.run(f"DELETE FROM pieces WHERE {where}", values)
 
 

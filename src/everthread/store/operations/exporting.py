@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from everthread.store.database import Tx
-from everthread.store.operations import continuation, knowledge, outputs, regrets, sessions
+from everthread.store.operations import continuation, knowledge, outputs, sessions
 
 FORMAT = 1
 Line = dict[str, Any]
@@ -33,8 +33,6 @@ def export(tx: Tx, thread: str) -> Iterator[Line]:
         taken_over = [numbers[message_id] for seq, message_id in rows if seq < 0]
         yield {"type": "places", "session": session.id, "messages": shown, "taken_over": taken_over}
     yield from _compactions(tx, thread, numbers)
-    for regret in regrets.of_thread(tx, thread, undone=True):
-        yield {"type": "regret", **dataclasses.asdict(regret)}
     yield from _usage(tx, thread)
     yield from _outputs(tx, thread)
     yield from _nodes(tx, thread, numbers)

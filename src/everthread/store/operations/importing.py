@@ -18,7 +18,6 @@ from everthread.store.operations import (
     line_shapes,
     messages,
     outputs,
-    regrets,
     sessions,
     threads,
 )
@@ -26,7 +25,6 @@ from everthread.store.operations.exporting import FORMAT, Line
 from everthread.store.operations.line_shapes import SHAPES
 from everthread.store.operations.prepared import prepare
 from everthread.store.operations.tools import names_of, with_tool
-from everthread.store.regretted import RegretRecord
 
 Numbered = tuple[int, Line]
 GARBLED = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError)
@@ -101,7 +99,6 @@ class _Section:
         self._each("message", self._message)
         self._each("places", self._place)
         self._each("compaction", self._compaction)
-        self._each("regret", self._regret)
         self._each("usage", self._usage)
         self._each("output", self._output)
         self._each("node", self._node)
@@ -230,10 +227,6 @@ class _Section:
                 record.tokens_before, record.tokens_after, continuation.record_text(record),
             ),
         )  # fmt: skip
-
-    def _regret(self, line: Line) -> None:
-        session, what = self._own_session(line["session"]), (line["kind"], line["what"], line["call_id"])
-        regrets.note(self.tx, RegretRecord(session, *what, line["created"]))
 
     def _usage(self, line: Line) -> None:
         cost = None if line["pico_dollars"] is None else Decimal(line["pico_dollars"]) / accounts.PICO

@@ -90,6 +90,7 @@ SHAPES: dict[str, dict[str, Field]] = {
             "event": name, "created": moment, "raw": mapping,
         }
     ),
+    # Written by earlier versions; read past.
     "regret": shape({"session": name, "kind": name, "what": name, "call_id": name, "created": moment}),
     "output": shape({"text": text, "call_id": text, "tool": text, "created": moment}),
     "node": shape(

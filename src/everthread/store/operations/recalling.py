@@ -1,8 +1,7 @@
 """Recall: what was said and returned earlier that may answer a message, the best first.
 
 Each word of the message is looked up on its own, in all its forms. The best pieces and their neighbours are weighed
-by what the index and a few columns tell; only what is shown is read. Where there are vectors, what is near the
-message is ranked beside that, and both rankings are joined.
+by what the index and a few columns tell; only what is shown is read.
 """
 
 from __future__ import annotations
@@ -12,12 +11,10 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from everthread.core.questions import Question
-from everthread.core.ranking import OF_A_DAY, dilution, fused
+from everthread.core.ranking import OF_A_DAY, dilution
 from everthread.core.redaction import redact_part
-from everthread.core.vectors import Vector
 from everthread.store.base import SearchQuery
 from everthread.store.database import Database, Tx
-from everthread.store.operations import vectors
 from everthread.store.operations.contenders import Contender, ranked, shared_scores, with_neighbours
 from everthread.store.operations.scope import scope_of
 from everthread.store.operations.search import COLUMNS, Found, chunks, said
@@ -44,16 +41,13 @@ class Arm:
 
 
 def recall(tx: Tx, database: Database, query: RecallQuery, question: Question, turns: Turns) -> list[Passage]:
-    asked = bool(question.sought) or query.vector is not None
-    scope = scope_of(tx, SearchQuery("", tenant=query.tenant, thread=query.thread)) if asked else None
+    scope = scope_of(tx, SearchQuery("", tenant=query.tenant, thread=query.thread)) if question.sought else None
     if scope is None or query.limit <= 0:
         return []
     if query.thread is not None:  # which is the tenant's: `scope_of` has seen to it
         scope = replace(scope, names=scope.names[1:])
-    words = looked_up(tx, database, scope, question.sought, query.thread) if question.sought else []
+    words = looked_up(tx, database, scope, question.sought, query.thread)
     arm = _by_words(tx, scope, words, question, query)
-    if query.vector is not None:
-        arm = _joined(arm, _by_nearness(tx, scope, query, query.vector), query.limit)
     return _passages(tx, arm, words, query, turns)
 
 
@@ -71,34 +65,6 @@ def _by_words(tx: Tx, scope: Match, words: Sequence[Word], question: Question, q
     if max(list(close.values())[:DECIDING], default=0.0) < query.least:
         return Arm()
     return Arm(first, scores, close)
-
-
-def _by_nearness(tx: Tx, scope: Match, query: RecallQuery, wanted: Vector) -> Arm:
-    """What is near by its vector. At the least similarity it is as close as `query.least` asks for."""
-    near = dict(vectors.near(tx, query, wanted, CONTENDERS))
-    pieces = with_neighbours(tx, scope, list(near))
-    scores = shared_scores(pieces, near)
-    nearest = next((piece for piece in near if piece in scores), None)
-    if nearest is not None:  # no neighbours are worth more than the nearest itself
-        scores[nearest] = max(scores.values())
-    first = list(islice(ranked(pieces, scores, query), max(query.limit, DECIDING)))
-    share = query.least / query.similarity if query.similarity > 0 else 1.0
-    return Arm(first, scores, {piece.id: min(1.0, share * near.get(piece.id, 0.0)) for piece in first})
-
-
-def _joined(words: Arm, near: Arm, limit: int) -> Arm:
-    """Both rankings as one. What a piece is worth is told from the best of its ranking, 1."""
-    if not near.first:
-        return words
-    pieces = {piece.id: piece for piece in (*words.first, *near.first)}
-    first = fused([piece.id for piece in words.first], [piece.id for piece in near.first], limit)
-    scores: dict[int, float] = {}
-    for arm in (words, near):
-        for piece in arm.first:
-            worth = arm.scores[piece.id] / arm.scores[arm.first[0].id]
-            scores[piece.id] = max(scores.get(piece.id, 0.0), worth)
-    close = {key: max(words.close.get(key, 0.0), near.close.get(key, 0.0)) for key in first}
-    return Arm([pieces[key] for key in first], scores, close)
 
 
 def _passages(tx: Tx, arm: Arm, words: Sequence[Word], query: RecallQuery, turns: Turns) -> list[Passage]:

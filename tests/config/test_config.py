@@ -9,6 +9,7 @@ import pytest
 from docs.generate import TARGET, reference
 from everthread.config import Config, config_path, load_config, parse_config
 from everthread.errors import ConfigError
+from everthread.factory import session_options
 
 
 def test_defaults_are_those_of_the_contract() -> None:
@@ -21,8 +22,8 @@ def test_defaults_are_those_of_the_contract() -> None:
         "context": {"engine": "compressor"},
         "compression": {
             "enabled": True, "threshold": 0.5, "target_ratio": 0.2, "protect_last_n": 20, "threshold_tokens": None,
-            "template": "handoff", "keep_important": 0.05, "tools_share": 0.25, "background": True,
-            "economics": True,
+            "template": "handoff", "user_words": 0.25, "tools_share": 0.25, "background": True,
+            "economics": True, "models": {},
         },
         "auxiliary": {
             "compression": {
@@ -32,7 +33,7 @@ def test_defaults_are_those_of_the_contract() -> None:
         "prompt_caching": {"cache_ttl": "5m"},
         "tool_output": {"result_chars": 100_000, "turn_chars": 200_000, "preview_chars": 1500, "per_tool": {}},
         "agent": {"max_rounds": 90, "parallel": 4, "instructions_chars": 20_000},
-        "recall": {"enabled": True, "scope": "thread", "max_tokens": 800, "closeness": 0.5, "embeddings": None},
+        "recall": {"enabled": True, "scope": "thread", "max_tokens": 800, "closeness": 0.5},
         "store": {"url": None},
         "gateway": {
             "host": "127.0.0.1", "port": 8484, "auth": "none", "allowed_origins": (), "allowed_hosts": (),
@@ -62,6 +63,7 @@ def test_defaults_are_those_of_the_contract() -> None:
         "compression: {threshold: 0.0}",
         "compression: {threshold: 1}",
         "compression: {target_ratio: 0.10}",
+        "compression: {user_words: 0.5, models: {claude-*: {threshold: 0.3}, gpt-5: {threshold_tokens: 50000}}}",
         "compression: {target_ratio: 0.80, template: classic}",
         "prompt_caching: {cache_ttl: 1h}",
         "model: {default: claude-sonnet-4-5, provider: custom, base_url: 'http://127.0.0.1:8080/v1'}",
@@ -87,6 +89,9 @@ def test_what_is_allowed(text: str) -> None:
         ("compression: {target_ratio: 0.05}", "compression.target_ratio = 0.05", "greater than or equal to 0.1"),
         ("compression: {protect_last_n: 0}", "compression.protect_last_n = 0", "greater than or equal to 1"),
         ("compression: {protect_last_n: '20'}", "compression.protect_last_n = '20'", "valid integer"),
+        ("compression: {user_words: 0.6}", "compression.user_words = 0.6", "less than or equal to 0.5"),
+        ("compression: {models: {gpt-5: {threshold: 2}}}", "compression.models.gpt-5.threshold = 2", "equal to 1"),
+        ("compression: {models: {gpt-5: {template: classic}}}", "compression.models.gpt-5.template", "unknown key"),
         ("compression: {enabled: 1}", "compression.enabled = 1", "boolean"),
         ("compression: {treshold: 0.4}", "compression.treshold", "did you mean threshold?"),
         ("compresion: {}", "compresion", "did you mean compression?"),
@@ -173,6 +178,28 @@ def test_a_file_that_was_asked_for_must_be_there(tmp_path: Path) -> None:
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="cannot be read"):
         load_config(tmp_path / "binary.yaml")
+
+
+def test_thresholds_of_single_models() -> None:
+    text = """
+    compression:
+      threshold_tokens: 90000
+      models:
+        claude-*: {threshold: 0.3}
+        claude-opus-*: {threshold: 0.2, target_ratio: 0.4}
+        gpt-5: {threshold_tokens: 50000}
+    """
+    options = session_options(parse_config(text))
+    budgets = {
+        name: options.for_model(name).budget(200_000)
+        for name in ("gpt-5", "gpt-5-mini", "claude-sonnet-4-5", "claude-opus-4-1")
+    }
+    assert {name: (budget.threshold, budget.tail) for name, budget in budgets.items()} == {
+        "gpt-5": (50_000, 10_000),
+        "gpt-5-mini": (90_000, 18_000),
+        "claude-sonnet-4-5": (60_000, 12_000),
+        "claude-opus-4-1": (40_000, 16_000),
+    }
 
 
 def test_the_reference_is_the_schema() -> None:
