@@ -9,20 +9,31 @@ threshold. All contenders compact at the same moments, to at most the size of ou
 - LangChain: SummarizationMiddleware as it comes, which shows its summariser the last 4,000 tokens of what it drops; and
   untrimmed. Its summariser, there being no model, is a text-rank extract as long as our summary;
 - trim_messages: LangChain's, the end from a user message on.
+
+The facts of these tables were there while the code was written: they are tuned to. The rows that begin with "labels"
+are not: 210 statements and facts labelled by hand in real recordings (`retained/labels.py`), which are divided into a
+half that was seen and one that was kept aside. They are measured after 1, 5 and 10 compactions, and at the end each
+one that is no longer in the context is asked for with one obvious question to the search of the store.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
-from concurrent.futures import Executor, ProcessPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 
 from benchmarks.peers import Peer, langchain_missing
 from benchmarks.retained.conversations import REAL, conversations
 from benchmarks.retained.fabrications import Marked, measure
+from benchmarks.retained.labelled import DEPTHS as LABEL_DEPTHS
+from benchmarks.retained.labelled import Outcome
+from benchmarks.retained.labelled import measure as measure_labels
+from benchmarks.retained.labels import MECHANICAL, USER, Label
 from benchmarks.retained.race import DEPTHS, OURS, Score, race
+from benchmarks.retained.recordings import ASIDE, SEEN, THREADS
 from benchmarks.retained.truth import COMMAND, ERROR, FILE, ID, REQUEST
+from benchmarks.shared import shared
 from benchmarks.table import Row, absent, markdown
 
 WINDOWS = {32_000: 3, 200_000: 1}
@@ -41,6 +52,9 @@ KINDS = {
 }
 GOALS = {REQUEST: 1.0, "rule": 1.0, FILE: 0.95, ERROR: 0.90}
 MARKED, WRONGLY = 0.90, 0.02
+LABEL_WINDOWS = (32_000, 64_000, 128_000, 200_000)
+LABEL_GROUPS = {USER: ("what the user said", 0.95), MECHANICAL: ("files, commands, errors, figures", 0.97)}
+"""With the share that must be in the context or found."""
 
 Scores = dict[int, Score]
 """By how many compactions there were."""
@@ -65,12 +79,14 @@ def _rows(print_lost: str) -> list[Row]:
             ]
             for window, orders in WINDOWS.items()
         }
+        labelled = _labelled(pool, with_peer=not missing)
         marks = _marks(pool, len(here))
         for window, found in races.items():
             scores = [race.result() for race in found]
             joined = {depth: Score.joined(score[depth] for score in scores) for depth in DEPTHS}
             rows += _table(window, joined)
             _print_lost(print_lost, window, joined)
+        rows += _label_rows({key: work.result() for key, work in labelled.items()})
     return rows + marks
 
 
@@ -112,6 +128,56 @@ def _ahead(shares: dict[str, list[float]]) -> bool:
     others = [found for name, found in shares.items() if name != OURS]
     behind = any(mine < theirs for found in others for mine, theirs in zip(ours, found, strict=True))
     return not behind and (min(ours) == 1 or all(sum(ours) > sum(found) for found in others))
+
+
+def _labelled(pool: Executor, *, with_peer: bool) -> dict[tuple[int, str, str], Future[Outcome]]:
+    """By window, half and kind."""
+    if shared("transcripts") is None:
+        return {}
+    return {
+        (window, half, kind): pool.submit(measure_labels, kind, half, window, with_peer=with_peer)
+        for window in LABEL_WINDOWS
+        for kind, half in THREADS
+    }
+
+
+def _label_rows(outcomes: Mapping[tuple[int, str, str], Outcome]) -> list[Row]:
+    if not outcomes:
+        return [absent("labels")]
+    rows: list[Row] = []
+    for window in LABEL_WINDOWS:
+        for half in (SEEN, ASIDE):
+            of_half = {kind: outcomes[at, of, kind] for at, of, kind in outcomes if (at, of) == (window, half)}
+            for group, (name, goal) in LABEL_GROUPS.items():
+                rows += _label_group(f"labels, {half}, {window // 1000}K: {name}", group, goal, of_half)
+    return rows
+
+
+def _label_group(name: str, group: frozenset[str], goal: float, outcomes: Mapping[str, Outcome]) -> Iterator[Row]:
+    """What is kept, kind by kind and with the others beside it; then what is in the context or found by search."""
+    every = list(outcomes.values())
+    totals = [sum(_of(group, outcome.total[depth]) for outcome in every) for depth in LABEL_DEPTHS]
+    figures = [f"{kind} {_percent(_label_shares(OURS, group, [one]))}" for kind, one in outcomes.items()]
+    shares = {who: _label_shares(who, group, every) for who in every[0].kept[LABEL_DEPTHS[0]]}
+    figures += [f"{who} in all {_percent(found)}" for who, found in shares.items()]
+    what = f"{name} (of {'/'.join(map(str, totals))}) after {'/'.join(map(str, LABEL_DEPTHS))}"
+    yield Row(what, "; ".join(figures), "ahead", _ahead(shares))
+    reached = sum(_of(group, outcome.reachable()) for outcome in every) / totals[-1]
+    yield Row(f"{name}, in the context or found", f"{reached:.1%}", f"≥ {goal:.0%}", reached >= goal)
+
+
+def _label_shares(who: str, group: frozenset[str], outcomes: Sequence[Outcome]) -> list[float]:
+    """By depth; where nothing of the group was said yet, all of it is kept."""
+    shares = []
+    for depth in LABEL_DEPTHS:
+        total = sum(_of(group, outcome.total[depth]) for outcome in outcomes)
+        kept = sum(_of(group, outcome.kept[depth][who]) for outcome in outcomes)
+        shares.append(kept / total if total else 1.0)
+    return shares
+
+
+def _of(group: frozenset[str], some: Iterable[Label]) -> int:
+    return sum(label.kind in group for label in some)
 
 
 def _marks(pool: Executor, count: int) -> list[Row]:
