@@ -29,8 +29,8 @@ from benchmarks.shared import shared
 from benchmarks.table import Row, absent, markdown
 from everthread.conversation.options import CLOSENESS, EXCERPTS
 from everthread.factory import open_store
-from everthread.store.base import NewMessage, NewSession, SearchQuery, Store
-from everthread.store.recalled import RecallQuery
+from everthread.store.models import NewMessage, NewSession, RecallQuery, SearchQuery
+from everthread.store.store import Store
 
 FIRST = (5, 10)
 KINDS = {1: "several turns", 2: "time", 3: "open-ended", 4: "one turn", 5: "adversarial"}

@@ -16,7 +16,7 @@ from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.options import Route, Setup
 from everthread.core.exchange import Reply
-from everthread.store.base import NewMessage
+from everthread.store.models import NewMessage
 
 FEW, MANY = 12, 1_000
 TURNS, ROUNDS = 40, 5

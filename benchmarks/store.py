@@ -27,8 +27,9 @@ from benchmarks.table import Row, markdown
 from everthread.core.redaction import redact
 from everthread.core.terms import terms
 from everthread.factory import open_store
-from everthread.store.base import NewCompaction, NewMessage, NewSession, SearchQuery, Store
-from everthread.store.indexing import searchable_text
+from everthread.store.index import searchable_text
+from everthread.store.models import NewCompaction, NewMessage, NewSession, SearchQuery
+from everthread.store.store import Store
 from tests.store.postgres_server import NoServerError, make_server
 
 QUICK, FULL = 20_000, 1_000_000

@@ -17,7 +17,7 @@ from benchmarks.retained.recordings import THREADS, Recorded, thread
 from everthread import open_store
 from everthread.conversation.lookup import StoreLookup
 from everthread.core.messages import Message
-from everthread.store.base import NewMessage, NewSession
+from everthread.store.models import NewMessage, NewSession
 
 DEPTHS = (1, 5, 10)
 PLACES = 8

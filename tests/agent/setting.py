@@ -15,7 +15,7 @@ from everthread.agent.base import Permission, ToolContext, ToolReply
 from everthread.config import parse_config
 from everthread.conversation.events import Event
 from everthread.core.exchange import Reply
-from everthread.store.base import Store
+from everthread.store.store import Store
 from everthread.testing import PrefixWatch
 
 Work = Callable[[Mapping[str, Any], ToolContext], Awaitable[ToolReply]]

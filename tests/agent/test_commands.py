@@ -20,7 +20,7 @@ from everthread.core.messages import text_of
 from everthread.core.usage import CanonicalUsage
 from everthread.lab.provider import Provider, ServedModel
 from everthread.providers.local_file import SMOLLM2
-from everthread.store.base import NewSession
+from everthread.store.models import NewSession
 from everthread.testing import ScriptedModel, SteppedClock
 from tests.agent.setting import Double, Place, calls, place, run, saying
 from tests.conversation.served import KEY, NAMES

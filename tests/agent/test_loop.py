@@ -26,7 +26,7 @@ from everthread.conversation.options import Route
 from everthread.conversation.responses import Answer
 from everthread.core.exchange import Reply, Request, StreamDelta
 from everthread.core.messages import text_of
-from everthread.store.base import NewSession
+from everthread.store.models import NewSession
 from everthread.testing import ScriptedModel
 from tests.agent.setting import Double, calls, place, results, run, saying
 from tests.conversation.talk import words

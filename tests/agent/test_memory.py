@@ -16,7 +16,7 @@ from everthread.conversation.events import CompactionDone
 from everthread.core.messages import content_text
 from everthread.core.tokens import TokenCounter
 from everthread.errors import InputError
-from everthread.store.base import NewSession
+from everthread.store.models import NewSession
 from everthread.testing import ScriptedModel
 from tests.agent.setting import calls, place, results, run
 from tests.conversation.talk import words

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pytest
 
 from everthread.factory import open_store
-from everthread.store.base import Store
+from everthread.store.store import Store
 from tests.cli.zygote import Zygote
 from tests.providers.conftest import local_file
 

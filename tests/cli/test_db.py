@@ -14,7 +14,8 @@ from typing import Any
 import apsw
 import pytest
 
-from everthread.store.base import NewMessage, NewSession, Store
+from everthread.store.models import NewMessage, NewSession
+from everthread.store.store import Store
 
 FILE = "everthread.db"
 

@@ -12,7 +12,7 @@ import pytest
 
 from everthread.lab.provider import ServedModel
 from everthread.providers.local_file import SMOLLM2
-from everthread.store.base import Store
+from everthread.store.store import Store
 from tests.cli.conftest import environment
 from tests.cli.served import configure, provider
 from tests.wire.recording import json_reply, recording_server

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from everthread.gateway.keys import digest_of
-from everthread.store.base import Store
-from everthread.store.keys import KeyLimits, KeyUse
+from everthread.store.models import KeyLimits, KeyUse
+from everthread.store.store import Store
 
 
 def test_a_key_is_shown_once_listed_and_revoked(everthread: Any, fill: Any, home: Path) -> None:

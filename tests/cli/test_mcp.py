@@ -15,7 +15,7 @@ import pytest
 from mcp import Client, StdioServerParameters, stdio_client
 
 from everthread import open_store
-from everthread.store.base import Store
+from everthread.store.store import Store
 from tests.gateway.mcp.talking import ask, client, thread
 
 

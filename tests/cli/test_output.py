@@ -17,7 +17,7 @@ from everthread.cli.insights import chart
 from everthread.cli.output import bar, json_text, money, short, size, visible
 from everthread.cli.times import DAY, HOUR, ago, duration, iso, read_time
 from everthread.errors import InputError
-from everthread.store.base import UsageRow
+from everthread.store.models import UsageRow
 
 NOW = 1_800_000_000.0
 

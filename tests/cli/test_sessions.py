@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from everthread.store.base import NewCompaction, NewMessage, NewSession, Store
+from everthread.store.models import NewCompaction, NewMessage, NewSession
+from everthread.store.store import Store
 
 SECRET = "ghp_" + "a1B2c3D4e5F6" * 3
 HOSTILE = "see [bold]this[/bold] :fire: \x1b[2J\x1b]0;owned\x07 \x9b31m \u202eevil 你好世界 lone \ud800 end\\"

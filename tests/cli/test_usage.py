@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from everthread.core.usage import CanonicalUsage
-from everthread.store.base import NewCompaction, NewMessage, NewSession, NewUsage, Store, Task
+from everthread.store.models import NewCompaction, NewMessage, NewSession, NewUsage, UsageTask
+from everthread.store.store import Store
 
 DAY = 86_400
 USED = CanonicalUsage(
@@ -23,7 +24,7 @@ def call(
     session: str,
     *,
     cost: str | None = "0.25",
-    task: Task = "main",
+    task: UsageTask = "main",
     model: str = "big",
     days_ago: float = 0,
     **more: Any,

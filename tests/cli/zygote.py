@@ -39,7 +39,7 @@ PRELOADED = (
     "everthread.factory",
     "everthread.config",
     "everthread.core.tokens",
-    "everthread.store.sql_store",
+    "everthread.store.store",
     "everthread.store.sqlite",
     "everthread.wire.detect",
     "everthread.compaction.compressor",

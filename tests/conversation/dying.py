@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from everthread.compaction.compressor import ContextCompressor
 from everthread.conversation.conversation import Conversation
@@ -18,7 +18,8 @@ from everthread.conversation.options import Route, SessionOptions, Setup
 from everthread.core.exchange import Reply
 from everthread.core.summary import SummaryDraft, SummaryRequest
 from everthread.factory import open_store
-from everthread.store.base import NewSession
+from everthread.store.models import NewSession
+from everthread.store.store import Store
 from everthread.testing import ScriptedModel
 
 THREAD = "dying"
@@ -69,7 +70,7 @@ async def main(path: Path, step: int) -> None:
     model = ScriptedModel(answers(), window=16_000)
     route = Route(model.name, model.api, model.window, base_url=model.base_url, model=model)
     options = SessionOptions(result_chars=500_000)
-    setup = Setup(store, route, ContextCompressor, lambda _desk: Writer(), options)
+    setup = Setup(cast("Store", store), route, ContextCompressor, lambda _desk: Writer(), options)
     conversation = await Conversation.open(setup, new=NewSession(id=THREAD))
     for turn in range(6):
         await conversation.send(f"Turn {turn}. " + " ".join(f"item {turn}.{index} is paid" for index in range(60)))

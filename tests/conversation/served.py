@@ -13,7 +13,7 @@ from everthread.core.exchange import Api, Reply, Request
 from everthread.core.messages import text_of
 from everthread.core.summary import HANDOFF
 from everthread.lab.provider import Provider, ServedModel
-from everthread.store.base import Store
+from everthread.store.store import Store
 from everthread.testing import PrefixWatch
 
 KEY = "EVERTHREAD_LAB_KEY"

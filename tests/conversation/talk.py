@@ -17,7 +17,8 @@ from everthread.conversation.options import Route, SessionOptions, Setup, Summar
 from everthread.core.exchange import Reply, Request
 from everthread.core.summary import Summarizer
 from everthread.errors import ModelError
-from everthread.store.base import NewSession, Store
+from everthread.store.models import NewSession
+from everthread.store.store import Store
 from everthread.testing import PrefixWatch, Said, ScriptedModel
 
 Script = Iterable[Said] | Callable[[Request], Said]

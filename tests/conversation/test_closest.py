@@ -12,7 +12,7 @@ from everthread import open_store
 from everthread.conversation.lookup import StoreLookup
 from everthread.core.found import found_text
 from everthread.errors import InputError
-from everthread.store.base import NewMessage, NewSession
+from everthread.store.models import NewMessage, NewSession
 
 FACT = "Priya Raman painted the walnut cupboard of Aldermoor green."
 

@@ -20,7 +20,8 @@ from everthread.core.lookup import Found
 from everthread.core.messages import text_of
 from everthread.core.summary import is_summary
 from everthread.errors import InputError, UnknownIdError
-from everthread.store.base import NewMessage, NewSession, Store
+from everthread.store.models import NewMessage, NewSession
+from everthread.store.store import Store
 from everthread.testing import ScriptedModel
 from tests.conversation.talk import room, words
 

@@ -9,7 +9,7 @@ from typing import Any
 from everthread import open_store
 from everthread.conversation.lookup import LookupCache, StoreLookup, expand
 from everthread.core.nodes import Node
-from everthread.store.base import NewMessage, NewSession, StoredMessage
+from everthread.store.models import NewMessage, NewSession, StoredMessage
 
 SAID = 1_000
 FIRST, LAST = 400, 460

@@ -13,7 +13,7 @@ from everthread.conversation.events import Notice, Recalled
 from everthread.conversation.options import RecallOptions, RecallScope
 from everthread.core.exchange import Api, Request
 from everthread.core.messages import text_of
-from everthread.store.base import NewSession
+from everthread.store.models import NewSession
 from everthread.testing import ScriptedModel, ScriptedSummarizer
 from tests.conversation.served import KEY, NAMES, answering, lab, model
 from tests.conversation.talk import Room, call, result, room, route, run, words

@@ -20,7 +20,7 @@ from everthread.core.exchange import Api, Reply
 from everthread.core.messages import text_of
 from everthread.core.summary import is_summary
 from everthread.lab.provider import Fault
-from everthread.store.base import NewSession
+from everthread.store.models import NewSession
 from tests.conversation.served import KEY, NAMES, TOOL, answering, asks_for, is_summary_call, lab, model, summary
 from tests.conversation.talk import words
 

@@ -25,7 +25,7 @@ from everthread.gateway.base import Incoming, Mode, Outcome, Outgoing
 from everthread.gateway.managing import ProxyManager
 from everthread.gateway.setup import ManagerSetup
 from everthread.lab.provider import Provider, ServedModel
-from everthread.store.base import Store
+from everthread.store.store import Store
 from everthread.wire import anthropic, openai_chat, openai_responses
 
 APIS: tuple[Api, ...] = ("openai_chat", "openai_responses", "anthropic")

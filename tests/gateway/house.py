@@ -18,8 +18,8 @@ from everthread.gateway.base import Auth, Mode
 from everthread.gateway.keys import issue
 from everthread.gateway.routes import Upstream
 from everthread.lab.provider import Provider, ServedModel
-from everthread.store.base import Store
-from everthread.store.keys import KeyLimits
+from everthread.store.models import KeyLimits
+from everthread.store.store import Store
 
 CHAT, CLAUDE = "gpt-4o", "claude-sonnet-5"
 UPSTREAM_KEY = "sk-upstream-0123456789-upstream"

@@ -20,7 +20,7 @@ from everthread.core.usage import CanonicalUsage
 from everthread.lab.faults import ANSWERED, FaultPlan, Kind
 from everthread.lab.log import Record
 from everthread.lab.provider import ServedModel
-from everthread.store.base import Store
+from everthread.store.store import Store
 
 APIS: tuple[Api, ...] = ("openai_chat", "openai_responses", "anthropic")
 NAMES: dict[Api, str] = {"openai_chat": "gpt-4o", "openai_responses": "gpt-5", "anthropic": "claude-sonnet-5"}

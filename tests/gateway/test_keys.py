@@ -20,8 +20,7 @@ from everthread.gateway.auth import TTL, KeyAuthenticator
 from everthread.gateway.base import Auth
 from everthread.gateway.keys import issue
 from everthread.gateway.routes import Upstream
-from everthread.store.base import SearchQuery
-from everthread.store.keys import KeyLimits
+from everthread.store.models import KeyLimits, SearchQuery
 from tests.gateway.house import (
     CHAT,
     CLAUDE,

@@ -24,7 +24,8 @@ from everthread.gateway.base import Mode
 from everthread.gateway.keys import issue
 from everthread.gateway.quotas import Ledger, utc_day
 from everthread.gateway.routes import Upstream
-from everthread.store.keys import KeyLimits, KeyStore, KeyUse
+from everthread.store.models import KeyLimits, KeyUse
+from everthread.store.store import Store
 from tests.gateway.house import (
     CHAT,
     FILLER,
@@ -173,7 +174,7 @@ class Failing:
 def test_a_store_that_is_down_loses_no_count_and_lifts_no_limit() -> None:
     async def run() -> None:
         store, wall = Failing(), Clock()
-        ledger = Ledger(cast("KeyStore", store), wall=wall)
+        ledger = Ledger(cast("Store", store), wall=wall)
         _, key = issue(limits=KeyLimits(requests=3, tokens=100))
         for _ in range(3):
             ledger.admit(key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,7 +15,8 @@ from everthread.errors import StoreError
 from everthread.gateway.base import Outcome
 from everthread.gateway.events import RecordFailed
 from everthread.gateway.sending import THREAD
-from everthread.store.proxied import Link, NewLink
+from everthread.store.models import NewThreadLink, ThreadLink
+from everthread.store.store import Store
 from tests.gateway.clients import Client, Gate, running, thread_of
 
 
@@ -30,13 +31,13 @@ class Troubled:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def extend_link(self, new: NewLink) -> Link | None:
+    async def extend_link(self, new: NewThreadLink) -> ThreadLink | None:
         self._count += 1
         failing = self._count in self._fails
         await asyncio.sleep(0.01)
         if failing:
             raise StoreError("the disk is full")
-        link: Link | None = await self._store.extend_link(new)
+        link: ThreadLink | None = await self._store.extend_link(new)
         return link
 
 
@@ -44,7 +45,7 @@ class Troubled:
 def test_a_client_quicker_than_the_store_stays_in_its_thread(fails: set[int], tmp_path: Path) -> None:
     async def run(place: Gate) -> None:
         whole = place.store
-        place.store = Troubled(whole, fails)  # everything else is the store's own
+        place.store = cast("Store", Troubled(whole, fails))  # everything else is the store's own
         manager = place.manager()
         client, telling, threads = Client("anthropic"), [], set()
         for turn in range(6):
@@ -99,7 +100,7 @@ def test_nobody_is_told_a_thread_that_is_another_s(tmp_path: Path) -> None:
 def test_what_could_not_be_stored_is_told_no_thread(tmp_path: Path) -> None:
     async def run(place: Gate) -> None:
         whole = place.store
-        place.store = Troubled(whole, {1})
+        place.store = cast("Store", Troubled(whole, {1}))
         manager, client = place.manager(), Client("openai_chat")
         client.says("Is anybody there?")
         incoming = client.incoming()

@@ -24,16 +24,15 @@ import psycopg
 
 from everthread.errors import EverthreadError, NothingToUndoError
 from everthread.factory import open_store
-from everthread.store import schema
-from everthread.store.base import NewCompaction, NewMessage, NewSession, Store, new_id
 from everthread.store.database import Tx
-from everthread.store.postgres import PostgresDatabase
-from everthread.store.postgres_connection import PostgresConnection
-from everthread.store.sql_store import SqlStore
+from everthread.store.models import NewCompaction, NewMessage, NewSession, new_id
+from everthread.store.postgres import PostgresConnection, PostgresDatabase
+from everthread.store.schema import apply_next
 from everthread.store.sqlite import SqliteDatabase
+from everthread.store.store import Store
 
 ROOT = Path(__file__).parents[2]
-LOADED = (SqlStore, PostgresDatabase, SqliteDatabase)
+LOADED = (Store, PostgresDatabase, SqliteDatabase)
 """What every child needs is imported before they are forked, though `open_store` would do it."""
 
 
@@ -221,7 +220,7 @@ def migrate_and_die(url: str, statements: int) -> None:
     tx: Any = Dies(connection, statements)
     while True:
         connection.begin()
-        if schema.apply_next(tx) is None:
+        if apply_next(tx) is None:
             return
         connection.commit()
 

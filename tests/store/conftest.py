@@ -17,8 +17,8 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from everthread.store.postgres import PostgresDatabase
-from everthread.store.sql_store import SqlStore
 from everthread.store.sqlite import SqliteDatabase
+from everthread.store.store import Store
 from tests.store.postgres_server import NoServerError, Server, server_in
 
 BACKENDS = ("sqlite", "postgresql")
@@ -200,30 +200,30 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def store(url: str, clock: Clock) -> Iterator[SqlStore]:
+def store(url: str, clock: Clock) -> Iterator[Store]:
     opened = open_at(url, clock)
     yield opened
     close_sound(opened)
 
 
 @pytest.fixture
-def elsewhere(kind: str, new_url: Callable[..., str], clock: Clock) -> Iterator[SqlStore]:
+def elsewhere(kind: str, new_url: Callable[..., str], clock: Clock) -> Iterator[Store]:
     """A second store, on the other database."""
     opened = open_at(new_url(next(name for name in BACKENDS if name != kind)), clock)
     yield opened
     close_sound(opened)
 
 
-def open_at(url: str, clock: Callable[[], float]) -> SqlStore:
+def open_at(url: str, clock: Callable[[], float]) -> Store:
     """A store with a clock of our own."""
     database = (
         SqliteDatabase(Path(url.removeprefix("sqlite:///"))) if url.startswith("sqlite") else PostgresDatabase(url)
     )
     database.prepare()
-    return SqlStore(database, clock=clock)
+    return Store(database, clock=clock)
 
 
-def close_sound(store: SqlStore) -> None:
+def close_sound(store: Store) -> None:
     async def look() -> tuple[str, ...]:
         problems = (await store.check()).problems
         await store.close()

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from everthread.errors import NothingToUndoError, UnknownIdError
-from everthread.store.base import NewCompaction, NewMessage, NewSession, Store
+from everthread.store.models import NewCompaction, NewMessage, NewSession
+from everthread.store.store import Store
 from tests.store.talk import said, shown, summary, texts, user
 
 

@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from everthread.store.base import (
-    Continuation,
-    Lease,
-    NewCompaction,
-    NewMessage,
-    NewSession,
-    Session,
-    Store,
-    StoredMessage,
-)
+from everthread.store.models import Continuation, Lease, NewCompaction, NewMessage, NewSession, Session, StoredMessage
+from everthread.store.store import Store
 
 
 def user(text: str, **more: Any) -> NewMessage:

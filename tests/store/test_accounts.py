@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from everthread.core.usage import CanonicalUsage, normalize_usage
 from everthread.errors import InputError, UnknownIdError
-from everthread.store.base import NewSession, NewUsage, UsageRow
-from everthread.store.sql_store import SqlStore
+from everthread.store.models import NewSession, NewUsage, UsageRow
+from everthread.store.store import Store
 from tests.store.conftest import Clock
 from tests.store.talk import compact, new_thread, numbered, result, user
 
@@ -21,7 +21,7 @@ DAY = 86_400.0
 COSTS = st.none() | st.integers(0, 10**15).map(lambda pico: Decimal(pico).scaleb(-12))
 
 
-async def test_a_call_is_recorded_as_it_was(store: SqlStore, clock: Clock) -> None:
+async def test_a_call_is_recorded_as_it_was(store: Store, clock: Clock) -> None:
     raw = {"input_tokens": 10, "cache_creation_input_tokens": 7, "cache_read_input_tokens": 5, "output_tokens": 3,
            "cache_creation": {"ephemeral_1h_input_tokens": 4}, "odd": ["\0", "\ud800", 10**30]}  # fmt: skip
     usage = normalize_usage(raw)
@@ -37,7 +37,7 @@ async def test_a_call_is_recorded_as_it_was(store: SqlStore, clock: Clock) -> No
     assert (stored.cost, stored.estimated, stored.created) == (Decimal("0.00000000012"), True, clock.now)
 
 
-async def test_an_event_counts_once_in_its_thread(store: SqlStore) -> None:
+async def test_an_event_counts_once_in_its_thread(store: Store) -> None:
     one, two = await new_thread(store), await new_thread(store, tenant="b")
     for session in (one, one, two):
         await store.record_usage(NewUsage(session.id, "m", CanonicalUsage(input_tokens=1), event="same"))
@@ -45,7 +45,7 @@ async def test_an_event_counts_once_in_its_thread(store: SqlStore) -> None:
 
 
 @pytest.mark.parametrize("cost", [Decimal("NaN"), Decimal("Infinity"), Decimal(10) ** 12])
-async def test_a_cost_that_is_none_is_refused(store: SqlStore, cost: Decimal) -> None:
+async def test_a_cost_that_is_none_is_refused(store: Store, cost: Decimal) -> None:
     session = await new_thread(store)
     with pytest.raises(InputError):
         await store.record_usage(NewUsage(session.id, "m", CanonicalUsage(), cost=cost))
@@ -57,7 +57,7 @@ async def test_a_cost_that_is_none_is_refused(store: SqlStore, cost: Decimal) ->
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
 @given(costs=st.lists(COSTS, max_size=30))
-def test_sums_are_exact_and_unknown_prices_are_told(store: SqlStore, costs: list[Decimal | None]) -> None:
+def test_sums_are_exact_and_unknown_prices_are_told(store: Store, costs: list[Decimal | None]) -> None:
     async def account() -> None:
         session = await store.create_session(NewSession(tenant=NewSession().id))
         for cost in costs:
@@ -69,7 +69,7 @@ def test_sums_are_exact_and_unknown_prices_are_told(store: SqlStore, costs: list
     asyncio.run(account())
 
 
-async def busy_month(store: SqlStore, clock: Clock) -> list[dict[str, Any]]:
+async def busy_month(store: Store, clock: Clock) -> list[dict[str, Any]]:
     """Calls over some days, tenants, platforms, models and tasks, as plain rows to count by hand."""
     rows: list[dict[str, Any]] = []
     start = clock.now = 1_700_006_400.0  # midnight
@@ -106,7 +106,7 @@ def summed(key: str, rows: list[dict[str, Any]]) -> UsageRow:
     )  # fmt: skip
 
 
-async def test_insights_are_what_counting_by_hand_gives(store: SqlStore, clock: Clock) -> None:
+async def test_insights_are_what_counting_by_hand_gives(store: Store, clock: Clock) -> None:
     rows = await busy_month(store, clock)
     first, last = rows[0]["at"], rows[-1]["at"]
     periods = [(0.0, 1e12), (first, last), (first + DAY, first + 3 * DAY), (last + 1, 1e12), (first + 1, first + 2)]
@@ -137,7 +137,7 @@ async def test_insights_are_what_counting_by_hand_gives(store: SqlStore, clock: 
                     assert tools.get(f"tool{number}", (0, 0)) == (len(used), sum(used))
 
 
-async def test_a_compaction_that_was_undone_saved_nothing(store: SqlStore) -> None:
+async def test_a_compaction_that_was_undone_saved_nothing(store: Store) -> None:
     session = await new_thread(store, *numbered(1, 6))
     made = await compact(store, session.id)
     await compact(store, made.session.id)
@@ -146,7 +146,7 @@ async def test_a_compaction_that_was_undone_saved_nothing(store: SqlStore) -> No
     assert (found.compactions, found.tokens_saved) == (1, 60)
 
 
-async def test_days_are_utc_and_in_order(store: SqlStore, clock: Clock) -> None:
+async def test_days_are_utc_and_in_order(store: Store, clock: Clock) -> None:
     session = await new_thread(store)
     for moment in (86_400.0 * 365 - 0.001, 86_400.0 * 365, 1_700_000_000.0):
         await store.record_usage(NewUsage(session.id, "m", CanonicalUsage(input_tokens=1), created=moment))
@@ -154,7 +154,7 @@ async def test_days_are_utc_and_in_order(store: SqlStore, clock: Clock) -> None:
     assert [(row.key, row.calls) for row in days] == [("1970-12-31", 1), ("1971-01-01", 1), ("2023-11-14", 1)]
 
 
-async def test_the_share_read_from_the_cache(store: SqlStore) -> None:
+async def test_the_share_read_from_the_cache(store: Store) -> None:
     session = await new_thread(store)
     assert (await store.insights(since=0, until=1e12)).total.cache_share is None
     usage = CanonicalUsage(input_tokens=10, cache_read_tokens=30, cache_write_tokens=20)

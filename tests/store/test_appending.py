@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 
 from everthread.errors import EverthreadError, InputError, LeaseLostError, UnknownIdError
-from everthread.store.base import Lease, SearchQuery
-from everthread.store.sql_store import SqlStore
+from everthread.store.models import Lease, SearchQuery
+from everthread.store.store import Store
 from tests.store.talk import compact, new_thread, numbered, said, says, shown, texts, user
 from tests.store.test_writer import held
 
 
-async def together(store: SqlStore, *calls: Any) -> list[Any]:
+async def together(store: Store, *calls: Any) -> list[Any]:
     """The results of calls that are queued while nothing is written, errors among them."""
     async with held(store):
         tasks = [asyncio.ensure_future(call) for call in calls]
     return await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_many_appends_to_many_threads(store: SqlStore) -> None:
+async def test_many_appends_to_many_threads(store: Store) -> None:
     threads = [(await new_thread(store)).id for _ in range(4)]
     calls = [(thread, f"{thread} {n}") for n in range(20) for thread in threads]
     results = await together(store, *(store.append(thread, says(text)) for thread, text in calls))
@@ -35,7 +35,7 @@ async def test_many_appends_to_many_threads(store: SqlStore) -> None:
     assert len(await store.search(SearchQuery("19"))) == 4
 
 
-async def test_whoever_is_at_fault_is_told_and_nobody_else(store: SqlStore) -> None:
+async def test_whoever_is_at_fault_is_told_and_nobody_else(store: Store) -> None:
     one, two = await new_thread(store), await new_thread(store)
     lease = await store.acquire(one.id, "me", 60)
     assert lease is not None
@@ -54,7 +54,7 @@ async def test_whoever_is_at_fault_is_told_and_nobody_else(store: SqlStore) -> N
     assert (await said(store, one.id), await said(store, two.id)) == (["a"], ["f"])
 
 
-async def test_one_event_from_several_callers_is_one_message(store: SqlStore) -> None:
+async def test_one_event_from_several_callers_is_one_message(store: Store) -> None:
     session = await new_thread(store, *numbered(1, 5))
     other = await new_thread(store)
     again = user("once", event="e")
@@ -67,7 +67,7 @@ async def test_one_event_from_several_callers_is_one_message(store: SqlStore) ->
     assert await said(store, session.id) == [*(f"m{n}" for n in range(1, 6)), "once", "new"]
 
 
-async def test_appends_around_a_compaction_keep_their_order(store: SqlStore) -> None:
+async def test_appends_around_a_compaction_keep_their_order(store: Store) -> None:
     session = await new_thread(store, *numbered(1, 6))
     before = await store.messages(session.id)
     kept = [message.id for message in before[-2:]]
@@ -84,7 +84,7 @@ async def test_appends_around_a_compaction_keep_their_order(store: SqlStore) -> 
 
 
 @pytest.mark.parametrize("count", [0, 1, 1_200])
-async def test_any_number_of_messages_in_one_append(store: SqlStore, count: int) -> None:
+async def test_any_number_of_messages_in_one_append(store: Store, count: int) -> None:
     session = await new_thread(store, *says("first"))
     stored = await store.append(session.id, numbered(1, count))
     again = await store.append(session.id, [*(user(str(n), event=m.event) for n, m in enumerate(stored)), user("x")])

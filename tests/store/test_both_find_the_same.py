@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from everthread.core.redaction import redact
-from everthread.store.base import NewMessage, NewSession, SearchQuery
-from everthread.store.queries import read_query
-from everthread.store.sql_store import SqlStore
+from everthread.store.index import parse_query
+from everthread.store.models import NewMessage, NewSession, SearchQuery
+from everthread.store.store import Store
 from tests.store.conftest import BACKENDS, Clock, close_sound, open_at
 from tests.store.talk import result, user
 
@@ -37,7 +37,7 @@ CHECKS = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 
-Both = tuple[SqlStore, SqlStore]
+Both = tuple[Store, Store]
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def corpus() -> list[NewMessage]:
     return [*made, result("terminal", "error in main.py", event="a"), result("grep", "数据 of main.py", event="b")]
 
 
-async def ask(store: SqlStore, query: SearchQuery) -> list[tuple[int | None, str, float]]:
+async def ask(store: Store, query: SearchQuery) -> list[tuple[int | None, str, float]]:
     return [(hit.message, hit.snippet, hit.score) for hit in await store.search(query)]
 
 
@@ -119,6 +119,6 @@ def test_any_text_is_found_by_what_stands_in_it(both: Both) -> None:
         ids = [asyncio.run(store.append("thread", [user(text)]))[0].id for store in both]
         assert ids[0] == ids[1]
         hits = asyncio.run(both_answer(both, SearchQuery(part, limit=1_000)))
-        assert not read_query(part).ways or ids[0] in {hit[0] for hit in hits}
+        assert not parse_query(part).ways or ids[0] in {hit[0] for hit in hits}
 
     check()

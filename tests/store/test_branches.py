@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from everthread.errors import InputError, NothingToUndoError, UnknownIdError
-from everthread.store.base import NewCompaction, NewSession
-from everthread.store.sql_store import SqlStore
+from everthread.store.models import NewCompaction, NewSession
+from everthread.store.store import Store
 from tests.store.talk import compact, new_thread, numbered, said, says, shown, summary
 
 
-async def ids_of(store: SqlStore, session_id: str) -> dict[str, int]:
+async def ids_of(store: Store, session_id: str) -> dict[str, int]:
     return {str(message.body["content"]): message.id for message in await store.history(session_id)}
 
 
-async def test_a_branch_shares_everything_through_a_message(store: SqlStore) -> None:
+async def test_a_branch_shares_everything_through_a_message(store: Store) -> None:
     session = await new_thread(store, *numbered(1, 5), title="T", system="S", model="m", tenant="a", user="ann")
     ids = await ids_of(store, session.id)
     branch = await store.branch(session.id, ids["m3"])
@@ -30,7 +30,7 @@ async def test_a_branch_shares_everything_through_a_message(store: SqlStore) -> 
     assert rows == (7,), "what is shared is stored once"
 
 
-async def test_a_branch_with_a_name_is_made_once(store: SqlStore) -> None:
+async def test_a_branch_with_a_name_is_made_once(store: Store) -> None:
     session = await new_thread(store, *numbered(1, 5))
     ids = await ids_of(store, session.id)
     new = NewSession(id="mine", title="Mine", tenant="ignored")
@@ -44,7 +44,7 @@ async def test_a_branch_with_a_name_is_made_once(store: SqlStore) -> None:
         await store.branch(session.id, ids["m2"], new=NewSession(id=session.id))
 
 
-async def test_a_branch_off_a_continuation_takes_its_context_and_the_whole_history(store: SqlStore) -> None:
+async def test_a_branch_off_a_continuation_takes_its_context_and_the_whole_history(store: Store) -> None:
     session = await new_thread(store, *numbered(1, 8))
     made = await compact(store, session.id)
     await store.append(session.id, numbered(9, 10))
@@ -62,7 +62,7 @@ async def test_a_branch_off_a_continuation_takes_its_context_and_the_whole_histo
     assert (await store.branch(session.id, ids["m4"])).parent == session.id
 
 
-async def test_a_summary_never_tells_a_branch_of_what_came_later(store: SqlStore) -> None:
+async def test_a_summary_never_tells_a_branch_of_what_came_later(store: Store) -> None:
     """A message that was kept although the summary covers what follows it: the context of its own time serves."""
     session = await new_thread(store, *numbered(1, 8))
     ids = await ids_of(store, session.id)
@@ -77,7 +77,7 @@ async def test_a_summary_never_tells_a_branch_of_what_came_later(store: SqlStore
     assert await shown(store, (await store.branch(session.id, ids["m8"])).id) == ["m1", "summary", "m3", "m8"]
 
 
-async def test_a_branch_continues_and_is_undone_on_its_own(store: SqlStore) -> None:
+async def test_a_branch_continues_and_is_undone_on_its_own(store: Store) -> None:
     session = await new_thread(store, *numbered(1, 6))
     ids = await ids_of(store, session.id)
     branch = await store.branch(session.id, ids["m4"])
@@ -93,7 +93,7 @@ async def test_a_branch_continues_and_is_undone_on_its_own(store: SqlStore) -> N
         await store.undo(branch.id)
 
 
-async def test_a_branch_of_a_branch_of_a_continuation(store: SqlStore) -> None:
+async def test_a_branch_of_a_branch_of_a_continuation(store: Store) -> None:
     session = await new_thread(store, *numbered(1, 8))
     await compact(store, session.id)
     await store.append(session.id, says("m9"))
@@ -113,7 +113,7 @@ async def test_a_branch_of_a_branch_of_a_continuation(store: SqlStore) -> None:
     assert await said(store, shared.id) == everything[:10]
 
 
-async def test_a_branch_is_not_touched_by_an_undo_in_its_parent(store: SqlStore) -> None:
+async def test_a_branch_is_not_touched_by_an_undo_in_its_parent(store: Store) -> None:
     session = await new_thread(store, *numbered(1, 6))
     await compact(store, session.id)
     await store.append(session.id, says("m7", "m8"))
@@ -123,7 +123,7 @@ async def test_a_branch_is_not_touched_by_an_undo_in_its_parent(store: SqlStore)
     assert await shown(store, branch.id) == ["m1", "summary", "m5", "m6", "m7"]
 
 
-async def test_one_branches_only_at_what_was_said_there(store: SqlStore) -> None:
+async def test_one_branches_only_at_what_was_said_there(store: Store) -> None:
     session = await new_thread(store, *numbered(1, 6))
     other = await new_thread(store, *says("elsewhere"))
     made = await compact(store, session.id)

@@ -8,14 +8,14 @@ from decimal import Decimal
 import pytest
 
 from everthread.errors import InputError, NothingToUndoError, UnknownIdError
-from everthread.store.base import NewCompaction, NewMessage, SearchQuery
 from everthread.store.database import Tx
-from everthread.store.sql_store import SqlStore
+from everthread.store.models import NewCompaction, NewMessage, SearchQuery
+from everthread.store.store import Store
 from tests.store.conftest import Clock, open_at
 from tests.store.talk import compact, new_thread, numbered, said, says, shown, summary, texts, user
 
 
-async def test_a_continuation(store: SqlStore, clock: Clock) -> None:
+async def test_a_continuation(store: Store, clock: Clock) -> None:
     old = await new_thread(store, *numbered(1, 8), title="T", platform="cli", user="ann", model="m", system="S")
     clock.now += 5
     made = await compact(store, old.id, pending=says("pending"))
@@ -36,7 +36,7 @@ async def test_a_continuation(store: SqlStore, clock: Clock) -> None:
     assert await said(store, old.id) == [*(f"m{n}" for n in range(1, 9)), "pending"]
 
 
-async def test_the_tip_is_found_from_every_id(store: SqlStore) -> None:
+async def test_the_tip_is_found_from_every_id(store: Store) -> None:
     session = await new_thread(store, *numbered(1, 4))
     ids = [session.id]
     for _ in range(5):
@@ -51,7 +51,7 @@ async def test_the_tip_is_found_from_every_id(store: SqlStore) -> None:
     assert [s.id for s in await store.thread_sessions(ids[3]) if s.live] == [ids[-1]]
 
 
-async def test_the_system_prompt_may_be_rebuilt(store: SqlStore) -> None:
+async def test_the_system_prompt_may_be_rebuilt(store: Store) -> None:
     session = await new_thread(store, *numbered(1, 4), system="old")
     kept = [message.id for message in await store.messages(session.id)]
     made = await store.continue_session(session.id, kept, seen=4, system=[{"type": "text", "text": "new"}])
@@ -59,7 +59,7 @@ async def test_the_system_prompt_may_be_rebuilt(store: SqlStore) -> None:
     assert (await store.session(session.id)).system == "old"
 
 
-async def test_what_arrived_meanwhile_lands_in_the_continuation_once(store: SqlStore) -> None:
+async def test_what_arrived_meanwhile_lands_in_the_continuation_once(store: Store) -> None:
     session = await new_thread(store, *numbered(1, 6))
     seen = await store.messages(session.id)
     late = says("late 1", "late 2")
@@ -74,7 +74,7 @@ async def test_what_arrived_meanwhile_lands_in_the_continuation_once(store: SqlS
     assert await said(store, made.session.id) == expected
 
 
-async def test_the_second_of_two_gets_the_firsts_tip(store: SqlStore) -> None:
+async def test_the_second_of_two_gets_the_firsts_tip(store: Store) -> None:
     session = await new_thread(store, *numbered(1, 6))
     first = await compact(store, session.id)
     third = await compact(store, first.session.id)
@@ -84,7 +84,7 @@ async def test_the_second_of_two_gets_the_firsts_tip(store: SqlStore) -> None:
     assert len(await store.compactions(session.id)) == 2
 
 
-async def test_a_continuation_asked_for_again_is_the_same(store: SqlStore) -> None:
+async def test_a_continuation_asked_for_again_is_the_same(store: Store) -> None:
     session = await new_thread(store, *numbered(1, 6))
     first, again = [await compact(store, session.id, new="mine") for _ in range(2)]
     assert first == again
@@ -92,7 +92,7 @@ async def test_a_continuation_asked_for_again_is_the_same(store: SqlStore) -> No
     assert len(await store.compactions(session.id)) == 1
 
 
-async def test_of_many_that_compact_at_once_one_wins(store: SqlStore, url: str, clock: Clock) -> None:
+async def test_of_many_that_compact_at_once_one_wins(store: Store, url: str, clock: Clock) -> None:
     session = await new_thread(store, *numbered(1, 6))
     others = [open_at(url, clock) for _ in range(3)]
     made = await asyncio.gather(*(compact(one, session.id) for one in [store, *others] * 3))
@@ -103,7 +103,7 @@ async def test_of_many_that_compact_at_once_one_wins(store: SqlStore, url: str, 
         await other.close()
 
 
-async def test_a_continuation_that_fails_changes_nothing(store: SqlStore) -> None:
+async def test_a_continuation_that_fails_changes_nothing(store: Store) -> None:
     session = await new_thread(store, *numbered(1, 4))
     stranger = await new_thread(store, *says("stranger"))
     before = await store.export(session.id)
@@ -124,7 +124,7 @@ async def test_a_continuation_that_fails_changes_nothing(store: SqlStore) -> Non
     assert await store.export(session.id) == before
 
 
-async def test_the_record_of_a_compaction(store: SqlStore, clock: Clock) -> None:
+async def test_the_record_of_a_compaction(store: Store, clock: Clock) -> None:
     session = await new_thread(store, *numbered(1, 4))
     ids = [message.id for message in await store.messages(session.id)]
     record = NewCompaction(
@@ -143,7 +143,7 @@ async def test_the_record_of_a_compaction(store: SqlStore, clock: Clock) -> None
     assert undone.reverted == clock.now
 
 
-async def test_a_thread_that_has_ended_stays_so_through_a_compaction(store: SqlStore) -> None:
+async def test_a_thread_that_has_ended_stays_so_through_a_compaction(store: Store) -> None:
     session = await new_thread(store, *numbered(1, 6))
     await store.end_session(session.id, "user")
     made = await compact(store, session.id)
@@ -154,7 +154,7 @@ async def test_a_thread_that_has_ended_stays_so_through_a_compaction(store: SqlS
     assert made.session.live
 
 
-async def test_undo_brings_the_parent_back_with_what_was_added_since(store: SqlStore, clock: Clock) -> None:
+async def test_undo_brings_the_parent_back_with_what_was_added_since(store: Store, clock: Clock) -> None:
     session = await new_thread(store, *numbered(1, 6))
     made = await compact(store, session.id)
     await store.append(session.id, says("after 1", "after 2"))
@@ -173,7 +173,7 @@ async def test_undo_brings_the_parent_back_with_what_was_added_since(store: SqlS
     assert await store.get_compression_tip(made.session.id) == again.session.id
 
 
-async def test_undo_goes_back_step_by_step(store: SqlStore) -> None:
+async def test_undo_goes_back_step_by_step(store: Store) -> None:
     session = await new_thread(store, *numbered(1, 6))
     first = await compact(store, session.id)
     await store.append(session.id, says("a"))
@@ -187,7 +187,7 @@ async def test_undo_goes_back_step_by_step(store: SqlStore) -> None:
         await store.undo(session.id)
 
 
-async def test_two_undos_at_once_take_back_two_compactions_at_most(store: SqlStore, url: str, clock: Clock) -> None:
+async def test_two_undos_at_once_take_back_two_compactions_at_most(store: Store, url: str, clock: Clock) -> None:
     other = open_at(url, clock)
     session = await new_thread(store, *numbered(1, 6))
     first = await compact(store, session.id)
@@ -208,7 +208,7 @@ def pages(tx: Tx) -> int:
     return int(row[0])
 
 
-async def test_a_continuation_adds_little(store: SqlStore) -> None:
+async def test_a_continuation_adds_little(store: Store) -> None:
     """Messages are stored once: carrying a tail of 100 of 1,000 along costs less than a tenth of the thread's size."""
     empty = await store._read(pages)
     session = await new_thread(store, *(user(f"{number} " + "words " * 60) for number in range(1000)))

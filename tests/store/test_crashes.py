@@ -12,7 +12,8 @@ from pathlib import Path
 import psycopg
 
 from everthread.factory import open_store
-from everthread.store.base import NewSession, Store
+from everthread.store.models import NewSession
+from everthread.store.store import Store
 from tests.store.children import Nursery
 from tests.store.postgres_server import Server
 from tests.store.talk import texts

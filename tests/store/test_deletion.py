@@ -9,8 +9,8 @@ import pytest
 from everthread.core.outputs import output_id
 from everthread.core.usage import CanonicalUsage
 from everthread.errors import UnknownIdError
-from everthread.store.base import NewSession, NewUsage, SearchQuery
-from everthread.store.sql_store import SqlStore
+from everthread.store.models import NewSession, NewUsage, SearchQuery
+from everthread.store.store import Store
 from tests.store.conftest import Clock, open_at
 from tests.store.talk import compact, new_thread, numbered, said, says, shown, user
 
@@ -20,14 +20,14 @@ TABLES = (
 )  # fmt: skip
 
 
-async def rows(store: SqlStore) -> dict[str, int]:
+async def rows(store: Store) -> dict[str, int]:
     """How much there is of everything a thread can own."""
     counts = ", ".join(f"(SELECT COUNT(*) FROM {table})" for table in TABLES)  # noqa: S608 - our own names
     [row] = await store._read(lambda tx: tx.all(f"SELECT {counts}"))
     return dict(zip(TABLES, row, strict=True))
 
 
-async def full_thread(store: SqlStore, word: str) -> str:
+async def full_thread(store: Store, word: str) -> str:
     """A thread that has something of everything, said with a word of its own."""
     session = await new_thread(store, *numbered(1, 6, word), system=f"prompt {word}")
     await compact(store, session.id, words=f"summary of {word}")
@@ -44,11 +44,11 @@ async def full_thread(store: SqlStore, word: str) -> str:
     return session.id
 
 
-async def found(store: SqlStore, text: str) -> set[str]:
+async def found(store: Store, text: str) -> set[str]:
     return {hit.thread for hit in await store.search(SearchQuery(text, limit=100))}
 
 
-async def test_everything_goes_but_the_account(store: SqlStore) -> None:
+async def test_everything_goes_but_the_account(store: Store) -> None:
     before = await rows(store)
     keep = await full_thread(store, "banana")
     with_keep = await rows(store)
@@ -71,7 +71,7 @@ async def test_everything_goes_but_the_account(store: SqlStore) -> None:
     assert await rows(store) == before
 
 
-async def test_any_id_of_a_thread_deletes_it(store: SqlStore) -> None:
+async def test_any_id_of_a_thread_deletes_it(store: Store) -> None:
     session = await new_thread(store, *numbered(1, 6))
     made = await compact(store, session.id)
     assert await store.delete_thread(made.session.id) == 2
@@ -79,7 +79,7 @@ async def test_any_id_of_a_thread_deletes_it(store: SqlStore) -> None:
         await store.session(session.id)
 
 
-async def test_a_branch_keeps_what_it_shares_history_search_and_all(store: SqlStore) -> None:
+async def test_a_branch_keeps_what_it_shares_history_search_and_all(store: Store) -> None:
     session = await new_thread(store, *(user(f"word{n} shared") for n in range(1, 9)), system="S")
     await compact(store, session.id)
     await store.append(session.id, says("word9 shared", "word10 later"))
@@ -109,7 +109,7 @@ async def test_a_branch_keeps_what_it_shares_history_search_and_all(store: SqlSt
     assert {await store._read(lambda tx: tx.one("SELECT COUNT(*) FROM messages"))} == {(0,)}
 
 
-async def test_a_branch_that_used_the_same_event_loses_nothing(store: SqlStore) -> None:
+async def test_a_branch_that_used_the_same_event_loses_nothing(store: Store) -> None:
     session = await new_thread(store, user("first", event="e"), *says("second"))
     branch = await store.branch(session.id, (await store.messages(session.id))[1].id)
     await store.append(branch.id, [user("mine", event="e")])
@@ -119,7 +119,7 @@ async def test_a_branch_that_used_the_same_event_loses_nothing(store: SqlStore) 
     assert await said(store, branch.id) == ["first", "second", "mine"]
 
 
-async def test_an_output_goes_with_the_last_that_cites_it(store: SqlStore) -> None:
+async def test_an_output_goes_with_the_last_that_cites_it(store: Store) -> None:
     one, two = await new_thread(store), await new_thread(store)
     key = (await store.put_output(one.id, "the same unusual output")).id
     await store.put_output(two.id, "the same unusual output")
@@ -133,7 +133,7 @@ async def test_an_output_goes_with_the_last_that_cites_it(store: SqlStore) -> No
     assert await found(store, "unusual") == set()
 
 
-async def test_a_branch_cites_the_outputs_its_shared_messages_cite(store: SqlStore) -> None:
+async def test_a_branch_cites_the_outputs_its_shared_messages_cite(store: Store) -> None:
     session = await new_thread(store)
     early, late = "early log " * 9, "late log " * 9
     for text in (early, late):
@@ -148,7 +148,7 @@ async def test_a_branch_cites_the_outputs_its_shared_messages_cite(store: SqlSto
     assert await found(store, "early") == {branch.id}
 
 
-async def test_a_thread_is_deleted_while_others_write_to_it(store: SqlStore, url: str, clock: Clock) -> None:
+async def test_a_thread_is_deleted_while_others_write_to_it(store: Store, url: str, clock: Clock) -> None:
     """Whoever comes late is told; nothing is left half."""
     others = [open_at(url, clock) for _ in range(2)]
     for _ in range(12):

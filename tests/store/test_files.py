@@ -18,7 +18,7 @@ import pytest
 from everthread.config import Config
 from everthread.errors import NoStoreError, StoreDamagedError, StoreError, StoreReadOnlyError
 from everthread.factory import open_store, store_url
-from everthread.store.base import SearchQuery
+from everthread.store.models import SearchQuery
 from tests.store.children import Nursery
 from tests.store.conftest import Clock, close_sound, open_at
 from tests.store.talk import new_thread, numbered, said, says, user

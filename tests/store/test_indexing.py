@@ -10,19 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everthread.core.terms import encode_term, phrase_terms, terms
-from everthread.store.base import NewSession, SearchQuery
-from everthread.store.indexing import (
+from everthread.store.index import (
     MOST_REPEATS,
     MOST_TERMS,
     OVERLAP,
     PIECE_CHARS,
-    cuts,
-    name,
-    redacted_pieces,
+    cut_text,
+    filter_name,
+    redact_and_cut,
     searchable_text,
 )
-from everthread.store.operations import indexing
-from everthread.store.sql_store import SqlStore
+from everthread.store.models import NewSession, SearchQuery
+from everthread.store.sql.indexing import BATCH_CHARS, WRITE_PIECES, index_parts, prepare_index
+from everthread.store.store import Store
 from tests.store.conftest import Clock, open_at
 from tests.store.talk import new_thread, says, user
 
@@ -45,7 +45,7 @@ WORDS = "lorem ipsum dolor sit amet "
     ids=["empty", "short", "words", "one word", "chinese", "zeros", "one character", "blank", "expanding"],
 )
 def test_pieces_cover_the_text_and_can_be_told_apart(text: str) -> None:
-    found = list(cuts(text))
+    found = list(cut_text(text))
     assert found[0].start == 0
     for cut in found:
         assert text[cut.start : cut.start + len(cut.text)] == cut.text
@@ -59,14 +59,14 @@ def test_pieces_cover_the_text_and_can_be_told_apart(text: str) -> None:
 
 
 def test_neighbours_share_some_words() -> None:
-    found = list(cuts(WORDS * 2_000))
+    found = list(cut_text(WORDS * 2_000))
     assert len(found) > 5
     for before, after in pairwise(found):
         assert OVERLAP <= before.start + len(before.text) - after.start <= 2 * OVERLAP
 
 
 def test_words_are_not_cut() -> None:
-    found = {term for cut in cuts(WORDS * 2_000) for term in cut.terms}
+    found = {term for cut in cut_text(WORDS * 2_000) for term in cut.terms}
     assert found == set(WORDS.split())
 
 
@@ -74,7 +74,7 @@ def test_words_are_not_cut() -> None:
 @given(st.lists(st.sampled_from(["alpha", "beta", "数据", "x" * 60, "1", "\n", "a.b"]), max_size=400))
 def test_every_phrase_of_a_text_stands_in_a_piece(words: list[str]) -> None:
     text = " ".join(words)
-    pieces = [" ".join(phrase_terms(cut.text)) for cut in cuts(text)]
+    pieces = [" ".join(phrase_terms(cut.text)) for cut in cut_text(text)]
     for first in range(len(words)):
         phrase = " ".join(phrase_terms(" ".join(words[first : first + 2])))
         assert any(phrase in piece for piece in pieces)
@@ -83,7 +83,7 @@ def test_every_phrase_of_a_text_stands_in_a_piece(words: list[str]) -> None:
 def test_secrets_are_out_before_anything_is_cut() -> None:
     secret = "ghp_" + "a8Kd02mQpX7zLw4nRt6Yb1Vc9Je3Hu5Gs0Fo"
     for filler in range(PIECE_CHARS - 60, PIECE_CHARS + 60, 7):
-        pieces, redacted = redacted_pieces("x " * (filler // 2) + f"token: {secret} " + "y " * 300)
+        pieces, redacted = redact_and_cut("x " * (filler // 2) + f"token: {secret} " + "y " * 300)
         assert redacted
         for piece in pieces:
             assert not any(part in piece.text for part in (secret[:12], secret[12:24], secret[-12:]))
@@ -103,9 +103,9 @@ def test_what_a_message_says() -> None:
 @given(st.text(max_size=80), st.text(max_size=80))
 def test_names_tell_values_apart_whatever_they_hold(one: str, other: str) -> None:
     for kind in ("role", "tool"):
-        assert (name(kind, one) == name(kind, other)) == (one == other)
-    assert name("role", one) != name("tool", one)
-    token = name("tenant", one)
+        assert (filter_name(kind, one) == filter_name(kind, other)) == (one == other)
+    assert filter_name("role", one) != filter_name("tool", one)
+    token = filter_name("tenant", one)
     assert token.isascii()
     assert token == token.lower()
     assert token.replace("_", "").isalnum()
@@ -113,28 +113,28 @@ def test_names_tell_values_apart_whatever_they_hold(one: str, other: str) -> Non
 
 
 def test_names_of_ordinary_values_are_readable() -> None:
-    assert name("role", "user") == "role_user"
+    assert filter_name("role", "user") == "role_user"
 
 
-def unindexed(store: SqlStore) -> None:
+def unindexed(store: Store) -> None:
     """Nothing is indexed in the background: the test does it."""
     assert store._indexing is not None
     store._indexing.cancel()
 
 
-async def test_a_long_text_is_indexed_in_several_transactions(store: SqlStore) -> None:
+async def test_a_long_text_is_indexed_in_several_transactions(store: Store) -> None:
     thread = await store.create_session(NewSession())
-    lines = [f"line{number} " + "0 " * 120 for number in range(indexing.WRITE_PIECES * 6)]
+    lines = [f"line{number} " + "0 " * 120 for number in range(WRITE_PIECES * 6)]
     await store.put_output(thread.id, "\n".join(lines), tool="terminal")
     unindexed(store)
-    batches = await store._read(indexing.prepare)
+    batches = await store._read(prepare_index)
     assert [len(parts) for parts in batches][:2] == [1, 1]
     assert len(batches) > 2
-    await store._write(lambda tx: indexing.index(tx, store.database, batches[0]))
+    await store._write(lambda tx: index_parts(tx, store.database, batches[0]))
     # Again, and out of turn: nothing happens.
-    await store._write(lambda tx: indexing.index(tx, store.database, batches[0]))
-    await store._write(lambda tx: indexing.index(tx, store.database, batches[2]))
-    rest = await store._read(indexing.prepare)
+    await store._write(lambda tx: index_parts(tx, store.database, batches[0]))
+    await store._write(lambda tx: index_parts(tx, store.database, batches[2]))
+    rest = await store._read(prepare_index)
     assert len(rest) == len(batches) - 1
     for number in (0, len(lines) // 2, len(lines) - 1):
         assert len(await store.search(SearchQuery(f"line{number}"))) == 1
@@ -143,46 +143,44 @@ async def test_a_long_text_is_indexed_in_several_transactions(store: SqlStore) -
     assert count[0] == count[1]
 
 
-async def test_two_stores_index_the_same_only_once(store: SqlStore, url: str, clock: Clock) -> None:
+async def test_two_stores_index_the_same_only_once(store: Store, url: str, clock: Clock) -> None:
     other = open_at(url, clock)
     thread = await new_thread(store, *says(*(f"needle {number}" for number in range(50))))
     unindexed(store)
-    first, second = await store._read(indexing.prepare), await other._read(indexing.prepare)
+    first, second = await store._read(prepare_index), await other._read(prepare_index)
     for parts in first:
-        await store._write(lambda tx, parts=parts: indexing.index(tx, store.database, parts))  # type: ignore[misc]
+        await store._write(lambda tx, parts=parts: index_parts(tx, store.database, parts))  # type: ignore[misc]
     await store.delete_thread(thread.id)
     await new_thread(store, user("needle left"))
     for parts in second:
-        await other._write(lambda tx, parts=parts: indexing.index(tx, other.database, parts))  # type: ignore[misc]
+        await other._write(lambda tx, parts=parts: index_parts(tx, other.database, parts))  # type: ignore[misc]
     assert len(await other.search(SearchQuery("needle"))) == 1
     await other.close()
 
 
-async def test_only_so_much_is_prepared_at_once(store: SqlStore) -> None:
+async def test_only_so_much_is_prepared_at_once(store: Store) -> None:
     thread = await store.create_session(NewSession())
-    big = "x" * (indexing.BATCH_CHARS // 2)
+    big = "x" * (BATCH_CHARS // 2)
     await store.append(thread.id, [user(f"{big} needle{number}") for number in range(4)])
     unindexed(store)
-    batches = await store._read(indexing.prepare)
+    batches = await store._read(prepare_index)
     assert len({part.entry.id for parts in batches for part in parts}) == 2
     assert len(await store.search(SearchQuery("needle*"))) == 4
 
 
-async def test_what_is_deleted_meanwhile_is_not_indexed(store: SqlStore) -> None:
+async def test_what_is_deleted_meanwhile_is_not_indexed(store: Store) -> None:
     thread = await new_thread(store, *says("one", "two"))
     unindexed(store)
-    batches = await store._read(indexing.prepare)
+    batches = await store._read(prepare_index)
     await store.delete_thread(thread.id)
-    await store._write(lambda tx: indexing.index(tx, store.database, batches[0]))
+    await store._write(lambda tx: index_parts(tx, store.database, batches[0]))
     assert await store.search(SearchQuery("one")) == []
     row = await store._read(lambda tx: tx.one("SELECT COUNT(*) FROM pieces"))
     assert row == (0,)
 
 
 @pytest.mark.parametrize("indexed", [False, True])
-async def test_a_damaged_output_stops_no_search(
-    store: SqlStore, indexed: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_damaged_output_stops_no_search(store: Store, indexed: bool, caplog: pytest.LogCaptureFixture) -> None:
     thread = await new_thread(store, *says("needle one"))
     await store.put_output(thread.id, "needle two", tool="terminal")
     if indexed:

@@ -9,8 +9,8 @@ from decimal import Decimal
 import pytest
 
 from everthread.errors import InputError, UnknownIdError
-from everthread.store.keys import NOTHING, KeyLimits, KeyUse, NewKey, StoredKey
-from everthread.store.sql_store import SqlStore
+from everthread.store.models import NO_USE, KeyLimits, KeyUse, NewKey, StoredKey
+from everthread.store.store import Store
 from tests.store.conftest import Clock, close_sound, open_at
 
 DAY, NEXT = "2026-01-31", "2026-02-01"
@@ -20,13 +20,13 @@ KEY = NewKey(
 )  # fmt: skip
 
 
-async def test_a_key_comes_back_as_it_was_made(store: SqlStore, clock: Clock) -> None:
+async def test_a_key_comes_back_as_it_was_made(store: Store, clock: Clock) -> None:
     made = clock.now
     await store.create_key(KEY)
     clock.now += 1
     plain = NewKey("b" * 12, "e" * 64, "other", frozenset({"proxy"}))
     await store.create_key(plain)
-    assert await store.find_key(KEY.digest, DAY) == StoredKey(KEY, made, None, None, NOTHING)
+    assert await store.find_key(KEY.digest, DAY) == StoredKey(KEY, made, None, None, NO_USE)
     assert await store.find_key("0" * 64, DAY) is None
     assert [found.key for found in await store.list_keys(DAY)] == [plain, KEY]
     assert [found.key for found in await store.list_keys(DAY, tenant="acme")] == [KEY]
@@ -35,7 +35,7 @@ async def test_a_key_comes_back_as_it_was_made(store: SqlStore, clock: Clock) ->
             await store.create_key(same)
 
 
-async def test_a_key_is_revoked_once_and_stays_listed(store: SqlStore, clock: Clock) -> None:
+async def test_a_key_is_revoked_once_and_stays_listed(store: Store, clock: Clock) -> None:
     await store.create_key(KEY)
     at = clock.now
     assert await store.revoke_key(KEY.id) == at
@@ -49,7 +49,7 @@ async def test_a_key_is_revoked_once_and_stays_listed(store: SqlStore, clock: Cl
         await store.revoke_key("nobody")
 
 
-async def test_use_is_counted_by_day_and_key(store: SqlStore, clock: Clock) -> None:
+async def test_use_is_counted_by_day_and_key(store: Store, clock: Clock) -> None:
     await store.create_key(KEY)
     first = KeyUse(1, 2**33, Decimal("0.000000000001"))
     assert await store.count_use(DAY, {KEY.id: first, "b" * 12: KeyUse(5)}) == {KEY.id: first, "b" * 12: KeyUse(5)}

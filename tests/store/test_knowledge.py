@@ -10,16 +10,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from everthread.core.nodes import Node
 from everthread.errors import UnknownIdError
-from everthread.store.base import Node
-from everthread.store.sql_store import SqlStore
+from everthread.store.store import Store
 from tests.store.conftest import Clock
 from tests.store.talk import compact, new_thread, numbered
 
 DAY = 86_400.0
 
 
-async def test_a_learnt_limit_lasts_seven_days(store: SqlStore, clock: Clock) -> None:
+async def test_a_learnt_limit_lasts_seven_days(store: Store, clock: Clock) -> None:
     learnt = await store.learn_limit("https://a", "m", 32_000, source="error", headers="beta=1m")
     assert (learnt.limit, learnt.learnt, learnt.expires) == (32_000, clock.now, clock.now + 7 * DAY)
     assert await store.limit_for("https://a", "m", headers="beta=1m") == learnt
@@ -30,13 +30,13 @@ async def test_a_learnt_limit_lasts_seven_days(store: SqlStore, clock: Clock) ->
     assert await store.limits() == []
 
 
-async def test_a_limit_is_for_its_url_model_and_headers(store: SqlStore) -> None:
+async def test_a_limit_is_for_its_url_model_and_headers(store: Store) -> None:
     await store.learn_limit("https://a", "m", 32_000, source="error")
     for other in (("https://b", "m", ""), ("https://a", "n", ""), ("https://a", "m", "beta=1m")):
         assert await store.limit_for(other[0], other[1], headers=other[2]) is None
 
 
-async def test_learning_again_replaces_and_renews(store: SqlStore, clock: Clock) -> None:
+async def test_learning_again_replaces_and_renews(store: Store, clock: Clock) -> None:
     await store.learn_limit("https://a", "m", 32_000, source="error")
     clock.now += 5 * DAY
     again = await store.learn_limit("https://a", "m", 16_000, source="probe")
@@ -44,7 +44,7 @@ async def test_learning_again_replaces_and_renews(store: SqlStore, clock: Clock)
     assert await store.limits() == [again]
 
 
-async def test_limits_are_forgotten(store: SqlStore) -> None:
+async def test_limits_are_forgotten(store: Store) -> None:
     for base_url, model, limit in (("u1", "m1", 10), ("u1", "m2", 20), ("u2", "m1", 30)):
         await store.learn_limit(base_url, model, limit, source="error")
     assert await store.forget_limits(base_url="u1", model="m1", below=10) == 0, "a success of that size proves nothing"
@@ -64,7 +64,7 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 @given(value=VALUES)
-def test_state_is_any_json(store: SqlStore, value: Any) -> None:
+def test_state_is_any_json(store: Store, value: Any) -> None:
     async def there_and_back() -> None:
         await store.put_state("calibration", "m", value)
         assert await store.get_state("calibration", "m") == value
@@ -72,7 +72,7 @@ def test_state_is_any_json(store: SqlStore, value: Any) -> None:
     asyncio.run(there_and_back())
 
 
-async def test_state_has_scopes_and_is_replaced(store: SqlStore) -> None:
+async def test_state_has_scopes_and_is_replaced(store: Store) -> None:
     await store.put_state("a", "k", 1)
     await store.put_state("b", "k", 2)
     await store.put_state("a", "k", 3)
@@ -80,7 +80,7 @@ async def test_state_has_scopes_and_is_replaced(store: SqlStore) -> None:
     assert await store.get_state("a", "other") is None
 
 
-async def test_state_of_a_session_goes_with_it(store: SqlStore) -> None:
+async def test_state_of_a_session_goes_with_it(store: Store) -> None:
     session = await new_thread(store, *numbered(1, 6))
     made = await compact(store, session.id)
     for scope in (session.id, made.session.id, "everybody"):
@@ -96,7 +96,7 @@ def node(name: str, thread: str, level: int = 0, first: int = 1, **more: Any) ->
     )
 
 
-async def test_nodes_of_a_thread_in_order(store: SqlStore) -> None:
+async def test_nodes_of_a_thread_in_order(store: Store) -> None:
     session = await new_thread(store, *numbered(1, 6))
     made = await compact(store, session.id)
     nodes = [node("b", session.id, 0, 5), node("a", session.id, 0, 1), node("c", session.id, 1, 1, degraded=True)]
@@ -112,7 +112,7 @@ async def test_nodes_of_a_thread_in_order(store: SqlStore) -> None:
         await store.put_nodes(nodes)
 
 
-async def test_a_nodes_id_is_its_threads_own(store: SqlStore) -> None:
+async def test_a_nodes_id_is_its_threads_own(store: Store) -> None:
     one, two = await new_thread(store, tenant="a"), await new_thread(store, tenant="b")
     mine, yours = node("same", one.id), node("same", two.id, 2, 7)
     await store.put_nodes([mine])

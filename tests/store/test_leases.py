@@ -7,20 +7,21 @@ import time
 
 import pytest
 
+from everthread.core.nodes import Node
 from everthread.errors import LeaseLostError
-from everthread.store.base import Lease, Node
-from everthread.store.sql_store import SqlStore
+from everthread.store.models import Lease
+from everthread.store.store import Store
 from tests.store.conftest import Clock, open_at
 from tests.store.talk import compact, new_thread, numbered, said, says
 
 
-async def taken(store: SqlStore, thread: str, holder: str, seconds: float = 60) -> Lease:
+async def taken(store: Store, thread: str, holder: str, seconds: float = 60) -> Lease:
     lease = await store.acquire(thread, holder, seconds)
     assert lease is not None
     return lease
 
 
-async def test_one_holds_a_thread(store: SqlStore) -> None:
+async def test_one_holds_a_thread(store: Store) -> None:
     session, other = await new_thread(store), await new_thread(store)
     mine = await taken(store, session.id, "me")
     assert (mine.thread, mine.holder) == (session.id, "me")
@@ -31,7 +32,7 @@ async def test_one_holds_a_thread(store: SqlStore) -> None:
     assert yours.fence > mine.fence
 
 
-async def test_any_id_of_a_thread_names_the_same_lease(store: SqlStore) -> None:
+async def test_any_id_of_a_thread_names_the_same_lease(store: Store) -> None:
     session = await new_thread(store, *numbered(1, 6))
     made = await compact(store, session.id)
     mine = await taken(store, made.session.id, "me")
@@ -40,7 +41,7 @@ async def test_any_id_of_a_thread_names_the_same_lease(store: SqlStore) -> None:
     await store.append(made.session.id, says("fine"), lease=mine)
 
 
-async def test_the_databases_clock_decides(store: SqlStore, clock: Clock) -> None:
+async def test_the_databases_clock_decides(store: Store, clock: Clock) -> None:
     """The process's own clock may be wrong by years."""
     session = await new_thread(store)
     clock.now = 0.0
@@ -50,7 +51,7 @@ async def test_the_databases_clock_decides(store: SqlStore, clock: Clock) -> Non
     assert await store.acquire(session.id, "you", 60) is None
 
 
-async def test_an_expired_lease_is_taken_and_its_late_write_refused(store: SqlStore) -> None:
+async def test_an_expired_lease_is_taken_and_its_late_write_refused(store: Store) -> None:
     session = await new_thread(store, *numbered(1, 6))
     mine = await taken(store, session.id, "me", 0.05)
     await asyncio.sleep(0.1)
@@ -73,7 +74,7 @@ async def test_an_expired_lease_is_taken_and_its_late_write_refused(store: SqlSt
     assert (await said(store, session.id))[-1] == "in time"
 
 
-async def test_a_late_undo_is_refused(store: SqlStore) -> None:
+async def test_a_late_undo_is_refused(store: Store) -> None:
     session = await new_thread(store, *numbered(1, 6))
     mine = await taken(store, session.id, "me", 0.0)
     made = await compact(store, session.id, lease=mine)
@@ -83,7 +84,7 @@ async def test_a_late_undo_is_refused(store: SqlStore) -> None:
     assert await store.get_compression_tip(session.id) == made.session.id
 
 
-async def test_what_ran_out_but_nobody_took_still_counts(store: SqlStore) -> None:
+async def test_what_ran_out_but_nobody_took_still_counts(store: Store) -> None:
     session = await new_thread(store)
     mine = await taken(store, session.id, "me", 0.0)
     await store.append(session.id, says("fine"), lease=mine)
@@ -92,7 +93,7 @@ async def test_what_ran_out_but_nobody_took_still_counts(store: SqlStore) -> Non
     assert await store.acquire(session.id, "you", 60) is None
 
 
-async def test_a_released_lease_is_worth_nothing(store: SqlStore) -> None:
+async def test_a_released_lease_is_worth_nothing(store: Store) -> None:
     session = await new_thread(store)
     mine = await taken(store, session.id, "me")
     await store.release(mine)
@@ -103,7 +104,7 @@ async def test_a_released_lease_is_worth_nothing(store: SqlStore) -> None:
         await store.renew(mine, 60)
 
 
-async def test_the_holder_may_take_it_anew(store: SqlStore) -> None:
+async def test_the_holder_may_take_it_anew(store: Store) -> None:
     """A process that restarted under its name goes on; what the old one still tries is refused."""
     session = await new_thread(store)
     old = await taken(store, session.id, "me")
@@ -114,7 +115,7 @@ async def test_the_holder_may_take_it_anew(store: SqlStore) -> None:
     assert await said(store, session.id) == ["new"]
 
 
-async def test_a_lease_is_for_its_thread_only(store: SqlStore) -> None:
+async def test_a_lease_is_for_its_thread_only(store: Store) -> None:
     one, two = await new_thread(store), await new_thread(store)
     mine = await taken(store, one.id, "me")
     await taken(store, two.id, "me")
@@ -122,7 +123,7 @@ async def test_a_lease_is_for_its_thread_only(store: SqlStore) -> None:
         await store.append(two.id, says("wrong thread"), lease=mine)
 
 
-async def test_of_many_one_gets_it(store: SqlStore, url: str, clock: Clock) -> None:
+async def test_of_many_one_gets_it(store: Store, url: str, clock: Clock) -> None:
     others = [open_at(url, clock) for _ in range(3)]
     for _ in range(5):
         session = await new_thread(store)

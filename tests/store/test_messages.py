@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from everthread.core.fingerprints import byte_fingerprint, message_fingerprint
 from everthread.errors import EverthreadError, InputError, UnknownIdError
-from everthread.store.base import NewMessage, NewSession
-from everthread.store.sql_store import SqlStore
+from everthread.store.models import NewMessage, NewSession
+from everthread.store.store import Store
 from tests.store.conftest import Clock
 from tests.store.talk import compact, new_thread, numbered, result, said, says, shown, texts, user
 
@@ -35,7 +35,7 @@ EACH = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max
 
 @EACH
 @given(bodies=st.lists(BODIES, min_size=1, max_size=5))
-def test_any_json_comes_back_as_it_was_given(store: SqlStore, bodies: list[Any]) -> None:
+def test_any_json_comes_back_as_it_was_given(store: Store, bodies: list[Any]) -> None:
     async def there_and_back() -> None:
         session = await store.create_session(NewSession())
         before = [json.dumps(body) for body in bodies]
@@ -49,7 +49,7 @@ def test_any_json_comes_back_as_it_was_given(store: SqlStore, bodies: list[Any])
 
 @EACH
 @given(names=st.lists(TEXT, min_size=2, max_size=4))
-def test_names_the_model_makes_up_never_stop_a_message(store: SqlStore, names: list[str]) -> None:
+def test_names_the_model_makes_up_never_stop_a_message(store: Store, names: list[str]) -> None:
     async def there_and_back() -> None:
         calls = [{"id": name, "type": "function", "function": {"name": name, "arguments": name}} for name in names]
         body: Any = {"role": "assistant", "content": None, "tool_calls": calls}
@@ -62,7 +62,7 @@ def test_names_the_model_makes_up_never_stop_a_message(store: SqlStore, names: l
 
 @EACH
 @given(event=TEXT, title=TEXT)
-def test_odd_names_are_kept_or_refused_as_input(store: SqlStore, event: str, title: str) -> None:
+def test_odd_names_are_kept_or_refused_as_input(store: Store, event: str, title: str) -> None:
     async def keep() -> None:
         session = await store.create_session(NewSession(title=title))
         try:
@@ -76,21 +76,21 @@ def test_odd_names_are_kept_or_refused_as_input(store: SqlStore, event: str, tit
     asyncio.run(keep())
 
 
-async def test_ten_megabytes(store: SqlStore) -> None:
+async def test_ten_megabytes(store: Store) -> None:
     text = "x" * 5_000_000 + "漢😀\0" * 1_000_000
     session = await new_thread(store, user(text, kind="derived"), *says("after"))  # derived: searching is not the point
     assert await shown(store, session.id) == [text, "after"]
 
 
 @pytest.mark.parametrize("body", [{"role": "user", "content": {1, 2}}, "words", None, ["user"], {"role": object()}])
-async def test_what_is_no_message_is_refused_and_nothing_is_stored(store: SqlStore, body: Any) -> None:
+async def test_what_is_no_message_is_refused_and_nothing_is_stored(store: Store, body: Any) -> None:
     session = await new_thread(store)
     with pytest.raises(InputError):
         await store.append(session.id, [user("fine"), NewMessage(body)])
     assert await store.messages(session.id) == []
 
 
-async def test_a_bottomless_message_is_refused(store: SqlStore) -> None:
+async def test_a_bottomless_message_is_refused(store: Store) -> None:
     body: Any = {"role": "user", "content": []}
     inner = body["content"]
     for _ in range(100_000):
@@ -103,14 +103,14 @@ async def test_a_bottomless_message_is_refused(store: SqlStore) -> None:
 
 
 @pytest.mark.parametrize("more", [{"tokens": 2**70}, {"tokens": "many"}])
-async def test_values_no_database_takes_are_refused_as_input(store: SqlStore, more: Any) -> None:
+async def test_values_no_database_takes_are_refused_as_input(store: Store, more: Any) -> None:
     session = await new_thread(store)
     with pytest.raises(InputError):
         await store.append(session.id, [user("x", **more)])
     assert await store.messages(session.id) == []
 
 
-async def test_what_is_known_of_a_message(store: SqlStore, clock: Clock) -> None:
+async def test_what_is_known_of_a_message(store: Store, clock: Clock) -> None:
     new = user("hello", tokens=7, event="e-1")
     session = await new_thread(store)
     [stored] = await store.append(session.id, [new])
@@ -128,7 +128,7 @@ async def test_what_is_known_of_a_message(store: SqlStore, clock: Clock) -> None
     assert await store.message(stored.id) == stored
 
 
-async def test_a_derived_message_names_its_origin_and_is_no_history(store: SqlStore) -> None:
+async def test_a_derived_message_names_its_origin_and_is_no_history(store: Store) -> None:
     session = await new_thread(store)
     [whole] = await store.append(session.id, [result("read", "long " * 100)])
     [small] = await store.append(session.id, [result("read", "short", kind="derived", origin=whole.id)])
@@ -137,7 +137,7 @@ async def test_a_derived_message_names_its_origin_and_is_no_history(store: SqlSt
     assert await said(store, session.id) == ["long " * 100]
 
 
-async def test_a_repeated_event_is_stored_once(store: SqlStore) -> None:
+async def test_a_repeated_event_is_stored_once(store: Store) -> None:
     session = await new_thread(store)
     first = await store.append(session.id, [user("a", event="1"), user("b", event="2"), user("a", event="1")])
     assert [message.seq for message in first] == [0, 1, 0]
@@ -146,14 +146,14 @@ async def test_a_repeated_event_is_stored_once(store: SqlStore) -> None:
     assert await shown(store, session.id) == ["a", "b", "c"]
 
 
-async def test_events_are_a_threads_own(store: SqlStore) -> None:
+async def test_events_are_a_threads_own(store: Store) -> None:
     one, two = await new_thread(store), await new_thread(store)
     for session in (one, two):
         await store.append(session.id, [user(session.id, event="1")])
     assert await shown(store, two.id) == [two.id]
 
 
-async def test_a_repeated_event_is_found_where_the_thread_shows_it_now(store: SqlStore) -> None:
+async def test_a_repeated_event_is_found_where_the_thread_shows_it_now(store: Store) -> None:
     events = [user(f"m{number}", event=str(number)) for number in range(6)]
     session = await new_thread(store, *events)
     continued = (await compact(store, session.id, head=1, tail=2)).session
@@ -164,7 +164,7 @@ async def test_a_repeated_event_is_found_where_the_thread_shows_it_now(store: Sq
     assert [m.session for m in await store.append(session.id, events)] == [session.id] * 6
 
 
-async def test_order_is_the_order_of_asking(store: SqlStore) -> None:
+async def test_order_is_the_order_of_asking(store: Store) -> None:
     session = await new_thread(store)
     await asyncio.gather(*(store.append(session.id, says(f"{n}a", f"{n}b")) for n in range(40)))
     expected = [f"{n}{letter}" for n in range(40) for letter in "ab"]
@@ -172,7 +172,7 @@ async def test_order_is_the_order_of_asking(store: SqlStore) -> None:
     assert [message.seq for message in await store.messages(session.id)] == list(range(80))
 
 
-async def test_an_append_to_any_id_of_a_thread_lands_at_its_tip(store: SqlStore) -> None:
+async def test_an_append_to_any_id_of_a_thread_lands_at_its_tip(store: Store) -> None:
     session = await new_thread(store, *numbered(1, 6))
     ids = [session.id]
     for _ in range(4):
@@ -183,7 +183,7 @@ async def test_an_append_to_any_id_of_a_thread_lands_at_its_tip(store: SqlStore)
     assert (await shown(store, session.id))[-5:] == [f"late {number}" for number in range(5)]
 
 
-async def test_pages_of_a_session_and_of_a_history(store: SqlStore) -> None:
+async def test_pages_of_a_session_and_of_a_history(store: Store) -> None:
     session = await new_thread(store, *numbered(1, 6))
     continued = (await compact(store, session.id)).session
     await store.append(session.id, numbered(7, 9))
@@ -196,7 +196,7 @@ async def test_pages_of_a_session_and_of_a_history(store: SqlStore) -> None:
     assert texts(await store.messages(continued.id, start=-5, limit=1)) == ["m1"]
 
 
-async def test_a_message_is_read_by_its_tenant_only(store: SqlStore) -> None:
+async def test_a_message_is_read_by_its_tenant_only(store: Store) -> None:
     session = await new_thread(store, *says("private"), tenant="a")
     [message] = await store.messages(session.id)
     assert (await store.message(message.id, tenant="a")).id == message.id

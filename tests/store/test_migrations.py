@@ -14,9 +14,9 @@ import pytest
 
 from everthread.errors import SchemaTooNewError, StoreError, UnknownIdError
 from everthread.factory import open_store
-from everthread.store import schema
-from everthread.store.base import NewSession
-from everthread.store.sql_store import SqlStore
+from everthread.store.models import NewSession
+from everthread.store.schema import latest_version, migrations
+from everthread.store.store import Store
 from tests.store.children import Nursery
 from tests.store.conftest import BACKENDS, Clock, Postgres, as_url, close_sound, open_at
 from tests.store.talk import new_thread, said, says
@@ -38,22 +38,22 @@ def execute(url: str, *statements: str) -> None:
                 server.execute(statement.encode())
 
 
-def latest_of(store: SqlStore) -> int:
-    return schema.latest(store.database.dialect.name)
+def latest_of(store: Store) -> int:
+    return latest_version(store.database.dialect.name)
 
 
 @pytest.mark.parametrize("name", BACKENDS)
 def test_migrations_are_numbered(name: str) -> None:
     """A number that only the other database needs is left out."""
-    numbers = [migration.number for migration in schema.migrations(name)]
+    numbers = [migration.number for migration in migrations(name)]
     assert numbers[0] == 1
     assert numbers == sorted(set(numbers))
-    assert all(migration.statements for migration in schema.migrations(name))
+    assert all(migration.statements for migration in migrations(name))
 
 
 def points(name: str) -> dict[str, int]:
     """Statements after which to be killed. Each migration makes sure of the version's table, and writes its number."""
-    first, *rest = [len(migration.statements) + 2 for migration in schema.migrations(name)]
+    first, *rest = [len(migration.statements) + 2 for migration in migrations(name)]
     end = first + sum(rest)
     return {
         "at once": 0, "inside the first": first // 2, "before its number": first - 1, "between": first,

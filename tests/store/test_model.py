@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from everthread.store.sql_store import SqlStore
+from everthread.store.store import Store
 from tests.store.model import OPERATIONS, Model
 
 STEPS = st.lists(
@@ -17,7 +17,7 @@ STEPS = st.lists(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=18)
 @given(steps=STEPS)
-def test_any_sequence_of_operations(store: SqlStore, elsewhere: SqlStore, steps: list[tuple[str, int, int]]) -> None:
+def test_any_sequence_of_operations(store: Store, elsewhere: Store, steps: list[tuple[str, int, int]]) -> None:
     async def play() -> None:
         model = Model(store)
         await model.start(3, 0)

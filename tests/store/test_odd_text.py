@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from everthread.store.base import NewMessage, SearchQuery
-from everthread.store.sql_store import SqlStore
+from everthread.store.models import NewMessage, SearchQuery
+from everthread.store.store import Store
 from tests.store.talk import new_thread, result, said, user
 
 SECRET = "ghp_" + "a1B2c3D4e5F6" * 3
@@ -15,7 +15,7 @@ ODD = ("\ud800", "\udfff", "\0", "a\ud83d", "\udc00b", "你\ud800好", "\ud83d \
 
 
 @pytest.mark.parametrize("odd", ODD, ids=ascii)
-async def test_a_message_with_odd_text_is_kept_and_found(store: SqlStore, elsewhere: SqlStore, odd: str) -> None:
+async def test_a_message_with_odd_text_is_kept_and_found(store: Store, elsewhere: Store, odd: str) -> None:
     texts = [f"walnut {odd} tree", f"walnut {odd} token {SECRET} {odd} end", f"{odd} walnut {odd}"]
     call: Any = {"id": odd, "type": "function", "function": {"name": f"t{odd}", "arguments": f'{{"walnut": "{odd}"}}'}}
     messages = [
@@ -37,7 +37,7 @@ async def test_a_message_with_odd_text_is_kept_and_found(store: SqlStore, elsewh
 
 
 @pytest.mark.parametrize("odd", ODD, ids=ascii)
-async def test_a_query_with_odd_text(store: SqlStore, elsewhere: SqlStore, odd: str) -> None:
+async def test_a_query_with_odd_text(store: Store, elsewhere: Store, odd: str) -> None:
     found = []
     for each in (store, elsewhere):
         await new_thread(each, user(f"walnut {odd} tree", event="a"), user("walnut tree", event="b"), id="s")
@@ -48,7 +48,7 @@ async def test_a_query_with_odd_text(store: SqlStore, elsewhere: SqlStore, odd: 
     assert found[0] == found[1]
 
 
-async def test_a_tool_and_a_role_are_found_by_the_name_they_were_given(store: SqlStore) -> None:
+async def test_a_tool_and_a_role_are_found_by_the_name_they_were_given(store: Store) -> None:
     await new_thread(store, NewMessage({"role": "r\ud800", "content": "walnut"}), result("t\0", "walnut"))
     assert [hit.tool for hit in await store.search(SearchQuery("walnut", tool="t\0"))] == ["t?"]
     assert [hit.role for hit in await store.search(SearchQuery("walnut", role="r\ud800"))] == ["r?"]

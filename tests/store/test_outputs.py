@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from everthread.core.outputs import output_id
 from everthread.errors import StoreDamagedError, UnknownIdError
-from everthread.store.sql_store import SqlStore
+from everthread.store.store import Store
 from tests.store.conftest import Clock, open_at
 from tests.store.talk import compact, new_thread, numbered
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 @given(text=st.text(st.characters(exclude_categories=())), call=st.text(st.characters(exclude_categories=())))
-def test_any_text_comes_back(store: SqlStore, text: str, call: str) -> None:
+def test_any_text_comes_back(store: Store, text: str, call: str) -> None:
     async def there_and_back() -> None:
         session = await new_thread(store)
         stored = await store.put_output(session.id, text, call_id=call, tool=call)
@@ -28,7 +28,7 @@ def test_any_text_comes_back(store: SqlStore, text: str, call: str) -> None:
     asyncio.run(there_and_back())
 
 
-async def test_equal_outputs_are_stored_once(store: SqlStore, clock: Clock) -> None:
+async def test_equal_outputs_are_stored_once(store: Store, clock: Clock) -> None:
     one, two = await new_thread(store), await new_thread(store)
     text = "line\n" * 100_000
     first = await store.put_output(one.id, text, call_id="c1", tool="run")
@@ -43,7 +43,7 @@ async def test_equal_outputs_are_stored_once(store: SqlStore, clock: Clock) -> N
     assert rows[0][1] < len(text) / 20, "compressed"
 
 
-async def test_an_output_is_its_threads_whichever_id_is_given(store: SqlStore) -> None:
+async def test_an_output_is_its_threads_whichever_id_is_given(store: Store) -> None:
     session = await new_thread(store, *numbered(1, 6))
     made = await compact(store, session.id)
     stored = await store.put_output(made.session.id, "text")
@@ -51,7 +51,7 @@ async def test_an_output_is_its_threads_whichever_id_is_given(store: SqlStore) -
     assert await store.outputs(session.id) == [stored]
 
 
-async def test_tenants_share_no_outputs(store: SqlStore) -> None:
+async def test_tenants_share_no_outputs(store: Store) -> None:
     one = await new_thread(store, tenant="a")
     key = (await store.put_output(one.id, "secret of a")).id
     assert await store.output(key, tenant="a") == "secret of a"
@@ -65,7 +65,7 @@ async def test_tenants_share_no_outputs(store: SqlStore) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"garbage", b"x\x9c\x03\x00\x00\x00\x00\x01", b""])
-async def test_what_is_damaged_is_told_and_never_cited(store: SqlStore, damage: bytes) -> None:
+async def test_what_is_damaged_is_told_and_never_cited(store: Store, damage: bytes) -> None:
     session = await new_thread(store)
     key = (await store.put_output(session.id, "good")).id
     await store._write(lambda tx: tx.run("UPDATE outputs SET content = ?", (damage,)))
@@ -77,7 +77,7 @@ async def test_what_is_damaged_is_told_and_never_cited(store: SqlStore, damage: 
     await store.delete_thread(session.id)
 
 
-async def test_an_output_is_deleted_while_another_thread_cites_it(store: SqlStore, url: str, clock: Clock) -> None:
+async def test_an_output_is_deleted_while_another_thread_cites_it(store: Store, url: str, clock: Clock) -> None:
     other = open_at(url, clock)
     keep = await new_thread(store)
     for number in range(15):

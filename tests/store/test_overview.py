@@ -5,14 +5,14 @@ from __future__ import annotations
 from decimal import Decimal
 
 from everthread.core.usage import CanonicalUsage
-from everthread.store.base import NewCompaction, NewUsage, SearchQuery
-from everthread.store.sql_store import SqlStore
+from everthread.store.models import NewCompaction, NewUsage, SearchQuery
+from everthread.store.store import Store
 from tests.store.conftest import Clock
 from tests.store.talk import compact, new_thread, numbered, result, says, user
 from tests.store.test_proxied import REWRITE, point
 
 
-async def test_figures_of_a_list_of_threads(store: SqlStore, clock: Clock) -> None:
+async def test_figures_of_a_list_of_threads(store: Store, clock: Clock) -> None:
     one = await new_thread(store, *numbered(1, 6), tenant="a")
     two = await new_thread(store, *numbered(1, 6), tenant="b")
     empty = await new_thread(store, tenant="a")
@@ -43,7 +43,7 @@ async def test_figures_of_a_list_of_threads(store: SqlStore, clock: Clock) -> No
     ]
 
 
-async def test_the_heaviest_messages_and_tools(store: SqlStore) -> None:
+async def test_the_heaviest_messages_and_tools(store: Store) -> None:
     thread = await new_thread(
         store, user("short"), user("x" * 4_000), result("terminal", "y" * 800), result("terminal", "z", tokens=9_000)
     )
@@ -54,7 +54,7 @@ async def test_the_heaviest_messages_and_tools(store: SqlStore) -> None:
     assert tokens > 9_200
 
 
-async def test_rewrites_of_a_proxied_thread(store: SqlStore, clock: Clock) -> None:
+async def test_rewrites_of_a_proxied_thread(store: Store, clock: Clock) -> None:
     await store.extend_link(point("d1", thread="thread"))
     await store.put_rewrite(REWRITE, NewCompaction(tokens_before=9, tokens_after=3))
     (found,) = await store.thread_rewrites("thread")
@@ -62,7 +62,7 @@ async def test_rewrites_of_a_proxied_thread(store: SqlStore, clock: Clock) -> No
     assert found.created == clock.now
 
 
-async def test_a_change_is_seen(store: SqlStore, clock: Clock) -> None:
+async def test_a_change_is_seen(store: Store, clock: Clock) -> None:
     thread = await new_thread(store, *numbered(1, 6), tenant="a")
     seen = {await store.last_change(thread=thread.id)}
     listed = {await store.last_change(tenant="a"), await store.last_change()}
@@ -82,7 +82,7 @@ async def test_a_change_is_seen(store: SqlStore, clock: Clock) -> None:
     assert len(listed) == 3
 
 
-async def test_a_search_of_all_tenants(store: SqlStore) -> None:
+async def test_a_search_of_all_tenants(store: Store) -> None:
     assert await store.search(SearchQuery("apple", tenant=None)) == []
     one = await new_thread(store, *says("an apple"), tenant="a")
     two = await new_thread(store, *says("two apples, one apple"), tenant="b")

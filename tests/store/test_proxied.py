@@ -6,21 +6,20 @@ import asyncio
 from dataclasses import replace
 from decimal import Decimal
 
-from everthread.store.base import NewCompaction, NewMessage, NewSession
-from everthread.store.proxied import Link, NewLink, Rewrite
-from everthread.store.sql_store import SqlStore
+from everthread.store.models import NewCompaction, NewMessage, NewSession, NewThreadLink, Rewrite, ThreadLink
+from everthread.store.store import Store
 from tests.store.conftest import Clock, close_sound, open_at
 
 REWRITE = Rewrite("t", "e", "d3", 0, 3, "s3", "r1 r2", "thread", b'{"role":"user"},\x00\xff', 10, 2, {"seen": 3})
 
 
-def point(digest: str, previous: str = "", *, thread: str = "A", length: int = 1, tenant: str = "t") -> NewLink:
-    link = Link(tenant, "", digest, previous, f"s{digest}", thread, length, None, f"r{digest}")
+def point(digest: str, previous: str = "", *, thread: str = "A", length: int = 1, tenant: str = "t") -> NewThreadLink:
+    link = ThreadLink(tenant, "", digest, previous, f"s{digest}", thread, length, None, f"r{digest}")
     said = NewMessage({"role": "user", "content": f"said {digest}"}, event=digest)
-    return NewLink(link, previous, NewSession(id=thread, tenant=tenant, platform="gateway"), None, [said])
+    return NewThreadLink(link, previous, NewSession(id=thread, tenant=tenant, platform="gateway"), None, [said])
 
 
-async def test_a_point_comes_with_its_thread_and_messages(store: SqlStore) -> None:
+async def test_a_point_comes_with_its_thread_and_messages(store: Store) -> None:
     first = await store.extend_link(point("d1"))
     second = await store.extend_link(point("d2", "d1", length=2))
     assert first is not None
@@ -31,7 +30,7 @@ async def test_a_point_comes_with_its_thread_and_messages(store: SqlStore) -> No
     assert len(await store.messages("A")) == 2
 
 
-async def test_a_step_is_taken_once(store: SqlStore) -> None:
+async def test_a_step_is_taken_once(store: Store) -> None:
     first = await store.extend_link(point("d1"))
     await store.extend_link(point("d2", "d1", length=2))
     assert await store.extend_link(point("other", "d1", length=2)) is None
@@ -44,7 +43,7 @@ async def test_a_step_is_taken_once(store: SqlStore) -> None:
     assert (await store.session("B")).kind == "branch"
 
 
-async def test_the_longest_known_beginning_is_found(store: SqlStore) -> None:
+async def test_the_longest_known_beginning_is_found(store: Store) -> None:
     for length in range(1, 4):
         await store.extend_link(point(f"d{length}", f"d{length - 1}" if length > 1 else "", length=length))
     digests = [f"d{length}" for length in range(1, 900)]
@@ -60,7 +59,7 @@ async def test_the_longest_known_beginning_is_found(store: SqlStore) -> None:
         assert await store.find_skeletons(*elsewhere, ["sd1"]) == []
 
 
-async def test_the_first_rewrite_of_a_beginning_stays(store: SqlStore) -> None:
+async def test_the_first_rewrite_of_a_beginning_stays(store: Store) -> None:
     assert await store.put_rewrite(REWRITE) == REWRITE
     assert await store.put_rewrite(replace(REWRITE, replacement=b"late", depth=9)) == REWRITE
     stronger = replace(REWRITE, strength=1, replacement=b"stronger")
@@ -76,7 +75,7 @@ async def test_the_first_rewrite_of_a_beginning_stays(store: SqlStore) -> None:
         assert await store.find_similar_rewrites(*elsewhere, ["s3"]) == []
 
 
-async def test_a_compaction_counts_once_for_its_thread(store: SqlStore) -> None:
+async def test_a_compaction_counts_once_for_its_thread(store: Store) -> None:
     await store.extend_link(point("d1"))
     made = NewCompaction([], 900, 300, author="extractive", warnings=[], cost=Decimal("0.25"))
     mine = replace(REWRITE, thread="A")
@@ -91,7 +90,7 @@ async def test_a_compaction_counts_once_for_its_thread(store: SqlStore) -> None:
     assert thread.compactions == 1
 
 
-async def test_what_belongs_to_a_thread_goes_with_it(store: SqlStore) -> None:
+async def test_what_belongs_to_a_thread_goes_with_it(store: Store) -> None:
     await store.extend_link(point("d1"))
     await store.extend_link(point("d1", thread="B", tenant="u"))
     for tenant, thread in (("t", "A"), ("u", "B")):

@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.core.terms import encode_term
-from everthread.store.postgres_search import windows
-from everthread.store.queries import MOST_RUN, MOST_WORDS, Match, Phrase, read_query, strength
-from everthread.store.snippets import LENGTH, snippet
+from everthread.store.index import MOST_RUN, MOST_WORDS, IndexQuery, QueryPhrase, parse_query, term_strength
+from everthread.store.postgres import id_windows
+from everthread.store.sql.search import SNIPPET_LENGTH, make_snippet
 
 
 def ways(text: str) -> list[list[str]]:
     """Each way as texts: a phrase's terms with blanks, a prefix with a star."""
     return [
         [" ".join(phrase.terms) + ("*" if phrase.prefix else "") for phrase in phrases]
-        for phrases in read_query(text).ways
+        for phrases in parse_query(text).ways
     ]
 
 
@@ -54,15 +54,15 @@ def test_reading(text: str, expected: list[list[str]]) -> None:
 
 
 def test_a_long_query_is_cut() -> None:
-    (words,) = read_query(" ".join(f"w{number}" for number in range(1_000))).ways
+    (words,) = parse_query(" ".join(f"w{number}" for number in range(1_000))).ways
     assert len(words) == MOST_WORDS
-    (phrase,) = read_query('"' + " ".join(f"w{number}" for number in range(1_000)) + '"').ways[0]
+    (phrase,) = parse_query('"' + " ".join(f"w{number}" for number in range(1_000)) + '"').ways[0]
     assert len(phrase.terms) == MOST_RUN
 
 
 @given(st.text())
 def test_every_text_is_a_query(text: str) -> None:
-    asked = read_query(text)
+    asked = parse_query(text)
     terms = [term for phrases in asked.ways for phrase in phrases for term in phrase.terms]
     assert all((term and term == encode_term(term).replace("__", "_")) or "_" in term for term in terms)
     assert not any(mark in term for term in terms for mark in " \"'\\*:&|!()<>\0")
@@ -70,13 +70,18 @@ def test_every_text_is_a_query(text: str) -> None:
 
 
 def test_what_a_text_is_ranked_by() -> None:
-    phrases = (Phrase(("src", "main", "py")), Phrase(("a",)), Phrase(("x", "configur"), True), Phrase(("y",), True))
-    assert Match(phrases).weighed == ["main", "a", "x"]
-    assert Match((Phrase(("y",), True),)).weighed == []
+    phrases = (
+        QueryPhrase(("src", "main", "py")),
+        QueryPhrase(("a",)),
+        QueryPhrase(("x", "configur"), True),
+        QueryPhrase(("y",), True),
+    )
+    assert IndexQuery(phrases).weighed == ["main", "a", "x"]
+    assert IndexQuery((QueryPhrase(("y",), True),)).weighed == []
 
 
 def test_every_further_time_adds_less() -> None:
-    values = [strength(count) for count in range(256)]
+    values = [term_strength(count) for count in range(256)]
     gains = [after - before for before, after in pairwise(values)]
     assert values[0] == 0
     assert gains[:20] == sorted(gains[:20], reverse=True)
@@ -86,7 +91,7 @@ def test_every_further_time_adds_less() -> None:
 
 @given(st.integers(0, 2**41), st.integers(0, 2**41))
 def test_windows_reach_every_id_once_the_newest_first(first: int, before: int) -> None:
-    found = list(windows(first, before))
+    found = list(id_windows(first, before))
     for (_, start, _), (_, _, end) in pairwise(found):
         assert start == end
     if before > first:
@@ -100,7 +105,7 @@ FILLER = "lorem ipsum dolor sit amet " * 40
 
 
 def shows(text: str, query: str) -> str:
-    return snippet(text, read_query(query).shown)
+    return make_snippet(text, parse_query(query).shown)
 
 
 def test_a_short_text_is_shown_whole_on_one_line() -> None:
@@ -112,13 +117,13 @@ def test_the_middle_of_a_long_text() -> None:
     assert "the needle is here" in shown
     assert shown.startswith("…")
     assert shown.endswith("…")
-    assert len(shown) <= LENGTH + 2
+    assert len(shown) <= SNIPPET_LENGTH + 2
 
 
 def test_the_end_is_shown_in_full_length() -> None:
     shown = shows(FILLER + "needle", "needle")
     assert shown.endswith("needle")
-    assert len(shown) > LENGTH * 0.9
+    assert len(shown) > SNIPPET_LENGTH * 0.9
 
 
 def test_where_most_words_stand_together() -> None:
@@ -150,7 +155,7 @@ def test_the_match_is_shown_however_it_is_written(said: str, query: str, before:
 
 
 def test_a_text_that_goes_before_is_told() -> None:
-    assert snippet("needle", [("needle",)], goes_before=True) == "…needle"
+    assert make_snippet("needle", [("needle",)], goes_before=True) == "…needle"
 
 
 def test_a_secret_the_index_did_not_know_is_not_shown() -> None:
@@ -164,5 +169,5 @@ def test_a_secret_the_index_did_not_know_is_not_shown() -> None:
 @given(st.text(max_size=400), st.text(max_size=20))
 def test_any_text_has_a_snippet(text: str, query: str) -> None:
     shown = shows(text, query)
-    assert len(shown) <= LENGTH + 2 + len("[REDACTED]") * 4
+    assert len(shown) <= SNIPPET_LENGTH + 2 + len("[REDACTED]") * 4
     assert "\n" not in shown

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from everthread.store.base import NewMessage, NewSession, SearchQuery, Store
-from everthread.store.recalled import RecallQuery
-from everthread.store.sql_store import SqlStore
+from everthread.store.models import NewMessage, NewSession, RecallQuery, SearchQuery
+from everthread.store.store import Store
 from tests.store.conftest import Clock
 from tests.store.talk import new_thread, result, user
 
@@ -22,7 +21,7 @@ async def recalled(store: Store, text: str, **more: Any) -> list[str]:
     return [passage.text for passage in await store.recall(RecallQuery(text, more.pop("tenant", "default"), **more))]
 
 
-async def test_the_best_place_need_not_hold_every_word_nor_in_the_same_form(store: SqlStore, clock: Clock) -> None:
+async def test_the_best_place_need_not_hold_every_word_nor_in_the_same_form(store: Store, clock: Clock) -> None:
     thread = await new_thread(
         store,
         user("Melanie: I painted that lake sunrise last year, it means a lot to me."),
@@ -36,7 +35,7 @@ async def test_the_best_place_need_not_hold_every_word_nor_in_the_same_form(stor
     assert not await recalled(store, "", thread=thread.id)
 
 
-async def test_an_answer_is_found_by_the_words_of_its_question_in_one_sitting(store: SqlStore, clock: Clock) -> None:
+async def test_an_answer_is_found_by_the_words_of_its_question_in_one_sitting(store: Store, clock: Clock) -> None:
     filler = [user(f"Nothing new, {number}.", created=clock.now + 10 + number) for number in range(20)]
     thread = await new_thread(
         store,
@@ -51,7 +50,7 @@ async def test_an_answer_is_found_by_the_words_of_its_question_in_one_sitting(st
     assert "Good morning." not in await recalled(store, "pet adopted", thread=thread.id, limit=30)
 
 
-async def test_a_day_that_is_named_counts_and_identifiers_more_than_words(store: SqlStore, clock: Clock) -> None:
+async def test_a_day_that_is_named_counts_and_identifiers_more_than_words(store: Store, clock: Clock) -> None:
     day = 1_684_843_200.0  # 2023-05-23, noon
     thread = await new_thread(
         store,
@@ -65,7 +64,7 @@ async def test_a_day_that_is_named_counts_and_identifiers_more_than_words(store:
     assert "def run" in first
 
 
-async def test_what_is_in_view_what_is_anothers_and_what_is_far_stays_out(store: SqlStore) -> None:
+async def test_what_is_in_view_what_is_anothers_and_what_is_far_stays_out(store: Store) -> None:
     mine = await new_thread(store, user("The harbour crane is yellow."), user("Crane again, at the harbour."))
     seen = frozenset({(await store.messages(mine.id))[1].id})
     await new_thread(store, user("The harbour crane is blue."), tenant="other")
@@ -81,7 +80,7 @@ async def test_what_is_in_view_what_is_anothers_and_what_is_far_stays_out(store:
     assert await recalled(store, "harbour crane", thread=mine.id, limit=0) == []
 
 
-async def test_a_branch_recalls_what_it_shares_and_nothing_its_parent_said_since(store: SqlStore) -> None:
+async def test_a_branch_recalls_what_it_shares_and_nothing_its_parent_said_since(store: Store) -> None:
     parent = await new_thread(store, user("The lighthouse keeper is Odd."), user("Fine."))
     at = (await store.messages(parent.id))[1].id
     branch = await store.branch(parent.id, at, new=NewSession(kind="branch"))
@@ -91,7 +90,7 @@ async def test_a_branch_recalls_what_it_shares_and_nothing_its_parent_said_since
     assert not any("Ingrid" in text or "moved" in text for text in found)
 
 
-async def test_outputs_are_found_by_content_cited_by_turn_and_cut_to_the_place(store: SqlStore, clock: Clock) -> None:
+async def test_outputs_are_found_by_content_cited_by_turn_and_cut_to_the_place(store: Store, clock: Clock) -> None:
     thread = await new_thread(store, user("Please run it."), user("And once more."))
     clock.now += 60
     long = "noise line\n" * 400 + "Traceback: the FluxCapacitor overheated in bay seven\n" + "noise line\n" * 400
@@ -111,7 +110,7 @@ async def test_outputs_are_found_by_content_cited_by_turn_and_cut_to_the_place(s
     assert not any(passage.tool for passage in await store.recall(replace(query, spoken=True)))
 
 
-async def test_neighbours_and_turns_are_those_of_the_thread_whatever_others_say_meanwhile(store: SqlStore) -> None:
+async def test_neighbours_and_turns_are_those_of_the_thread_whatever_others_say_meanwhile(store: Store) -> None:
     mine, other = await new_thread(store), await new_thread(store)
     for number in range(12):
         asked = "Which pet did you adopt?" if number == 4 else f"Page {number}, please."
@@ -129,7 +128,7 @@ async def test_neighbours_and_turns_are_those_of_the_thread_whatever_others_say_
     assert later["Which pet did you adopt?"] == 5
 
 
-async def test_of_a_long_message_the_telling_words_are_looked_up(store: SqlStore) -> None:
+async def test_of_a_long_message_the_telling_words_are_looked_up(store: Store) -> None:
     filler = [user(f"The report of department {number} was discussed at length.") for number in range(90)]
     thread = await new_thread(store, user("The zebra crossing at Quayside floods."), *filler)
     asked = "discussed department report length " * 8 + "about anything whatsoever concerning Quayside zebra floods"
@@ -137,7 +136,7 @@ async def test_of_a_long_message_the_telling_words_are_looked_up(store: SqlStore
     assert found == ["The zebra crossing at Quayside floods."]
 
 
-async def test_results_are_found_by_the_path_their_tool_was_called_with(store: SqlStore) -> None:
+async def test_results_are_found_by_the_path_their_tool_was_called_with(store: Store) -> None:
     def call(call_id: str, path: str) -> NewMessage:
         function = {"name": "read_file", "arguments": f'{{"path": "{path}"}}'}
         calls: Any = [{"id": call_id, "type": "function", "function": function}]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from everthread.errors import UnknownIdError
-from everthread.store.base import Hit, NewMessage, SearchQuery, Store
-from everthread.store.operations import search
-from everthread.store.sql_store import SqlStore
+from everthread.store.models import NewMessage, SearchHit, SearchQuery
+from everthread.store.sql.search import SEARCH_CANDIDATES
+from everthread.store.store import Store
 from tests.store.conftest import Clock, open_at
 from tests.store.talk import compact, new_thread, numbered, result, says, user
 
@@ -33,21 +33,21 @@ async def found_set(store: Store, text: str, **more: Any) -> set[str]:
 # --- words ----------------------------------------------------------------------------------------------------------
 
 
-async def test_every_word_must_be_there(store: SqlStore) -> None:
+async def test_every_word_must_be_there(store: Store) -> None:
     await new_thread(store, *says("red apple", "green apple", "a red car"))
     assert await found_set(store, "apple") == {"red apple", "green apple"}
     assert await found_set(store, "RED Apple") == {"red apple"}
     assert await found_set(store, "apple pear") == set()
 
 
-async def test_a_phrase_stands_in_a_row(store: SqlStore) -> None:
+async def test_a_phrase_stands_in_a_row(store: Store) -> None:
     await new_thread(store, *says("connection was refused", "Connection refused!", "refused connection"))
     assert await found_set(store, '"connection refused"') == {"Connection refused!"}
     assert len(await found_set(store, "connection refused")) == 3
     assert await found_set(store, '"connection was" refused') == {"connection was refused"}
 
 
-async def test_a_prefix(store: SqlStore) -> None:
+async def test_a_prefix(store: Store) -> None:
     await new_thread(store, *says("configure it", "the configuration", "a confetti", "app/config.yaml", "misconfig"))
     assert await found_set(store, "confi*") == {"configure it", "the configuration", "app/config.yaml"}
     assert await found_set(store, "app/conf*") == {"app/config.yaml"}
@@ -76,13 +76,13 @@ async def test_a_prefix(store: SqlStore) -> None:
         ("https://example.org/a?b=c", "at https://example.org/a?b=c .", "c b a example org https"),
     ],
 )
-async def test_identifiers_as_typed(store: SqlStore, query: str, holds: str, lacks: str) -> None:
+async def test_identifiers_as_typed(store: Store, query: str, holds: str, lacks: str) -> None:
     await new_thread(store, *says(lacks, holds))
     assert (await found(store, query))[:1] == [holds]
     assert await found_set(store, f'"{query}"') == {holds}
 
 
-async def test_an_identifier_is_found_by_its_parts(store: SqlStore) -> None:
+async def test_an_identifier_is_found_by_its_parts(store: Store) -> None:
     await new_thread(store, *says("call getUserName()", "user only"))
     assert await found_set(store, "getusername") == {"call getUserName()"}
     assert await found_set(store, "getUser") == {"call getUserName()"}
@@ -105,7 +105,7 @@ async def test_an_identifier_is_found_by_its_parts(store: SqlStore) -> None:
         ("😀", "fine 😀", "fine 😁"),
     ],
 )
-async def test_chinese_japanese_korean(store: SqlStore, query: str, holds: str, lacks: str) -> None:
+async def test_chinese_japanese_korean(store: Store, query: str, holds: str, lacks: str) -> None:
     await new_thread(store, *says(lacks, holds))
     assert (await found(store, query))[:1] == [holds]
     assert lacks not in await found_set(store, f'"{query.rstrip("*")}"')
@@ -126,24 +126,24 @@ async def test_chinese_japanese_korean(store: SqlStore, query: str, holds: str, 
         "+words",
     ],
 )
-async def test_what_is_no_syntax_is_taken_literally(store: SqlStore, query: str) -> None:
+async def test_what_is_no_syntax_is_taken_literally(store: Store, query: str) -> None:
     await new_thread(store, user("these words are unbalanced words words"), user("others"))
     assert await found_set(store, query) == {"these words are unbalanced words words"}
 
 
 @pytest.mark.parametrize("query", ["AND", "OR NOT", "NEAR(a b)", "a AND b", "terms: x", "rank MATCH", "'; DROP TABLE"])
-async def test_operators_are_words(store: SqlStore, query: str) -> None:
+async def test_operators_are_words(store: Store, query: str) -> None:
     await new_thread(store, *says("nothing of it", f"said: {query}!"))
     assert await found_set(store, query) == {f"said: {query}!"}
 
 
 @pytest.mark.parametrize("query", ["", " ", '""', "*", '"*"', "!?", "\0", "\ud800", "& | !", "%s ? $1"])
-async def test_no_query_is_an_error(store: SqlStore, query: str) -> None:
+async def test_no_query_is_an_error(store: Store, query: str) -> None:
     await new_thread(store, *says("anything"))
     assert await found_set(store, query) == set()
 
 
-async def test_a_query_of_any_length(store: SqlStore) -> None:
+async def test_a_query_of_any_length(store: Store) -> None:
     text = " ".join(f"word{number}" for number in range(3_000))
     await new_thread(store, *says(text, "word1 word2"))
     assert await found_set(store, text) == {text}
@@ -154,7 +154,7 @@ async def test_a_query_of_any_length(store: SqlStore) -> None:
 # --- what is searched -----------------------------------------------------------------------------------------------
 
 
-async def test_every_role_is_searched(store: SqlStore) -> None:
+async def test_every_role_is_searched(store: Store) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "frobnicate", "arguments": '{"path": "needle.txt"}'}}
     calling: Any = {"role": "assistant", "content": None, "tool_calls": [call]}
     parts: Any = {"role": "user", "content": [{"type": "text", "text": "needle in a part"}]}
@@ -170,7 +170,7 @@ async def test_every_role_is_searched(store: SqlStore) -> None:
     assert [hit.role for hit in await store.search(SearchQuery("frobnicate needle.txt"))] == ["assistant"]
 
 
-async def test_stored_outputs_are_searched_to_their_end(store: SqlStore) -> None:
+async def test_stored_outputs_are_searched_to_their_end(store: Store) -> None:
     thread = await new_thread(store, *says("hello"))
     text = FILLER * 400 + "the needle at the end " + FILLER * 10
     stored = await store.put_output(thread.id, text, call_id="c1", tool="terminal")
@@ -183,7 +183,7 @@ async def test_stored_outputs_are_searched_to_their_end(store: SqlStore) -> None
     assert again.output == stored.id
 
 
-async def test_secrets_are_neither_found_nor_shown(store: SqlStore) -> None:
+async def test_secrets_are_neither_found_nor_shown(store: Store) -> None:
     secret = "ghp_" + "a8Kd02mQpX7zLw4nRt6Yb1Vc9Je3Hu5Gs0Fo"
     message = FILLER * 200 + f"the token {secret} is in the drawer, behind the spoon"
     thread = await new_thread(store, *says(message, "password = hunter2hunter2X9"))
@@ -198,13 +198,13 @@ async def test_secrets_are_neither_found_nor_shown(store: SqlStore) -> None:
     assert "the token [REDACTED] is in the drawer" in hits[1].snippet
 
 
-async def test_summaries_and_derived_messages_are_context_not_history(store: SqlStore) -> None:
+async def test_summaries_and_derived_messages_are_context_not_history(store: Store) -> None:
     thread = await new_thread(store, *says("first", "second needle", "third", "fourth"))
     await compact(store, thread.id, words="a summary of the needle")
     assert await found_set(store, "needle") == {"second needle"}
 
 
-async def test_a_message_is_found_once_through_compactions(store: SqlStore) -> None:
+async def test_a_message_is_found_once_through_compactions(store: Store) -> None:
     thread = await new_thread(store, *numbered(1, 8, "needle "))
     for _ in range(3):
         tip = await store.get_compression_tip(thread.id)
@@ -216,14 +216,14 @@ async def test_a_message_is_found_once_through_compactions(store: SqlStore) -> N
     assert (first.session, first.thread) == (thread.id, thread.id)
 
 
-async def test_what_was_appended_is_found_at_once(store: SqlStore) -> None:
+async def test_what_was_appended_is_found_at_once(store: Store) -> None:
     thread = await new_thread(store)
     for number in range(30):
         await store.append(thread.id, [user(f"needle{number}")])
         assert await found(store, f"needle{number}") == [f"needle{number}"]
 
 
-async def test_what_another_store_appended_is_found(store: SqlStore, url: str, clock: Clock) -> None:
+async def test_what_another_store_appended_is_found(store: Store, url: str, clock: Clock) -> None:
     thread = await new_thread(store, *says("a needle"))
     other = open_at(url, clock)
     assert await found(other, "needle") == ["a needle"]
@@ -235,7 +235,7 @@ async def test_what_another_store_appended_is_found(store: SqlStore, url: str, c
 APPEND_AND_DIE = """
 import asyncio, os, sys
 from everthread.factory import open_store
-from everthread.store.base import NewMessage
+from everthread.store.models import NewMessage
 
 async def main():
     store = open_store(sys.argv[1])
@@ -246,14 +246,14 @@ asyncio.run(main())
 """
 
 
-async def test_what_a_dead_process_appended_is_found(store: SqlStore, url: str) -> None:
+async def test_what_a_dead_process_appended_is_found(store: Store, url: str) -> None:
     thread = await new_thread(store)
     child = await asyncio.create_subprocess_exec(sys.executable, "-c", APPEND_AND_DIE, url, thread.id)
     assert await child.wait() == 0
     assert await found(store, "another process") == ["from another process"]
 
 
-async def test_words_in_different_pieces_of_a_long_message(store: SqlStore) -> None:
+async def test_words_in_different_pieces_of_a_long_message(store: Store) -> None:
     long = "apricot " + FILLER * 300 + " banana " + FILLER * 300 + " cherry"
     await new_thread(store, *says(long, "apricot alone", "apricot and banana", "cherry and apricot"))
     thread = await new_thread(store, *says("other"))
@@ -266,20 +266,20 @@ async def test_words_in_different_pieces_of_a_long_message(store: SqlStore) -> N
     assert await found_set(store, 'cherry "ipsum banana"') == set()
 
 
-async def test_a_phrase_at_a_seam(store: SqlStore) -> None:
+async def test_a_phrase_at_a_seam(store: Store) -> None:
     text = " ".join(f"word{number} tail{number}" for number in range(2_000))
     await new_thread(store, *says(text))
     for number in range(0, 2_000, 7):
         assert await store.search(SearchQuery(f'"word{number} tail{number}"', limit=1)), number
 
 
-async def test_words_that_are_repeated_ever_so_often(store: SqlStore) -> None:
+async def test_words_that_are_repeated_ever_so_often(store: Store) -> None:
     await new_thread(store, *says("0 " * 3_000 + "0 needle", "的" * 5_000 + "针"))
     assert len(await store.search(SearchQuery('"0 0 needle"'))) == 1
     assert len(await store.search(SearchQuery("的的针"))) == 1
 
 
-async def test_deleted_threads_are_not_found(store: SqlStore) -> None:
+async def test_deleted_threads_are_not_found(store: Store) -> None:
     gone = await new_thread(store, *says("needle one", FILLER * 300 + "needle two"))
     await store.put_output(gone.id, "needle output", tool="terminal")
     await new_thread(store, *says("needle three"))
@@ -294,7 +294,7 @@ async def test_deleted_threads_are_not_found(store: SqlStore) -> None:
 # --- where is searched ----------------------------------------------------------------------------------------------
 
 
-async def test_roles_and_tools(store: SqlStore) -> None:
+async def test_roles_and_tools(store: Store) -> None:
     await new_thread(store, user("needle"), result("terminal", "needle t"), result("Web-Search 2", "needle w"))
     assert await found_set(store, "needle", role="user") == {"needle"}
     assert await found_set(store, "needle", role="tool") == {"needle t", "needle w"}
@@ -304,7 +304,7 @@ async def test_roles_and_tools(store: SqlStore) -> None:
     assert await found_set(store, "needle", role="tool_terminal") == set()
 
 
-async def test_a_name_of_any_length_is_indexed(store: SqlStore) -> None:
+async def test_a_name_of_any_length_is_indexed(store: Store) -> None:
     tool, role = "t" * 5_000, "数" * 3_000
     body: Any = {"role": role, "content": "needle of a strange role"}
     await new_thread(store, result(tool, "needle of a strange tool"), NewMessage(body), tenant="X" * 4_000)
@@ -312,7 +312,7 @@ async def test_a_name_of_any_length_is_indexed(store: SqlStore) -> None:
     assert await found_set(store, "needle", role=role, tenant="X" * 4_000) == {"needle of a strange role"}
 
 
-async def test_every_tool_of_a_message_finds_it(store: SqlStore) -> None:
+async def test_every_tool_of_a_message_finds_it(store: Store) -> None:
     names = ("read_file", "grep")
     calls = [{"id": name, "type": "function", "function": {"name": name, "arguments": "{}"}} for name in names]
     body: Any = {"role": "assistant", "content": "needle", "tool_calls": calls}
@@ -323,7 +323,7 @@ async def test_every_tool_of_a_message_finds_it(store: SqlStore) -> None:
 
 
 @pytest.mark.parametrize("other", ["beta", "ALPHA", "alpha2", "ａｌｐｈａ", "al_pha", "ſalpha", "'alpha'"])
-async def test_tenants_do_not_see_each_other(store: SqlStore, other: str) -> None:
+async def test_tenants_do_not_see_each_other(store: Store, other: str) -> None:
     thread = await new_thread(store, *says("needle of alpha"), tenant="alpha")
     await new_thread(store, *says("needle of the other"), tenant=other)
     assert await found_set(store, "needle", tenant="alpha") == {"needle of alpha"}
@@ -335,7 +335,7 @@ async def test_tenants_do_not_see_each_other(store: SqlStore, other: str) -> Non
         await store.search(SearchQuery("needle", tenant=other, session=thread.id))
 
 
-async def test_a_period(store: SqlStore) -> None:
+async def test_a_period(store: Store) -> None:
     thread = await new_thread(store)
     await store.append(thread.id, [user(f"needle {day}", created=float(day)) for day in range(1, 10)])
     assert await found_set(store, "needle", since=7) == {"needle 7", "needle 8", "needle 9"}
@@ -344,7 +344,7 @@ async def test_a_period(store: SqlStore) -> None:
     assert await found_set(store, "needle", since=100) == set()
 
 
-async def test_a_thread_has_many_names_and_unknown_ones_are_refused(store: SqlStore) -> None:
+async def test_a_thread_has_many_names_and_unknown_ones_are_refused(store: Store) -> None:
     thread = await new_thread(store, *numbered(1, 6, "needle "))
     await new_thread(store, *says("needle elsewhere"))
     tip = (await compact(store, thread.id)).session
@@ -354,7 +354,7 @@ async def test_a_thread_has_many_names_and_unknown_ones_are_refused(store: SqlSt
         await store.search(SearchQuery("needle", thread="nobody"))
 
 
-async def test_a_session_is_what_it_places(store: SqlStore, clock: Clock) -> None:
+async def test_a_session_is_what_it_places(store: Store, clock: Clock) -> None:
     thread = await new_thread(store, *numbered(1, 6, "needle "))
     await store.put_output(thread.id, "needle output", tool="terminal")
     clock.now += 10
@@ -368,7 +368,7 @@ async def test_a_session_is_what_it_places(store: SqlStore, clock: Clock) -> Non
     assert await store.search(SearchQuery("output", session=tip.id)) == []
 
 
-async def test_a_branch_has_the_past_it_shares(store: SqlStore) -> None:
+async def test_a_branch_has_the_past_it_shares(store: Store) -> None:
     thread = await new_thread(store, *numbered(1, 3, "needle "))
     stored = await store.put_output(thread.id, "needle haystack", tool="terminal")
     (cited,) = await store.append(thread.id, [result("terminal", f"needle cites {stored.id}")])
@@ -390,7 +390,7 @@ async def test_a_branch_has_the_past_it_shares(store: SqlStore) -> None:
     assert {hit.thread for hit in await store.search(SearchQuery("needle"))} <= {branch.id, twig.id}
 
 
-async def test_after_an_undo_everything_is_found_where_it_is(store: SqlStore) -> None:
+async def test_after_an_undo_everything_is_found_where_it_is(store: Store) -> None:
     thread = await new_thread(store, *numbered(1, 5, "needle "))
     await compact(store, thread.id)
     await store.append(thread.id, [user("needle 6")])
@@ -403,37 +403,37 @@ async def test_after_an_undo_everything_is_found_where_it_is(store: SqlStore) ->
 # --- in which order -------------------------------------------------------------------------------------------------
 
 
-async def test_the_whole_identifier_comes_first(store: SqlStore) -> None:
+async def test_the_whole_identifier_comes_first(store: Store) -> None:
     await new_thread(store, *says("main.py is it", "src/main.py.bak main py", "main, then py", "main/py"))
     assert (await found(store, "main.py"))[0] == "main.py is it"
     assert (await found(store, "main.py"))[-1] == "main, then py"
 
 
-async def test_more_and_denser_is_better(store: SqlStore) -> None:
+async def test_more_and_denser_is_better(store: Store) -> None:
     long = FILLER * 20
     await new_thread(store, *says(f"needle needle needle {long}", f"needle {long}", "needle", "other"))
     assert await found(store, "needle") == ["needle", f"needle needle needle {long}", f"needle {long}"]
 
 
-async def test_the_rarer_word_weighs_more(store: SqlStore) -> None:
+async def test_the_rarer_word_weighs_more(store: Store) -> None:
     common = [user(f"common {number}") for number in range(60)]
     await new_thread(store, *says("zebra zebra zebra common pad", "zebra common common common pad"), *common)
     assert (await found(store, "common zebra"))[0] == "zebra zebra zebra common pad"
 
 
-async def test_of_equals_the_newest(store: SqlStore) -> None:
+async def test_of_equals_the_newest(store: Store) -> None:
     thread = await new_thread(store)
     for day in (3, 1, 2):
         await store.append(thread.id, [user(f"needle {day}", created=float(day))])
     assert await found(store, "needle") == ["needle 3", "needle 2", "needle 1"]
 
 
-async def test_paging_shows_everything_once(store: SqlStore) -> None:
-    count = search.CANDIDATES * 2 + 50
+async def test_paging_shows_everything_once(store: Store) -> None:
+    count = SEARCH_CANDIDATES * 2 + 50
     await new_thread(store, *(user("needle " + "pad " * (number % 7) + str(number)) for number in range(count)))
     everything = await store.search(SearchQuery("needle", limit=10_000))
     assert len(everything) == count
-    pages: list[Hit] = []
+    pages: list[SearchHit] = []
     for offset in range(0, count + 200, 200):
         pages += await store.search(SearchQuery("needle", limit=200, offset=offset))
     assert pages == everything
@@ -441,7 +441,7 @@ async def test_paging_shows_everything_once(store: SqlStore) -> None:
     assert await store.search(SearchQuery("needle", limit=-1, offset=-1)) == []
 
 
-async def test_everything_is_found_in_an_index_with_many_pieces(store: SqlStore, kind: str) -> None:
+async def test_everything_is_found_in_an_index_with_many_pieces(store: Store, kind: str) -> None:
     """As if millions of pieces lay between those that are there."""
     jump = {
         "sqlite": "UPDATE sqlite_sequence SET seq = ? WHERE name = 'pieces'",
@@ -459,7 +459,7 @@ async def test_everything_is_found_in_an_index_with_many_pieces(store: SqlStore,
     assert await found(store, "needle", until=1) == ["needle 0"]
 
 
-async def test_a_hit_says_where_it_is(store: SqlStore, clock: Clock) -> None:
+async def test_a_hit_says_where_it_is(store: Store, clock: Clock) -> None:
     thread = await new_thread(store, *says("one", "two needle"))
     (hit,) = await store.search(SearchQuery("needle"))
     message = await store.message(hit.message or 0)
@@ -469,7 +469,7 @@ async def test_a_hit_says_where_it_is(store: SqlStore, clock: Clock) -> None:
     assert hit.score > 0
 
 
-async def test_the_snippet_shows_the_match(store: SqlStore) -> None:
+async def test_the_snippet_shows_the_match(store: Store) -> None:
     words = [f"needle{number}" for number in range(0, 900, 50)]
     text = "".join(FILLER + (f" needle{number} " if number % 50 == 0 else "") for number in range(900))
     thread = await new_thread(store, *says(text))

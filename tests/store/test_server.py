@@ -18,10 +18,9 @@ import pytest
 
 from everthread.errors import ConfigError, EverthreadError, StoreError, StoreReadOnlyError, StoreUnreachableError
 from everthread.store import postgres
-from everthread.store.base import NewSession
-from everthread.store.postgres import PostgresDatabase
-from everthread.store.postgres_connection import PostgresWriter
-from everthread.store.sql_store import SqlStore
+from everthread.store.models import NewSession
+from everthread.store.postgres import POOL, PostgresDatabase, PostgresWriter
+from everthread.store.store import Store
 from tests.store.conftest import Clock, close_sound, open_at
 from tests.store.postgres_server import Server
 from tests.store.talk import compact, new_thread, numbered, said, says
@@ -85,7 +84,7 @@ async def test_a_crash_before_the_commit_is_not_taken_for_success(own_server: Se
     run(own_server, "CREATE DATABASE work")
     database = DiesAtCommit(own_server, "work")
     database.prepare()
-    store = SqlStore(database)
+    store = Store(database)
     session = await new_thread(store, *says("before"))
     database.armed = True
     await store.append(session.id, says("asked for twice, there once"))
@@ -153,7 +152,7 @@ def test_connections_that_break_at_once_are_given_back(
     database.prepare()
     with monkeypatch.context() as patch:
         patch.setattr(postgres, "PostgresWriter", Breaks)
-        for _ in range(postgres.POOL + 1):
+        for _ in range(POOL + 1):
             with pytest.raises(psycopg.OperationalError, match="closed"):
                 database.connect_writer()
     database.connect_writer().close()
@@ -176,7 +175,7 @@ async def test_a_server_that_stays_away_is_told(own_server: Server) -> None:
     run(own_server, "CREATE DATABASE work")
     database = PostgresDatabase(own_server.url("work"))
     database.prepare()
-    store = SqlStore(database, patience=0.2)
+    store = Store(database, patience=0.2)
     session = await new_thread(store, *says("kept"))
     await asyncio.to_thread(own_server.stop)
     for call in (store.append(session.id, says("lost")), store.messages(session.id), store.vacuum()):

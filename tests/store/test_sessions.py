@@ -7,8 +7,8 @@ import inspect
 import pytest
 
 from everthread.errors import AmbiguousIdError, InputError, UnknownIdError
-from everthread.store.base import NewSession, SessionKind, Store
-from everthread.store.sql_store import SqlStore
+from everthread.store.models import NewSession, SessionKind
+from everthread.store.store import Store
 from tests.store.conftest import Clock
 from tests.store.talk import compact, new_thread, numbered, said, says, shown
 
@@ -16,10 +16,10 @@ from tests.store.talk import compact, new_thread, numbered, said, says, shown
 def test_a_store_is_called_as_the_protocol_says() -> None:
     for name, promised in inspect.getmembers(Store, inspect.isfunction):
         if not name.startswith("_"):
-            assert inspect.signature(getattr(SqlStore, name)) == inspect.signature(promised), name
+            assert inspect.signature(getattr(Store, name)) == inspect.signature(promised), name
 
 
-async def test_a_session_is_as_it_was_made(store: SqlStore, clock: Clock) -> None:
+async def test_a_session_is_as_it_was_made(store: Store, clock: Clock) -> None:
     system = [{"type": "text", "text": "You are\0 — 你 \ud800", "cache_control": {"type": "ephemeral"}}]
     new = NewSession(platform="cli", user="ann", title="First", model="m-1", system=system, tenant="acme")
     made = await store.create_session(new)
@@ -30,7 +30,7 @@ async def test_a_session_is_as_it_was_made(store: SqlStore, clock: Clock) -> Non
     assert await store.session(new.id) == made
 
 
-async def test_making_a_session_again_changes_nothing(store: SqlStore) -> None:
+async def test_making_a_session_again_changes_nothing(store: Store) -> None:
     first = await new_thread(store, *says("hello"), id="s1", title="One")
     assert await store.create_session(NewSession(id="s1", title="Two")) == first
 
@@ -38,7 +38,7 @@ async def test_making_a_session_again_changes_nothing(store: SqlStore) -> None:
 @pytest.mark.parametrize(
     "other", [NewSession(id="s1", tenant="b"), NewSession(id="s1", kind="subagent", parent="p", tenant="a")]
 )
-async def test_a_taken_id_is_refused(store: SqlStore, other: NewSession) -> None:
+async def test_a_taken_id_is_refused(store: Store, other: NewSession) -> None:
     await store.create_session(NewSession(id="p", tenant="a"))
     await store.create_session(NewSession(id="s1", tenant="a"))
     with pytest.raises(InputError, match="taken"):
@@ -46,12 +46,12 @@ async def test_a_taken_id_is_refused(store: SqlStore, other: NewSession) -> None
 
 
 @pytest.mark.parametrize("kind", ["continuation", "branch", "reverted"])
-async def test_kinds_with_a_call_of_their_own_are_not_created(store: SqlStore, kind: SessionKind) -> None:
+async def test_kinds_with_a_call_of_their_own_are_not_created(store: Store, kind: SessionKind) -> None:
     with pytest.raises(InputError, match=kind):
         await store.create_session(NewSession(kind=kind))
 
 
-async def test_a_subagent_is_a_thread_of_its_own(store: SqlStore) -> None:
+async def test_a_subagent_is_a_thread_of_its_own(store: Store) -> None:
     main = await new_thread(store, *says("go"))
     agent = await new_thread(store, *says("sub"), kind="subagent", parent=main.id)
     assert (agent.kind, agent.parent, agent.thread) == ("subagent", main.id, agent.id)
@@ -60,12 +60,12 @@ async def test_a_subagent_is_a_thread_of_its_own(store: SqlStore) -> None:
     assert await said(store, main.id) == ["go"]
 
 
-async def test_a_parent_must_be_there(store: SqlStore) -> None:
+async def test_a_parent_must_be_there(store: Store) -> None:
     with pytest.raises(UnknownIdError):
         await store.create_session(NewSession(kind="subagent", parent="nobody"))
 
 
-async def test_a_child_is_of_its_parents_tenant(store: SqlStore) -> None:
+async def test_a_child_is_of_its_parents_tenant(store: Store) -> None:
     main = await new_thread(store, *says("go"), tenant="a")
     with pytest.raises(UnknownIdError):
         await store.create_session(NewSession(kind="subagent", parent=main.id, tenant="b"))
@@ -78,7 +78,7 @@ async def test_a_child_is_of_its_parents_tenant(store: SqlStore) -> None:
         assert child.tenant == "a"
 
 
-async def test_resolve_by_unique_prefix(store: SqlStore) -> None:
+async def test_resolve_by_unique_prefix(store: Store) -> None:
     for name in ("abc-1", "abc-2", "abd", "ab", "ABC", "é1"):
         await store.create_session(NewSession(id=name))
     assert (await store.resolve("abd")).id == "abd"
@@ -93,7 +93,7 @@ async def test_resolve_by_unique_prefix(store: SqlStore) -> None:
             await store.resolve(nothing)
 
 
-async def test_a_prefix_is_unique_within_its_tenant(store: SqlStore) -> None:
+async def test_a_prefix_is_unique_within_its_tenant(store: Store) -> None:
     await store.create_session(NewSession(id="aa1", tenant="a"))
     for number in range(30):
         await store.create_session(NewSession(id=f"a{number:02}", tenant="b"))
@@ -103,7 +103,7 @@ async def test_a_prefix_is_unique_within_its_tenant(store: SqlStore) -> None:
         await store.resolve("a01", tenant="a")
 
 
-async def test_lists_are_newest_first_paged_and_filtered(store: SqlStore, clock: Clock) -> None:
+async def test_lists_are_newest_first_paged_and_filtered(store: Store, clock: Clock) -> None:
     for number in range(7):
         clock.now += 1
         await store.create_session(NewSession(id=f"s{number}", tenant="ab"[number % 2]))
@@ -114,7 +114,7 @@ async def test_lists_are_newest_first_paged_and_filtered(store: SqlStore, clock:
     assert await store.list_sessions(kind="subagent") == [agent]
 
 
-async def test_a_title_is_the_threads(store: SqlStore) -> None:
+async def test_a_title_is_the_threads(store: Store) -> None:
     session = await new_thread(store, *numbered(1, 5))
     continued = (await compact(store, session.id)).session
     await store.set_title(continued.id, "Tests \0 \ud800 pass")
@@ -124,7 +124,7 @@ async def test_a_title_is_the_threads(store: SqlStore) -> None:
         await store.set_title("nobody", "x")
 
 
-async def test_a_session_ends_and_an_append_reopens_it(store: SqlStore, clock: Clock) -> None:
+async def test_a_session_ends_and_an_append_reopens_it(store: Store, clock: Clock) -> None:
     session = await new_thread(store, *says("one"))
     ended = await store.end_session(session.id, "user")
     assert (ended.ended, ended.end_reason, ended.live) == (clock.now, "user", False)
@@ -135,7 +135,7 @@ async def test_a_session_ends_and_an_append_reopens_it(store: SqlStore, clock: C
     assert await shown(store, session.id) == ["one", "two"]
 
 
-async def test_only_something_new_reopens(store: SqlStore) -> None:
+async def test_only_something_new_reopens(store: Store) -> None:
     [message] = says("one")
     session = await new_thread(store, message)
     ended = await store.end_session(session.id, "user")
@@ -144,7 +144,7 @@ async def test_only_something_new_reopens(store: SqlStore) -> None:
     assert await store.session(session.id) == ended
 
 
-async def test_a_continued_session_ends_at_its_tip(store: SqlStore) -> None:
+async def test_a_continued_session_ends_at_its_tip(store: Store) -> None:
     session = await new_thread(store, *numbered(1, 5))
     continued = (await compact(store, session.id)).session
     ended = await store.end_session(session.id, "user")
@@ -153,13 +153,13 @@ async def test_a_continued_session_ends_at_its_tip(store: SqlStore) -> None:
 
 
 @pytest.mark.parametrize("reason", ["compression", "reverted"])
-async def test_the_stores_own_end_reasons_are_not_given(store: SqlStore, reason: str) -> None:
+async def test_the_stores_own_end_reasons_are_not_given(store: Store, reason: str) -> None:
     session = await new_thread(store)
     with pytest.raises(InputError, match=reason):
         await store.end_session(session.id, reason)
 
 
-async def test_unknown_ids_say_so(store: SqlStore) -> None:
+async def test_unknown_ids_say_so(store: Store) -> None:
     calls = (
         store.session("x"), store.messages("x"), store.history("x"), store.get_compression_tip("x"),
         store.end_session("x", "user"), store.append("x", says("a")), store.undo("x"), store.branch("x", 1),
@@ -172,7 +172,7 @@ async def test_unknown_ids_say_so(store: SqlStore) -> None:
             await call
 
 
-async def test_equal_system_prompts_are_stored_once(store: SqlStore) -> None:
+async def test_equal_system_prompts_are_stored_once(store: Store) -> None:
     for _ in range(3):
         await store.create_session(NewSession(system="the same prompt"))
     count = await store._read(lambda tx: tx.one("SELECT COUNT(*) FROM texts"))

@@ -9,9 +9,9 @@ import pytest
 
 from everthread.errors import InputError
 from everthread.factory import open_store
-from everthread.store import schema
-from everthread.store.base import NewMessage, NewSession, Store, ThreadRow
-from everthread.store.sql_store import SqlStore
+from everthread.store.models import NewMessage, NewSession, ThreadRow
+from everthread.store.schema import migrations
+from everthread.store.store import Store
 from tests.store.conftest import Clock
 from tests.store.talk import compact, new_thread, says, summary, user
 from tests.store.test_migrations import execute
@@ -34,7 +34,7 @@ def weighing(*tokens: int | None) -> list[NewMessage]:
     return [user(f"of {count}", tokens=count) for count in tokens]
 
 
-async def test_the_last_used_first_and_in_pages(store: SqlStore, clock: Clock) -> None:
+async def test_the_last_used_first_and_in_pages(store: Store, clock: Clock) -> None:
     for number in range(7):
         clock.now += 1
         await new_thread(store, id=f"t{number}", tenant="ab"[number % 2])
@@ -48,14 +48,14 @@ async def test_the_last_used_first_and_in_pages(store: SqlStore, clock: Clock) -
     assert await ids(store, offset=7) == []
 
 
-async def test_threads_used_at_the_same_moment_keep_their_order(store: SqlStore) -> None:
+async def test_threads_used_at_the_same_moment_keep_their_order(store: Store) -> None:
     for name in ("b", "c", "a"):
         await new_thread(store, *says("x"), id=name)
     pages = [(await ids(store, limit=1, offset=at))[0] for at in range(3)]
     assert pages == await ids(store) == ["c", "b", "a"]
 
 
-async def test_what_was_said_counts_once_through_compactions_and_undoing(store: SqlStore, clock: Clock) -> None:
+async def test_what_was_said_counts_once_through_compactions_and_undoing(store: Store, clock: Clock) -> None:
     session = await new_thread(store, *weighing(1, 2, 4, None, 8))
     assert counts(await row_of(store, session.id)) == (5, 15, 0)
     began = clock.now
@@ -75,7 +75,7 @@ async def test_what_was_said_counts_once_through_compactions_and_undoing(store: 
     assert len(await store.history(session.id)) == 7
 
 
-async def test_only_what_was_said_counts(store: SqlStore, clock: Clock) -> None:
+async def test_only_what_was_said_counts(store: Store, clock: Clock) -> None:
     session = await new_thread(store, *weighing(5))
     began = clock.now
     clock.now += 10
@@ -84,7 +84,7 @@ async def test_only_what_was_said_counts(store: SqlStore, clock: Clock) -> None:
     assert (counts(row), row.active) == ((1, 5, 0), began)
 
 
-async def test_a_message_given_twice_counts_once(store: SqlStore) -> None:
+async def test_a_message_given_twice_counts_once(store: Store) -> None:
     session = await new_thread(store, *says("one"))
     again = user("two", event="e", tokens=3)
     for _ in range(2):
@@ -92,7 +92,7 @@ async def test_a_message_given_twice_counts_once(store: SqlStore) -> None:
     assert counts(await row_of(store, session.id)) == (2, 3, 0)
 
 
-async def test_a_branch_counts_what_it_shares(store: SqlStore, clock: Clock) -> None:
+async def test_a_branch_counts_what_it_shares(store: Store, clock: Clock) -> None:
     session = await new_thread(store, *weighing(1, 2, 4, 8, 16, 32))
     await compact(store, session.id)
     shared = await store.history(session.id)
@@ -106,7 +106,7 @@ async def test_a_branch_counts_what_it_shares(store: SqlStore, clock: Clock) -> 
     assert counts(await row_of(store, late.id)) == (7, 127, 0)
 
 
-async def test_a_subagent_is_listed_as_a_thread(store: SqlStore) -> None:
+async def test_a_subagent_is_listed_as_a_thread(store: Store) -> None:
     main = await new_thread(store, *says("go"))
     agent = await new_thread(store, *says("sub"), kind="subagent", parent=main.id)
     assert {row.first.id: row.first.kind for row in await store.list_threads()} == {
@@ -115,7 +115,7 @@ async def test_a_subagent_is_listed_as_a_thread(store: SqlStore) -> None:
     }
 
 
-async def test_where_a_thread_has_ended(store: SqlStore) -> None:
+async def test_where_a_thread_has_ended(store: Store) -> None:
     session = await new_thread(store, *says("a", "b", "c", "d"))
     made = await compact(store, session.id)
     await store.end_session(session.id, "done")
@@ -123,7 +123,7 @@ async def test_where_a_thread_has_ended(store: SqlStore) -> None:
     assert (row.tip.id, row.tip.live, row.tip.end_reason) == (made.session.id, False, "done")
 
 
-async def test_an_import_is_listed_as_where_it_came_from(store: SqlStore, elsewhere: SqlStore, clock: Clock) -> None:
+async def test_an_import_is_listed_as_where_it_came_from(store: Store, elsewhere: Store, clock: Clock) -> None:
     session = await new_thread(store, *weighing(1, 2, 4, 8))
     clock.now += 5
     await compact(store, session.id)
@@ -136,7 +136,7 @@ async def test_an_import_is_listed_as_where_it_came_from(store: SqlStore, elsewh
 
 def made_since(number: int, kind: str) -> list[str]:
     """The tables of this migration and those after it."""
-    later = [migration for migration in schema.migrations(kind) if migration.number >= number]
+    later = [migration for migration in migrations(kind) if migration.number >= number]
     found = [re.match(r"CREATE TABLE (\w+)", statement) for migration in later for statement in migration.statements]
     return [match[1] for match in found if match]
 
@@ -168,7 +168,7 @@ async def test_a_store_from_before_lists_were_kept(kind: str, new_url: Callable[
 
 
 @pytest.mark.parametrize("tokens", [-1, 10**12, 1.5])
-async def test_a_count_that_cannot_be_is_refused(store: SqlStore, tokens: int) -> None:
+async def test_a_count_that_cannot_be_is_refused(store: Store, tokens: int) -> None:
     session = await new_thread(store)
     with pytest.raises(InputError, match=r"cannot have .* tokens"):
         await store.append(session.id, [user("x", tokens=tokens)])

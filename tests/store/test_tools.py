@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from everthread.store.base import Hit, NewMessage, SearchQuery, Store
-from everthread.store.sql_store import SqlStore
+from everthread.store.models import NewMessage, SearchHit, SearchQuery
+from everthread.store.store import Store
 from tests.store.talk import compact, new_thread, result, says
 
 
@@ -28,7 +28,7 @@ def blocks(role: str, *parts: dict[str, Any], **more: Any) -> NewMessage:
     return NewMessage(body, **more)
 
 
-async def hits(store: Store, text: str, **more: Any) -> list[Hit]:
+async def hits(store: Store, text: str, **more: Any) -> list[SearchHit]:
     return await store.search(SearchQuery(text, **more))
 
 
@@ -42,7 +42,7 @@ async def accounts(store: Store) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.parametrize("together", [True, False])
-async def test_the_call_names_the_tool(store: SqlStore, together: bool) -> None:
+async def test_the_call_names_the_tool(store: Store, together: bool) -> None:
     session = await new_thread(store, *says("go"))
     messages = [calling(c1="terminal", c2="read_file"), answer("c2", "walnut", tokens=7), answer("c1", "hazel")]
     for some in [messages] if together else [[message] for message in messages]:
@@ -54,34 +54,34 @@ async def test_the_call_names_the_tool(store: SqlStore, together: bool) -> None:
     assert await accounts(store) == {"read_file": (1, 7), "terminal": (1, 0)}
 
 
-async def test_a_call_far_back_is_found(store: SqlStore) -> None:
+async def test_a_call_far_back_is_found(store: Store) -> None:
     session = await new_thread(store, calling(early="slow_job"))
     await store.append(session.id, [calling(**{f"c{n}": f"tool{n}"}) for n in range(50)])
     await store.append(session.id, [answer("early", "walnut")])
     assert await tools_of(store, "walnut") == ["slow_job"]
 
 
-async def test_of_calls_with_one_id_the_last_before_the_result_counts(store: SqlStore) -> None:
+async def test_of_calls_with_one_id_the_last_before_the_result_counts(store: Store) -> None:
     session = await new_thread(store, calling(c="first"), answer("c", "walnut"), calling(c="second"))
     await store.append(session.id, [answer("c", "hazel"), calling(c="third"), answer("c", "beech")])
     assert [await tools_of(store, word) for word in ("walnut", "hazel", "beech")] == [["first"], ["second"], ["third"]]
 
 
-async def test_a_call_that_a_compaction_kept(store: SqlStore) -> None:
+async def test_a_call_that_a_compaction_kept(store: Store) -> None:
     session = await new_thread(store, *says("a", "b", "c", "d"), calling(c="terminal"))
     await compact(store, session.id, tail=1, pending=[answer("c", "walnut")])
     await store.append(session.id, [answer("c", "hazel")])
     assert await tools_of(store, "walnut") == await tools_of(store, "hazel") == ["terminal"]
 
 
-async def test_its_own_name_counts_and_nothing_is_made_up(store: SqlStore) -> None:
+async def test_its_own_name_counts_and_nothing_is_made_up(store: Store) -> None:
     session = await new_thread(store, calling(call="terminal"), result("named", "walnut"))
     await store.append(session.id, [answer("nobody", "hazel", tokens=9), answer("", "beech")])
     assert [await tools_of(store, word) for word in ("walnut", "hazel", "beech")] == [["named"], [""], [""]]
     assert await accounts(store) == {"named": (1, 0)}
 
 
-async def test_results_in_blocks(store: SqlStore) -> None:
+async def test_results_in_blocks(store: Store) -> None:
     session = await new_thread(
         store,
         blocks("assistant", *({"type": "tool_use", "id": key, "name": f"tool_{key}", "input": {}} for key in "ab")),
@@ -94,7 +94,7 @@ async def test_results_in_blocks(store: SqlStore) -> None:
     assert (await accounts(store))["tool_a"] == (1, 5)
 
 
-async def test_an_import_names_them_too(store: SqlStore, elsewhere: SqlStore) -> None:
+async def test_an_import_names_them_too(store: Store, elsewhere: Store) -> None:
     session = await new_thread(store, calling(c="terminal"), answer("c", "walnut", tokens=3))
     await elsewhere.import_lines(await store.export(session.id))
     assert await tools_of(elsewhere, "walnut") == ["terminal"]

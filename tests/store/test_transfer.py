@@ -8,17 +8,18 @@ from typing import Any
 
 import pytest
 
+from everthread.core.nodes import Node
 from everthread.core.usage import normalize_usage
 from everthread.errors import EverthreadError, InputError, StoreError, TranscriptError
-from everthread.store.base import NewMessage, NewSession, NewUsage, Node, SearchQuery
-from everthread.store.sql_store import SqlStore
+from everthread.store.models import NewMessage, NewSession, NewUsage, SearchQuery
+from everthread.store.store import Store
 from tests.store.conftest import Clock
 from tests.store.talk import compact, new_thread, numbered, result, said, says, shown, texts, user
 
 HEAD: dict[str, Any] = {"type": "everthread", "format": 1, "thread": "a"}
 
 
-async def rich_thread(store: SqlStore, clock: Clock) -> str:
+async def rich_thread(store: Store, clock: Clock) -> str:
     """A thread with something of every kind of line."""
     system: Any = [{"type": "text", "text": "S\0\ud800"}]
     odd: Any = {"role": "user", "content": "\0 \ud800 ☃", "n": 10**30, "f": 1e-7, "z": [None, {"": []}]}
@@ -52,7 +53,7 @@ async def rich_thread(store: SqlStore, clock: Clock) -> str:
     return session.id
 
 
-async def test_everything_goes_there_and_back(store: SqlStore, elsewhere: SqlStore, clock: Clock) -> None:
+async def test_everything_goes_there_and_back(store: Store, elsewhere: Store, clock: Clock) -> None:
     await new_thread(elsewhere, *says("so that ids differ"))
     thread = await rich_thread(store, clock)
     lines = await store.export(thread)
@@ -79,7 +80,7 @@ async def test_everything_goes_there_and_back(store: SqlStore, elsewhere: SqlSto
     assert await shown(elsewhere, thread) == await shown(store, thread)
 
 
-async def test_a_branch_is_exported_with_the_history_it_shares(store: SqlStore, elsewhere: SqlStore) -> None:
+async def test_a_branch_is_exported_with_the_history_it_shares(store: Store, elsewhere: Store) -> None:
     session = await new_thread(store, *numbered(1, 8))
     await compact(store, session.id)
     last = (await store.history(session.id))[-1]
@@ -92,7 +93,7 @@ async def test_a_branch_is_exported_with_the_history_it_shares(store: SqlStore, 
     assert await shown(elsewhere, branch.id) == ["m1", "summary", "m7", "m8", "b1"]
 
 
-async def test_several_threads_in_one_file(store: SqlStore, elsewhere: SqlStore) -> None:
+async def test_several_threads_in_one_file(store: Store, elsewhere: Store) -> None:
     one = await new_thread(store, *numbered(1, 3))
     two = await new_thread(store, *numbered(4, 6))
     lines = [*await store.export(one.id), *await store.export(two.id)]
@@ -100,7 +101,7 @@ async def test_several_threads_in_one_file(store: SqlStore, elsewhere: SqlStore)
     assert await said(elsewhere, two.id) == ["m4", "m5", "m6"]
 
 
-async def test_what_is_there_already_is_refused_and_nothing_changes(store: SqlStore, clock: Clock) -> None:
+async def test_what_is_there_already_is_refused_and_nothing_changes(store: Store, clock: Clock) -> None:
     thread = await rich_thread(store, clock)
     other = await new_thread(store, *says("x"))
     lines = await store.export(thread)
@@ -116,9 +117,7 @@ async def test_what_is_there_already_is_refused_and_nothing_changes(store: SqlSt
     assert (await store.insights(since=0, until=1e12)).total.calls == 3, "accounts are not doubled"
 
 
-async def test_garbled_lines_are_refused_and_nothing_is_stored(
-    store: SqlStore, elsewhere: SqlStore, clock: Clock
-) -> None:
+async def test_garbled_lines_are_refused_and_nothing_is_stored(store: Store, elsewhere: Store, clock: Clock) -> None:
     """As bad input, never as an error of the database or of Python."""
     thread = await rich_thread(store, clock)
     lines = await store.export(thread)
@@ -161,7 +160,7 @@ def session(name: str, parent: str | None = None, **more: Any) -> dict[str, Any]
     return {"type": "session", "id": name, "parent": parent, "started": 0.0, **more}
 
 
-async def test_sessions_without_kinds(store: SqlStore) -> None:
+async def test_sessions_without_kinds(store: Store) -> None:
     """The child that began at or after its parent's end by compression continues it; other children do not."""
     lines = [
         HEAD,
@@ -192,7 +191,7 @@ async def test_sessions_without_kinds(store: SqlStore) -> None:
     assert texts(await store.messages("early")) == ["three", "e"]
 
 
-async def test_a_parent_may_stand_behind_its_child_or_in_another_file(store: SqlStore) -> None:
+async def test_a_parent_may_stand_behind_its_child_or_in_another_file(store: Store) -> None:
     await store.import_lines(
         [HEAD, session("b", "a", started=2.0), session("a", started=1.0, ended=2.0, end_reason="compression")]
     )
@@ -204,7 +203,7 @@ async def test_a_parent_may_stand_behind_its_child_or_in_another_file(store: Sql
     assert await store.get_compression_tip("a") == "b"
 
 
-async def test_a_thread_cut_off_at_a_compaction_goes_on_where_it_stops(store: SqlStore) -> None:
+async def test_a_thread_cut_off_at_a_compaction_goes_on_where_it_stops(store: Store) -> None:
     await store.import_lines([HEAD, session("a", started=1.0, ended=2.0, end_reason="compression")])
     await store.append("a", numbered(1, 6))
     assert (await compact(store, "a")).won
@@ -224,14 +223,14 @@ async def test_a_thread_cut_off_at_a_compaction_goes_on_where_it_stops(store: Sq
         [],
     ],
 )
-async def test_sessions_that_form_no_thread_are_refused(store: SqlStore, lines: list[dict[str, Any]]) -> None:
+async def test_sessions_that_form_no_thread_are_refused(store: Store, lines: list[dict[str, Any]]) -> None:
     with pytest.raises(EverthreadError) as refusal:
         await store.import_lines([HEAD, *lines])
     assert isinstance(refusal.value, EverthreadError)
     assert await store.list_sessions() == []
 
 
-async def test_the_line_at_fault_is_named(store: SqlStore) -> None:
+async def test_the_line_at_fault_is_named(store: Store) -> None:
     with pytest.raises(TranscriptError, match=r"line 3 .* has no 'messages'"):
         await store.import_lines([HEAD, session("a"), {"type": "places", "session": "a"}])
     with pytest.raises(TranscriptError, match=r"line 2 .* 'started' cannot be 'x"):

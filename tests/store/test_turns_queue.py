@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from everthread.errors import LeaseLostError, UnknownIdError
-from everthread.store.base import Lease, Store, new_id
-from everthread.store.queued import NewTurn, Turn
+from everthread.store.models import Lease, NewQueuedTurn, QueuedTurn, new_id
+from everthread.store.store import Store
 from tests.store.talk import new_thread
 
 
@@ -17,9 +17,9 @@ def message(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
-async def queued(store: Store, thread: str, text: str, *, key: str = "", most: int = 9) -> Turn | None:
+async def queued(store: Store, thread: str, text: str, *, key: str = "", most: int = 9) -> QueuedTurn | None:
     fresh = new_id()
-    return await store.queue_turn(NewTurn(fresh, thread, "default", message(text), key or fresh), most=most)
+    return await store.queue_turn(NewQueuedTurn(fresh, thread, "default", message(text), key or fresh), most=most)
 
 
 async def held(store: Store, thread: str, holder: str = "a", seconds: float = 60.0) -> Lease:

@@ -19,8 +19,9 @@ from everthread.errors import SchemaTooNewError
 from everthread.factory.gateway import open_gateway
 from everthread.gateway.routes import Upstream
 from everthread.lab.provider import Provider, ServedModel
-from everthread.store import schema
-from everthread.store.base import SearchQuery, Store
+from everthread.store.models import SearchQuery
+from everthread.store.schema import latest_version
+from everthread.store.store import Store
 from everthread.testing import ScriptedModel
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -55,7 +56,7 @@ async def close_sound(store: Store) -> None:
 async def test_an_old_store_opens_and_everything_in_it_is_there(kind: str, old_url: str, known: dict[str, Any]) -> None:
     store = open_store(old_url)
     health = await store.check()
-    assert health.schema == schema.latest(kind)
+    assert health.schema == latest_version(kind)
     assert (health.sessions, health.messages) == (known["sessions"], known["messages"])
     for name in ("compressor", "lossless"):
         thread = known[name]

@@ -12,12 +12,11 @@ import psycopg
 import pytest
 
 from everthread.errors import InputError, StoreBusyError, StoreClosedError, StoreFullError, UnknownIdError
-from everthread.store.base import NewSession
 from everthread.store.database import Tx
-from everthread.store.postgres import PostgresDatabase
-from everthread.store.postgres_connection import PostgresWriter
-from everthread.store.sql_store import SqlStore
+from everthread.store.models import NewSession
+from everthread.store.postgres import PostgresDatabase, PostgresWriter
 from everthread.store.sqlite import SqliteDatabase
+from everthread.store.store import Store
 from everthread.store.writer import Writer
 from tests.store.conftest import Clock, open_at
 from tests.store.talk import compact, new_thread, numbered, said, says, shown, user
@@ -38,7 +37,7 @@ class Gate:
 
 
 @contextlib.asynccontextmanager
-async def held(store: SqlStore) -> Any:
+async def held(store: Store) -> Any:
     """While the writer is busy: what is queued meanwhile becomes one batch."""
     gate = Gate()
     slow = asyncio.ensure_future(store._write(gate))
@@ -50,7 +49,7 @@ async def held(store: SqlStore) -> Any:
     assert await slow
 
 
-async def test_the_event_loop_goes_on_while_a_transaction_waits(store: SqlStore) -> None:
+async def test_the_event_loop_goes_on_while_a_transaction_waits(store: Store) -> None:
     session = await new_thread(store, *says("before"))
     gate = Gate()
     slow = asyncio.ensure_future(store._write(gate))
@@ -62,7 +61,7 @@ async def test_the_event_loop_goes_on_while_a_transaction_waits(store: SqlStore)
     assert await slow, "it was the event loop that let the transaction go on"
 
 
-async def test_a_cancelled_waiter_still_commits(store: SqlStore) -> None:
+async def test_a_cancelled_waiter_still_commits(store: Store) -> None:
     session = await new_thread(store)
     async with held(store):
         waiting = asyncio.ensure_future(store.append(session.id, says("kept")))
@@ -74,7 +73,7 @@ async def test_a_cancelled_waiter_still_commits(store: SqlStore) -> None:
     assert await said(store, session.id) == ["kept", "after"]
 
 
-async def test_one_that_fails_does_not_fail_its_neighbours(store: SqlStore) -> None:
+async def test_one_that_fails_does_not_fail_its_neighbours(store: Store) -> None:
     session = await new_thread(store)
     bad: Any = {"role": "user", "content": {1}}
 
@@ -138,7 +137,7 @@ class CountsCommits:
 
 def test_a_batch_is_one_transaction_and_one_wake_up(url: str, clock: Clock) -> None:
     database = CountsCommits(open_at(url, clock).database)
-    store = SqlStore(database)
+    store = Store(database)
 
     async def many() -> tuple[int, int]:
         session = await store.create_session(NewSession())
@@ -204,7 +203,7 @@ def file(new_url: Any) -> SqliteDatabase:
 
 
 async def test_a_file_that_is_locked_for_a_while(file: SqliteDatabase) -> None:
-    store = SqlStore(file)
+    store = Store(file)
     session = await new_thread(store)
     other = file.connect_writer()
     other.begin()
@@ -228,7 +227,7 @@ async def test_no_room_in_the_middle_of_a_batch(file: SqliteDatabase) -> None:
             connection.run(f"PRAGMA max_page_count = {pages + 10}")
             return connection
 
-    store = SqlStore(Small(file.path))
+    store = Store(Small(file.path))
     session = await new_thread(store, *says("before"))
     async with held(store):
         calls = [store.append(session.id, says(f"{n} " + "x" * 3_000)) for n in range(30)]
@@ -242,7 +241,7 @@ async def test_no_room_in_the_middle_of_a_batch(file: SqliteDatabase) -> None:
 
 
 async def test_an_error_that_ends_the_transaction_is_everybodys(file: SqliteDatabase) -> None:
-    store = SqlStore(file)
+    store = Store(file)
     session = await new_thread(store, *says("before"))
 
     def gives_up(tx: Any) -> None:
@@ -342,7 +341,7 @@ class LosesAnswers(PostgresDatabase):
 async def test_a_commit_whose_answer_is_lost_is_done_once(server: str, after: bool) -> None:
     database = LosesAnswers(server, after=after)
     database.prepare()
-    store = SqlStore(database)
+    store = Store(database)
 
     async def cut(call: Any) -> Any:
         database.armed = True

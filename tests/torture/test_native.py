@@ -17,7 +17,7 @@ from everthread import open_store
 from everthread.core.exchange import Request
 from everthread.core.messages import text_of
 from everthread.lab.provider import Provider, ServedModel
-from everthread.store.base import Store
+from everthread.store.store import Store
 from tests.torture.fleet import Fleet
 
 pytestmark = pytest.mark.timeout(1_800)

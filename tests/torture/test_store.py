@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from everthread.store.sql_store import SqlStore
+from everthread.store.store import Store
 from tests.store.model import OPERATIONS, Model
 from tests.store.postgres_server import Server
 from tests.store.test_crashes import crash_server, kill_talkers, share_threads
@@ -28,7 +28,7 @@ def test_eight_processes_share_threads_for_long(url: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_long_sequences_of_operations(store: SqlStore, elsewhere: SqlStore, seed: int) -> None:
+async def test_long_sequences_of_operations(store: Store, elsewhere: Store, seed: int) -> None:
     chance = random.Random(seed)  # noqa: S311 - chance, not secrecy
     model = Model(store)
     await model.start(3, 0)

@@ -19,7 +19,7 @@ from everthread.agent.slash import history, knowledge, rooms, spending, why, win
 from everthread.agent.slash.base import CommandResult, Here
 from everthread.conversation.conversation import Conversation
 from everthread.errors import EverthreadError
-from everthread.store.base import Store
+from everthread.store.store import Store
 
 __all__ = ["COMMANDS", "Command", "CommandResult", "parse", "run"]
 

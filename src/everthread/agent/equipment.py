@@ -18,7 +18,7 @@ from everthread.agent.tools.todo import Todo
 from everthread.conversation.events import Event
 from everthread.conversation.options import Route
 from everthread.providers.wrapper import ModelEvent
-from everthread.store.base import Store
+from everthread.store.store import Store
 
 
 @dataclass(slots=True)

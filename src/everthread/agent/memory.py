@@ -21,7 +21,7 @@ from typing import Literal, get_args
 from everthread.agent.limits import MEMORY_CHARS, USER_CHARS
 from everthread.core.redaction import redact
 from everthread.errors import InputError
-from everthread.store.base import DEFAULT_TENANT
+from everthread.store.models import DEFAULT_TENANT
 
 try:
     import fcntl

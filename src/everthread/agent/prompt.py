@@ -14,7 +14,7 @@ from everthread.agent.texts import text
 from everthread.agent.tools import todo
 from everthread.core.tokens import TokenCounter
 from everthread.errors import InputError
-from everthread.store.base import Store
+from everthread.store.store import Store
 
 INSTRUCTIONS = "AGENTS.md"
 _HEADINGS = {"memory": "What you remember of earlier sessions", "user": "What you know of the user"}

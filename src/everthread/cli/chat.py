@@ -27,7 +27,8 @@ from everthread.cli.times import ago
 from everthread.config import Config, home_directory, load_config
 from everthread.errors import InputError
 from everthread.factory import open_agent, open_store
-from everthread.store.base import NewSession, Store
+from everthread.store.models import NewSession
+from everthread.store.store import Store
 
 COMMAND = {"cls": Resuming}
 LISTED = 10

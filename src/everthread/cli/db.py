@@ -14,7 +14,8 @@ from everthread.cli.running import AsJson, StoreUrl, store_address, with_store
 from everthread.errors import InputError, StoreError
 
 if TYPE_CHECKING:
-    from everthread.store.base import Health, Store
+    from everthread.store.models import StoreHealth
+    from everthread.store.store import Store
 
 app = typer.Typer(help="The store: whether it is sound, its schema, copies, its size.", no_args_is_help=True)
 
@@ -41,7 +42,7 @@ def check(store: StoreUrl = None, as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-async def _health(store: Store) -> Health:
+async def _health(store: Store) -> StoreHealth:
     return await store.check()
 
 
@@ -87,7 +88,7 @@ def backup(
 def vacuum(store: StoreUrl = None, as_json: AsJson = False) -> None:
     """Give back the space of what was deleted, and put the search index in order. A store that is not sound is left."""
 
-    async def work(opened: Store) -> tuple[Health, Health]:
+    async def work(opened: Store) -> tuple[StoreHealth, StoreHealth]:
         before = await opened.check()
         if before.problems:
             raise StoreError(f"{before.location}: is not sound, `everthread db check` says why; it was not touched")

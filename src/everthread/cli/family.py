@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 from everthread.cli.output import excerpt
 from everthread.core.redaction import redact
 from everthread.core.transcript import user_text
-from everthread.store.family import started_by, subagents
 
 if TYPE_CHECKING:
-    from everthread.store.base import Session, Store
-
-__all__ = ["started_by", "state_of", "subagents", "threads", "title_of"]
+    from everthread.store.models import Session
+    from everthread.store.store import Store
 
 PAGE = 2_000
 FIRST = 20

@@ -12,10 +12,12 @@ import typer
 from everthread.cli.output import console, counted, print_bars, print_json, print_table, share
 from everthread.cli.running import AsJson, StoreUrl, Tenant, with_store
 from everthread.cli.times import DAY, iso
-from everthread.cli.usage import cost_text, figures, merged
+from everthread.cli.usage import cost_text
+from everthread.store.sql.usage import sum_usage, usage_figures
 
 if TYPE_CHECKING:
-    from everthread.store.base import Insights, Store, UsageRow
+    from everthread.store.models import Insights, UsageRow
+    from everthread.store.store import Store
 
 MOST_DAYS, MOST_WEEKS = 62, 400
 """Up to so many days a bar is a day, up to so many a week, beyond a month."""
@@ -52,12 +54,12 @@ def insights(
 
 def _plain(found: Insights) -> dict[str, Any]:
     tables = {
-        name: {row.key: figures(row) for row in getattr(found, name)}
+        name: {row.key: usage_figures(row) for row in getattr(found, name)}
         for name in ("by_day", "by_model", "by_platform", "by_task")
     }
     tools = {row.tool: {"results": row.results, "tokens": row.tokens} for row in found.by_tool}
     counts = {name: getattr(found, name) for name in COUNTS}
-    return {"total": figures(found.total), **counts, **tables, "by_tool": tools}
+    return {"total": usage_figures(found.total), **counts, **tables, "by_tool": tools}
 
 
 def _print(found: Insights, first: date, days: int) -> None:
@@ -98,7 +100,7 @@ def chart(by_day: Sequence[UsageRow], first: date, days: int) -> tuple[str, list
         part = parts.setdefault(label(day), [])
         part += [known[day]] if day in known else []
         day += timedelta(1)
-    return unit, [merged(key, part) for key, part in parts.items()]
+    return unit, [sum_usage(key, part) for key, part in parts.items()]
 
 
 def _unit(days: int) -> tuple[str, Callable[[date], str]]:

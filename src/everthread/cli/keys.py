@@ -16,8 +16,8 @@ from everthread.cli.times import ago, iso
 from everthread.errors import InputError
 
 if TYPE_CHECKING:
-    from everthread.store.base import Store
-    from everthread.store.keys import StoredKey
+    from everthread.store.models import StoredKey
+    from everthread.store.store import Store
 
 app = typer.Typer(help="Keys of the gateway: who may use it, for what, and how much a day.", no_args_is_help=True)
 
@@ -46,7 +46,7 @@ def create(
 ) -> None:
     """Make a key and show it, once: only a digest of it is kept."""
     from everthread.gateway.keys import issue
-    from everthread.store.keys import KeyLimits
+    from everthread.store.models import KeyLimits
 
     limits = KeyLimits(requests_per_day, tokens_per_day, _dollars(dollars_per_day))
     token, new = issue(tenant=tenant, scopes=scope or ("proxy",), limits=limits, name=name, mode=mode)

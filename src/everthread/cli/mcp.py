@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
     from everthread.gateway.mcp.reach import Reach
-    from everthread.store.base import Store
+    from everthread.store.store import Store
 
 
 def mcp(
@@ -63,7 +63,7 @@ def mcp(
 
 async def _reach(store: Store, tenant: str | None, thread: str | None) -> Reach:
     from everthread.gateway.mcp.reach import Reach
-    from everthread.store.base import DEFAULT_TENANT
+    from everthread.store.models import DEFAULT_TENANT
 
     if thread is None:
         return Reach(tenant or DEFAULT_TENANT)

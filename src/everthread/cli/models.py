@@ -19,7 +19,8 @@ from everthread.config import home_directory, load_config
 if TYPE_CHECKING:
     from everthread.providers.choose import Choice
     from everthread.providers.window import Window
-    from everthread.store.base import ModelLimit, Store
+    from everthread.store.models import ModelLimit
+    from everthread.store.store import Store
 
 app = typer.Typer(
     help="Models: what is known about them, which one is used, and the one on this machine.", no_args_is_help=True

@@ -10,7 +10,8 @@ from typer.core import TyperCommand
 from everthread.errors import InputError
 
 if TYPE_CHECKING:
-    from everthread.store.base import Store, ThreadRow
+    from everthread.store.models import ThreadRow
+    from everthread.store.store import Store
 
 PLATFORM = "terminal"
 """Where these sessions come from, as accounts have it."""

@@ -28,7 +28,8 @@ from everthread.config import Config, home_directory, load_config
 from everthread.conversation.responses import Answer
 from everthread.errors import EverthreadError, InputError
 from everthread.factory import open_agent, open_store
-from everthread.store.base import NewSession, Store
+from everthread.store.models import NewSession
+from everthread.store.store import Store
 
 COMMAND = {"cls": Resuming}
 

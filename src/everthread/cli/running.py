@@ -14,7 +14,7 @@ from everthread.config import load_config
 from everthread.errors import InputError, NoStoreError
 
 if TYPE_CHECKING:
-    from everthread.store.base import Store
+    from everthread.store.store import Store
 
 T = TypeVar("T")
 

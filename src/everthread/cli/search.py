@@ -14,7 +14,8 @@ from everthread.cli.times import Since, Until, ago, iso, read_time
 from everthread.core.terms import phrase_terms
 
 if TYPE_CHECKING:
-    from everthread.store.base import Hit, Store
+    from everthread.store.models import SearchHit
+    from everthread.store.store import Store
 
 MARK = "bold reverse"
 
@@ -35,12 +36,12 @@ def search(
     as_json: AsJson = False,
 ) -> None:
     """Find what was said and what tools returned, the best match first."""
-    from everthread.store.base import DEFAULT_TENANT, SearchQuery
+    from everthread.store.models import DEFAULT_TENANT, SearchQuery
 
     now = time.time()
     first, last = read_time(since, now), read_time(until, now)
 
-    async def work(opened: Store) -> list[Hit]:
+    async def work(opened: Store) -> list[SearchHit]:
         in_thread = await opened.resolve(thread, tenant=tenant) if thread is not None else None
         in_session = await opened.resolve(session, tenant=tenant) if session is not None else None
         named = in_session or in_thread
@@ -72,12 +73,12 @@ def search(
         console.print(f"… there are more (--offset {offset + limit} shows them)")
 
 
-def _plain(hit: Hit) -> dict[str, Any]:
+def _plain(hit: SearchHit) -> dict[str, Any]:
     names = ("message", "output", "thread", "session", "role", "tool", "snippet", "score")
     return {name: getattr(hit, name) for name in names} | {"created": iso(hit.created)}
 
 
-def _print(hit: Hit, query: str, now: float) -> None:
+def _print(hit: SearchHit, query: str, now: float) -> None:
     place = f"#{hit.message}" if hit.message is not None else hit.output or ""
     facts = [short(hit.session), place, hit.role, hit.tool, ago(hit.created, now)]
     console.print(Text(" · ".join(visible(fact) for fact in facts if fact), "dim"), soft_wrap=True)

@@ -11,14 +11,15 @@ import typer
 from rich.text import Text
 
 from everthread.cli import search, show, transfer, tree
-from everthread.cli.family import state_of, subagents, title_of
+from everthread.cli.family import state_of, title_of
 from everthread.cli.output import console, counted, excerpt, print_json, print_table, short
 from everthread.cli.running import AsJson, Limit, Offset, SessionId, StoreUrl, Tenant, with_store
 from everthread.cli.times import ago, iso
 from everthread.errors import InputError
 
 if TYPE_CHECKING:
-    from everthread.store.base import Session, Store, ThreadRow
+    from everthread.store.models import Session, ThreadRow
+    from everthread.store.store import Store
 
 app = typer.Typer(help="Stored conversations: find, read, move and undo them.", no_args_is_help=True)
 
@@ -140,7 +141,7 @@ def delete(
 
     async def look(opened: Store) -> tuple[str, str]:
         found = await opened.resolve(session_id, tenant=tenant)
-        others = len(await subagents(opened, found.thread))
+        others = len(await opened.subagents(found.thread))
         also = f" and {counted(others, 'subagent thread')}" if others else ""
         title = await title_of(opened, found)
         return found.thread, f"thread {short(found.thread)}{also}" + (f" ({title})" if title else "")

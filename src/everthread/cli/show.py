@@ -28,7 +28,8 @@ from everthread.core.redaction import redact_value
 from everthread.errors import InputError, UnknownIdError
 
 if TYPE_CHECKING:
-    from everthread.store.base import Session, Store, StoredMessage
+    from everthread.store.models import Session, StoredMessage
+    from everthread.store.store import Store
 
 MOST = {"said": (4_000, 60), "thought": (400, 6), "called": (400, 6), "returned": (800, 10)}
 """How many characters and lines are shown of each kind of text, unless all is asked for."""

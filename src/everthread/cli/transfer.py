@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from everthread.cli.family import subagents, threads
+from everthread.cli.family import threads
 from everthread.cli.output import counted, json_text, print_json, short, size, visible
 from everthread.cli.running import AsJson, StoreUrl, Tenant, with_store
 from everthread.errors import EverthreadError, InputError, TranscriptError
 
 if TYPE_CHECKING:
-    from everthread.store.base import Store
+    from everthread.store.store import Store
 
 Write = Callable[[str], int]
 
@@ -56,7 +56,7 @@ async def _wanted(store: Store, session_ids: list[str] | None, tenant: str | Non
         roots = [(await store.resolve(prefix, tenant=tenant)).thread for prefix in session_ids]
     else:
         roots = (await threads(store, tenant))[::-1]
-    families = [[root, *(await subagents(store, root))] for root in roots]
+    families = [[root, *(await store.subagents(root))] for root in roots]
     return list(dict.fromkeys(thread for family in families for thread in family))
 
 

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 from rich.tree import Tree
 
-from everthread.cli.family import started_by, state_of, title_of
+from everthread.cli.family import state_of, title_of
 from everthread.cli.output import console, counted, excerpt, print_json, share, short
 from everthread.cli.running import AsJson, SessionId, StoreUrl, Tenant, with_store
 from everthread.cli.times import ago, duration, iso
 
 if TYPE_CHECKING:
-    from everthread.store.base import CompactionRecord, Session, Store
+    from everthread.store.models import CompactionRecord, Session
+    from everthread.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ async def family(store: Store, thread: str) -> list[Member]:
         sessions = await store.thread_sessions(current)
         title = await title_of(store, sessions[0])
         members += [Member(session, made.get(session.id), title) for session in sessions]
-        fresh = [child.id for child in await started_by(store, current) if child.id not in known]
+        fresh = [child.id for child in await store.started_by(current) if child.id not in known]
         known |= set(fresh)
         waiting += fresh
     return members

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from everthread.cli.family import subagents
 from everthread.cli.output import console, counted, money, print_json, print_table, share, short
 from everthread.cli.running import AsJson, StoreUrl, Tenant, with_store
 from everthread.cli.times import Since, Until, ago, iso, read_time
 from everthread.errors import InputError
-from everthread.store.sums import figures, merged, row_of
+from everthread.store.sql.usage import sum_usage, usage_figures, usage_row
 
 if TYPE_CHECKING:
-    from everthread.store.base import Store, UsageRecord, UsageRow
-
-__all__ = ["cost_text", "figures", "merged", "row_of", "usage"]
+    from everthread.store.models import UsageRecord, UsageRow
+    from everthread.store.store import Store
 
 
 def usage(
@@ -48,18 +46,18 @@ def usage(
         own = [record for record in await opened.usage(thread) if first <= record.created < last]
         theirs = [
             record
-            for other in await subagents(opened, thread)
+            for other in await opened.subagents(thread)
             for record in await opened.usage(other)
             if first <= record.created < last
         ]
         parts = {task: [record for record in own if record.task == task] for task in ("main", "auxiliary")}
         parts |= {"subagents": theirs, "all": [*own, *theirs]}
-        return thread, [merged(key, list(map(row_of, part))) for key, part in parts.items() if part], own
+        return thread, [sum_usage(key, list(map(usage_row, part))) for key, part in parts.items() if part], own
 
     thread, rows, records = with_store(store, work, or_empty=True)
     if as_json:
         listed = {"calls": [_plain_call(record) for record in records]} if calls else {}
-        sums = {row.key: figures(row) for row in rows}
+        sums = {row.key: usage_figures(row) for row in rows}
         print_json({"thread": thread, "since": iso(first), "until": iso(last), "sums": sums} | listed)
     else:
         _print(thread, rows, records if calls else [], now)
@@ -91,7 +89,7 @@ def _plain_call(record: UsageRecord) -> dict[str, Any]:
         "task": record.task,
         "created": iso(record.created),
         "estimated": record.estimated,
-    } | figures(row_of(record))
+    } | usage_figures(usage_row(record))
 
 
 def _print(thread: str | None, rows: list[UsageRow], records: list[UsageRecord], now: float) -> None:
@@ -105,7 +103,7 @@ def _print(thread: str | None, rows: list[UsageRow], records: list[UsageRecord],
     if total.unpriced:
         console.print(f"{total.unpriced:,} of {counted(total.calls, 'call')} without a known price")
     if records:
-        calls = [(record, row_of(record)) for record in records]
+        calls = [(record, usage_row(record)) for record in records]
         table = [
             (ago(record.created, now), record.model, record.task, *(cell_of(row) for cell_of in BUCKETS.values()))
             for record, row in calls

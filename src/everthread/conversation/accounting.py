@@ -14,7 +14,7 @@ from everthread.core.cost import cost_of
 from everthread.core.exchange import Api, Reply
 from everthread.core.messages import calls_of, text_of
 from everthread.core.usage import CanonicalUsage, normalize_usage
-from everthread.store.base import NewUsage, Task
+from everthread.store.models import NewUsage, UsageTask
 
 
 async def account(
@@ -22,7 +22,7 @@ async def account(
     usage: CanonicalUsage,
     *,
     model: str | None = None,
-    task: Task = "main",
+    task: UsageTask = "main",
     estimated: bool = False,
     session: str | None = None,
 ) -> Decimal | None:

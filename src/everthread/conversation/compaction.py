@@ -22,7 +22,7 @@ from everthread.core.ladder import Strength
 from everthread.core.messages import Message, calls_of
 from everthread.core.summary import Compaction, is_summary
 from everthread.errors import EverthreadError
-from everthread.store.base import MessageKind, NewCompaction, NewMessage, StoredMessage
+from everthread.store.models import MessageKind, NewCompaction, NewMessage, StoredMessage
 
 COLD = "cold-cache"
 """The reason of a compaction that comes early, because the provider has forgotten the prompt anyway."""

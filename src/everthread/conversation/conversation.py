@@ -34,7 +34,8 @@ from everthread.core.messages import Message, results_of
 from everthread.core.summary import Compaction
 from everthread.errors import ConfigError, InputError, ModelError
 from everthread.providers.wrapper import ModelEvent
-from everthread.store.base import NewMessage, NewSession, Session, Store, UsageRecord, new_id
+from everthread.store.models import NewMessage, NewSession, Session, UsageRecord, new_id
+from everthread.store.store import Store
 
 
 class Conversation:

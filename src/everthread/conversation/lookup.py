@@ -23,9 +23,9 @@ from everthread.core.nodes import Node
 from everthread.core.redaction import redact, redact_part
 from everthread.core.transcript import is_user_message
 from everthread.errors import InputError, UnknownIdError
-from everthread.store.base import CompactionRecord, Hit, SearchQuery, Store, StoredMessage
-from everthread.store.indexing import searchable_text
-from everthread.store.recalled import RecallQuery
+from everthread.store.index import searchable_text
+from everthread.store.models import CompactionRecord, RecallQuery, SearchHit, SearchQuery, StoredMessage
+from everthread.store.store import Store
 
 # What lookups remember
 
@@ -274,7 +274,7 @@ class StoreLookup:
         ]  # fmt: skip
         return Found(tuple(places[: query.limit]), None, near=bool(places))
 
-    async def _place(self, hit: Hit) -> Excerpt | None:
+    async def _place(self, hit: SearchHit) -> Excerpt | None:
         """One place with what stands around it; None for the words of a search, which say nothing."""
         if is_lookup(hit.tool):
             return None

@@ -19,7 +19,7 @@ from everthread.core.exchange import Api, Request, StreamingModel, System
 from everthread.core.outputs import OutputLimits
 from everthread.core.summary import Summarizer
 from everthread.core.tokens import TokenCounter
-from everthread.store.base import Store
+from everthread.store.store import Store
 
 RecallScope = Literal["thread", "tenant"]
 MAX_TOKENS = 800

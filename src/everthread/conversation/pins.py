@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from everthread.core.redaction import redact
 from everthread.errors import InputError, UnknownIdError
-from everthread.store.base import Store, new_id
+from everthread.store.models import new_id
+from everthread.store.store import Store
 
 PIN, UNPIN = "everthread_pin", "everthread_unpin"
 PIN_CHARS = 2_000

@@ -17,7 +17,7 @@ from everthread.core.messages import Message, calls_of, results_of, text_of
 from everthread.core.terms import query_terms
 from everthread.core.transcript import is_user_message
 from everthread.errors import StoreError
-from everthread.store.recalled import Passage, RecallQuery
+from everthread.store.models import Passage, RecallQuery
 
 LEAST_TOKENS = 100
 """Less room holds no excerpt worth its frame."""

@@ -18,7 +18,7 @@ from everthread.core.messages import CALL_BLOCKS, Call, Message, calls_of, kind_
 from everthread.core.usage import CanonicalUsage
 from everthread.core.validity import is_empty
 from everthread.errors import ModelError
-from everthread.store.base import NewMessage, new_id
+from everthread.store.models import NewMessage, new_id
 
 T = TypeVar("T")
 

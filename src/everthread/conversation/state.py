@@ -21,7 +21,7 @@ from everthread.core.messages import Call, Message, calls_of, results_of
 from everthread.core.rhythm import Rhythm
 from everthread.core.tokens import TokenCounter
 from everthread.errors import InputError, UnknownIdError
-from everthread.store.base import NewMessage, NewSession, Session, StoredMessage
+from everthread.store.models import NewMessage, NewSession, Session, StoredMessage
 from everthread.wire.anthropic.writing import Written
 
 ENGINE, CALIBRATION, RHYTHM, TOOLS = "engine", "calibration", "rhythm", "tools"

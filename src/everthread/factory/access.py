@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from everthread.gateway.access import Authenticator
     from everthread.gateway.base import Auth
     from everthread.gateway.routes import Upstream
-    from everthread.store.base import Store
+    from everthread.store.store import Store
 
 
 @asynccontextmanager

@@ -16,7 +16,8 @@ from everthread.errors import InputError
 from everthread.factory.conversations import open_conversation
 from everthread.factory.models import Closing, closing_of, route_to
 from everthread.factory.stores import open_store, store_url
-from everthread.store.base import NewSession, Store
+from everthread.store.models import NewSession
+from everthread.store.store import Store
 
 if TYPE_CHECKING:
     from everthread.agent.base import Approver, Tool

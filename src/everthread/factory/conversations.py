@@ -15,7 +15,8 @@ from everthread.factory.compaction import named_summarizer
 from everthread.factory.engines import EngineChoice
 from everthread.factory.models import Closing, auxiliary_model, closing_of, route_to, summarizer_for
 from everthread.factory.stores import open_store, store_url
-from everthread.store.base import NewSession, Store
+from everthread.store.models import NewSession
+from everthread.store.store import Store
 
 if TYPE_CHECKING:
     from everthread.conversation.conversation import Conversation

@@ -24,7 +24,7 @@ from everthread.factory.models import auxiliary_model, closing_of, summarizer_fo
 from everthread.factory.native import native_app
 from everthread.factory.stores import open_store, store_file, store_url
 from everthread.gateway.base import Auth, Mode
-from everthread.store.base import Store
+from everthread.store.store import Store
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

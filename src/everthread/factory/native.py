@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from everthread.config import Config, home_directory
 from everthread.core.exchange import StreamingModel
 from everthread.factory.agents import open_agent
-from everthread.store.base import NewSession, Store
+from everthread.store.models import NewSession
+from everthread.store.store import Store
 
 if TYPE_CHECKING:
     from everthread.agent.base import Tool

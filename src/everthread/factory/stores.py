@@ -7,8 +7,8 @@ from urllib.parse import unquote, urlsplit
 
 from everthread.config import Config, home_directory
 from everthread.errors import ConfigError
-from everthread.store.base import Store
 from everthread.store.database import Database
+from everthread.store.store import Store
 
 STORE_FILE = "everthread.db"
 
@@ -23,21 +23,21 @@ def open_store(url: str | Path, *, create: bool = True) -> Store:
 
     `create=False`: a place where nothing is kept is an error (`NoStoreError`), and nothing is made there.
     """
-    from everthread.store.sql_store import SqlStore
+    from everthread.store.store import Store
 
     database = _database(url)
     database.prepare(create=create)
-    return SqlStore(database)
+    return Store(database)
 
 
 def migrate_store(url: str | Path) -> tuple[str, int, int]:
     """Bring a store's schema up to date: where it is, the schema's number before and after."""
-    from everthread.store import schema
+    from everthread.store.schema import latest_version
 
     database = _database(url)
     before = database.prepare()
     database.close()
-    return database.location, before, schema.latest(database.dialect.name)
+    return database.location, before, latest_version(database.dialect.name)
 
 
 def store_file(url: str | Path) -> Path | None:

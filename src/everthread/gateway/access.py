@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from everthread.gateway.base import Account, Mode
-from everthread.store.base import DEFAULT_TENANT
+from everthread.store.models import DEFAULT_TENANT
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from everthread.gateway.base import Account, Outcome
 from everthread.gateway.setup import ManagerSetup
 from everthread.gateway.tracing import Place
 from everthread.gateway.turns import Turn
-from everthread.store.base import NewUsage, Task
+from everthread.store.models import NewUsage, UsageTask
 
 
 class Accounts:
@@ -81,7 +81,7 @@ class Accounts:
         return tell
 
     async def _record(
-        self, thread: str, model: str, usage: CanonicalUsage, task: Task, *, estimated: bool = False
+        self, thread: str, model: str, usage: CanonicalUsage, task: UsageTask, *, estimated: bool = False
     ) -> Decimal | None:
         price = cost_of(usage, model, at=datetime.fromtimestamp(self._setup.wall(), UTC))
         await self._setup.store.record_usage(NewUsage(thread, model, usage, task, price, estimated))

@@ -16,7 +16,8 @@ from everthread.gateway.access import Caller, Refused
 from everthread.gateway.base import Mode
 from everthread.gateway.keys import digest_of, is_key
 from everthread.gateway.quotas import KeyAccount, Ledger
-from everthread.store.keys import KeyStore, StoredKey
+from everthread.store.models import StoredKey
+from everthread.store.store import Store
 
 TTL = 3.0
 """Seconds for which a key is not looked up again: so long after it was revoked it may still be let in."""
@@ -43,7 +44,7 @@ class KeyAuthenticator:
 
     def __init__(
         self,
-        store: KeyStore,
+        store: Store,
         *,
         ledger: Ledger | None = None,
         clock: Callable[[], float] = time.monotonic,

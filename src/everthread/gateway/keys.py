@@ -14,8 +14,7 @@ from hashlib import sha256
 
 from everthread.errors import InputError
 from everthread.gateway.base import Mode
-from everthread.store.base import DEFAULT_TENANT
-from everthread.store.keys import KeyLimits, NewKey
+from everthread.store.models import DEFAULT_TENANT, KeyLimits, NewKey
 
 SCOPES = {
     "proxy": "the providers' endpoints",

@@ -46,7 +46,7 @@ from everthread.gateway.thrashing import fading_text, paused_text
 from everthread.gateway.tracing import Place, Threads
 from everthread.gateway.turns import Memories, Turn, Turns
 from everthread.gateway.windows import Windows
-from everthread.store.proxied import Rewrite
+from everthread.store.models import Rewrite
 
 GROWTH = 1.10
 """After a compaction that could make nothing smaller, the next one waits for this growth."""

@@ -19,7 +19,8 @@ from everthread.core.cost import cost_of
 from everthread.core.usage import CanonicalUsage
 from everthread.errors import EverthreadError
 from everthread.gateway.access import Refused
-from everthread.store.keys import NOTHING, KeyStore, KeyUse, NewKey
+from everthread.store.models import NO_USE, KeyUse, NewKey
+from everthread.store.store import Store
 
 _LOG = logging.getLogger("everthread.gateway")
 _DAY = 86_400
@@ -40,9 +41,9 @@ class _Line:
     day: str
     known: KeyUse
     """As the store had it last."""
-    writing: KeyUse = NOTHING
+    writing: KeyUse = NO_USE
     """On its way there."""
-    waiting: KeyUse = NOTHING
+    waiting: KeyUse = NO_USE
 
     @property
     def total(self) -> KeyUse:
@@ -52,7 +53,7 @@ class _Line:
 class Ledger:
     """The accounts of the keys this process has seen."""
 
-    def __init__(self, store: KeyStore, *, wall: Callable[[], float] = time.time) -> None:
+    def __init__(self, store: Store, *, wall: Callable[[], float] = time.time) -> None:
         self._store = store
         self._wall = wall
         self._lines: dict[str, _Line] = {}
@@ -68,7 +69,7 @@ class Ledger:
     def learn(self, key_id: str, day: str, use: KeyUse) -> None:
         """What the store says. While a write is under way it may hold that already, and the write itself will tell."""
         line = self._line(key_id)
-        if line.day == day and line.writing == NOTHING:
+        if line.day == day and line.writing == NO_USE:
             known = line.known
             line.known = KeyUse(
                 max(known.requests, use.requests), max(known.tokens, use.tokens), max(known.dollars, use.dollars)
@@ -118,9 +119,9 @@ class Ledger:
         day = self.day
         line = self._lines.get(key_id)
         if line is None or line.day != day:
-            if line is not None and line.waiting != NOTHING:
+            if line is not None and line.waiting != NO_USE:
                 self._late.append((line.day, {key_id: line.waiting}))
-            line = self._lines[key_id] = _Line(day, NOTHING)
+            line = self._lines[key_id] = _Line(day, NO_USE)
         return line
 
     def _add(self, line: _Line, use: KeyUse) -> None:
@@ -129,7 +130,7 @@ class Ledger:
 
     @property
     def _waits(self) -> bool:
-        return bool(self._late) or any(line.waiting != NOTHING for line in self._lines.values())
+        return bool(self._late) or any(line.waiting != NO_USE for line in self._lines.values())
 
     def _write_soon(self, delay: float = DELAY) -> None:
         if self._timer is None and (self._task is None or self._task.done()):
@@ -151,11 +152,11 @@ class Ledger:
             if await self._written(day, uses) is None:
                 return False
             self._late.pop(0)
-        waiting = {key: line for key, line in self._lines.items() if line.waiting != NOTHING}
+        waiting = {key: line for key, line in self._lines.items() if line.waiting != NO_USE}
         day = next((line.day for line in waiting.values()), "")
         lines = {key: line for key, line in waiting.items() if line.day == day}
         for line in lines.values():
-            line.writing, line.waiting = line.waiting, NOTHING
+            line.writing, line.waiting = line.waiting, NO_USE
         sums = await self._written(day, {key: line.writing for key, line in lines.items()}) if lines else {}
         for key, line in lines.items():
             if sums is not None:
@@ -164,7 +165,7 @@ class Ledger:
                 line.waiting += line.writing
             else:  # its day ended meanwhile
                 self._late.append((day, {key: line.writing}))
-            line.writing = NOTHING
+            line.writing = NO_USE
         return sums is not None
 
     async def _written(self, day: str, uses: dict[str, KeyUse]) -> dict[str, KeyUse] | None:

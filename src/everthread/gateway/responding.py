@@ -17,8 +17,8 @@ from everthread.gateway.covering import encoded
 from everthread.gateway.glance import glance
 from everthread.gateway.tracing import PLATFORM, Place
 from everthread.gateway.turns import Turn
-from everthread.store.base import NewSession, Store
-from everthread.store.proxied import Link, NewLink
+from everthread.store.models import NewSession, NewThreadLink, ThreadLink
+from everthread.store.store import Store
 
 _API: Api = "openai_responses"
 _FIELD = "previous_response_id"
@@ -60,9 +60,9 @@ class Responses:
         items = [item for item in encoded(_API, [reply.message], turn.model) if item.get("role") != "user"]
         state = {"at": point.link.message, "items": items}
         await self._store.put_state(place.thread, _name(reply.id), state)
-        link = Link(place.tenant, _SCOPE, reply.id, "", "", place.thread, point.link.length, point.link.message)
+        link = ThreadLink(place.tenant, _SCOPE, reply.id, "", "", place.thread, point.link.length, point.link.message)
         session = NewSession(id=place.thread, tenant=place.tenant, platform=PLATFORM)
-        await self._store.extend_link(NewLink(link, f"{_SCOPE}:{reply.id}", session))
+        await self._store.extend_link(NewThreadLink(link, f"{_SCOPE}:{reply.id}", session))
 
     async def _before(self, tenant: str, response: str, model: str) -> list[Any] | None:
         """The items up to an answer, its own included."""

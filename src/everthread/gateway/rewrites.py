@@ -31,8 +31,8 @@ from everthread.gateway.events import Drifted, Rewritten, Slimmed
 from everthread.gateway.identity import History
 from everthread.gateway.mentioning import mentioning
 from everthread.gateway.noting import note_of, with_note, without_note
-from everthread.store.base import NewCompaction, Store
-from everthread.store.proxied import Rewrite
+from everthread.store.models import NewCompaction, Rewrite
+from everthread.store.store import Store
 
 SLIM = -1
 """The strength of a rewrite that leaves every message in its place: images dropped, big results stored."""

@@ -11,7 +11,7 @@ from everthread.conversation.events import Event, Listener
 from everthread.conversation.options import SessionOptions, SummarizerContext
 from everthread.core.exchange import Api
 from everthread.core.summary import Summarizer
-from everthread.store.base import Store
+from everthread.store.store import Store
 
 
 def _unheard(event: Event) -> None:

@@ -18,8 +18,8 @@ from everthread.core.exchange import System
 from everthread.core.messages import Message
 from everthread.errors import UnknownIdError
 from everthread.gateway.identity import SESSION_HEADER, History, scope_of
-from everthread.store.base import NewMessage, NewSession, Store
-from everthread.store.proxied import FoundLink, Link, NewLink
+from everthread.store.models import NewMessage, NewSession, NewThreadLink, ThreadLink, ThreadLinkMatch
+from everthread.store.store import Store
 
 PLATFORM = "gateway"
 _MOST_KNOWN = 10_000
@@ -66,7 +66,7 @@ class Threads:
 
     def __init__(self, store: Store, *, most: int = _MOST_KNOWN) -> None:
         self._store = store
-        self._tips: OrderedDict[_Point, FoundLink] = OrderedDict()
+        self._tips: OrderedDict[_Point, ThreadLinkMatch] = OrderedDict()
         """The last known point of threads, by digest and by skeleton."""
         self._expected: dict[_Point, Expected] = {}
         self._named: dict[tuple[str, str], str] = {}
@@ -126,7 +126,7 @@ class Threads:
         session = NewSession(id=place.thread, tenant=place.tenant, platform=PLATFORM, model=model, system=system)
         new = [NewMessage(body, event=f"{digest}:{index}") for index, body in enumerate(messages)]
         step = digest if place.explicit else place.previous
-        stored = await self._store.extend_link(NewLink(link, step, session, place.branch_of, new))
+        stored = await self._store.extend_link(NewThreadLink(link, step, session, place.branch_of, new))
         if stored is None:
             return None
         self._remember(stored, history)
@@ -142,7 +142,7 @@ class Threads:
 
     # Memory
 
-    def _remembered(self, tenant: str, scope: str, history: History) -> tuple[FoundLink, int] | None:
+    def _remembered(self, tenant: str, scope: str, history: History) -> tuple[ThreadLinkMatch, int] | None:
         """The last point of a thread, where the history goes on from it; earlier points only the store knows."""
         for length in range(len(history), 0, -1):
             known = self._tips.get((tenant, scope, history.digest(length)))
@@ -154,11 +154,11 @@ class Threads:
                 return known, length
         return None
 
-    def _remember(self, link: Link, history: History) -> None:
+    def _remember(self, link: ThreadLink, history: History) -> None:
         """A new last point; it takes the place of the one before it."""
         for key in _keys(link.tenant, link.scope, link.previous, history, link.length):
             self._tips.pop(key, None)
-        known = FoundLink(link, None, history.results(0, link.length))
+        known = ThreadLinkMatch(link, None, history.results(0, link.length))
         self._tips[link.tenant, link.scope, link.digest] = known
         if link.skeleton:
             self._tips[link.tenant, link.scope, link.skeleton] = known
@@ -167,7 +167,7 @@ class Threads:
 
     # The store
 
-    async def _stored(self, tenant: str, scope: str, history: History) -> tuple[FoundLink, int] | None:
+    async def _stored(self, tenant: str, scope: str, history: History) -> tuple[ThreadLinkMatch, int] | None:
         """The longest known beginning: word for word, or but for what was cleared."""
         found = await self._store.find_link(tenant, scope, history.digests)
         best = (found, history.digests.index(found.link.digest) + 1) if found else None
@@ -201,9 +201,9 @@ class Threads:
         return self._named[tenant, scope]
 
 
-def _link(place: Place, history: History) -> Link:
+def _link(place: Place, history: History) -> ThreadLink:
     length = len(history)
-    return Link(
+    return ThreadLink(
         place.tenant, place.scope, history.digest(length), place.previous, history.skeleton(length), place.thread,
         length, None, history.results(place.matched, length),
     )  # fmt: skip

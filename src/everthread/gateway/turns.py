@@ -22,7 +22,7 @@ from everthread.gateway.slicing import Element, Sliced, spliced
 from everthread.gateway.thrashing import Pause
 from everthread.gateway.tracing import Expected, Place
 from everthread.providers.output_cap import FIELDS
-from everthread.store.proxied import Rewrite
+from everthread.store.models import Rewrite
 
 STATEFUL = ("previous_response_id", "conversation", "context_management")
 """Fields by which the provider keeps or changes the history itself: such a request is never rewritten."""

@@ -6,16 +6,17 @@ SQL uses `?` for values. What differs between the databases is in `Dialect`.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from everthread.errors import NoStoreError, StoreError
+from everthread.errors import InputError, NoStoreError, StoreDamagedError, StoreError
 
 Row = tuple[Any, ...]
-Question = tuple[str, Sequence[Any]]
+Query = tuple[str, Sequence[Any]]
 """SQL and its values."""
 
 
@@ -45,7 +46,7 @@ class Tx(Protocol):
 
     def all(self, sql: str, values: Sequence[Any] = ()) -> list[Row]: ...
     def one(self, sql: str, values: Sequence[Any] = ()) -> Row | None: ...
-    def ask(self, questions: Sequence[Question]) -> list[list[Row]]:
+    def ask(self, questions: Sequence[Query]) -> list[list[Row]]:
         """The rows of several SELECTs, each seeing what the ones before have locked; in one message to a server."""
         ...
 
@@ -130,7 +131,7 @@ class Database(Protocol):
     def vacuum(self, connection: Connection) -> None: ...
 
 
-def no_store(location: str) -> NoStoreError:
+def no_store_error(location: str) -> NoStoreError:
     return NoStoreError(f"there is no store at {location}; check how it is written, or start a conversation there")
 
 
@@ -146,3 +147,46 @@ def new_private_file(target: str) -> Iterator[None]:
     except BaseException:
         Path(target).unlink()
         raise
+
+
+def encode_json(value: Any) -> str:
+    """JSON that every database keeps exactly: compact, readable; escaped only where text is no valid Unicode."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        return text if text.isprintable() or _encodable(text) else json.dumps(value, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"this is no JSON value and cannot be stored: {error}") from error
+
+
+def decode_json(text: str) -> Any:
+    """What was stored as JSON. Anything else in its place is damage."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise StoreDamagedError(f"what is stored is damaged: {text[:40]!r} … is no JSON ({error})") from error
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def clean_text(text: str) -> str:
+    """Text that every database takes: what is no character becomes a question mark. For words, never for content."""
+    return text.encode("utf-8", "replace").decode().replace("\0", "?")
+
+
+LAST = 2**62
+"""Behind every number of ours."""
+
+
+def placeholders(values: Sequence[Any]) -> str:
+    return ", ".join("?" * len(values))
+
+
+def chunks(ids: Sequence[Any], size: int = 500) -> Iterable[Sequence[Any]]:
+    """Ids in lists that a statement takes."""
+    return (ids[start : start + size] for start in range(0, len(ids), size))

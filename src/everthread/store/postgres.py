@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
+import re
 import shutil
 import subprocess
 import uuid
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from typing import Any
 
 import psycopg
 from psycopg import errors as pg
@@ -25,12 +28,254 @@ from everthread.errors import (
     StoreReadOnlyError,
     StoreUnreachableError,
 )
-from everthread.store import schema
-from everthread.store.database import Connection, Row, Tx, new_private_file, no_store
-from everthread.store.indexing import Piece
-from everthread.store.postgres_connection import DIALECT, PostgresConnection, PostgresWriter
-from everthread.store.postgres_search import BLOCKS, as_tsvector, block, window, windows
-from everthread.store.queries import Candidate, Match, rounded
+from everthread.store.database import Connection, Dialect, Query, Row, Tx, new_private_file, no_store_error
+from everthread.store.index import (
+    MOST_REPEATS,
+    MOST_TERMS,
+    IndexMatch,
+    IndexPiece,
+    IndexQuery,
+    QueryPhrase,
+    round_strength,
+)
+from everthread.store.schema import apply_next, current_version, latest_version, refuse_newer
+
+DIALECT = Dialect(
+    name="postgresql",
+    now="extract(epoch FROM clock_timestamp())::double precision",
+    lock="FOR UPDATE",
+    share="FOR SHARE",
+    new_ids="SELECT nextval(pg_get_serial_sequence('{0}', 'id')) FROM generate_series(1, ?)",
+    day="to_char(to_timestamp({0}) AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
+)
+IDLE_SECONDS = 60
+DOUBT_SECONDS = 1
+log = logging.getLogger(__name__)
+_PLACEHOLDER = re.compile(r"\?")
+
+
+class PostgresConnection:
+    """One psycopg connection in autocommit mode; transactions are begun and ended by hand."""
+
+    dialect = DIALECT
+
+    def __init__(
+        self, raw: psycopg.Connection[Row], give_back: Callable[[psycopg.Connection[Row]], None], begin: str
+    ) -> None:
+        self.raw = raw
+        self.in_doubt: int | None = None
+        self._give_back = give_back
+        self._begin = begin
+
+    def _execute(self, sql: str, values: Sequence[Any]) -> psycopg.Cursor[Row]:
+        # The statements are our own constants; psycopg wants them typed as literals.
+        return self.raw.execute(_PLACEHOLDER.sub("%s", sql).encode(), tuple(values) or None)
+
+    def all(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
+        return self.ask([(sql, values)])[0]
+
+    def one(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
+        rows = self.all(sql, values)
+        return rows[0] if rows else None
+
+    def ask(self, questions: Sequence[Query]) -> list[list[Row]]:
+        asked = [self._execute(*question) for question in questions]
+        return [cursor.fetchall() for cursor in asked]
+
+    def run(self, sql: str, values: Sequence[Any] = ()) -> None:
+        self._execute(sql, values)
+
+    def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        with self.raw.cursor() as cursor:
+            cursor.executemany(_PLACEHOLDER.sub("%s", sql).encode(), [tuple(row) for row in rows])
+
+    def begin(self) -> None:
+        self.run(self._begin)
+
+    def commit(self) -> None:
+        self.run("COMMIT")
+
+    def committed(self, batch: int) -> bool:
+        raise NotImplementedError(f"nothing is written here, so batch {batch} cannot be in doubt")
+
+    @property
+    def in_transaction(self) -> bool:
+        return self.raw.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
+
+    def rollback(self) -> None:
+        if self.in_transaction:
+            self.run("ROLLBACK")
+
+    def savepoint(self) -> None:
+        self.run("SAVEPOINT item")
+
+    def release(self) -> None:
+        self.run("RELEASE SAVEPOINT item")
+
+    def rollback_to_savepoint(self) -> None:
+        self.run("ROLLBACK TO SAVEPOINT item")
+        self.run("RELEASE SAVEPOINT item")
+
+    def close(self) -> None:
+        self._give_back(self.raw)
+
+
+class PostgresWriter(PostgresConnection):
+    """A connection that writes. Each transaction carries its number, so that one can see whether it was committed.
+
+    (The server's own numbers of transactions do not serve: after a crash it gives lost ones to others.)
+    Within a transaction only who needs rows waits for the server; everything else is sent along with the next question.
+    """
+
+    def __init__(
+        self, raw: psycopg.Connection[Row], give_back: Callable[[psycopg.Connection[Row]], None], writer: str,
+        numbers: Iterator[int],
+    ) -> None:  # fmt: skip
+        super().__init__(raw, give_back, "BEGIN")
+        # What fails in a pipeline takes preparations with it that the driver believes done.
+        raw.prepare_threshold = None
+        # Should this machine vanish, what its last transaction holds is free again soon.
+        self.run(f"SET idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'")
+        self._writer = writer
+        self._numbers = numbers
+        self._batch = 0
+        self._holds_number = False
+        """Whether the server has certainly begun the transaction: from then on others see that it has not ended."""
+        self._sending = ExitStack()
+        self._pipeline: psycopg.Pipeline | None = None
+
+    def begin(self) -> None:
+        self.in_doubt = None
+        self._holds_number = False
+        self._batch = next(self._numbers)
+        if psycopg.Pipeline.is_supported():
+            self._pipeline = self._sending.enter_context(self.raw.pipeline())
+        self.run("BEGIN")
+        self.run(
+            "INSERT INTO writers (id, batch) VALUES (?, ?) "
+            "ON CONFLICT (id) DO UPDATE SET batch = excluded.batch, seen = now()",
+            (self._writer, self._batch),
+        )
+
+    @property
+    def in_transaction(self) -> bool:
+        """The driver does not know while answers are missing."""
+        return self._pipeline is not None or super().in_transaction
+
+    def ask(self, questions: Sequence[Query]) -> list[list[Row]]:
+        answers = super().ask(questions)
+        self._holds_number = True
+        return answers
+
+    def commit(self) -> None:
+        if not self._holds_number:
+            self._wait()  # else the batch could be taken for lost, and be found by the server later
+        self.in_doubt = self._batch
+        self.run("COMMIT")
+        self._all_answered()
+        self.in_doubt = None
+
+    def rollback(self) -> None:
+        try:
+            self._all_answered()
+        except psycopg.Error as error:
+            log.debug("an error in what is taken back: %s", error)
+        super().rollback()
+
+    def _all_answered(self) -> None:
+        """Wait until the server has done all that was sent; raise what went wrong in it."""
+        self._pipeline = None
+        self._sending.close()
+
+    def release(self) -> None:
+        super().release()
+        self._wait()
+
+    def rollback_to_savepoint(self) -> None:
+        try:
+            self._wait()
+        except psycopg.Error as error:
+            log.debug("an error in what is taken back: %s", error)
+        super().rollback_to_savepoint()
+        self._wait()
+
+    def _wait(self) -> None:
+        if self._pipeline is not None:
+            self._pipeline.sync()
+
+    def committed(self, batch: int) -> bool:
+        # While the server has not noticed that the other connection broke, the row is locked: one asks again later.
+        # A row that the other connection has made itself cannot be seen yet; to make it is to wait for that one.
+        self.run(
+            f"BEGIN; SET LOCAL lock_timeout = '{DOUBT_SECONDS}s'; "
+            f"INSERT INTO writers (id, batch) VALUES ('{self._writer}', 0) ON CONFLICT (id) DO NOTHING; COMMIT"
+        )
+        row = self.one("SELECT batch FROM writers WHERE id = ? FOR UPDATE NOWAIT", (self._writer,))
+        return row is not None and row[0] == batch
+
+
+def match_window(
+    tx: Tx, question: IndexQuery, bits: int | None, first: int, before: int, limit: int, *, seen: bool
+) -> list[Row]:
+    """The newest matches between two ids."""
+    names = [" | ".join(f"'{name}'" for name in names) for names in question.names]
+    if bits is not None:
+        blocks = range(first >> bits, (before - 1 >> bits) + 1)
+        names.append(" | ".join(f"'{block_name(number << bits, bits)}'" for number in blocks))
+    has_terms = "(s.terms @@ ?::tsquery) IS TRUE" if seen else "s.terms @@ ?::tsquery"
+    where = f"AND (SELECT {question.where} FROM pieces p WHERE p.id = s.piece_id)" if question.where else ""
+    ranks = "".join(", ts_rank('{1, 1, 1, 1}', f.terms, ?::tsquery)" for _ in question.weighed)
+    return tx.all(
+        f"SELECT f.piece_id{ranks} FROM (SELECT s.piece_id, s.terms FROM search s "
+        # `+ 0`: never by the primary key, which would be to look at every text.
+        f"WHERE {has_terms} AND s.filters @@ ?::tsquery AND s.piece_id + 0 >= ? AND s.piece_id + 0 < ? {where} "
+        "ORDER BY s.piece_id + 0 DESC LIMIT ?) f ORDER BY f.piece_id DESC",
+        (
+            *(f"'{term}'" for term in question.weighed), _terms_query(question),
+            " & ".join(f"({one_of})" for one_of in names), first, before, *question.values, limit,
+        ),
+    )  # fmt: skip
+
+
+def id_windows(first: int, before: int) -> Iterator[tuple[int | None, int, int]]:
+    """From the newest ids to the oldest, ever wider: how large the blocks to name are, the first id, the one behind."""
+    for bits, reach in ((10, 10), (10, 13), (13, 16), (16, 20)):
+        if before <= first:
+            return
+        start = max(first, ((before >> reach) - 1) << reach)
+        yield bits, start, before
+        before = start
+    if before > first:
+        yield None, first, before
+
+
+BLOCK_BITS = (10, 13, 16)
+"""Every piece is indexed under the block of ids it is in, of these sizes in bits: so one can ask for the newest."""
+
+
+def block_name(piece_id: int, bits: int) -> str:
+    return f"block{bits}_{piece_id >> bits}"
+
+
+def _terms_query(question: IndexQuery) -> str:
+    """What the terms of a piece must hold."""
+    one_of = " | ".join(f"'{term}'" for term in question.one_of)
+    return " & ".join([*map(_ts_phrase, question.phrases), *([f"({one_of})"] if one_of else [])])
+
+
+def _ts_phrase(phrase: QueryPhrase) -> str:
+    """Terms in a row, as a `tsquery` is written. Terms hold no quotes: they are encoded."""
+    run = " <-> ".join(f"'{term}'" for term in phrase.terms)
+    return f"({run}{':*' if phrase.prefix else ''})"
+
+
+def as_tsvector(terms: Sequence[str]) -> str:
+    """The terms with their positions, as a literal no parser touches."""
+    places: dict[str, list[str]] = {}
+    for position, term in enumerate(terms[:MOST_TERMS], 1):
+        places.setdefault(term, []).append(str(position))
+    return " ".join(f"'{term}':{','.join(at[:MOST_REPEATS])}" for term, at in places.items())
+
 
 POOL = 8
 CONNECT_SECONDS = 10.0
@@ -46,7 +291,7 @@ class PostgresDatabase:
         self.url = url
         self._writer = uuid.uuid4().hex
         self._batches = itertools.count(1)
-        self.location = without_password(url)
+        self.location = hide_password(url)
         # It connects in the thread that asks, so that what the server objects to is told there and at once.
         self._pool = NullConnectionPool(
             url, max_size=POOL, open=False, timeout=CONNECT_SECONDS, name="everthread",
@@ -71,16 +316,16 @@ class PostgresDatabase:
         if encoding and encoding[0] != "UTF8":
             raise StoreError(f"{self.location}: has the encoding {encoding[0]}; a store needs a database with UTF8")
         known = connection.one("SELECT to_regclass('schema_version')")
-        before = number = schema.current(connection) if known and known[0] else 0
-        schema.refuse_newer(number, DIALECT.name, self.location)
+        before = number = current_version(connection) if known and known[0] else 0
+        refuse_newer(number, DIALECT.name, self.location)
         if not before and not create:
-            raise no_store(self.location)
-        while number < schema.latest(DIALECT.name):
+            raise no_store_error(self.location)
+        while number < latest_version(DIALECT.name):
             connection.begin()
             connection.run("SELECT pg_advisory_xact_lock(?)", (MIGRATION_LOCK,))
-            migration = schema.apply_next(connection)
+            migration = apply_next(connection)
             connection.commit()
-            number = migration.number if migration else schema.latest(DIALECT.name)
+            number = migration.number if migration else latest_version(DIALECT.name)
         return before
 
     def connect_writer(self) -> Connection:
@@ -135,11 +380,15 @@ class PostgresDatabase:
 
     # Search
 
-    def index(self, tx: Tx, pieces: Sequence[Piece]) -> None:
+    def index(self, tx: Tx, pieces: Sequence[IndexPiece]) -> None:
         tx.many(
             "INSERT INTO search (piece_id, terms, filters) VALUES (?, ?::tsvector, ?::tsvector)",
             [
-                (piece.id, as_tsvector(piece.terms), " ".join([*piece.names, *(block(piece.id, b) for b in BLOCKS)]))
+                (
+                    piece.id,
+                    as_tsvector(piece.terms),
+                    " ".join([*piece.names, *(block_name(piece.id, b) for b in BLOCK_BITS)]),
+                )
                 for piece in pieces
             ],
         )
@@ -147,21 +396,21 @@ class PostgresDatabase:
     def unindex(self, tx: Tx, piece_ids: Sequence[int]) -> None:
         tx.run("DELETE FROM search WHERE piece_id = ANY(?)", (list(piece_ids),))
 
-    def match(self, tx: Tx, question: Match, limit: int) -> list[Candidate]:
-        return [Candidate(row[0], tuple(map(rounded, row[1:]))) for row in self._matching(tx, question, limit)]
+    def match(self, tx: Tx, question: IndexQuery, limit: int) -> list[IndexMatch]:
+        return [IndexMatch(row[0], tuple(map(round_strength, row[1:]))) for row in self._matching(tx, question, limit)]
 
-    def holding(self, tx: Tx, question: Match, limit: int) -> list[int]:
+    def holding(self, tx: Tx, question: IndexQuery, limit: int) -> list[int]:
         return [row[0] for row in self._matching(tx, question, limit)]
 
-    def _matching(self, tx: Tx, question: Match, limit: int) -> list[Row]:
+    def _matching(self, tx: Tx, question: IndexQuery, limit: int) -> list[Row]:
         """Window by window, newest first, so that it costs what is found, not what there is."""
         newest = tx.one("SELECT MAX(piece_id) FROM search")
         last = newest[0] if newest and newest[0] is not None else -1
         found: list[Row] = []
-        for number, (bits, first, before) in enumerate(windows(question.first, min(question.before, last + 1))):
+        for number, (bits, first, before) in enumerate(id_windows(question.first, min(question.before, last + 1))):
             # A beginning of words is costly to look up in the index, and cheap to see in a few texts.
             seen = number == 0 and any(phrase.prefix for phrase in question.phrases)
-            found += window(tx, question, bits, first, before, limit - len(found), seen=seen)
+            found += match_window(tx, question, bits, first, before, limit - len(found), seen=seen)
             if len(found) == limit:
                 break
         return found
@@ -201,7 +450,7 @@ class PostgresDatabase:
         connection.run("VACUUM ANALYZE")
 
 
-def without_password(url: str) -> str:
+def hide_password(url: str) -> str:
     """The URL as it may be shown."""
     unreadable = ConfigError(
         "the store's url cannot be read: it is like postgresql://user:password@host:5432/database, "

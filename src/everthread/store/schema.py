@@ -10,7 +10,7 @@ from importlib import resources
 from everthread.errors import SchemaTooNewError
 from everthread.store.database import Tx
 
-WORDS = {
+DIALECT_WORDS = {
     "sqlite": {
         r"\{id\}": "INTEGER PRIMARY KEY AUTOINCREMENT",
         r"\{real\}": "REAL",
@@ -45,27 +45,27 @@ def migrations(dialect: str) -> tuple[Migration, ...]:
         match = re.fullmatch(r"(\d{4})_(\w+)(?:\.(\w+))?\.sql", file.name)
         if match and match[3] in (None, dialect):
             text = re.sub(r"^\s*--.*$", "", file.read_text("utf-8"), flags=re.MULTILINE)
-            for word, meaning in WORDS[dialect].items():
+            for word, meaning in DIALECT_WORDS[dialect].items():
                 text = re.sub(word, meaning, text)
             statements = tuple(part.strip() for part in text.split(";") if part.strip())
             found.append(Migration(int(match[1]), match[2], statements))
     return tuple(sorted(found, key=lambda migration: migration.number))
 
 
-def latest(dialect: str) -> int:
+def latest_version(dialect: str) -> int:
     return migrations(dialect)[-1].number
 
 
-def current(tx: Tx) -> int:
+def current_version(tx: Tx) -> int:
     """The number of the last migration that was applied; 0 where none was."""
     row = tx.one("SELECT MAX(number) FROM schema_version")
     return int(row[0]) if row and row[0] is not None else 0
 
 
 def refuse_newer(number: int, dialect: str, location: str) -> None:
-    if number > latest(dialect):
+    if number > latest_version(dialect):
         raise SchemaTooNewError(
-            f"{location} has schema {number}, this version of Everthread knows up to {latest(dialect)}: "
+            f"{location} has schema {number}, this version of Everthread knows up to {latest_version(dialect)}: "
             "upgrade Everthread, or open another store"
         )
 
@@ -73,7 +73,7 @@ def refuse_newer(number: int, dialect: str, location: str) -> None:
 def apply_next(tx: Tx) -> Migration | None:
     """Apply the first migration that is missing; None when there is none. The caller holds the transaction."""
     tx.run("CREATE TABLE IF NOT EXISTS schema_version (number INTEGER PRIMARY KEY, name TEXT NOT NULL)")
-    done = current(tx)
+    done = current_version(tx)
     migration = next((m for m in migrations(tx.dialect.name) if m.number > done), None)
     if migration is not None:
         for statement in migration.statements:

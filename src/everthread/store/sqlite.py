@@ -19,10 +19,9 @@ from everthread.errors import (
     StoreFullError,
     StoreReadOnlyError,
 )
-from everthread.store import schema
-from everthread.store.database import Connection, Dialect, Question, Row, Tx, new_private_file, no_store
-from everthread.store.indexing import MOST_REPEATS, Piece
-from everthread.store.queries import Candidate, Match, Phrase, strength
+from everthread.store.database import Connection, Dialect, Query, Row, Tx, new_private_file, no_store_error
+from everthread.store.index import MOST_REPEATS, IndexMatch, IndexPiece, IndexQuery, QueryPhrase, term_strength
+from everthread.store.schema import apply_next, current_version, latest_version, refuse_newer
 
 DIALECT = Dialect(
     name="sqlite",
@@ -36,7 +35,7 @@ DIALECT = Dialect(
     day="date({0}, 'unixepoch')",
 )
 BUSY_SECONDS = 10.0
-MAGIC = b"SQLite format 3\0"
+FILE_MAGIC = b"SQLite format 3\0"
 PRAGMAS = (
     "journal_mode = WAL",
     "synchronous = FULL",
@@ -62,7 +61,7 @@ class SqliteConnection:
         rows = self.all(sql, values)
         return rows[0] if rows else None
 
-    def ask(self, questions: Sequence[Question]) -> list[list[Row]]:
+    def ask(self, questions: Sequence[Query]) -> list[list[Row]]:
         return [self.all(*question) for question in questions]
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> None:
@@ -119,8 +118,8 @@ class SqliteDatabase:
         try:
             before = number = self._version() if self.path.exists() else 0
             if not before and not create:
-                raise no_store(self.location)
-            while number < schema.latest(DIALECT.name):
+                raise no_store_error(self.location)
+            while number < latest_version(DIALECT.name):
                 self._migrate(deadline)
                 number = self._version()
         except apsw.Error as error:
@@ -140,16 +139,16 @@ class SqliteDatabase:
     def _version(self) -> int:
         """The file's schema. What is not ours is refused before anything of it is changed."""
         with self.path.open("rb") as file:
-            begins = file.read(len(MAGIC))
-        if begins not in (b"", MAGIC):  # a very short file would be taken for an empty database
+            begins = file.read(len(FILE_MAGIC))
+        if begins not in (b"", FILE_MAGIC):  # a very short file would be taken for an empty database
             raise self.explain(apsw.NotADBError("it does not begin like a database"))
         raw = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
         try:
             raw.set_busy_timeout(int(BUSY_SECONDS * 1000))
             tables = {row[0] for row in raw.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             if "schema_version" in tables:
-                number = schema.current(SqliteConnection(raw, begin="BEGIN"))
-                schema.refuse_newer(number, DIALECT.name, self.location)
+                number = current_version(SqliteConnection(raw, begin="BEGIN"))
+                refuse_newer(number, DIALECT.name, self.location)
                 return number
             if tables:
                 raise StoreError(f"{self.location}: is the database of another program; name another file")
@@ -169,7 +168,7 @@ class SqliteDatabase:
             return
         try:
             connection.begin()
-            schema.apply_next(connection)
+            apply_next(connection)
             connection.commit()
         finally:
             connection.close()
@@ -191,7 +190,7 @@ class SqliteDatabase:
         raw.set_busy_timeout(int(BUSY_SECONDS * 1000))
         for pragma in PRAGMAS:
             raw.execute(f"PRAGMA {pragma}")
-        raw.register_fts5_function("counts", _counts)
+        raw.register_fts5_function("counts", _count_phrases)
         return SqliteConnection(raw, begin=begin)
 
     def is_passing(self, error: BaseException) -> bool:
@@ -231,7 +230,7 @@ class SqliteDatabase:
 
     # Search
 
-    def index(self, tx: Tx, pieces: Sequence[Piece]) -> None:
+    def index(self, tx: Tx, pieces: Sequence[IndexPiece]) -> None:
         tx.many(
             "INSERT INTO search (rowid, terms, filters) VALUES (?, ?, ?)",
             ((piece.id, " ".join(piece.terms), " ".join(piece.names)) for piece in pieces),
@@ -240,16 +239,16 @@ class SqliteDatabase:
     def unindex(self, tx: Tx, piece_ids: Sequence[int]) -> None:
         tx.many("DELETE FROM search WHERE rowid = ?", ((piece_id,) for piece_id in piece_ids))
 
-    def match(self, tx: Tx, question: Match, limit: int) -> list[Candidate]:
+    def match(self, tx: Tx, question: IndexQuery, limit: int) -> list[IndexMatch]:
         """Read from the index newest first, so that it costs what is found, not what there is."""
         ranks, ranked = (", counts(search, ?)", (len(question.weighed),)) if question.weighed else ("", ())
-        sql, values = _selected(question, ranks, limit)
+        sql, values = _select_sql(question, ranks, limit)
         rows = tx.all(sql, (*ranked, *values))
-        return [Candidate(row[0], tuple(map(strength, row[1])) if ranks else ()) for row in rows]
+        return [IndexMatch(row[0], tuple(map(term_strength, row[1])) if ranks else ()) for row in rows]
 
-    def holding(self, tx: Tx, question: Match, limit: int) -> list[int]:
+    def holding(self, tx: Tx, question: IndexQuery, limit: int) -> list[int]:
         """As one text: a row for each would cost more than to find it."""
-        sql, values = _selected(question, "", limit)
+        sql, values = _select_sql(question, "", limit)
         row = tx.one(f"SELECT group_concat(rowid) FROM ({sql})", values)
         return list(map(int, row[0].split(","))) if row and row[0] else []
 
@@ -283,11 +282,11 @@ class SqliteDatabase:
         connection.run("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
-def _selected(question: Match, ranks: str, limit: int) -> tuple[str, tuple[Any, ...]]:
+def _select_sql(question: IndexQuery, ranks: str, limit: int) -> tuple[str, tuple[Any, ...]]:
     """The newest ids that match, and what is computed beside them."""
     # What is ranked comes first: the function `counts` knows phrases by their number.
     wanted = [f'"{term}"' for term in question.weighed]
-    wanted += [_phrase(phrase) for phrase in question.phrases if len(phrase.terms) > 1 or phrase.prefix]
+    wanted += [_fts_phrase(phrase) for phrase in question.phrases if len(phrase.terms) > 1 or phrase.prefix]
     parts = [f"terms : ({' AND '.join(wanted)})"] if wanted else []
     parts += ["terms : ({})".format(" OR ".join(f'"{term}"' for term in question.one_of))] if question.one_of else []
     parts += ["filters : ({})".format(" OR ".join(f'"{name}"' for name in names)) for names in question.names]
@@ -299,12 +298,12 @@ def _selected(question: Match, ranks: str, limit: int) -> tuple[str, tuple[Any, 
     return sql, (" AND ".join(parts), question.first, question.before, *question.values, limit)
 
 
-def _phrase(phrase: Phrase) -> str:
+def _fts_phrase(phrase: QueryPhrase) -> str:
     """Terms in a row, as FTS5 writes it. Terms hold no quotes: they are encoded."""
     return f'"{" ".join(phrase.terms)}"{" *" if phrase.prefix else ""}'
 
 
-def _counts(index: apsw.FTS5ExtensionApi, *values: apsw.SQLiteValue) -> bytes:
+def _count_phrases(index: apsw.FTS5ExtensionApi, *values: apsw.SQLiteValue) -> bytes:
     """How often each of the first phrases of a question stands in the text; `values` says how many of them."""
     numbers = range(cast("int", values[0]))
     return bytes(min(len(index.phrase_column_offsets(number, 0)), MOST_REPEATS) for number in numbers)

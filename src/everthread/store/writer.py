@@ -1,9 +1,9 @@
-"""One thread writes. It takes everything that is queued into one transaction, a savepoint an item.
+"""One thread writes, a few read. The writer takes everything that is queued into one transaction, a savepoint an item.
 
 So many small writes cost one commit, order is the order of asking, thread by thread, and a caller that goes away
 changes nothing: what was queued is committed. Callers are woken once a batch. A batch that fails for a passing reason
 (a busy file, a deadlock, a lost connection) is tried again as a whole; where the answer to its commit was lost, the
-database is asked first how that ended.
+database is asked first how that ended. Each reader has a connection of its own and a snapshot for every question.
 """
 
 from __future__ import annotations
@@ -16,28 +16,26 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from everthread.errors import StoreClosedError
+from everthread.errors import EverthreadError, StoreClosedError
 from everthread.store.database import Connection, Database, Tx
-from everthread.store.operations.sessions import threads_of
+from everthread.store.sql.sessions import find_threads
 
 log = logging.getLogger(__name__)
-
-BATCH = 512
+BATCH_ITEMS = 512
 PATIENCE = 30.0
 """Seconds for which reading and writing are tried again before their callers are told."""
-
-
-Many = Callable[[Tx, list[Any]], list[Any]]
+BatchWork = Callable[[Tx, list[Any]], list[Any]]
 """Does what several callers ask for at once, with a result for each."""
 
 
 @dataclass(slots=True)
-class _Item:
+class _WriteItem:
     work: Callable[[Tx], Any]
-    many: Many | None
+    many: BatchWork | None
     request: Any
     session: str | None
     prepare: Callable[[], None] | None
@@ -53,7 +51,7 @@ class Writer:
     def __init__(self, database: Database, *, patience: float = PATIENCE) -> None:
         self._database = database
         self._patience = patience
-        self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_WriteItem | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._start = threading.Lock()
         self._closed = False
@@ -65,18 +63,20 @@ class Writer:
 
         `session`: whose thread it changes. `prepare` runs in the writing thread, before the transaction.
         """
-        return await self._queued(_Item(work, None, None, session, prepare, *_waiter()))
+        return await self._queued(_WriteItem(work, None, None, session, prepare, *_new_waiter()))
 
     async def write_together(
-        self, many: Many, request: Any, *, session: str, prepare: Callable[[], None] | None = None
+        self, many: BatchWork, request: Any, *, session: str, prepare: Callable[[], None] | None = None
     ) -> Any:
         """The same for work that is cheaper together: what others ask of `many` at the same time is done with it.
 
         If that fails, each request is done alone, and only whose fault it was is told.
         """
-        return await self._queued(_Item(lambda tx: many(tx, [request])[0], many, request, session, prepare, *_waiter()))
+        return await self._queued(
+            _WriteItem(lambda tx: many(tx, [request])[0], many, request, session, prepare, *_new_waiter())
+        )
 
-    async def _queued(self, item: _Item) -> Any:
+    async def _queued(self, item: _WriteItem) -> Any:
         with self._start:
             if self._closed:
                 raise StoreClosedError("the store was closed; open it again to write")
@@ -107,13 +107,13 @@ class Writer:
         if connection is not None:
             connection.close()
 
-    def _take(self) -> tuple[list[_Item], bool]:
+    def _take(self) -> tuple[list[_WriteItem], bool]:
         """What is queued, up to a full batch, and whether to go on after it."""
-        batch: list[_Item] = []
+        batch: list[_WriteItem] = []
         item = self._queue.get()
         while item is not None:
             batch.append(item)
-            if len(batch) == BATCH:
+            if len(batch) == BATCH_ITEMS:
                 return batch, True
             try:
                 item = self._queue.get_nowait()
@@ -121,7 +121,7 @@ class Writer:
                 return batch, True
         return batch, False
 
-    def _write_batch(self, connection: Connection | None, batch: list[_Item]) -> Connection | None:
+    def _write_batch(self, connection: Connection | None, batch: list[_WriteItem]) -> Connection | None:
         """Everything in one transaction; again after a passing error. Errors end up with their items."""
         for item in batch:
             _prepare(item)
@@ -141,26 +141,26 @@ class Writer:
                 connection = _reset(connection)
                 attempt += 1
                 if self._database.is_passing(error) and time.monotonic() < deadline:
-                    again(f"a write of {len(ready)} item(s)", error, attempt)
+                    wait_before_retry(f"a write of {len(ready)} item(s)", error, attempt)
                     continue
                 for item in ready:
                     item.error = self._database.explain(error)
                 break
         return connection
 
-    def _attempt(self, connection: Connection, batch: list[_Item]) -> None:
+    def _attempt(self, connection: Connection, batch: list[_WriteItem]) -> None:
         connection.begin()
         if len(batch) == 1:
             batch[0].error = None
             batch[0].result = batch[0].work(connection)
         else:
-            for group in _groups(_in_order(connection, batch)):
+            for group in _group_items(_order_by_thread(connection, batch)):
                 if len(group) == 1 or not self._done_together(connection, group):
                     for item in group:
                         self._do(connection, item)
         connection.commit()
 
-    def _do(self, connection: Connection, item: _Item) -> None:
+    def _do(self, connection: Connection, item: _WriteItem) -> None:
         """One item, in a savepoint. What fails is told to its caller; the rest of the batch goes on."""
         item.error = None
         connection.savepoint()
@@ -172,7 +172,7 @@ class Writer:
                 raise
             item.error = self._database.explain(error)
 
-    def _done_together(self, connection: Connection, group: list[_Item]) -> bool:
+    def _done_together(self, connection: Connection, group: list[_WriteItem]) -> bool:
         """Several requests of one kind, in one savepoint; False, and nothing is done, if one of them fails."""
         many = group[0].many
         assert many is not None
@@ -197,18 +197,18 @@ class Writer:
         return True
 
 
-def _waiter() -> tuple[asyncio.AbstractEventLoop, asyncio.Future[Any]]:
+def _new_waiter() -> tuple[asyncio.AbstractEventLoop, asyncio.Future[Any]]:
     loop = asyncio.get_running_loop()
     return loop, loop.create_future()
 
 
-def _groups(items: list[_Item]) -> Iterator[list[_Item]]:
+def _group_items(items: list[_WriteItem]) -> Iterator[list[_WriteItem]]:
     """Neighbours that can be done together; everything else alone."""
     for _, group in itertools.groupby(enumerate(items), lambda each: each[1].many or each[0]):
         yield [item for _, item in group]
 
 
-def _in_order(connection: Connection, batch: list[_Item]) -> list[_Item]:
+def _order_by_thread(connection: Connection, batch: list[_WriteItem]) -> list[_WriteItem]:
     """The batch, thread by thread: where rows are locked, everybody locks those of one thread before another's.
 
     Else two processes that change the same two threads would wait for each other.
@@ -216,18 +216,18 @@ def _in_order(connection: Connection, batch: list[_Item]) -> list[_Item]:
     named = {item.session for item in batch if item.session is not None}
     if len(batch) < 2 or not connection.dialect.lock:
         return batch
-    known = threads_of(connection, sorted(named))
+    known = find_threads(connection, sorted(named))
     return sorted(batch, key=lambda item: (item.session is None, known.get(item.session or "", item.session or "")))
 
 
-def again(what: str, error: BaseException, attempt: int) -> None:
+def wait_before_retry(what: str, error: BaseException, attempt: int) -> None:
     """Wait before another attempt: longer each time, never the same for two processes. People are told once."""
     told = logging.WARNING if attempt == 1 else logging.DEBUG
     log.log(told, "%s is tried again: %s", what, " ".join(str(error).split()))
     time.sleep(random.uniform(0.5, 1.0) * min(0.01 * 2**attempt, 1.0))  # noqa: S311 - jitter
 
 
-def _prepare(item: _Item) -> None:
+def _prepare(item: _WriteItem) -> None:
     try:
         if item.prepare is not None:
             item.prepare()
@@ -248,9 +248,9 @@ def _reset(connection: Connection | None) -> Connection | None:
     return connection
 
 
-def _deliver(batch: list[_Item]) -> None:
+def _deliver(batch: list[_WriteItem]) -> None:
     """Answer every caller, waking each event loop once."""
-    loops: dict[asyncio.AbstractEventLoop, list[_Item]] = {}
+    loops: dict[asyncio.AbstractEventLoop, list[_WriteItem]] = {}
     for item in batch:
         loops.setdefault(item.loop, []).append(item)
     for loop, items in loops.items():
@@ -260,7 +260,7 @@ def _deliver(batch: list[_Item]) -> None:
             log.info("%d write(s) are done, but nobody waits for them any more", len(items))
 
 
-def _answer(items: list[_Item]) -> None:
+def _answer(items: list[_WriteItem]) -> None:
     for item in items:
         if item.waiter.done():
             continue
@@ -268,3 +268,69 @@ def _answer(items: list[_Item]) -> None:
             item.waiter.set_exception(item.error)
         else:
             item.waiter.set_result(item.result)
+
+
+T = TypeVar("T")
+READER_THREADS = 4
+
+
+class ReaderPool:
+    """The reading threads of a store. They start when they are needed."""
+
+    def __init__(self, database: Database, *, patience: float = PATIENCE) -> None:
+        self._database = database
+        self._patience = patience
+        self._pool = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="everthread-reader")
+        self._local = threading.local()
+        self._open: set[Connection] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    async def read(self, work: Callable[[Tx], T]) -> T:
+        if self._closed:
+            raise StoreClosedError("the store was closed; open it again to read")
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._read, work)
+
+    def close(self) -> None:
+        """Finish what is under way, then stop. Blocks until done."""
+        self._closed = True
+        self._pool.shutdown(wait=True)
+        for connection in self._open:
+            connection.close()
+        self._open.clear()
+
+    def _read(self, work: Callable[[Tx], T]) -> T:
+        deadline = time.monotonic() + self._patience
+        attempt = 0
+        while True:
+            try:
+                return self._attempt(work)
+            except EverthreadError:
+                raise
+            except Exception as error:
+                self._forget()
+                attempt += 1
+                if time.monotonic() > deadline or not self._database.is_passing(error):
+                    raise self._database.explain(error) from error
+                wait_before_retry("a read", error, attempt)
+
+    def _attempt(self, work: Callable[[Tx], T]) -> T:
+        connection: Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._local.connection = self._database.connect_reader()
+            with self._lock:
+                self._open.add(connection)
+        connection.begin()
+        try:
+            return work(connection)
+        finally:
+            connection.rollback()
+
+    def _forget(self) -> None:
+        """Give up this thread's connection: whatever happened to it, the next one is fresh."""
+        connection: Connection | None = getattr(self._local, "connection", None)
+        if connection is not None:
+            self._local.connection = None
+            with self._lock:
+                self._open.discard(connection)
+            connection.close()

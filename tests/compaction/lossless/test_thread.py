@@ -14,7 +14,7 @@ from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import CompactionDone
 from everthread.core.messages import text_of
 from everthread.errors import InputError
-from everthread.store.base import NewSession
+from everthread.store.models import NewSession
 from everthread.testing import ScriptedModel
 from tests.compaction.lossless.talks import NODE
 from tests.conversation.talk import Room, room, run, words

@@ -27,7 +27,7 @@ from everthread.gateway.routes import Routes, Upstream
 from everthread.gateway.running import Gateway
 from everthread.gateway.service import Service
 from everthread.gateway.serving import LoopServer, listen
-from everthread.store.base import Store
+from everthread.store.store import Store
 from tests.gateway.native.house import Waiting
 from tests.gateway.raw import Plain
 

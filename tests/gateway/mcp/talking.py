@@ -10,7 +10,8 @@ import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from everthread.store.base import NewMessage, NewSession, Store
+from everthread.store.models import NewMessage, NewSession
+from everthread.store.store import Store
 
 
 @asynccontextmanager

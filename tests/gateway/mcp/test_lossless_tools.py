@@ -16,7 +16,8 @@ from everthread.core.messages import text_of
 from everthread.gateway.mcp.reach import Reach
 from everthread.gateway.mcp.server import make_server, serving
 from everthread.gateway.mcp.tools import LookupTools
-from everthread.store.base import NewSession, Store
+from everthread.store.models import NewSession
+from everthread.store.store import Store
 from everthread.testing import ScriptedModel
 from tests.compaction.lossless.talks import NODE
 from tests.conversation.talk import words

@@ -17,7 +17,7 @@ from everthread.factory import open_store
 from everthread.factory.gateway import open_gateway
 from everthread.gateway.access import Caller, Refused
 from everthread.lab.provider import Provider, ServedModel
-from everthread.store.base import Store
+from everthread.store.store import Store
 from tests.gateway.mcp.talking import ask, client, thread
 
 TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"

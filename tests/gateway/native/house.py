@@ -24,7 +24,7 @@ from everthread.gateway.proxy import Proxy
 from everthread.gateway.routes import Routes, Upstream
 from everthread.gateway.running import Gateway
 from everthread.gateway.service import Service
-from everthread.store.base import Store
+from everthread.store.store import Store
 from everthread.testing import ScriptedModel
 from everthread.wire.sse import SseParser
 from tests.gateway.raw import Plain

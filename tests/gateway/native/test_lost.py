@@ -13,8 +13,7 @@ from everthread import open_store
 from everthread.conversation.responses import INTERRUPTED
 from everthread.core.messages import Message, text_of
 from everthread.gateway.native.lost import UNKNOWN, settle
-from everthread.store.base import Lease, NewMessage, NewSession
-from everthread.store.queued import NewTurn
+from everthread.store.models import Lease, NewMessage, NewQueuedTurn, NewSession
 from tests.agent.setting import calls
 from tests.gateway.native.house import house
 
@@ -39,7 +38,7 @@ def test_what_a_vanished_process_left(there: list[Message], state: str, added: l
         try:
             thread = (await store.create_session(NewSession())).id
             await store.append(thread, [NewMessage({"role": "user", "content": "hi"}), NewMessage(SAID)])
-            turn = await store.queue_turn(NewTurn("t1", thread, "default", dict(USER), "t1"), most=1)
+            turn = await store.queue_turn(NewQueuedTurn("t1", thread, "default", dict(USER), "t1"), most=1)
             lease = await store.acquire(thread, "next", 60)
             assert turn is not None
             assert lease is not None

@@ -7,8 +7,8 @@ import asyncio
 from everthread.core.messages import text_of
 from everthread.gateway.auth import KeyAuthenticator
 from everthread.gateway.keys import issue
-from everthread.store.base import Store
-from everthread.store.keys import KeyLimits
+from everthread.store.models import KeyLimits
+from everthread.store.store import Store
 from tests.gateway.native.house import QUICK, STREAM, Events, Waiting, house
 
 

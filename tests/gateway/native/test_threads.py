@@ -15,8 +15,7 @@ from everthread.factory.gateway import open_gateway
 from everthread.gateway.native.app import NativeOptions
 from everthread.gateway.native.lost import UNKNOWN
 from everthread.lab.provider import Provider, ServedModel
-from everthread.store.base import NewMessage
-from everthread.store.queued import NewTurn
+from everthread.store.models import NewMessage, NewQueuedTurn
 from tests.agent.setting import calls
 from tests.gateway.native.house import House, Waiting, house
 
@@ -188,7 +187,9 @@ def test_a_turn_whose_process_vanished(tmp_path: Path) -> None:
         """As a process leaves it that is killed while a tool runs."""
         store = home.store
         lost, waits = [
-            await store.queue_turn(NewTurn(name * 4, thread, "acme", {"role": "user", "content": name}, name), most=9)
+            await store.queue_turn(
+                NewQueuedTurn(name * 4, thread, "acme", {"role": "user", "content": name}, name), most=9
+            )
             for name in ("lost", "next")
         ]
         assert lost is not None

@@ -8,7 +8,7 @@ from typing import Any
 
 from everthread.agent.loop import Agent
 from everthread.conversation.conversation import Conversation
-from everthread.store.base import Store
+from everthread.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)

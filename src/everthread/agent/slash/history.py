@@ -10,7 +10,7 @@ from everthread.agent.slash.base import CommandResult, Here, counted, one_line, 
 from everthread.core.messages import Message
 from everthread.core.redaction import redact
 from everthread.core.summary import Compaction
-from everthread.store.indexing import searchable_text
+from everthread.store.index import searchable_text
 
 PREVIEW = "--preview"
 SHOWN = 20

@@ -9,7 +9,8 @@ from everthread.core.found import moment
 from everthread.core.redaction import redact
 from everthread.core.transcript import user_text
 from everthread.errors import InputError
-from everthread.store.base import NewSession, SearchQuery, Session, Store, ThreadRow
+from everthread.store.models import NewSession, SearchQuery, Session, ThreadRow
+from everthread.store.store import Store
 
 LISTED, MOST = 10, 100
 FOUND = 10

@@ -11,9 +11,8 @@ from typing import Any
 from everthread.agent.slash.base import CommandResult, Here, counted, paragraphs
 from everthread.conversation.conversation import Conversation
 from everthread.errors import InputError
-from everthread.store.base import UsageRecord, UsageRow
-from everthread.store.family import subagents
-from everthread.store.sums import figures, merged, row_of
+from everthread.store.models import UsageRecord, UsageRow
+from everthread.store.sql.usage import sum_usage, usage_figures, usage_row
 
 DAY = 86_400
 DAYS, MOST_DAYS = 30, 3_660
@@ -23,11 +22,11 @@ LOOKED_UP = "{} of what had left the context"
 async def usage(here: Here, _argument: str) -> CommandResult:
     thread = here.conversation.id
     own = await here.store.usage(thread)
-    theirs = [record for other in await subagents(here.store, thread) for record in await here.store.usage(other)]
+    theirs = [record for other in await here.store.subagents(thread) for record in await here.store.usage(other)]
     parts = {task: [record for record in own if record.task == task] for task in ("main", "auxiliary")}
     rows = [_summed(key, part) for key, part in (parts | {"subagents": theirs}).items() if part]
     total = _summed("all", [*own, *theirs])
-    data: dict[str, Any] = {"thread": thread, "sums": {row.key: figures(row) for row in (*rows, total)}}
+    data: dict[str, Any] = {"thread": thread, "sums": {row.key: usage_figures(row) for row in (*rows, total)}}
     data["tools_left_out"] = list(here.conversation.toolbox.out)
     if not total.calls:
         return CommandResult("No call to a model is recorded for this conversation yet.", data)
@@ -54,9 +53,9 @@ async def insights(here: Here, argument: str) -> CommandResult:
     if found.by_tool:
         tools = [f"{row.tool}: {counted(row.results, 'result')}, {row.tokens:,} tokens" for row in found.by_tool]
         blocks += ["**By tool**", tools]
-    data = {"days": days, "total": figures(found.total), "threads": found.threads, "messages": found.messages}
+    data = {"days": days, "total": usage_figures(found.total), "threads": found.threads, "messages": found.messages}
     data |= {"compactions": found.compactions, "tokens_saved": found.tokens_saved}
-    data |= {"lookups": found.lookups, "by_model": {row.key: figures(row) for row in found.by_model}}
+    data |= {"lookups": found.lookups, "by_model": {row.key: usage_figures(row) for row in found.by_model}}
     return CommandResult(paragraphs(*blocks), data)
 
 
@@ -66,7 +65,7 @@ def _left_out(talk: Conversation) -> str:
 
 
 def _summed(key: str, records: Sequence[UsageRecord]) -> UsageRow:
-    return merged(key, [row_of(record) for record in records])
+    return sum_usage(key, [usage_row(record) for record in records])
 
 
 def _line(row: UsageRow) -> str:

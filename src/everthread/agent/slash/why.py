@@ -8,7 +8,7 @@ from everthread.agent.journal import Journal
 from everthread.agent.slash.base import CommandResult, Here, paragraphs
 from everthread.conversation import events
 from everthread.core.found import moment
-from everthread.store.base import CompactionRecord, NewCompaction
+from everthread.store.models import CompactionRecord, NewCompaction
 
 REASONS = {
     "in-loop": "the prompt had reached the threshold while the turn went on",

@@ -12,7 +12,7 @@ from everthread.agent.limits import SUBAGENT_ROUNDS
 from everthread.agent.loop import Agent
 from everthread.agent.tools import arguments as given
 from everthread.conversation.events import Event, Listener
-from everthread.store.base import NewSession
+from everthread.store.models import NewSession
 
 TITLE_CHARS = 80
 SCHEMA = given.schema(

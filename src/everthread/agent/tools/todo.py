@@ -8,7 +8,7 @@ from typing import Any
 from everthread.agent.base import Permission, ToolContext, ToolReply
 from everthread.agent.tools import arguments as given
 from everthread.errors import InputError
-from everthread.store.base import Store
+from everthread.store.store import Store
 
 KEY = "todo"
 STATES = {"pending": " ", "in_progress": ">", "done": "x", "cancelled": "-"}

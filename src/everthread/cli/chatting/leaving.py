@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from everthread.cli.family import subagents
 from everthread.cli.output import counted, share, short
-from everthread.cli.usage import cost_text, merged, row_of
-from everthread.store.base import Store
+from everthread.cli.usage import cost_text
+from everthread.store.sql.usage import sum_usage, usage_row
+from everthread.store.store import Store
 
 
 async def farewell(store: Store, thread: str) -> Text | None:
@@ -15,9 +15,9 @@ async def farewell(store: Store, thread: str) -> Text | None:
     if not await store.history(thread, limit=1):
         return None
     records = [*await store.usage(thread)]
-    for other in await subagents(store, thread):
+    for other in await store.subagents(thread):
         records += await store.usage(other)
-    row = merged("all", [row_of(record) for record in records])
+    row = sum_usage("all", [usage_row(record) for record in records])
     taken = [record for record in await store.compactions(thread) if record.reverted is None]
     told = [counted(row.calls, "call"), f"{row.prompt:,} tokens read", f"{row.output:,} written"]
     if row.prompt:

@@ -9,7 +9,7 @@ from decimal import Decimal
 from everthread.agent.events import Delegated
 from everthread.cli.output import counted, money, visible
 from everthread.conversation.events import CompactionDone, Estimated, Event, LimitLearnt, UsageRecorded
-from everthread.store.base import CompactionRecord, UsageRecord
+from everthread.store.models import CompactionRecord, UsageRecord
 
 
 @dataclass(slots=True)

@@ -13,7 +13,6 @@ from everthread.cli.chatting.lines import BAD, QUIET, ToolLines, line_of, styled
 from everthread.cli.chatting.reading import Reader, unechoed
 from everthread.cli.chatting.screen import Screen
 from everthread.cli.chatting.status import Status
-from everthread.cli.family import subagents
 from everthread.cli.faults import unforeseen
 from everthread.cli.output import visible
 from everthread.conversation.events import CompactionDone, CompactionVoid, Event, Notice
@@ -138,7 +137,7 @@ class Chat:
     async def account(self, agent: Agent) -> None:
         """The figures of the thread as the store has them: at the start, and in another thread."""
         store, thread = agent.conversation.store, agent.conversation.id
-        theirs = [record for other in await subagents(store, thread) for record in await store.usage(other)]
+        theirs = [record for other in await store.subagents(thread) for record in await store.usage(other)]
         self.status.restart([*await store.usage(thread), *theirs], await store.compactions(thread))
 
     def _figures(self, agent: Agent) -> None:

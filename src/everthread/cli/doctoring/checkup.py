@@ -18,7 +18,8 @@ from everthread.providers.choose import ANTHROPIC, OPENAI, OPENROUTER, OTHERS, C
 from everthread.providers.endpoint import EndpointReport, ask_endpoint
 from everthread.providers.local_file import SMOLLM2, find_model
 from everthread.providers.window import LearntLimit, resolve_window
-from everthread.store.base import Health, Store
+from everthread.store.models import StoreHealth
+from everthread.store.store import Store
 
 CONFIGURE = (
     "set ANTHROPIC_API_KEY, OPENAI_API_KEY or OPENROUTER_API_KEY and model.default in {path}; "
@@ -122,7 +123,7 @@ async def kept(config: Config, choice: Choice | None) -> tuple[Finding, LearntLi
     return _of_health(health), limit
 
 
-def _of_health(health: Health) -> Finding:
+def _of_health(health: StoreHealth) -> Finding:
     size = f"{health.sessions:,} sessions, {health.messages:,} messages"
     if health.problems:
         text = f"{health.location}: {'; '.join(health.problems)}"

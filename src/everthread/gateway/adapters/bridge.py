@@ -19,7 +19,7 @@ from everthread.gateway.access import Refused
 from everthread.gateway.adapters.base import Carrier, Inbound, NotDeliveredError, Outbound
 from everthread.gateway.native.agents import NewThread
 from everthread.gateway.native.desk import TurnDesk, answer_text
-from everthread.store.queued import Turn
+from everthread.store.models import QueuedTurn
 
 _LOG = logging.getLogger("everthread.gateway")
 
@@ -113,7 +113,7 @@ class Bridge:
         self._wake(inbound.chat)
         return known.thread, turn
 
-    async def _submitted(self, known: Chat, inbound: Inbound) -> tuple[Chat, Turn]:
+    async def _submitted(self, known: Chat, inbound: Inbound) -> tuple[Chat, QueuedTurn]:
         """A thread that was deleted meanwhile is followed by a new one."""
         key, tenant = f"{self._scope}:{inbound.event}", self.tenant_of(inbound.chat)
         try:
@@ -156,7 +156,7 @@ class Bridge:
         except (EverthreadError, Refused) as error:
             _LOG.warning("%s: an answer waits: %s", self._scope, redact(str(error)))
 
-    async def _over(self, chat: str, turn_id: str) -> Turn | None:
+    async def _over(self, chat: str, turn_id: str) -> QueuedTurn | None:
         """The turn when it is over; None where it is gone with its thread."""
         tenant = self.tenant_of(chat)
         try:
@@ -169,7 +169,7 @@ class Bridge:
                 raise asyncio.CancelledError
         return turn
 
-    async def _deliver(self, chat: str, known: Chat, event: str, turn: Turn) -> None:
+    async def _deliver(self, chat: str, known: Chat, event: str, turn: QueuedTurn) -> None:
         """Until it arrived, or the service will never take it; then it is told and left."""
         text = answer_text(turn) or "There is no answer."
         answer = Outbound(chat, known.reply, event, turn.thread, turn.id, turn.state, text)
@@ -191,7 +191,7 @@ class Bridge:
             else:
                 return
 
-    async def _moved(self, chat: str, turn: Turn) -> None:
+    async def _moved(self, chat: str, turn: QueuedTurn) -> None:
         """A command may have moved the chat to another thread: what is said next goes there."""
         known = await self._load(chat)
         thread = str((turn.result or {}).get("thread") or "")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from everthread.conversation.lookup import LookupCache, StoreLookup
 from everthread.errors import AmbiguousIdError, InputError, UnknownIdError
 from everthread.gateway.tracing import thread_named
-from everthread.store.base import Store
+from everthread.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)

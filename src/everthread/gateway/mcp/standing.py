@@ -5,8 +5,9 @@ from __future__ import annotations
 from everthread.conversation.pins import list_pins
 from everthread.core.found import moment
 from everthread.core.redaction import redact
-from everthread.store.base import Store, UsageRow
-from everthread.store.sums import merged, row_of
+from everthread.store.models import UsageRow
+from everthread.store.sql.usage import sum_usage, usage_row
+from everthread.store.store import Store
 
 LISTED = 10
 
@@ -16,7 +17,7 @@ async def status_text(store: Store, thread: str) -> str:
     tip = await store.session(await store.get_compression_tip(thread))
     history, context = await store.history(thread), await store.messages(tip.id)
     records = [record for record in await store.compactions(thread) if record.reverted is None]
-    total = merged("all", [row_of(record) for record in await store.usage(thread)])
+    total = sum_usage("all", [usage_row(record) for record in await store.usage(thread)])
     lines = [f"Thread {thread}{f', {tip.title}' if tip.title else ''}"]
     lines.append(f"- {len(history):,} messages{_tokens(sum(item.tokens or 0 for item in history))}")
     if records:

@@ -20,7 +20,7 @@ from everthread.errors import EverthreadError, InputError, UnknownIdError
 from everthread.gateway.mcp.reach import Reach, lookup_in, thread_meant
 from everthread.gateway.mcp.schemas import CHARS, MOST_CHARS, MOST_PLACES, PLACES, SCHEMAS
 from everthread.gateway.mcp.standing import latest_text, status_text
-from everthread.store.base import Store
+from everthread.store.store import Store
 
 _LOG = logging.getLogger("everthread.mcp")
 

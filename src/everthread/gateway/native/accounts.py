@@ -10,9 +10,8 @@ from everthread.gateway.native.asking import Ask
 from everthread.gateway.native.desk import TurnDesk
 from everthread.gateway.native.replies import Answer
 from everthread.gateway.native.views import Hits, InsightsView, UsageView, hit_view, paged
-from everthread.store.base import SearchQuery, UsageRecord, UsageRow
-from everthread.store.family import subagents
-from everthread.store.sums import figures, merged, row_of
+from everthread.store.models import SearchQuery, UsageRecord, UsageRow
+from everthread.store.sql.usage import sum_usage, usage_figures, usage_row
 
 _DAY = 86_400
 _COUNTS = ("threads", "sessions", "messages", "compactions", "tokens_saved")
@@ -38,7 +37,7 @@ class AccountPages:
         first = await self._desk.thread(ask.tenant, ask.thread)
         own = await self._store.usage(first.id)
         others = [
-            record for other in await subagents(self._store, first.id) for record in await self._store.usage(other)
+            record for other in await self._store.subagents(first.id) for record in await self._store.usage(other)
         ]
         parts = {
             "main": [record for record in own if record.task == "main"],
@@ -47,7 +46,7 @@ class AccountPages:
             "all": [*own, *others],
         }
         return Answer(
-            UsageView(thread=first.id, sums={key: figures(_summed(key, part)) for key, part in parts.items()})
+            UsageView(thread=first.id, sums={key: usage_figures(_summed(key, part)) for key, part in parts.items()})
         )
 
     async def insights(self, ask: Ask) -> Answer:
@@ -57,9 +56,9 @@ class AccountPages:
         shown: dict[str, Any] = {name: getattr(found, name) for name in _COUNTS}
         for name in _TABLES:
             rows: list[UsageRow] = getattr(found, name)
-            shown[name] = {row.key: figures(row) for row in rows}
+            shown[name] = {row.key: usage_figures(row) for row in rows}
         tools = {row.tool: {"results": row.results, "tokens": row.tokens} for row in found.by_tool}
-        return Answer(InsightsView(days=ask.query.days, total=figures(found.total), by_tool=tools, **shown))
+        return Answer(InsightsView(days=ask.query.days, total=usage_figures(found.total), by_tool=tools, **shown))
 
     async def _search(self, ask: Ask, thread: str | None) -> Answer:
         query, limit, offset = ask.query, ask.query.limit, ask.query.offset
@@ -71,4 +70,4 @@ class AccountPages:
 
 
 def _summed(key: str, records: Sequence[UsageRecord]) -> UsageRow:
-    return merged(key, [row_of(record) for record in records])
+    return sum_usage(key, [usage_row(record) for record in records])

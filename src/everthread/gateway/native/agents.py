@@ -17,8 +17,8 @@ from everthread.errors import EverthreadError
 from everthread.gateway.access import Refused
 from everthread.gateway.native.fenced import Fenced
 from everthread.gateway.native.options import DeskOptions
-from everthread.store.base import Lease, NewSession, Session, Store, new_id
-from everthread.store.queued import Turn
+from everthread.store.models import Lease, NewSession, QueuedTurn, Session, new_id
+from everthread.store.store import Store
 
 _LOG = logging.getLogger("everthread.gateway")
 SETTINGS = "native"
@@ -120,7 +120,7 @@ class AgentPool:
             model = (await self.settings(parent)).get("model")
             await self._store.put_state(thread, SETTINGS, {"model": model, "metadata": {}})
 
-    async def take(self, turn: Turn, lease: Lease) -> Seat:
+    async def take(self, turn: QueuedTurn, lease: Lease) -> Seat:
         """The agent for a turn under this lease. One that may have missed something is opened anew."""
         thread, tools = turn.thread, turn.options.get("tools") is True
         seat = self._seats.get(thread)

@@ -17,7 +17,7 @@ from everthread.core.usage import CanonicalUsage
 from everthread.gateway.access import Refused
 from everthread.gateway.native.agents import AgentPool, Seat
 from everthread.gateway.native.logs import TurnLog
-from everthread.store.queued import Turn
+from everthread.store.models import QueuedTurn
 
 SPOKEN = ("text", "reasoning", "refusal")
 """The pieces of an answer that are passed on; of calls the tools' own events tell."""
@@ -59,7 +59,7 @@ class Answering:
         self._agent: Agent = seat.agent
         self._reading = False
 
-    async def answer(self, turn: Turn) -> dict[str, Any]:
+    async def answer(self, turn: QueuedTurn) -> dict[str, Any]:
         """What came of it, as JSON values."""
         self._seat.tell = self._heard
         try:
@@ -77,7 +77,7 @@ class Answering:
 
     # A command
 
-    async def _command(self, turn: Turn, line: str) -> dict[str, Any]:
+    async def _command(self, turn: QueuedTurn, line: str) -> dict[str, Any]:
         name, argument = commands.parse(line) or ("", "")
         agent = self._agent
         try:
@@ -107,7 +107,7 @@ class Answering:
         except Exception as error:  # noqa: BLE001 - it is told; a message is not dropped for it
             self._heard(CompactionFailed(talk.session.id, redact(f"{type(error).__name__}: {error}")))
 
-    async def _turn(self, turn: Turn) -> Answer:
+    async def _turn(self, turn: QueuedTurn) -> Answer:
         async with contextlib.aclosing(self._agent.turn(dict(turn.message), event=turn.id)) as items:
             try:
                 self._reading = True

@@ -28,8 +28,8 @@ from everthread.gateway.native.agents import AgentPool, NewThread, OpenAgent
 from everthread.gateway.native.logs import TurnEvent, TurnLog, TurnLogs
 from everthread.gateway.native.options import DeskOptions
 from everthread.gateway.native.working import Workers
-from everthread.store.base import Session, Store, new_id
-from everthread.store.queued import NewTurn, Turn
+from everthread.store.models import NewQueuedTurn, QueuedTurn, Session, new_id
+from everthread.store.store import Store
 
 __all__ = ["NewThread", "TurnDesk", "TurnEvent", "answer_text"]
 
@@ -91,7 +91,7 @@ class TurnDesk:
         key: str | None = None,
         tools: bool = False,
         payer: str | None = None,
-    ) -> Turn:
+    ) -> QueuedTurn:
         """Queue a message: text, content parts or a message of the user. It is stored when this returns.
 
         `key`: the same request given again is one turn. `tools`: the sender may use commands and files. A text that is
@@ -105,7 +105,7 @@ class TurnDesk:
         if body.get("role") != "user":
             raise Refused(400, "invalid_message", "Only a message of the user can be sent.")
         fresh = new_id()
-        new = NewTurn(fresh, known.id, tenant, body, key or fresh, {"tools": tools, "payer": payer})
+        new = NewQueuedTurn(fresh, known.id, tenant, body, key or fresh, {"tools": tools, "payer": payer})
         turn = await self.store.queue_turn(new, most=self.options.queue)
         if turn is None:
             words = f"{self.options.queue} messages of this thread wait for their answer already; try again later."
@@ -115,14 +115,14 @@ class TurnDesk:
         self._follow(turn)
         return turn
 
-    async def turn(self, tenant: str, turn_id: str) -> Turn:
+    async def turn(self, tenant: str, turn_id: str) -> QueuedTurn:
         """How it stands. `Refused` 404 for a foreign one as for none."""
         try:
             return await self.store.turn(turn_id, tenant=tenant)
         except UnknownIdError:
             raise Refused(404, "not_found", "There is no such turn.") from None
 
-    async def events(self, turn: Turn, *, after: int = 0) -> AsyncGenerator[TurnEvent, None]:
+    async def events(self, turn: QueuedTurn, *, after: int = 0) -> AsyncGenerator[TurnEvent, None]:
         """What happens in a turn, from after the event of this number on; the last is its end.
 
         A turn of another process has only its end. Who stops reading stops nothing else. Without an end where the
@@ -132,7 +132,7 @@ class TurnDesk:
         async for event in log.read(after):
             yield event
 
-    async def wait(self, turn: Turn, *, seconds: float | None = None) -> Turn:
+    async def wait(self, turn: QueuedTurn, *, seconds: float | None = None) -> QueuedTurn:
         """The turn when it is over, or as it is after these seconds or when the desk closes."""
         log = self._follow(turn)
         with contextlib.suppress(TimeoutError):
@@ -140,7 +140,7 @@ class TurnDesk:
                 await log.over.wait()
         return await self.store.turn(turn.id, tenant=turn.tenant)
 
-    async def cancel(self, tenant: str, turn_id: str) -> Turn:
+    async def cancel(self, tenant: str, turn_id: str) -> QueuedTurn:
         """Stop it, or take it out of the queue. A turn that is over stays as it is."""
         await self.turn(tenant, turn_id)
         turn = await self.store.cancel_turn(turn_id, tenant=tenant)
@@ -151,7 +151,7 @@ class TurnDesk:
 
     # Inside
 
-    def _follow(self, turn: Turn) -> TurnLog:
+    def _follow(self, turn: QueuedTurn) -> TurnLog:
         """What is told of a turn; somebody looks after it from now on."""
         log = self._logs.of(turn)
         if not turn.open:
@@ -178,7 +178,7 @@ def _ending() -> Refused:
     return Refused(503, "shutting_down", "The gateway is shutting down; send it again.", retry_after=1)
 
 
-def answer_text(turn: Turn) -> str:
+def answer_text(turn: QueuedTurn) -> str:
     """What a person is told of a turn that is over: the answer, or why there is none."""
     result: Mapping[str, Any] = turn.result or {}
     return str(result.get("text") or result.get("message") or "")

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
+from everthread.core.nodes import Node
 from everthread.errors import LeaseLostError
-from everthread.store.base import Continuation, Lease, NewMessage, Node, Session, Store, StoredMessage
+from everthread.store.models import Continuation, Lease, NewMessage, Session, StoredMessage
+from everthread.store.store import Store
 
 
 class Fenced:

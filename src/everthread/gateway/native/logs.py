@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from everthread.store.queued import Turn
+from everthread.store.models import QueuedTurn
 
 END = "turn"
 """The last event of a turn: how it ended."""
@@ -24,27 +24,27 @@ class TurnEvent:
     name: str
     data: Mapping[str, Any]
     """JSON values."""
-    turn: Turn | None = None
+    turn: QueuedTurn | None = None
 
 
 class TurnLog:
     """The events of one turn, the newest so many. Any number of readers, each at its own pace."""
 
-    def __init__(self, turn: Turn, most: int) -> None:
+    def __init__(self, turn: QueuedTurn, most: int) -> None:
         self.turn_id, self.thread, self.tenant = turn.id, turn.thread, turn.tenant
         self.over = asyncio.Event()
         self._events: deque[TurnEvent] = deque(maxlen=most)
         self._count = 0
         self._changed = asyncio.Event()
 
-    def tell(self, name: str, data: Mapping[str, Any], turn: Turn | None = None) -> None:
+    def tell(self, name: str, data: Mapping[str, Any], turn: QueuedTurn | None = None) -> None:
         if self.over.is_set():
             return
         self._count += 1
         self._events.append(TurnEvent(self._count, name, data, turn))
         self._ring()
 
-    def end(self, turn: Turn) -> None:
+    def end(self, turn: QueuedTurn) -> None:
         """The turn is over."""
         self.tell(END, {"event": END, "turn": turn.id, "state": turn.state}, turn)
         self.close()
@@ -86,7 +86,7 @@ class TurnLogs:
         self._kept, self._most = kept, most
         self._logs: OrderedDict[str, TurnLog] = OrderedDict()
 
-    def of(self, turn: Turn) -> TurnLog:
+    def of(self, turn: QueuedTurn) -> TurnLog:
         log = self._logs.get(turn.id)
         if log is None:
             log = self._logs[turn.id] = TurnLog(turn, self._most)

@@ -7,8 +7,8 @@ from typing import Any
 from everthread.agent import commands
 from everthread.conversation.responses import INTERRUPTED
 from everthread.core.messages import Message, calls_of, results_of, text_of
-from everthread.store.base import Lease, NewMessage, Store, StoredMessage
-from everthread.store.queued import Turn, TurnState
+from everthread.store.models import Lease, NewMessage, QueuedTurn, StoredMessage, TurnState
+from everthread.store.store import Store
 
 UNKNOWN = (
     "[Outcome unknown: the process that ran this tool ended before it told the result. It may have been done; "
@@ -17,7 +17,7 @@ UNKNOWN = (
 ENDED = "The process that answered it ended in the middle; it was not begun again."
 
 
-async def settle(store: Store, turn: Turn, lease: Lease) -> tuple[TurnState, dict[str, Any]]:
+async def settle(store: Store, turn: QueuedTurn, lease: Lease) -> tuple[TurnState, dict[str, Any]]:
     """Make the history whole: the message stays, open calls get a result. An answer that is whole counts."""
     said = turn.message.get("content")
     interrupted: dict[str, Any] = {"code": "interrupted", "message": ENDED}

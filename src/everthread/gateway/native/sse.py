@@ -12,7 +12,7 @@ from everthread.gateway.incoming import until_gone
 from everthread.gateway.native.logs import TurnEvent
 from everthread.gateway.native.replies import Sender
 from everthread.gateway.native.views import turn_view
-from everthread.store.queued import Turn
+from everthread.store.models import QueuedTurn
 
 HEARTBEAT = b": still here\n\n"
 HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache", "x-accel-buffering": "no"}
@@ -24,7 +24,7 @@ def frame(event: TurnEvent) -> bytes:
 
 
 async def stream(
-    sender: Sender, receive: Receive, turn: Turn, events: AsyncIterator[TurnEvent], heartbeat: float
+    sender: Sender, receive: Receive, turn: QueuedTurn, events: AsyncIterator[TurnEvent], heartbeat: float
 ) -> None:
     """Until the turn is over, the client is gone, or the gateway closes."""
 

@@ -21,7 +21,7 @@ from everthread.gateway.native.views import (
     thread_view,
     turn_view,
 )
-from everthread.store.base import NewSession, Session
+from everthread.store.models import NewSession, Session
 
 
 class ThreadPages:

@@ -17,7 +17,7 @@ from everthread.gateway.native.options import WAIT_SECONDS
 from everthread.gateway.native.outcomes import STATUS
 from everthread.gateway.native.replies import Answer
 from everthread.gateway.native.views import Cancelled, CommandView, ErrorView, Problem, Turns, paged, turn_view
-from everthread.store.queued import Turn
+from everthread.store.models import QueuedTurn
 
 _KEY = re.compile(r"[\x20-\x7e]{1,255}")
 
@@ -80,7 +80,7 @@ class TurnPages:
             raise Refused(STATUS["command_failed"], "command_failed", str(result.get("text")))
         return Answer(CommandView(text=str(result.get("text")), data=dict(result.get("data") or {})))
 
-    async def _submitted(self, ask: Ask, message: Given, key: str | None) -> Turn:
+    async def _submitted(self, ask: Ask, message: Given, key: str | None) -> QueuedTurn:
         try:
             return await self._desk.submit(
                 ask.tenant, ask.thread, message, key=key, tools=ask.tools, payer=ask.caller.key_id
@@ -88,7 +88,7 @@ class TurnPages:
         except InputError as error:
             raise Refused(400, "invalid_message", str(error)) from error
 
-    async def _waited(self, ask: Ask, turn: Turn, seconds: float) -> Turn:
+    async def _waited(self, ask: Ask, turn: QueuedTurn, seconds: float) -> QueuedTurn:
         """Until it is over; a client that leaves does not stop it."""
         waiting = asyncio.create_task(self._desk.wait(turn, seconds=seconds))
         gone = asyncio.create_task(until_gone(ask.receive, None))
@@ -102,7 +102,7 @@ class TurnPages:
                 task.cancel()
             await asyncio.gather(waiting, gone, return_exceptions=True)
 
-    async def _turn(self, ask: Ask, turn_id: str | None = None) -> Turn:
+    async def _turn(self, ask: Ask, turn_id: str | None = None) -> QueuedTurn:
         """A turn of the thread that is named."""
         first = await self._desk.thread(ask.tenant, ask.thread)
         turn = await self._desk.turn(ask.tenant, turn_id or ask.names["turn"])
@@ -110,7 +110,7 @@ class TurnPages:
             raise Refused(404, "not_found", "There is no such turn.")
         return turn
 
-    async def _streamed(self, ask: Ask, turn: Turn, after: int) -> None:
+    async def _streamed(self, ask: Ask, turn: QueuedTurn, after: int) -> None:
         async with contextlib.aclosing(self._desk.events(turn, after=after)) as events:
             await sse.stream(ask.sender, ask.receive, turn, events, self._heartbeat)
 
@@ -122,7 +122,7 @@ def _key(ask: Ask) -> str | None:
     return key
 
 
-def _answer(turn: Turn) -> Answer:
+def _answer(turn: QueuedTurn) -> Answer:
     """200 with the answer, 202 while it is open, else what went wrong."""
     told = {"x-everthread-turn": turn.id}
     shown = turn_view(turn)

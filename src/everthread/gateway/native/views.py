@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from everthread.store.base import Hit, Session, StoredMessage, ThreadRow
-from everthread.store.queued import Turn, TurnState
+from everthread.store.models import QueuedTurn, SearchHit, Session, StoredMessage, ThreadRow, TurnState
 
 Figures = dict[str, int | float | None]
 
@@ -151,7 +150,7 @@ class CommandView(View):
     data: dict[str, Any]
 
 
-def turn_view(turn: Turn) -> TurnView:
+def turn_view(turn: QueuedTurn) -> TurnView:
     answered = turn.state == "answered"
     result: Mapping[str, Any] = turn.result or {}
     return TurnView(
@@ -185,7 +184,7 @@ def message_view(stored: StoredMessage) -> MessageView:
     )
 
 
-def hit_view(hit: Hit) -> HitView:
+def hit_view(hit: SearchHit) -> HitView:
     return HitView(
         thread=hit.thread, message=hit.message, output=hit.output, role=hit.role, tool=hit.tool, created=hit.created,
         snippet=hit.snippet, score=hit.score,

@@ -20,9 +20,8 @@ from everthread.gateway.native.lost import ENDED, settle
 from everthread.gateway.native.options import DeskOptions
 from everthread.gateway.native.outcomes import failure
 from everthread.gateway.quotas import utc_day
-from everthread.store.base import Lease, Store, new_id
-from everthread.store.keys import KeyUse
-from everthread.store.queued import Turn, TurnState
+from everthread.store.models import KeyUse, Lease, QueuedTurn, TurnState, new_id
+from everthread.store.store import Store
 
 _LOG = logging.getLogger("everthread.gateway")
 Why = Literal["cancelled", "interrupted", "lost"]
@@ -81,7 +80,7 @@ class Workers:
         self._bells[thread] = asyncio.Event()
         self._tasks[thread] = asyncio.create_task(self._work(thread))
 
-    def cancel(self, turn: Turn) -> None:
+    def cancel(self, turn: QueuedTurn) -> None:
         """Stop a turn that runs here; in another process it is found out by its own look at the store."""
         if run := self._runs.get(turn.id):
             run.stop("cancelled")
@@ -165,7 +164,7 @@ class Workers:
 
     # One turn
 
-    async def _run(self, turn: Turn, held: Held) -> None:
+    async def _run(self, turn: QueuedTurn, held: Held) -> None:
         log = self._logs.of(turn)
         log.tell("turn_started", {"event": "turn_started", "turn": turn.id, "thread": turn.thread})
         spent = Spent()
@@ -186,11 +185,11 @@ class Workers:
             raise LeaseLostError(f"the thread {turn.thread} was taken over by another process")
         await self._end(turn, held, state, result)
 
-    async def _attempt(self, turn: Turn, held: Held, log: TurnLog, spent: Spent) -> dict[str, Any]:
+    async def _attempt(self, turn: QueuedTurn, held: Held, log: TurnLog, spent: Spent) -> dict[str, Any]:
         seat = await self._pool.take(turn, held.lease)
         return await Answering(self._pool, seat, log, spent).answer(turn)
 
-    async def _charge(self, turn: Turn, spent: Spent) -> None:
+    async def _charge(self, turn: QueuedTurn, spent: Spent) -> None:
         """To the account of the key it was sent with, which counts for every process. Delegated work is in it."""
         payer = turn.options.get("payer")
         if isinstance(payer, str) and spent.calls:
@@ -200,7 +199,7 @@ class Workers:
             except StoreError as error:
                 _LOG.warning("what turn %s used is not in the account of its key: %s", turn.id, redact(str(error)))
 
-    def _outcome(self, turn: Turn, run: Run) -> tuple[TurnState, dict[str, Any]]:
+    def _outcome(self, turn: QueuedTurn, run: Run) -> tuple[TurnState, dict[str, Any]]:
         if run.work.cancelled():
             if run.why == "cancelled":
                 return "cancelled", {"code": "cancelled", "message": "It was cancelled."}
@@ -214,11 +213,11 @@ class Workers:
             run.why = "lost"
         return "failed", failure(error)
 
-    async def _end(self, turn: Turn, held: Held, state: TurnState, result: dict[str, Any]) -> None:
+    async def _end(self, turn: QueuedTurn, held: Held, state: TurnState, result: dict[str, Any]) -> None:
         ended = await self._store.end_turn(turn.id, state, result, lease=held.lease)
         self._logs.of(ended).end(ended)
 
-    async def _watch(self, turn: Turn, held: Held, run: Run) -> None:
+    async def _watch(self, turn: QueuedTurn, held: Held, run: Run) -> None:
         """Keep the lease, and see whether somebody elsewhere asked to stop the turn."""
         options, now = self._options, asyncio.get_running_loop().time
         renewed = now()

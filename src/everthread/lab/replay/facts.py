@@ -19,7 +19,7 @@ from everthread.core.messages import Call, Message, calls_of, results_of, string
 from everthread.core.rules import active_rules, settled, user_rules
 from everthread.core.transcript import is_user_message, user_text
 from everthread.lab.replay.result import Facts
-from everthread.store.base import SearchQuery
+from everthread.store.models import SearchQuery
 
 REQUEST, RULE, DECISION, ERROR, FILE, COMMAND, ID = (
     "latest request",

@@ -1,0 +1,606 @@
+"""The values a store takes and gives.
+
+Times are seconds since 1970 (UTC). A session is one stored run of messages; sessions joined by compaction form a
+thread, whose id is the id of its first session. A message is stored once; a session *places* it, so the tail that a
+continuation carries along costs a few bytes a message. Every write may be repeated: what carries the same id is
+stored once.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Literal
+
+from everthread.core.exchange import System
+from everthread.core.lookup import is_lookup
+from everthread.core.messages import Message
+from everthread.core.nodes import Node as Node  # noqa: PLC0414 - a value of the core that a store keeps
+from everthread.core.usage import CanonicalUsage
+
+SessionKind = Literal["main", "continuation", "subagent", "branch", "reverted"]
+MessageKind = Literal["message", "summary", "derived"]
+"""`derived`: a smaller form of a message (pruned, cited, a stub) that only the context shows, never the history."""
+UsageTask = Literal["main", "auxiliary"]
+DEFAULT_TENANT = "default"
+
+
+def new_id() -> str:
+    """A fresh id for a session or an event: unique, short enough to read out, sortable by nothing."""
+    return uuid.uuid4().hex
+
+
+@dataclass(frozen=True, slots=True)
+class NewSession:
+    """What a session begins with. `parent` for subagents; branches and continuations are made by their own calls."""
+
+    id: str = field(default_factory=new_id)
+    kind: SessionKind = "main"
+    parent: str | None = None
+    tenant: str = DEFAULT_TENANT
+    platform: str = ""
+    user: str = ""
+    title: str = ""
+    model: str = ""
+    system: System = None
+    started: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    id: str
+    thread: str
+    parent: str | None
+    kind: SessionKind
+    tenant: str
+    platform: str
+    user: str
+    title: str
+    model: str
+    system: System
+    started: float
+    ended: float | None
+    end_reason: str | None
+    messages: int
+    """How many messages it places."""
+    branched_at: int | None = None
+    """For a branch: the last message it shares with its parent, which it outlives."""
+
+    @property
+    def live(self) -> bool:
+        return self.ended is None
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadRow:
+    """A thread as a list shows it."""
+
+    first: Session
+    """The session it began with; its id is the thread's."""
+    tip: Session
+    """The session where it goes on."""
+    messages: int
+    """That were said in it, through all compactions."""
+    tokens: int
+    """Of these messages, as far as they were counted."""
+    active: float
+    """When the last of them was said; when it began, where nothing was."""
+    compactions: int
+    """Without those that were undone."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    """A message to store. The same `event` in the same thread is stored once, however often it is given."""
+
+    body: Message
+    kind: MessageKind = "message"
+    event: str = field(default_factory=new_id)
+    tokens: int | None = None
+    origin: int | None = None
+    """For a derived message: the message it stands for."""
+    created: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    id: int
+    session: str
+    """The session it was read from, or landed in."""
+    seq: int
+    """Its place there, from 0."""
+    kind: MessageKind
+    body: Message
+    event: str
+    tokens: int | None
+    canonical: str
+    byte_order: str
+    created: float
+    origin: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to write to a thread. A write with a number that is no longer the newest changes nothing."""
+
+    thread: str
+    holder: str
+    fence: int
+    expires: float
+
+
+@dataclass(frozen=True, slots=True)
+class NewCompaction:
+    """The record of a compaction: what was covered, what it cost, what it saved."""
+
+    covered: Sequence[int] = ()
+    """Ids of the messages the summary stands for."""
+    tokens_before: int = 0
+    tokens_after: int = 0
+    summary: str = ""
+    author: str = ""
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    warnings: Sequence[str] = ()
+    reason: str = ""
+    focus: str | None = None
+    duration: float = 0.0
+    cost: Decimal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionRecord:
+    id: int
+    thread: str
+    parent: str
+    session: str
+    """The continuation it made."""
+    created: float
+    reverted: float | None
+    record: NewCompaction
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """The answer to a compaction. `won` is False when another process continued the session first."""
+
+    session: Session
+    won: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NewUsage:
+    """One call to a model. `cost` is None where a price is unknown."""
+
+    session: str
+    model: str
+    usage: CanonicalUsage
+    task: UsageTask = "main"
+    cost: Decimal | None = None
+    estimated: bool = False
+    event: str = field(default_factory=new_id)
+    created: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRecord:
+    id: int
+    session: str
+    thread: str
+    model: str
+    task: UsageTask
+    usage: CanonicalUsage
+    cost: Decimal | None
+    estimated: bool
+    created: float
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """A line of an account: a group's name and its sums. `unpriced` calls are not in `cost`."""
+
+    key: str
+    calls: int = 0
+    input: int = 0
+    output: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+    reasoning: int = 0
+    cost: Decimal = Decimal(0)
+    unpriced: int = 0
+
+    @property
+    def prompt(self) -> int:
+        return self.input + self.cache_read + self.cache_write
+
+    @property
+    def cache_share(self) -> float | None:
+        """The share of the prompt that was read from the cache; None without a prompt."""
+        return self.cache_read / self.prompt if self.prompt else None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRow:
+    """What one tool brought into conversations."""
+
+    tool: str
+    results: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Insights:
+    """An account of a period."""
+
+    total: UsageRow
+    by_day: list[UsageRow]
+    by_model: list[UsageRow]
+    by_platform: list[UsageRow]
+    by_task: list[UsageRow]
+    by_tool: list[ToolRow]
+    sessions: int
+    """That began in the period, and of how many threads; messages that were said in it."""
+    threads: int
+    messages: int
+    compactions: int
+    tokens_saved: int
+    """Sum of what compactions took out, by their own figures."""
+
+    @property
+    def lookups(self) -> int:
+        """How often a model looked up what had left its context, with a tool that does nothing else."""
+        return sum(row.results for row in self.by_tool if is_lookup(row.tool))
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOutput:
+    """A tool result kept in full. `id` is made from the content, so equal results are stored once."""
+
+    id: str
+    thread: str
+    call_id: str
+    tool: str
+    size: int
+    """Characters."""
+    created: float
+
+
+@dataclass(frozen=True, slots=True)
+class SearchQuery:
+    """What to look for, and where. `text`: words, "phrases", prefix*; anything else is taken literally."""
+
+    text: str
+    tenant: str | None = DEFAULT_TENANT
+    """None: all tenants'."""
+    thread: str | None = None
+    session: str | None = None
+    role: str | None = None
+    tool: str | None = None
+    path: str | None = None
+    """Only calls with this path, or a part of one, among their arguments, and their results."""
+    since: float | None = None
+    until: float | None = None
+    limit: int = 20
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SearchHit:
+    """One place found. `message` is None for a stored output, `output` for a message."""
+
+    message: int | None
+    output: str | None
+    thread: str
+    session: str
+    role: str
+    tool: str
+    created: float
+    snippet: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLimit:
+    """A window learnt from a provider. `headers` are those that change the window, in one text."""
+
+    base_url: str
+    model: str
+    headers: str
+    limit: int
+    source: str
+    learnt: float
+    expires: float
+
+
+@dataclass(frozen=True, slots=True)
+class StoreHealth:
+    """What `check` found. No problems: the store is sound."""
+
+    backend: str
+    location: str
+    schema: int
+    size: int
+    """Bytes on disk."""
+    sessions: int
+    messages: int
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadLink:
+    """A point of a thread at which a request or an answer ended."""
+
+    tenant: str
+    scope: str
+    """Which of the tenant's clients; histories of different scopes are never taken for one."""
+    digest: str
+    previous: str
+    """The digest of the point before it; empty for a thread's first."""
+    skeleton: str
+    thread: str
+    length: int
+    """How many of the client's messages lead to it."""
+    message: int | None
+    """The last message that was stored for it."""
+    results: str = ""
+    """Of the messages since the point before."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewThreadLink:
+    """A point that was reached. `step` is taken once in a thread: who comes second with another digest branches."""
+
+    link: ThreadLink
+    step: str
+    session: NewSession
+    """What the thread begins with, where it is new."""
+    branch_of: tuple[str, int] | None = None
+    """For a branch: the thread and the message it leaves at."""
+    messages: Sequence[NewMessage] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadLinkMatch:
+    """The longest known beginning of a history."""
+
+    link: ThreadLink
+    next: str | None
+    """The digest the thread went on with from there."""
+    results: str
+    """Of all messages that lead to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """What stands for a beginning: keyed by tenant, engine, digest and strength; never changed."""
+
+    tenant: str
+    engine: str
+    """The engine with its options, and the protocol the replacement is written in."""
+    chain: str
+    strength: int
+    length: int
+    """How many of the client's messages it covers."""
+    skeleton: str
+    results: str
+    thread: str
+    replacement: bytes
+    """JSON messages, separated by commas."""
+    ripe: int = 0
+    """Used from this size of the client's messages on, in tokens as estimated."""
+    depth: int = 1
+    """How many compactions are in it."""
+    state: Mapping[str, Any] = field(default_factory=dict)
+    """Of the engine that made it."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLimits:
+    """For one UTC day; None: no limit."""
+
+    requests: int | None = None
+    tokens: int | None = None
+    dollars: Decimal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyUse:
+    """What was done with a key in a time."""
+
+    requests: int = 0
+    tokens: int = 0
+    dollars: Decimal = Decimal(0)
+
+    def __add__(self, other: KeyUse) -> KeyUse:
+        return KeyUse(self.requests + other.requests, self.tokens + other.tokens, self.dollars + other.dollars)
+
+
+NO_USE = KeyUse()
+
+
+@dataclass(frozen=True, slots=True)
+class NewKey:
+    id: str
+    """Stands in the key itself, readable; no secret."""
+    digest: str
+    """SHA-256 of the key, in hex."""
+    tenant: str
+    scopes: frozenset[str]
+    limits: KeyLimits = field(default_factory=KeyLimits)
+    name: str = ""
+    mode: str | None = None
+    """Instead of what the upstream's setting says."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKey:
+    key: NewKey
+    created: float
+    revoked: float | None
+    last_used: float | None
+    today: KeyUse
+    """On the day that was asked for."""
+
+
+TurnState = Literal["queued", "running", "answered", "failed", "cancelled", "interrupted"]
+OPEN_TURNS: tuple[TurnState, ...] = ("queued", "running")
+
+
+@dataclass(frozen=True, slots=True)
+class NewQueuedTurn:
+    """A message to be answered. The same `key` in the same thread is queued once, however often it is given."""
+
+    id: str
+    thread: str
+    tenant: str
+    message: Mapping[str, Any]
+    """JSON values."""
+    key: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What whoever answers it must know besides."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedTurn:
+    """A message and its answer."""
+
+    id: str
+    thread: str
+    tenant: str
+    place: int
+    """Among the messages of its thread, from 1 on."""
+    key: str
+    state: TurnState
+    message: Mapping[str, Any]
+    options: Mapping[str, Any]
+    result: Mapping[str, Any] | None
+    """What came of it; None while it is open."""
+    cancel: bool
+    """Somebody asked to stop it."""
+    created: float
+    started: float | None = None
+    ended: float | None = None
+
+    @property
+    def open(self) -> bool:
+        """It is not over."""
+        return self.state in OPEN_TURNS
+
+
+@dataclass(frozen=True, slots=True)
+class TurnClaim:
+    """The next turn of a thread, if there is one, and those whose process vanished in the middle."""
+
+    turn: QueuedTurn | None
+    lost: tuple[QueuedTurn, ...] = ()
+    """Still marked as running; the holder of the lease ends them."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecallQuery:
+    """A message as it was written, and where to look for what it asks. Unlike a search, no word must be found.
+
+    What only looked up earlier things is passed over: it would be found instead of them.
+    """
+
+    text: str
+    tenant: str
+    thread: str | None = None
+    """None: in all of the tenant's threads."""
+    seen: AbstractSet[int] = frozenset()
+    """Messages that need no recalling: they are in view."""
+    spoken: bool = False
+    """Only words of people and of the model: no calls, no results, which a tool can give anew."""
+    limit: int = 10
+    least: float = 0.0
+    """Nothing is found unless one place holds so much of what was asked (0 to 1)."""
+    chars: int = 600
+    """The most of one place."""
+    now: float | None = None
+    """The moment `yesterday` is told from; None: now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A place that may answer. `message` is None for a stored output, `output` for a message."""
+
+    message: int | None
+    output: str | None
+    thread: str
+    role: str
+    tool: str
+    turn: int
+    """Which of its thread's turns it is of, from 1; 0 before the first."""
+    created: float
+    text: str
+    """As it was said, without secrets; `…` where it goes on."""
+    score: float
+    closeness: float
+    """How much of what was asked it holds itself, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadFigures:
+    """A thread's calls and compactions, summed up."""
+
+    thread: str
+    calls: int = 0
+    """To the main model."""
+    cost: Decimal | None = None
+    """Dollars of all calls with a known price; None where none has one."""
+    unpriced: int = 0
+    prompts: int = 0
+    read: int = 0
+    output: int = 0
+    model: str = ""
+    """Of the last call."""
+    prompt: int = 0
+    """Tokens of the last call's prompt."""
+    compactions: int = 0
+    compacted: float | None = None
+    """When it was compacted last."""
+    removed: int = 0
+    """Tokens that compactions took out, in sum."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallRow:
+    """One call to a model."""
+
+    thread: str
+    created: float
+    model: str
+    task: str
+    tenant: str
+    platform: str
+    input: int
+    output: int
+    read: int
+    write: int
+    cost: Decimal | None
+    estimated: bool = False
+
+    @property
+    def prompt(self) -> int:
+        return self.input + self.read + self.write
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSize:
+    """How large a message is."""
+
+    id: int
+    role: str
+    tool: str
+    tokens: int
+    created: float
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRewrite:
+    """What stands for the beginning of a proxied thread, and since when."""
+
+    rewrite: Rewrite
+    created: float

@@ -1,0 +1,292 @@
+"""A compaction continues a thread in a new session and can be undone; a branch begins with a part of another thread."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from decimal import Decimal
+from typing import Any
+
+from everthread.core.exchange import System
+from everthread.core.nodes import Node
+from everthread.errors import InputError, NothingToUndoError, UnknownIdError
+from everthread.store.database import LAST, Row, Tx, decode_json, encode_json, placeholders
+from everthread.store.models import CompactionRecord, Continuation, Lease, NewCompaction, NewSession, Session
+from everthread.store.sql.messages import (
+    SESSION_MESSAGES,
+    AppendRequest,
+    PreparedMessage,
+    append_messages,
+    insert_message,
+)
+from everthread.store.sql.sessions import (
+    check_fence,
+    find_thread,
+    insert_session,
+    load_session,
+    lock_thread,
+    lock_tip,
+    move_activity,
+    recount_thread,
+    session_chain,
+)
+from everthread.store.sql.state import list_nodes, put_nodes
+
+
+def continue_session(
+    tx: Tx,
+    session_id: str,
+    compacted: Sequence[int | PreparedMessage],
+    *,
+    seen: int,
+    pending: Sequence[PreparedMessage],
+    compaction: NewCompaction,
+    system: System,
+    nodes: Sequence[Node] = (),
+    new_id: str,
+    now: float,
+    lease: Lease | None,
+) -> Continuation:
+    """End a session and go on in a new one that holds the compacted messages, then what arrived unseen.
+
+    `seen` is how many messages of the session the compaction knew. Of two processes the second gets the first's tip.
+    `nodes`: summaries the compacted messages cite, stored with them or not at all.
+    """
+    old = lock_tip(tx, session_id)
+    if old.id != session_id:
+        first = tx.one("SELECT id FROM sessions WHERE parent_id = ? AND kind = 'continuation'", (session_id,))
+        return Continuation(load_session(tx, old.id), won=first is not None and first[0] == new_id)
+    check_fence(tx, old.thread, lease)
+    if not 0 <= seen <= old.next_seq:
+        raise InputError(f"session {session_id} has {old.next_seq} messages, {seen} cannot have been seen")
+    if pending:
+        append_messages(tx, [AppendRequest(session_id, (), now, prepared=pending)])
+    parent = load_session(tx, session_id)
+    new = NewSession(
+        id=new_id, kind="continuation", parent=session_id, tenant=parent.tenant, platform=parent.platform,
+        user=parent.user, title=parent.title, model=parent.model,
+        system=parent.system if system is None else system,
+    )  # fmt: skip
+    if not insert_session(tx, new, thread=parent.thread, now=now):
+        raise InputError(f"the id {new_id!r} is taken by another session")
+    unseen = tx.all("SELECT message_id FROM places WHERE session_id = ? AND seq >= ? ORDER BY seq", (session_id, seen))
+    kept = [_keep_or_insert(tx, old.thread, entry, now) for entry in compacted]
+    place_messages(tx, new_id, [*kept, *(row[0] for row in unseen)])
+    put_nodes(tx, [replace(node, thread=old.thread) for node in nodes], lease)
+    move_activity(tx, session_id, new_id)
+    _set_end(tx, new_id, parent.ended, parent.end_reason)  # a thread that has ended stays so
+    _set_end(tx, session_id, now, "compression")
+    tx.run(
+        "INSERT INTO compactions (thread_id, parent_id, session_id, created, tokens_before, tokens_after, record) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (
+            old.thread, session_id, new_id, now, compaction.tokens_before, compaction.tokens_after,
+            encode_compaction(compaction),
+        ),
+    )  # fmt: skip
+    return Continuation(load_session(tx, new_id), won=True)
+
+
+def _set_end(tx: Tx, session_id: str, ended: float | None, reason: str | None) -> None:
+    tx.run("UPDATE sessions SET ended = ?, end_reason = ? WHERE id = ?", (ended, reason, session_id))
+
+
+def _keep_or_insert(tx: Tx, thread: str, entry: int | PreparedMessage, now: float) -> int:
+    """The id of a message the continuation keeps, or of one made for it."""
+    if isinstance(entry, int):
+        if not _is_of_thread(tx, thread, entry):
+            raise UnknownIdError(f"thread {thread} has no message {entry}; nothing was changed")
+        return entry
+    if entry.new.kind == "message":
+        raise InputError("a compaction makes summaries and derived messages; what was said is appended or pending")
+    made = insert_message(tx, thread, entry, now)
+    if made is not None:
+        return made
+    row = tx.one("SELECT id FROM messages WHERE thread_id = ? AND event = ?", (thread, entry.new.event))
+    assert row is not None
+    return int(row[0])
+
+
+def _is_of_thread(tx: Tx, thread: str, message_id: int) -> bool:
+    """Whether a message is the thread's own, or came along when it branched."""
+    row = tx.one(
+        "SELECT 1 FROM messages WHERE id = ? AND (thread_id = ? OR EXISTS "
+        "(SELECT 1 FROM places WHERE session_id = ? AND message_id = messages.id))",
+        (message_id, thread, thread),
+    )
+    return row is not None
+
+
+def place_messages(tx: Tx, session_id: str, ids: Sequence[int]) -> None:
+    """Place messages in a new session, each once; they are what it begins with, not what it adds."""
+    unique = list(dict.fromkeys(ids))
+    rows = ((session_id, seq, message_id) for seq, message_id in enumerate(unique))
+    tx.many("INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows)
+    tx.run("UPDATE sessions SET next_seq = ?, carried = ? WHERE id = ?", (len(unique), len(unique), session_id))
+
+
+def undo_compaction(tx: Tx, session_id: str, now: float, lease: Lease | None) -> Session:
+    """Take back the thread's last compaction: its parent is live again and gets what was added since."""
+    tip = lock_tip(tx, session_id)
+    check_fence(tx, tip.thread, lease)
+    if tip.kind != "continuation" or tip.parent is None:
+        raise NothingToUndoError(f"thread {tip.thread} has no compaction that could be undone")
+    parent = load_session(tx, tip.parent)
+    added = tx.all(
+        "SELECT p.message_id FROM places p JOIN sessions s ON s.id = p.session_id "
+        "WHERE p.session_id = ? AND p.seq >= s.carried ORDER BY p.seq",
+        (tip.id,),
+    )
+    rows = [(parent.id, parent.messages + offset, row[0]) for offset, row in enumerate(added)]
+    tx.many("INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows)
+    tx.run("UPDATE sessions SET next_seq = ? WHERE id = ?", (parent.messages + len(rows), parent.id))
+    tx.run("UPDATE sessions SET kind = 'reverted' WHERE id = ?", (tip.id,))
+    move_activity(tx, tip.id, parent.id)
+    _set_end(tx, parent.id, tip.ended, tip.end_reason)
+    _set_end(tx, tip.id, now, "reverted")
+    tx.run("UPDATE compactions SET reverted = ? WHERE session_id = ?", (now, tip.id))
+    return load_session(tx, parent.id)
+
+
+def list_compactions(tx: Tx, thread: str) -> list[CompactionRecord]:
+    rows = tx.all(
+        "SELECT id, thread_id, parent_id, session_id, created, reverted, record FROM compactions "
+        "WHERE thread_id = ? ORDER BY id",
+        (find_thread(tx, thread),),
+    )
+    return [as_compaction(row) for row in rows]
+
+
+def record_compaction(tx: Tx, session_id: str, compaction: NewCompaction, now: float) -> None:
+    """Of a compaction that made no new session: what its client sends is compacted, the session stays whole."""
+    row = tx.one("SELECT thread_id FROM sessions WHERE id = ?", (session_id,))
+    if row is not None:
+        sizes = compaction.tokens_before, compaction.tokens_after
+        tx.run(
+            "INSERT INTO compactions (thread_id, parent_id, session_id, created, tokens_before, tokens_after, record) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (row[0], session_id, session_id, now, *sizes, encode_compaction(compaction)),
+        )
+
+
+def as_compaction(row: Row) -> CompactionRecord:
+    return CompactionRecord(*[*row[:6], decode_compaction(decode_json(row[6]))])
+
+
+def decode_compaction(record: dict[str, Any]) -> NewCompaction:
+    cost = None if record["cost"] is None else Decimal(record["cost"])
+    return NewCompaction(**{**record, "cost": cost})
+
+
+def encode_compaction(compaction: NewCompaction) -> str:
+    record = asdict(compaction)
+    cost = None if compaction.cost is None else str(compaction.cost)
+    return encode_json(
+        {**record, "covered": list(compaction.covered), "warnings": list(compaction.warnings), "cost": cost}
+    )
+
+
+OUTPUT_ID = re.compile(r"output:[0-9a-f]{16}")
+
+
+def branch_thread(
+    tx: Tx, session_id: str, at_message: int, new: NewSession | None, fresh_id: str, now: float
+) -> Session:
+    """A thread that shares everything through a message with this one, and outlives it."""
+    thread = lock_thread(tx, session_id)
+    source_id, context = _find_context(tx, thread, at_message)
+    source = load_session(tx, source_id)
+    made = new or NewSession(
+        id=fresh_id, platform=source.platform, user=source.user, title=source.title, model=source.model,
+        system=source.system,
+    )  # fmt: skip
+    made = replace(made, kind="branch", parent=source.id, tenant=source.tenant)
+    if insert_session(tx, made, thread=made.id, now=now, branched_at=at_message):
+        _share_messages(tx, made.id, context, _history_ids(tx, thread, at_message))
+        _copy_citations(tx, thread, made.id)
+        _copy_nodes(tx, thread, made.id, at_message)
+        recount_thread(tx, made.id)
+    known = load_session(tx, made.id)
+    if (known.kind, known.parent, known.branched_at) != ("branch", source.id, at_message):
+        raise InputError(f"the id {made.id!r} is taken by another session")
+    return known
+
+
+def _find_context(tx: Tx, thread: str, at_message: int) -> tuple[str, list[int]]:
+    """The session to branch from, and what it shows up to the message.
+
+    The newest session that shows it serves, unless that session's summary tells of what came later.
+    """
+    for session, _ in reversed(session_chain(tx, thread)):
+        row = tx.one(
+            "SELECT p.seq FROM places p JOIN messages m ON m.id = p.message_id "
+            "WHERE p.session_id = ? AND p.message_id = ? AND m.kind = 'message' ORDER BY p.seq DESC LIMIT 1",
+            (session, at_message),
+        )
+        if row is not None and not _covers_later(tx, session, at_message):
+            # Not shown any more, only part of what an earlier branch took over: that is the context then.
+            first = 0 if row[0] >= 0 else -LAST
+            shown = tx.all(
+                "SELECT message_id FROM places WHERE session_id = ? AND seq >= ? AND seq <= ? ORDER BY seq",
+                (session, first, row[0]),
+            )
+            return session, [entry[0] for entry in shown]
+    raise UnknownIdError(f"thread {thread} has no message {at_message} to branch at")
+
+
+def _covers_later(tx: Tx, session: str, at_message: int) -> bool:
+    """Whether the summary a session begins with covers something that was said after a message."""
+    row = tx.one("SELECT record FROM compactions WHERE session_id = ?", (session,))
+    later = [covered for covered in decode_json(row[0])["covered"] if covered > at_message] if row else []
+    return any(tx.one("SELECT 1 FROM messages WHERE id = ? AND kind = 'message'", (each,)) for each in later)
+
+
+def _history_ids(tx: Tx, thread: str, at_message: int) -> list[int]:
+    """Ids of the history through a message."""
+    found: list[int] = []
+    for link in session_chain(tx, thread):
+        for row in tx.all(f"SELECT p.message_id {SESSION_MESSAGES} ORDER BY p.seq", link):
+            found.append(row[0])
+            if row[0] == at_message:
+                return found
+    raise UnknownIdError(f"the history of thread {thread} has no message {at_message}")
+
+
+def _share_messages(tx: Tx, session_id: str, context: Sequence[int], said: Sequence[int]) -> None:
+    """Place the context, and before it the history where that is more."""
+    place_messages(tx, session_id, context)
+    if list(context) == list(said):
+        tx.run("UPDATE sessions SET carried = 0 WHERE id = ?", (session_id,))
+        return
+    rows = ((session_id, seq - len(said), message_id) for seq, message_id in enumerate(said))
+    tx.many("INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows)
+
+
+def _copy_citations(tx: Tx, thread: str, session_id: str) -> None:
+    """Stored outputs that the shared messages cite live as long as the branch, too."""
+    kept = tx.all("SELECT DISTINCT output_id FROM citations WHERE thread_id = ?", (thread,))
+    cited = sorted({row[0] for row in kept} & set(_cited_outputs(tx, session_id))) if kept else []
+    for start in range(0, len(cited), 500):
+        some = cited[start : start + 500]
+        tx.run(
+            "INSERT INTO citations (thread_id, tenant, output_id, call_id, tool, created) "
+            "SELECT ?, tenant, output_id, call_id, tool, created FROM citations "
+            f"WHERE thread_id = ? AND output_id IN ({placeholders(some)})",
+            (session_id, thread, *some),
+        )
+
+
+def _copy_nodes(tx: Tx, thread: str, session_id: str, at_message: int) -> None:
+    """Summaries of what is shared: the context may cite them, and the branch outlives the thread they came from."""
+    shared = [node for node in list_nodes(tx, thread) if node.last_message <= at_message]
+    put_nodes(tx, [replace(node, thread=session_id) for node in shared], None)
+
+
+def _cited_outputs(tx: Tx, session_id: str) -> Iterator[str]:
+    for row in tx.all(
+        "SELECT DISTINCT m.id, m.body FROM places p JOIN messages m ON m.id = p.message_id "
+        "WHERE p.session_id = ? AND m.body LIKE ?",
+        (session_id, "%output:%"),
+    ):
+        yield from OUTPUT_ID.findall(row[1])

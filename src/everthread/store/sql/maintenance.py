@@ -1,0 +1,206 @@
+"""What must always be true of a store, as questions to it; and how a thread is deleted.
+
+A deleted thread takes everything that is only its own. What it cost stays in the accounts, without any content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from everthread.core.fingerprints import byte_fingerprint
+from everthread.errors import StoreDamagedError
+from everthread.store.database import Database, Tx, decode_json, placeholders
+from everthread.store.sql.outputs import load_output, queue_output
+from everthread.store.sql.sessions import AT_TIP, THREAD_MESSAGES, lock_thread
+
+CONSISTENCY_CHECKS = {
+    "place(s) name a message that is not there": (
+        "SELECT COUNT(*) FROM places p LEFT JOIN messages m ON m.id = p.message_id WHERE m.id IS NULL"
+    ),
+    "place(s) name a session that is not there": (
+        "SELECT COUNT(*) FROM places p LEFT JOIN sessions s ON s.id = p.session_id WHERE s.id IS NULL"
+    ),
+    "message(s) stand in no session": (
+        "SELECT COUNT(*) FROM messages m WHERE NOT EXISTS (SELECT 1 FROM places p WHERE p.message_id = m.id)"
+    ),
+    "message(s) belong to a thread that is not there": (
+        "SELECT COUNT(*) FROM messages m LEFT JOIN sessions s ON s.id = m.thread_id WHERE s.id IS NULL"
+    ),
+    "session(s) have gaps among their places": (
+        "SELECT COUNT(*) FROM (SELECT s.id FROM sessions s LEFT JOIN places p ON p.session_id = s.id AND p.seq >= 0 "
+        "GROUP BY s.id, s.next_seq HAVING COUNT(p.seq) <> s.next_seq OR COALESCE(MAX(p.seq) + 1, 0) <> s.next_seq) g"
+    ),
+    "session(s) place a message twice": (
+        "SELECT COUNT(*) FROM (SELECT session_id FROM places "
+        "GROUP BY session_id, message_id, CASE WHEN seq < 0 THEN 1 ELSE 0 END HAVING COUNT(*) > 1) d"
+    ),
+    "session(s) carried more than they place": (
+        "SELECT COUNT(*) FROM sessions WHERE carried < 0 OR carried > next_seq"
+    ),
+    "session(s) ended by compression have no continuation": (
+        "SELECT COUNT(*) FROM sessions s WHERE s.end_reason = 'compression' AND NOT EXISTS "
+        "(SELECT 1 FROM sessions c WHERE c.parent_id = s.id AND c.kind = 'continuation')"
+    ),
+    "continuation(s) follow a session that did not end by compression": (
+        "SELECT COUNT(*) FROM sessions c LEFT JOIN sessions p ON p.id = c.parent_id WHERE c.kind = 'continuation' "
+        "AND COALESCE(p.end_reason, '') <> 'compression'"
+    ),
+    "thread(s) go on at no place, or at several": (
+        "SELECT COUNT(*) FROM (SELECT thread_id FROM sessions GROUP BY thread_id HAVING "
+        "SUM(CASE WHEN kind <> 'reverted' AND COALESCE(end_reason, '') <> 'compression' THEN 1 ELSE 0 END) <> 1) t"
+    ),
+    "thread(s) are listed with wrong counts": (
+        f"SELECT COUNT(*) FROM sessions t WHERE {AT_TIP} AND (t.said, t.said_tokens) <> "
+        f"(SELECT COUNT(*), COALESCE(SUM(m.tokens), 0) {THREAD_MESSAGES.format(thread='t.thread_id')})"
+    ),
+    "session(s) have lost their system prompt": (
+        "SELECT COUNT(*) FROM sessions s LEFT JOIN texts t ON t.hash = s.system_hash "
+        "WHERE s.system_hash IS NOT NULL AND t.hash IS NULL"
+    ),
+    "compaction(s) name a session that is not there": (
+        "SELECT COUNT(*) FROM compactions c LEFT JOIN sessions s ON s.id = c.session_id WHERE s.id IS NULL"
+    ),
+    "citation(s) name an output that is not there": (
+        "SELECT COUNT(*) FROM citations c LEFT JOIN outputs o ON o.tenant = c.tenant AND o.id = c.output_id "
+        "WHERE o.id IS NULL"
+    ),
+    "citation(s) are of a thread that is not there": (
+        "SELECT COUNT(*) FROM citations c LEFT JOIN sessions s ON s.id = c.thread_id WHERE s.id IS NULL"
+    ),
+}
+MESSAGES_AT_ONCE = 500
+
+
+def find_problems(tx: Tx) -> list[str]:
+    """Every rule that is broken, with how often; and every content that is not what it was."""
+    found = [*_changed_messages(tx), *_changed_outputs(tx)]
+    for what, sql in CONSISTENCY_CHECKS.items():
+        row = tx.one(sql)
+        if row and row[0]:
+            found.append(f"{row[0]} {what}")
+    return found
+
+
+def _changed_messages(tx: Tx) -> Iterator[str]:
+    last = 0
+    while rows := tx.all(
+        "SELECT id, body, byte_order FROM messages WHERE id > ? ORDER BY id LIMIT ?", (last, MESSAGES_AT_ONCE)
+    ):
+        last = rows[-1][0]
+        for message_id, body, fingerprint in rows:
+            if byte_fingerprint(decode_json(body)) != fingerprint:
+                yield f"message {message_id} is not what was stored"
+
+
+def _changed_outputs(tx: Tx) -> Iterator[str]:
+    for tenant, key in tx.all("SELECT tenant, id FROM outputs"):
+        try:
+            load_output(tx, key, tenant)
+        except StoreDamagedError as error:
+            yield str(error)
+
+
+def delete_thread(tx: Tx, database: Database, thread: str) -> int:
+    """How many sessions were deleted, those of its subagents too. A branch keeps what it shares."""
+    threads = _lock_with_subagents(tx, thread)
+    marks = placeholders(threads)
+    rows = tx.all(f"SELECT id, system_hash FROM sessions WHERE thread_id IN ({marks})", threads)
+    ids = [row[0] for row in rows]
+    tx.many("DELETE FROM places WHERE session_id = ?", [(key,) for key in ids])
+    orphans = tx.all(
+        f"SELECT m.id FROM messages m WHERE m.thread_id IN ({marks}) "
+        "AND NOT EXISTS (SELECT 1 FROM places p WHERE p.message_id = m.id)",
+        threads,
+    )
+    _delete_messages(tx, database, [row[0] for row in orphans])
+    _give_to_branches(tx, database, threads)
+    _delete_outputs(tx, database, threads)
+    for table in ("compactions", "nodes", "leases", "links", "rewrites", "turns"):
+        tx.run(f"DELETE FROM {table} WHERE thread_id IN ({marks})", threads)
+    tx.many("DELETE FROM state WHERE scope = ?", [(key,) for key in ids])
+    tx.many("DELETE FROM sessions WHERE id = ?", [(key,) for key in ids])
+    _delete_prompts(tx, sorted({row[1] for row in rows if row[1] is not None}))
+    return len(ids)
+
+
+def _delete_prompts(tx: Tx, hashes: list[str]) -> None:
+    """System prompts nobody has any more. Locked first: only then is it certain who has them."""
+    for key in hashes:
+        tx.one(f"SELECT 1 FROM texts WHERE hash = ? {tx.dialect.lock}", (key,))
+        tx.run(
+            "DELETE FROM texts WHERE hash = ? AND NOT EXISTS (SELECT 1 FROM sessions WHERE system_hash = ?)", (key, key)
+        )
+
+
+def _lock_with_subagents(tx: Tx, thread: str) -> list[str]:
+    """The thread and those of its subagents. Each is held before it is looked at, so that none is made meanwhile."""
+    found: dict[str, None] = {}
+    queue = [thread]
+    while queue:
+        current = lock_thread(tx, queue.pop())
+        found[current] = None
+        rows = tx.all(
+            "SELECT c.id FROM sessions c JOIN sessions p ON p.id = c.parent_id "
+            "WHERE p.thread_id = ? AND c.kind = 'subagent' ORDER BY c.id",
+            (current,),
+        )
+        queue += [row[0] for row in rows if row[0] not in found]
+    return list(found)
+
+
+def _give_to_branches(tx: Tx, database: Database, threads: list[str]) -> None:
+    """Messages that branches share become the oldest branch's own, and are indexed anew as such."""
+    shared = tx.all(
+        "SELECT m.id, s.thread_id FROM messages m JOIN places p ON p.message_id = m.id "
+        "JOIN sessions s ON s.id = p.session_id "
+        f"WHERE m.thread_id IN ({placeholders(threads)}) ORDER BY s.started DESC, s.id DESC",
+        threads,
+    )
+    heirs: dict[int, str] = dict(shared)  # of several branches the last row, the oldest branch, stays
+    for message_id, heir in heirs.items():
+        taken = tx.one(
+            "SELECT 1 FROM messages WHERE thread_id = ? AND event = (SELECT event FROM messages WHERE id = ?)",
+            (heir, message_id),
+        )
+        tx.run(
+            "UPDATE messages SET thread_id = ?, event = event || ? WHERE id = ?",
+            (heir, f"/{message_id}" if taken else "", message_id),
+        )
+        _unindex(tx, database, "message_id = ?", (message_id,))
+        tx.run(
+            "INSERT INTO unindexed (message_id) SELECT id FROM messages WHERE id = ? AND kind = 'message'",
+            (message_id,),
+        )
+
+
+def _unindex(tx: Tx, database: Database, where: str, values: Sequence[Any]) -> None:
+    """Out of the queue first: whoever is indexing it has then finished, or will not begin."""
+    tx.run(f"DELETE FROM unindexed WHERE {where}", values)
+    pieces = tx.all(f"SELECT id FROM pieces WHERE {where}", values)
+    database.unindex(tx, [row[0] for row in pieces])
+    tx.run(f"DELETE FROM pieces WHERE {where}", values)
+
+
+def _delete_messages(tx: Tx, database: Database, ids: list[int]) -> None:
+    for start in range(0, len(ids), 500):
+        some = ids[start : start + 500]
+        marks = placeholders(some)
+        _unindex(tx, database, f"message_id IN ({marks})", some)
+        tx.run(f"DELETE FROM messages WHERE id IN ({marks})", some)
+
+
+def _delete_outputs(tx: Tx, database: Database, threads: list[str]) -> None:
+    """Stored outputs nobody else cites. Locked first: only then is it certain who does."""
+    marks = placeholders(threads)
+    of_threads = f"thread_id IN ({marks}) AND output_id IS NOT NULL"
+    _unindex(tx, database, of_threads, threads)
+    cited = tx.all(f"SELECT DISTINCT tenant, output_id FROM citations WHERE thread_id IN ({marks})", threads)
+    tx.run(f"DELETE FROM citations WHERE thread_id IN ({marks})", threads)
+    for tenant, key in sorted(cited):
+        tx.one(f"SELECT 1 FROM outputs WHERE tenant = ? AND id = ? {tx.dialect.lock}", (tenant, key))
+        heir = tx.one("SELECT MIN(thread_id) FROM citations WHERE tenant = ? AND output_id = ?", (tenant, key))
+        if heir is None or heir[0] is None:
+            tx.run("DELETE FROM outputs WHERE tenant = ? AND id = ?", (tenant, key))
+        else:  # whose search must find it from now on
+            queue_output(tx, heir[0], key)

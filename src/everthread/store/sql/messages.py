@@ -1,0 +1,387 @@
+"""Messages: prepared before a transaction, appended once, read as a session's context or as a thread's history."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from everthread.core.fingerprints import byte_fingerprint, message_fingerprint
+from everthread.core.messages import Call, calls_of, results_of
+from everthread.errors import InputError, UnknownIdError
+from everthread.store.database import LAST, Query, Row, Tx, clean_text, decode_json, encode_json, placeholders
+from everthread.store.models import Lease, NewMessage, StoredMessage
+from everthread.store.sql.sessions import (
+    IS_TIP,
+    TIP_COLUMNS,
+    ThreadTip,
+    check_lease,
+    find_thread,
+    load_session,
+    session_chain,
+)
+
+MOST_TOKENS = 10**12
+"""No message has so many; sums of what is below are exact in every database."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedMessage:
+    new: NewMessage
+    text: str
+    role: str
+    tool: str
+    canonical: str
+    byte_order: str
+    calls: tuple[Call, ...] = ()
+    answers: tuple[str, ...] = ()
+    """The calls whose results it holds without saying of which tool."""
+
+
+def prepare_message(new: NewMessage) -> PreparedMessage:
+    body = new.body
+    if not isinstance(body, dict):
+        raise InputError(f"a message is an object with a role, not {type(body).__name__}")
+    tokens: Any = new.tokens  # whatever an import may hold
+    if tokens is not None and (type(tokens) is not int or not 0 <= tokens < MOST_TOKENS):
+        raise InputError(f"a message cannot have {tokens!r} tokens")
+    text = encode_json(body)  # first: it refuses what has no bottom
+    calls, results = calls_of(body), results_of(body)
+    named = next((result.name for result in results if result.name), "")
+    return PreparedMessage(
+        new,
+        text,
+        clean_text(str(body.get("role", ""))),
+        clean_text(named or ",".join(dict.fromkeys(call.name for call in calls))),
+        message_fingerprint(body),
+        byte_fingerprint(body),
+        tuple(calls),
+        () if named else tuple(result.call_id for result in results if result.call_id),
+    )
+
+
+CALLS_AT_ONCE = 8
+"""So many messages with calls are read at once: a result mostly follows its call closely."""
+
+
+class PreparedBatch:
+    """Messages whose text and fingerprints are computed in the writing thread, once, before its transaction."""
+
+    def __init__(self, entries: Sequence[int | NewMessage]) -> None:
+        self._given = entries
+        self.entries: list[int | PreparedMessage] = []
+
+    def prepare(self) -> None:
+        self.entries = [entry if isinstance(entry, int) else prepare_message(entry) for entry in self._given]
+
+    @property
+    def ready(self) -> list[PreparedMessage]:
+        return [entry for entry in self.entries if not isinstance(entry, int)]
+
+
+class CallNames:
+    """The tools that the calls of a session are of: those of a batch, then, as far back as needed, the stored ones."""
+
+    def __init__(self, tx: Tx, session_id: str) -> None:
+        self._tx = tx
+        self._session = session_id
+        self._known: dict[str, str] = {}
+        self._before: int | None = LAST
+        """The place up to which the session is not read yet; None when all of it is."""
+
+    def named(self, item: PreparedMessage) -> PreparedMessage:
+        """The message with its tool. Given in order, as a later call may have an earlier one's id."""
+        self._known |= call_names(item.calls)
+        return name_tool(item, self._name)
+
+    def _name(self, call_id: str) -> str:
+        while call_id not in self._known and self._before is not None:
+            self._read_on(self._before)
+        return self._known.get(call_id, "")
+
+    def _read_on(self, before: int) -> None:
+        rows = self._tx.all(
+            "SELECT p.seq, m.body FROM places p JOIN messages m ON m.id = p.message_id WHERE p.session_id = ? "
+            "AND p.seq < ? AND m.role = 'assistant' AND m.tool <> '' ORDER BY p.seq DESC LIMIT ?",
+            (self._session, before, CALLS_AT_ONCE),
+        )
+        for _, body in rows:
+            self._known = call_names(calls_of(decode_json(body))) | self._known
+        self._before = rows[-1][0] if len(rows) == CALLS_AT_ONCE else None
+
+
+def call_names(calls: Iterable[Call]) -> dict[str, str]:
+    return {call.id: call.name for call in calls}
+
+
+def name_tool(item: PreparedMessage, name_of: Callable[[str], str]) -> PreparedMessage:
+    """A message whose results do not name their tools, with the names their calls have."""
+    if not item.answers:
+        return item
+    names = dict.fromkeys(name_of(call_id) for call_id in item.answers)
+    return dataclasses.replace(item, tool=clean_text(",".join(filter(None, names))))
+
+
+MESSAGE_COLUMNS = (
+    "m.id, p.session_id, p.seq, m.kind, m.body, m.event, m.tokens, m.canonical, m.byte_order, m.created, m.origin"
+)
+
+
+def as_stored(row: Row) -> StoredMessage:
+    return StoredMessage(*[*row[:4], decode_json(row[4]), *row[5:]])
+
+
+def insert_message(tx: Tx, thread: str, item: PreparedMessage, now: float) -> int | None:
+    """The new message's id; None where its event is known already."""
+    new = item.new
+    row = tx.one(
+        "INSERT INTO messages (thread_id, event, kind, role, tool, body, tokens, canonical, byte_order, created, "
+        "origin) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (thread_id, event) DO NOTHING RETURNING id",
+        (
+            thread, new.event, new.kind, item.role, item.tool, item.text, new.tokens, item.canonical, item.byte_order,
+            now if new.created is None else new.created, new.origin,
+        ),
+    )  # fmt: skip
+    if row is None:
+        return None
+    if new.kind == "message":
+        tx.run("INSERT INTO unindexed (message_id) VALUES (?)", row)
+    return int(row[0])
+
+
+def find_by_event(tx: Tx, current: ThreadTip, event: str) -> StoredMessage:
+    """The message of an event: where the thread shows it now, else where it was said."""
+    row = tx.one(
+        f"SELECT {MESSAGE_COLUMNS} FROM messages m JOIN places p ON p.message_id = m.id "
+        "JOIN sessions s ON s.id = p.session_id "
+        f"WHERE m.thread_id = ? AND m.event = ? ORDER BY CASE WHEN s.id = ? THEN 0 ELSE 1 END, {HOME_FIRST} LIMIT 1",
+        (current.thread, event, current.id),
+    )
+    assert row is not None, "a message stands in a session"
+    return as_stored(row)
+
+
+HOME_FIRST = (
+    "CASE WHEN s.thread_id = m.thread_id AND s.kind <> 'reverted' AND p.seq >= s.carried THEN 0 ELSE 1 END, "
+    "CASE WHEN s.kind <> 'reverted' THEN 0 ELSE 1 END, s.started, p.seq"
+)
+"""Of all places of a message first the one where it was said, which is in the history; no clock decides that."""
+
+
+def list_messages(tx: Tx, session_id: str, start: int, limit: int | None) -> list[StoredMessage]:
+    """A session's messages in order: what the model sees."""
+    load_session(tx, session_id)
+    rows = tx.all(
+        f"SELECT {MESSAGE_COLUMNS} FROM places p JOIN messages m ON m.id = p.message_id "
+        "WHERE p.session_id = ? AND p.seq >= ? ORDER BY p.seq LIMIT ?",
+        (session_id, max(start, 0), LAST if limit is None else limit),
+    )
+    return [as_stored(row) for row in rows]
+
+
+def load_message(tx: Tx, message_id: int, tenant: str | None) -> StoredMessage:
+    """One message, at the place where it was said."""
+    row = tx.one(
+        f"SELECT {MESSAGE_COLUMNS}, s.tenant FROM messages m JOIN places p ON p.message_id = m.id "
+        f"JOIN sessions s ON s.id = p.session_id WHERE m.id = ? ORDER BY {HOME_FIRST} LIMIT 1",
+        (message_id,),
+    )
+    if row is None or tenant not in (None, row[-1]):
+        raise UnknownIdError(f"there is no message {message_id}")
+    return as_stored(row[:-1])
+
+
+def load_history(tx: Tx, session_id: str, start: int, limit: int | None) -> list[StoredMessage]:
+    """Everything that was said in a thread, in order, once: what a person would read.
+
+    A continuation adds what stands behind what it carried along. A branch begins with its parent's history up to
+    where it left. Summaries and derived messages are context, not history.
+    """
+    found: list[StoredMessage] = []
+    for session, carried in session_chain(tx, find_thread(tx, session_id)):
+        if start:
+            skipped = tx.one(f"SELECT COUNT(*) {SESSION_MESSAGES}", (session, carried))
+            assert skipped is not None
+            if skipped[0] <= start:
+                start -= skipped[0]
+                continue
+        room = LAST if limit is None else limit - len(found)
+        rows = tx.all(
+            f"SELECT {MESSAGE_COLUMNS} {SESSION_MESSAGES} ORDER BY p.seq LIMIT ? OFFSET ?",
+            (session, carried, room, max(start, 0)),
+        )
+        found += [as_stored(row) for row in rows]
+        start = 0
+        if limit is not None and len(found) >= limit:
+            break
+    return found
+
+
+SESSION_MESSAGES = (
+    "FROM places p JOIN messages m ON m.id = p.message_id "
+    "WHERE p.session_id = ? AND (p.seq < 0 OR p.seq >= ?) AND m.kind = 'message'"
+)
+"""What a session adds to the history."""
+LOCK_THREADS = "SELECT id FROM sessions WHERE id IN (SELECT thread_id FROM sessions WHERE id IN ({})) ORDER BY id {}"
+SELECT_TIPS = (
+    f"SELECT s.id, {TIP_COLUMNS} FROM sessions s JOIN sessions t ON t.thread_id = s.thread_id "
+    f"WHERE s.id IN ({{}}) AND {IS_TIP}"
+)
+SELECT_EVENTS = (
+    "SELECT thread_id, event FROM messages WHERE thread_id = (SELECT thread_id FROM sessions WHERE id = ?) "
+    "AND event IN ({})"
+)
+EVENTS_AT_ONCE = 500
+"""So many events are asked for at once."""
+
+
+@dataclass(slots=True)
+class AppendRequest:
+    """What one caller wants appended."""
+
+    session: str
+    """Any session of the thread."""
+    new: Sequence[NewMessage]
+    now: float
+    lease: Lease | None = None
+    prepared: Sequence[PreparedMessage] = ()
+
+    def prepare(self) -> None:
+        self.prepared = [prepare_message(new) for new in self.new]
+
+
+def append_messages(tx: Tx, requests: Sequence[AppendRequest]) -> list[list[StoredMessage]]:
+    """Store and place messages where their threads go on. What is new reopens a thread; a known event stays."""
+    seen = _lock_and_read(tx, requests)
+    threads: dict[str, _ThreadGrowth] = {}
+    stored = []
+    for request in requests:
+        tip = seen.tips.get(request.session)
+        if tip is None:
+            raise UnknownIdError(f"there is no thread or session {request.session!r}")
+        if request.lease is not None:
+            check_lease(request.lease, tip.thread, seen.leases.get(request.lease.thread))
+        if tip.thread not in threads:
+            threads[tip.thread] = _ThreadGrowth(tx, tip, seen)
+        stored.append([threads[tip.thread].take(item, request.now) for item in request.prepared])
+    _write_growth(tx, list(threads.values()))
+    return stored
+
+
+@dataclass(slots=True)
+class _ThreadView:
+    """What is known of the threads, which are held until the transaction ends."""
+
+    tips: dict[str, ThreadTip]
+    """By the session that was named."""
+    leases: dict[str, Row]
+    events: set[tuple[str, str]]
+    """Thread and event of what is stored already."""
+    ids: Iterator[int]
+    """For new messages."""
+
+
+def _lock_and_read(tx: Tx, requests: Sequence[AppendRequest]) -> _ThreadView:
+    names = list(dict.fromkeys(request.session for request in requests))
+    leased = list(dict.fromkeys(request.lease.thread for request in requests if request.lease is not None))
+    count = sum(len(request.prepared) for request in requests)
+    if tx.dialect.lock:
+        tx.run(LOCK_THREADS.format(placeholders(names), tx.dialect.lock), names)
+    fence = f"SELECT fence, holder FROM leases WHERE thread_id = ? {tx.dialect.share}"
+    tips, ids, *rest = tx.ask(
+        [
+            (SELECT_TIPS.format(placeholders(names)), names),
+            (tx.dialect.new_ids.format("messages"), (count,)),
+            *((fence, (thread,)) for thread in leased),
+            *_event_queries(requests),
+        ]
+    )
+    fences = {thread: rows[0] for thread, rows in zip(leased, rest[: len(leased)], strict=True) if rows}
+    events = {(row[0], row[1]) for rows in rest[len(leased) :] for row in rows}
+    return _ThreadView(
+        {row[0]: ThreadTip(*row[1:]) for row in tips}, fences, events, iter([int(row[0]) for row in ids])
+    )
+
+
+def _event_queries(requests: Sequence[AppendRequest]) -> Iterator[Query]:
+    """Which of the events are stored already."""
+    events: dict[str, dict[str, None]] = {}
+    for request in requests:
+        events.setdefault(request.session, {}).update(dict.fromkeys(item.new.event for item in request.prepared))
+    for session, named in events.items():
+        every = list(named)
+        for start in range(0, len(every), EVENTS_AT_ONCE):
+            some = every[start : start + EVENTS_AT_ONCE]
+            yield SELECT_EVENTS.format(placeholders(some)), (session, *some)
+
+
+@dataclass(slots=True)
+class _ThreadGrowth:
+    """A thread, and what is added to it."""
+
+    tx: Tx
+    tip: ThreadTip
+    seen: _ThreadView
+    stored: dict[str, StoredMessage] = field(default_factory=dict)
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
+    """New messages, as they are inserted."""
+    places: list[tuple[str, int, int]] = field(default_factory=list)
+    said: int = 0
+    tokens: int = 0
+    active: float = 0.0
+    calls: CallNames = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.calls = CallNames(self.tx, self.tip.id)
+        self.said, self.tokens, self.active = self.tip.said, self.tip.said_tokens, self.tip.active
+
+    def take(self, item: PreparedMessage, now: float) -> StoredMessage:
+        event = item.new.event
+        item = self.calls.named(item)
+        if event not in self.stored:
+            known = (self.tip.thread, event) in self.seen.events
+            self.stored[event] = find_by_event(self.tx, self.tip, event) if known else self._place(item, now)
+        return self.stored[event]
+
+    def _place(self, item: PreparedMessage, now: float) -> StoredMessage:
+        new, message_id, seq = item.new, next(self.seen.ids), self.tip.next_seq + len(self.places)
+        created = now if new.created is None else new.created
+        self.rows.append(
+            (
+                message_id, self.tip.thread, new.event, new.kind, item.role, item.tool, item.text, new.tokens,
+                item.canonical, item.byte_order, created, new.origin,
+            )
+        )  # fmt: skip
+        self.places.append((self.tip.id, seq, message_id))
+        if new.kind == "message":
+            self.said, self.tokens, self.active = self.said + 1, self.tokens + (new.tokens or 0), created
+        return StoredMessage(
+            message_id, self.tip.id, seq, new.kind, new.body, new.event, new.tokens, item.canonical, item.byte_order,
+            created, new.origin,
+        )  # fmt: skip
+
+
+def _write_growth(tx: Tx, threads: Sequence[_ThreadGrowth]) -> None:
+    grown = [thread for thread in threads if thread.rows]
+    if not grown:
+        return
+    rows = [row for thread in grown for row in thread.rows]
+    tx.many(
+        "INSERT INTO messages (id, thread_id, event, kind, role, tool, body, tokens, canonical, byte_order, created, "
+        "origin) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        rows,
+    )
+    tx.many("INSERT INTO unindexed (message_id) VALUES (?)", [(row[0],) for row in rows if row[3] == "message"])
+    tx.many(
+        "INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)",
+        [place for thread in grown for place in thread.places],
+    )
+    tx.many(
+        "UPDATE sessions SET next_seq = ?, active = ?, said = ?, said_tokens = ?, ended = NULL, end_reason = NULL "
+        "WHERE id = ?",
+        [
+            (thread.tip.next_seq + len(thread.places), thread.active, thread.said, thread.tokens, thread.tip.id)
+            for thread in grown
+        ],
+    )

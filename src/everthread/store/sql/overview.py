@@ -1,0 +1,168 @@
+"""What a page shows of many threads at once: lean rows, a few queries for a whole list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+from everthread.store.database import Row, Tx, placeholders
+from everthread.store.models import CallRow, CompactionRecord, MessageSize, StoredRewrite, ThreadFigures, UsageRow
+from everthread.store.sql.compactions import as_compaction
+from everthread.store.sql.proxy import REWRITE_COLUMNS, as_rewrite
+from everthread.store.sql.sessions import AT_TIP, find_thread
+from everthread.store.sql.usage import PICO
+
+THREADS_AT_ONCE = 500
+
+
+MESSAGE_SIZE = "COALESCE(m.tokens, (LENGTH(m.body) + 3) / 4)"
+"""Tokens of a message; where nobody counted them, a quarter of its characters."""
+
+
+CALL_COLUMNS = (
+    "u.thread_id, u.created, u.model, u.task, u.tenant, u.platform, u.input, u.output, u.cache_read, u.cache_write, "
+    "u.pico_dollars, u.estimated"
+)
+
+
+def sum_threads(tx: Tx, threads: Sequence[str]) -> dict[str, ThreadFigures]:
+    """What calls and compactions of these threads sum up to; a thread without any is left out."""
+    sums: dict[str, dict[str, Any]] = {}
+    for start in range(0, len(threads), THREADS_AT_ONCE):
+        some = threads[start : start + THREADS_AT_ONCE]
+        marks = placeholders(some)
+        for row in tx.all(
+            "SELECT u.thread_id, COUNT(*), SUM(CASE WHEN u.task = 'main' THEN 1 ELSE 0 END), "
+            "COALESCE(SUM(u.pico_dollars), 0), SUM(CASE WHEN u.pico_dollars IS NULL THEN 1 ELSE 0 END), "
+            "SUM(u.input + u.cache_read + u.cache_write), SUM(u.cache_read), SUM(u.output) "
+            f"FROM usage u WHERE u.thread_id IN ({marks}) GROUP BY u.thread_id",
+            some,
+        ):
+            _, every, calls, pico, unpriced, prompts, read, output = row
+            sums.setdefault(row[0], {}).update(
+                calls=int(calls), unpriced=int(unpriced), prompts=int(prompts), read=int(read), output=int(output),
+                cost=None if unpriced == every else Decimal(int(pico)) / PICO,
+            )  # fmt: skip
+        for row in tx.all(
+            "SELECT u.thread_id, u.model, u.input + u.cache_read + u.cache_write FROM usage u JOIN "
+            f"(SELECT MAX(id) AS last FROM usage WHERE task = 'main' AND thread_id IN ({marks}) GROUP BY thread_id) l "
+            "ON l.last = u.id",
+            some,
+        ):
+            sums.setdefault(row[0], {}).update(model=row[1], prompt=int(row[2]))
+        for row in tx.all(
+            "SELECT thread_id, COUNT(*), MAX(created), SUM(tokens_before - tokens_after) FROM compactions "
+            f"WHERE reverted IS NULL AND thread_id IN ({marks}) GROUP BY thread_id",
+            some,
+        ):
+            sums.setdefault(row[0], {}).update(compactions=int(row[1]), compacted=row[2], removed=int(row[3]))
+    return {thread: ThreadFigures(thread, **found) for thread, found in sums.items()}
+
+
+def list_calls(tx: Tx, threads: Sequence[str]) -> list[CallRow]:
+    """Every call of these threads in order."""
+    found: list[CallRow] = []
+    for start in range(0, len(threads), THREADS_AT_ONCE):
+        some = threads[start : start + THREADS_AT_ONCE]
+        found += map(
+            _as_call,
+            tx.all(
+                f"SELECT {CALL_COLUMNS} FROM usage u WHERE u.thread_id IN ({placeholders(some)}) "
+                "ORDER BY u.thread_id, u.id",
+                some,
+            ),
+        )
+    return found
+
+
+def list_period_compactions(
+    tx: Tx, since: float, until: float, tenant: str | None, threads: Sequence[str] | None, limit: int
+) -> list[CompactionRecord]:
+    """Compactions of a period, or of some threads, the newest first; those that were undone too."""
+    where, values = ["c.created >= ?", "c.created < ?"], [since, until]
+    narrowed: list[Any] = [*values]
+    if tenant is not None:
+        where.append("s.tenant = ?")
+        narrowed.append(tenant)
+    if threads is not None:
+        where.append(f"c.thread_id IN ({placeholders(threads) or 'NULL'})")
+        narrowed += threads
+    rows = tx.all(
+        "SELECT c.id, c.thread_id, c.parent_id, c.session_id, c.created, c.reverted, c.record FROM compactions c "
+        f"JOIN sessions s ON s.id = c.session_id WHERE {' AND '.join(where)} ORDER BY c.id DESC LIMIT ?",
+        (*narrowed, limit),
+    )
+    return [as_compaction(row) for row in rows]
+
+
+def heaviest_messages(tx: Tx, thread: str, limit: int) -> list[MessageSize]:
+    """The largest messages of a thread's own history."""
+    rows = tx.all(
+        f"SELECT m.id, m.role, m.tool, {MESSAGE_SIZE}, m.created FROM messages m "
+        "WHERE m.thread_id = ? AND m.kind = 'message' ORDER BY 4 DESC, m.id LIMIT ?",
+        (find_thread(tx, thread), limit),
+    )
+    return [MessageSize(row[0], row[1], row[2], int(row[3]), row[4]) for row in rows]
+
+
+def tool_sizes(tx: Tx, thread: str) -> list[tuple[str, int, int]]:
+    """What each tool's results take: name, how many, tokens; the largest first."""
+    rows = tx.all(
+        f"SELECT m.tool, COUNT(*), SUM({MESSAGE_SIZE}) FROM messages m WHERE m.thread_id = ? AND m.kind = 'message' "
+        "AND m.role <> 'assistant' AND m.tool <> '' GROUP BY m.tool ORDER BY 3 DESC, 1 LIMIT 50",
+        (find_thread(tx, thread),),
+    )
+    return [(row[0], int(row[1]), int(row[2])) for row in rows]
+
+
+def list_thread_rewrites(tx: Tx, thread: str) -> list[StoredRewrite]:
+    """What stands for beginnings of a proxied thread, in the order it was made."""
+    rows = tx.all(
+        f"SELECT {REWRITE_COLUMNS}, created FROM rewrites WHERE thread_id = ? ORDER BY created, length",
+        (find_thread(tx, thread),),
+    )
+    return [StoredRewrite(as_rewrite(row[:-1]), row[-1]) for row in rows]
+
+
+def usage_by_tenant(tx: Tx, since: float, until: float, limit: int) -> list[UsageRow]:
+    """Sums of a period for each tenant, the largest first."""
+    rows = tx.all(
+        "SELECT u.tenant, COUNT(*), SUM(u.input + u.cache_read + u.cache_write), SUM(u.cache_read), "
+        "COALESCE(SUM(u.pico_dollars), 0), SUM(CASE WHEN u.pico_dollars IS NULL THEN 1 ELSE 0 END), SUM(u.output) "
+        "FROM usage u WHERE u.created >= ? AND u.created < ? GROUP BY u.tenant ORDER BY 3 DESC LIMIT ?",
+        (since, until, limit),
+    )
+    return [
+        UsageRow(
+            row[0], int(row[1]), int(row[2]) - int(row[3]), int(row[6]), int(row[3]),
+            cost=Decimal(int(row[4])) / PICO, unpriced=int(row[5]),
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def last_change(tx: Tx, tenant: str | None, thread: str | None) -> str:
+    """A text that is another one as soon as something was said, used or compacted; cheap to ask for."""
+    if thread is not None:
+        known = find_thread(tx, thread)
+        rows = [
+            tx.one("SELECT MAX(id), COUNT(*) FROM usage WHERE thread_id = ?", (known,)),
+            tx.one("SELECT MAX(id), COUNT(reverted) FROM compactions WHERE thread_id = ?", (known,)),
+            tx.one("SELECT MAX(active), SUM(next_seq) FROM sessions WHERE thread_id = ?", (known,)),
+        ]
+        return repr(rows)
+    where, values = ("", ()) if tenant is None else (" AND t.tenant = ?", (tenant,))
+    newest = tx.one(
+        f"SELECT t.id, t.active, t.said FROM sessions t WHERE {AT_TIP}{where} "
+        "ORDER BY t.active DESC, t.id DESC LIMIT 1",
+        values,
+    )
+    return repr(
+        (newest, tx.one("SELECT MAX(id) FROM usage"), tx.one("SELECT MAX(id), COUNT(reverted) FROM compactions"))
+    )
+
+
+def _as_call(row: Row) -> CallRow:
+    cost = None if row[10] is None else Decimal(row[10]) / PICO
+    return CallRow(*[*row[:10], cost, bool(row[11])])

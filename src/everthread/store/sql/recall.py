@@ -1,0 +1,358 @@
+"""Recall: what was said and returned earlier that may answer a message, the best first.
+
+Each word of the message is looked up on its own, in all its forms. The best pieces and their neighbours are weighed
+by what the index and a few columns tell; only what is shown is read.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import NamedTuple
+
+from everthread.core.lookup import is_lookup
+from everthread.core.questions import Question, Sought
+from everthread.core.ranking import OF_A_DAY, closeness, dilution, is_telling, rarity, spread
+from everthread.core.redaction import redact_part
+from everthread.core.terms import encode_term
+from everthread.store.database import Database, Tx, chunks, placeholders
+from everthread.store.index import IndexQuery
+from everthread.store.models import Passage, RecallQuery, SearchQuery
+from everthread.store.sql.search import (
+    PIECE_COLUMNS,
+    SECRET_MARGIN,
+    SearchPiece,
+    find_richest_place,
+    list_sources,
+    piece_text,
+    search_scope,
+)
+
+MOST_THREADS = 64
+
+
+@dataclass(slots=True)
+class _ThreadTurns:
+    """A thread's messages of the user: their ids in order, and their times in order."""
+
+    last: int = 0
+    """The newest message that was looked at, of any thread."""
+    ids: list[int] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+
+
+class TurnIndex:
+    """What was said does not change: of a thread that is known only what came since is read.
+
+    Shared by reading threads; each makes a new entry, so that none sees one half done.
+    """
+
+    def __init__(self) -> None:
+        self._threads: OrderedDict[str, _ThreadTurns] = OrderedDict()
+
+    def forget(self) -> None:
+        """A thread was deleted, and others may have inherited its messages."""
+        self._threads.clear()
+
+    def of(self, tx: Tx, thread: str, message: int | None, created: float) -> int:
+        """The turn of a message, or of a stored output by its time; 0 before the first."""
+        known = self._threads.get(thread)
+        if known is None or (message is not None and message > known.last) or message is None:
+            known = _read_turns(tx, thread, known or _ThreadTurns())
+            self._threads[thread] = known
+            while len(self._threads) > MOST_THREADS:
+                self._threads.popitem(last=False)
+        return bisect.bisect(known.ids, message) if message is not None else bisect.bisect(known.times, created)
+
+
+def _read_turns(tx: Tx, thread: str, known: _ThreadTurns) -> _ThreadTurns:
+    newest = tx.one("SELECT MAX(id) FROM messages")
+    last = int(newest[0] or 0) if newest else 0
+    if last <= known.last:
+        return known
+    # By id where some are known: those since are few, those of the thread may be many.
+    of_thread = "thread_id || '' = ?" if known.last else "thread_id = ?"
+    rows = tx.all(
+        f"SELECT id, created FROM messages WHERE {of_thread} AND id > ? AND id <= ? AND role = 'user' "
+        "AND kind = 'message' ORDER BY id",
+        (thread, known.last, last),
+    )
+    times = sorted([*known.times, *(row[1] for row in rows)])
+    return _ThreadTurns(last, [*known.ids, *(row[0] for row in rows)], times)
+
+
+NEIGHBOUR_REACH = 2
+"""How many places before and behind it a piece has neighbours."""
+_SIDES = {-1: "id < ? ORDER BY id DESC", 1: "id > ? ORDER BY id"}
+
+
+def find_neighbours(tx: Tx, pieces: Sequence[tuple[int, str]]) -> set[int]:
+    """The ids of the nearest pieces of the same threads, given as id and thread.
+
+    What is said in one go has ids in a row, so these are looked at first; only where another thread came between, or
+    the thread begins or ends there, is it asked for.
+    """
+    steps = [step for step in range(-NEIGHBOUR_REACH, NEIGHBOUR_REACH + 1) if step]
+    near = sorted({piece + step for piece, _ in pieces for step in steps})
+    threads = dict(pieces)
+    for start in range(0, len(near), 500):
+        some = near[start : start + 500]
+        threads |= dict(tx.all(f"SELECT id, thread_id FROM pieces WHERE id IN ({placeholders(some)})", some))
+    found: set[int] = set()
+    apart: list[tuple[str, tuple[str, int]]] = []
+    for piece, thread in pieces:
+        for side, condition in _SIDES.items():
+            beside = [piece + side * step for step in range(1, NEIGHBOUR_REACH + 1)]
+            if all(threads.get(other) == thread for other in beside):
+                found.update(beside)
+            else:
+                apart.append(
+                    (
+                        f"SELECT id FROM pieces WHERE thread_id = ? AND {condition} LIMIT {NEIGHBOUR_REACH}",
+                        (thread, piece),
+                    )
+                )
+    found.update(row[0] for rows in (tx.ask(apart) if apart else ()) for row in rows)
+    return found
+
+
+POSTINGS = 1_000
+"""Of each word the newest so many pieces are looked at: one that has more says little."""
+MOST_WORDS = 10
+"""So many words are looked up in all their forms, the most telling ones."""
+COMMON_COUNT = 64
+"""A word that so many pieces hold as it was typed is looked up last."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecallWord:
+    """A word that was looked up, and how much it counts."""
+
+    sought: Sought
+    weight: float
+    pieces: frozenset[int]
+    telling: bool
+    """Whether it tells one place from another: not one that stands everywhere, nor one of a date."""
+
+
+def look_up_words(
+    tx: Tx, database: Database, scope: IndexQuery, sought: Sequence[Sought], thread: str | None
+) -> list[RecallWord]:
+    """The words with the pieces that hold them; of many words the most telling."""
+    total = _count_pieces(tx, thread)
+    chosen, absent = _pick_telling_words(tx, database, scope, sought) if len(sought) > MOST_WORDS else (sought, ())
+    words = []
+    for item in chosen:
+        asked = replace(scope, one_of=tuple(map(encode_term, item.forms)))
+        pieces = frozenset(database.holding(tx, asked, POSTINGS))
+        telling = item.counted and is_telling(len(pieces), total)
+        words.append(RecallWord(item, item.weight * rarity(len(pieces), total), pieces, telling))
+    nowhere = rarity(0, total)
+    return words + [RecallWord(item, item.weight * nowhere, frozenset(), item.counted) for item in absent]
+
+
+def _pick_telling_words(
+    tx: Tx, database: Database, scope: IndexQuery, sought: Sequence[Sought]
+) -> tuple[list[Sought], Sequence[Sought]]:
+    """Those to be looked up; and those that stand nowhere as typed, which a place that answers lacks."""
+    held: list[tuple[int, Sought]] = []
+    for item in sought:
+        asked = replace(scope, one_of=(encode_term(item.forms[0]),))
+        held.append((len(database.holding(tx, asked, COMMON_COUNT)), item))
+    here = sorted((pair for pair in held if 0 < pair[0] < COMMON_COUNT), key=lambda pair: pair[0])
+    nowhere = [item for count, item in held if count == 0]
+    ordered = [*(item for _, item in here), *nowhere, *(item for count, item in held if count == COMMON_COUNT)]
+    return ordered[:MOST_WORDS], nowhere[max(0, MOST_WORDS - len(here)) :]
+
+
+def _count_pieces(tx: Tx, thread: str | None) -> int:
+    """How many pieces there are; of all threads about how many."""
+    if thread is None:
+        row = tx.one("SELECT MAX(id) FROM pieces")
+    else:
+        sources = list_sources(tx, thread)
+        row = tx.one(f"SELECT COUNT(*) FROM pieces WHERE thread_id IN ({placeholders(sources)})", sources)
+    return int(row[0] or 0) if row else 0
+
+
+def weigh_pieces(words: Sequence[RecallWord], most: int) -> dict[int, float]:
+    """Pieces with the weights of the words they hold; so many of the best are surely among them.
+
+    The words that count most come first. Once so many pieces have more than all words left can give, no other piece
+    can be among the best, and the words left only count for those that are known.
+    """
+    found: dict[int, float] = {}
+    left = sum(word.weight for word in words)
+    closed = False
+    for word in sorted(words, key=lambda word: -word.weight):
+        closed = closed or (len(found) >= most and sum(value >= left for value in found.values()) >= most)
+        for piece in found.keys() & word.pieces if closed else word.pieces:
+            found[piece] = found.get(piece, 0.0) + word.weight
+        left -= word.weight
+    return found
+
+
+def closeness_of(piece: int, words: Sequence[RecallWord]) -> float:
+    """How much of what was asked a piece holds itself, 0 to 1."""
+    counted = [word for word in words if word.telling]
+    held = [word.weight for word in counted if piece in word.pieces]
+    return closeness(held, [word.weight for word in counted])
+
+
+SILENCE_SECONDS = 1_800.0
+"""Seconds of silence after which what is said next is no answer to what was said before."""
+
+
+class RecallCandidate(NamedTuple):
+    id: int
+    thread: str
+    message: int | None
+    output: str | None
+    role: str
+    tool: str
+    length: int
+    created: float
+
+
+def load_with_neighbours(tx: Tx, scope: IndexQuery, best: Sequence[int]) -> list[RecallCandidate]:
+    """The pieces and those around them in their threads, thread by thread, in the order they were said."""
+    found = _load_candidates(tx, scope, best)
+    known = {piece.id for piece in found}
+    around = find_neighbours(tx, [(piece.id, piece.thread) for piece in found])
+    return sorted(
+        [*found, *_load_candidates(tx, scope, sorted(around - known))], key=lambda piece: (piece.thread, piece.id)
+    )
+
+
+def share_scores(pieces: Sequence[RecallCandidate], own: Mapping[int, float]) -> dict[int, float]:
+    """What each piece is worth by itself and by its neighbours."""
+    values = spread([own.get(piece.id, 0.0) for piece in pieces], list(_number_sittings(pieces)))
+    return dict(zip((piece.id for piece in pieces), values, strict=True))
+
+
+def rank_candidates(
+    pieces: Iterable[RecallCandidate], scores: Mapping[int, float], query: RecallQuery
+) -> Iterator[RecallCandidate]:
+    """The best first, each text once; not what is in view, nor what only looked things up."""
+    known: set[tuple[int | None, str | None]] = set()
+    worth = (piece for piece in pieces if scores[piece.id] > 0)
+    for piece in sorted(worth, key=lambda piece: (-scores[piece.id], -piece.id)):
+        text = piece.message, piece.output
+        if text in known or piece.message in query.seen or any(map(is_lookup, piece.tool.split(","))):
+            continue
+        if query.spoken and (piece.tool or piece.role == "tool"):
+            continue
+        known.add(text)
+        yield piece
+
+
+def _load_candidates(tx: Tx, scope: IndexQuery, ids: Sequence[int]) -> list[RecallCandidate]:
+    within = f" AND {scope.where}" if scope.where else ""
+    return [
+        RecallCandidate(*row)
+        for some in chunks(ids)
+        for row in tx.all(
+            "SELECT p.id, p.thread_id, p.message_id, p.output_id, p.role, p.tool, p.length, p.created "
+            f"FROM pieces p WHERE p.id IN ({placeholders(some)}){within}",
+            (*some, *scope.values),
+        )
+    ]
+
+
+def _number_sittings(pieces: Iterable[RecallCandidate]) -> Iterator[int]:
+    """A number for each piece, the same for those of one thread without a long silence between them."""
+    number, thread, last = 0, "", 0.0
+    for piece in pieces:
+        if piece.thread != thread or abs(piece.created - last) > SILENCE_SECONDS:
+            number += 1
+        thread, last = piece.thread, piece.created
+        yield number
+
+
+RECALL_CANDIDATES = 60
+"""So many pieces are weighed, and their neighbours."""
+DECIDING_PLACES = 10
+"""Among so many first places one must be close enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecallRanking:
+    """A ranking: pieces, the best first, what each is worth and how close it is. Empty where none is close enough."""
+
+    first: list[RecallCandidate] = field(default_factory=list)
+    scores: Mapping[int, float] = field(default_factory=dict)
+    close: Mapping[int, float] = field(default_factory=dict)
+
+
+def recall_passages(
+    tx: Tx, database: Database, query: RecallQuery, question: Question, turns: TurnIndex
+) -> list[Passage]:
+    scope = search_scope(tx, SearchQuery("", tenant=query.tenant, thread=query.thread)) if question.sought else None
+    if scope is None or query.limit <= 0:
+        return []
+    if query.thread is not None:  # which is the tenant's: `scope_of` has seen to it
+        scope = replace(scope, names=scope.names[1:])
+    words = look_up_words(tx, database, scope, question.sought, query.thread)
+    arm = _rank_by_words(tx, scope, words, question, query)
+    return _make_passages(tx, arm, words, query, turns)
+
+
+def _rank_by_words(
+    tx: Tx, scope: IndexQuery, words: Sequence[RecallWord], question: Question, query: RecallQuery
+) -> RecallRanking:
+    weights = weigh_pieces(words, RECALL_CANDIDATES)
+    best = sorted(weights, key=lambda piece_id: (-weights[piece_id], -piece_id))[:RECALL_CANDIDATES]
+    pieces = load_with_neighbours(tx, scope, best)
+    own = {piece.id: weights[piece.id] / dilution(piece.length) for piece in pieces if piece.id in weights}
+    scores = share_scores(pieces, own)
+    for piece in pieces if question.spans else ():
+        if any(piece.created in span for span in question.spans):
+            scores[piece.id] += OF_A_DAY
+    first = list(islice(rank_candidates(pieces, scores, query), max(query.limit, DECIDING_PLACES)))
+    close = {piece.id: closeness_of(piece.id, words) for piece in first}
+    if max(list(close.values())[:DECIDING_PLACES], default=0.0) < query.least:
+        return RecallRanking()
+    return RecallRanking(first, scores, close)
+
+
+def _make_passages(
+    tx: Tx, arm: RecallRanking, words: Sequence[RecallWord], query: RecallQuery, turns: TurnIndex
+) -> list[Passage]:
+    shown = _load_in_order(tx, [piece.id for piece in arm.first[: query.limit]])
+    bodies: dict[int, str] = {}
+    for some in chunks([piece.message for piece in shown if piece.message is not None]):
+        bodies |= dict(tx.all(f"SELECT id, body FROM messages WHERE id IN ({placeholders(some)})", some))
+    passages = []
+    for piece in shown:
+        held = [word for word in words if piece.id in word.pieces]
+        text = _make_excerpt(piece_text(tx, piece, bodies), piece, held, query.chars)
+        turn = turns.of(tx, piece.thread, piece.message, piece.created)
+        passages.append(
+            Passage(
+                piece.message, piece.output, piece.thread, piece.role, piece.tool, turn, piece.created, text,
+                round(arm.scores[piece.id], 4), round(arm.close[piece.id], 4),
+            )
+        )  # fmt: skip
+    return passages
+
+
+def _load_in_order(tx: Tx, ids: Sequence[int]) -> list[SearchPiece]:
+    """All that is known of pieces, in this order."""
+    rows = tx.all(f"SELECT {PIECE_COLUMNS} FROM pieces WHERE id IN ({placeholders(ids)})", ids) if ids else []
+    found = {row[0]: SearchPiece(0.0, *row) for row in rows}
+    return [found[piece_id] for piece_id in ids]
+
+
+def _make_excerpt(text: str, piece: SearchPiece, held: Sequence[RecallWord], chars: int) -> str:
+    """All of a short text; of a longer one the part with the most words of the question."""
+    if len(text) <= chars:
+        start, end = 0, len(text)
+    else:
+        place = find_richest_place(text, [word.sought.forms for word in held], chars * 3 // 4)
+        start = max(0, min(place - chars // 4, len(text) - chars))
+        end = start + chars
+    shown = redact_part(text, start, end, margin=SECRET_MARGIN).strip()
+    return ("…" if start or piece.start else "") + shown + ("…" if end < len(text) else "")

@@ -1,0 +1,320 @@
+"""Sessions and threads.
+
+When a thread was last used and how much was said in it is kept with the session where it goes on and changes with
+every append, so that a list of threads reads no messages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from everthread.core.exchange import System
+from everthread.errors import AmbiguousIdError, InputError, LeaseLostError, UnknownIdError
+from everthread.store.database import Row, Tx, clean_text, decode_json, encode_json, placeholders
+from everthread.store.models import Lease, NewSession, Session, SessionKind, ThreadRow
+
+SESSION_COLUMNS = (
+    "s.id, s.thread_id, s.parent_id, s.kind, s.tenant, s.platform, s.user_name, s.title, s.model, t.body, "
+    "s.started, s.ended, s.end_reason, s.next_seq, s.branched_at"
+)
+SELECT_SESSION = f"SELECT {SESSION_COLUMNS} FROM sessions s LEFT JOIN texts t ON t.hash = s.system_hash"
+
+
+def as_session(row: Row) -> Session:
+    system: System = decode_json(row[9]) if row[9] is not None else None
+    return Session(*[*row[:9], system, *row[10:]])
+
+
+def load_session(tx: Tx, session_id: str) -> Session:
+    row = tx.one(f"{SELECT_SESSION} WHERE s.id = ?", (session_id,))
+    if row is None:
+        raise UnknownIdError(f"there is no session {session_id!r}")
+    return as_session(row)
+
+
+def find_thread(tx: Tx, session_id: str) -> str:
+    """The thread of a session. Wherever a thread is named, any of its sessions' ids will do."""
+    row = tx.one("SELECT thread_id FROM sessions WHERE id = ?", (session_id,))
+    if row is None:
+        raise UnknownIdError(f"there is no thread or session {session_id!r}")
+    return str(row[0])
+
+
+def lock_thread(tx: Tx, session_id: str) -> str:
+    """The thread of a session, held: its first session's row is locked until the transaction ends.
+
+    Everything that changes a thread holds it, so what is read of it afterwards stays true.
+    """
+    row = tx.one(
+        f"SELECT id FROM sessions WHERE id = (SELECT thread_id FROM sessions WHERE id = ?) {tx.dialect.lock}",
+        (session_id,),
+    )
+    if row is None:
+        raise UnknownIdError(f"there is no thread or session {session_id!r}")
+    return str(row[0])
+
+
+def find_threads(tx: Tx, session_ids: Sequence[str]) -> dict[str, str]:
+    """The threads of those sessions that are there."""
+    if not session_ids:
+        return {}
+    return dict(tx.all(f"SELECT id, thread_id FROM sessions WHERE id IN ({placeholders(session_ids)})", session_ids))
+
+
+def resolve_session(tx: Tx, prefix: str, tenant: str | None) -> Session:
+    """The session whose id is this or begins like this, if there is exactly one."""
+    where, values = ("", ()) if tenant is None else (" AND s.tenant = ?", (tenant,))
+    exact = tx.all(f"{SELECT_SESSION} WHERE s.id = ?{where}", (prefix, *values))
+    after = prefix + "\U0010ffff"  # sorts behind whatever begins like this
+    begun = f"{SELECT_SESSION} WHERE s.id >= ? AND s.id < ?{where} ORDER BY s.id LIMIT 4"
+    rows = exact or (tx.all(begun, (prefix, after, *values)) if prefix else [])
+    found = [as_session(row) for row in rows]
+    if not found:
+        raise UnknownIdError(f"no session's id begins with {prefix!r}")
+    if len(found) > 1:
+        some = ", ".join(session.id[: len(prefix) + 6] for session in found[:3])
+        raise AmbiguousIdError(f"several sessions begin with {prefix!r} ({some} …): give more of the id")
+    return found[0]
+
+
+def list_sessions(tx: Tx, tenant: str | None, kind: SessionKind | None, limit: int, offset: int) -> list[Session]:
+    """The newest first."""
+    where, values = ["1 = 1"], []
+    for column, value in (("tenant", tenant), ("kind", kind)):
+        if value is not None:
+            where.append(f"s.{column} = ?")
+            values.append(value)
+    sql = f"{SELECT_SESSION} WHERE {' AND '.join(where)} ORDER BY s.started DESC, s.id LIMIT ? OFFSET ?"
+    return [as_session(row) for row in tx.all(sql, (*values, limit, offset))]
+
+
+def list_children(tx: Tx, session_id: str) -> list[Session]:
+    return [
+        as_session(row)
+        for row in tx.all(f"{SELECT_SESSION} WHERE s.parent_id = ? ORDER BY s.started, s.id", (session_id,))
+    ]
+
+
+def list_thread_sessions(tx: Tx, thread: str) -> list[Session]:
+    """Every session of a thread, reverted ones too, oldest first."""
+    thread = find_thread(tx, thread)
+    return [
+        as_session(row) for row in tx.all(f"{SELECT_SESSION} WHERE s.thread_id = ? ORDER BY s.started, s.id", (thread,))
+    ]
+
+
+def list_started(tx: Tx, thread: str) -> list[Session]:
+    """The first sessions of the threads that began in this one: subagents and branches."""
+    rows = tx.all(
+        f"{SELECT_SESSION} WHERE s.thread_id <> ? AND s.parent_id IN (SELECT id FROM sessions WHERE thread_id = ?) "
+        "ORDER BY s.started, s.id",
+        (thread, thread),
+    )
+    return [as_session(row) for row in rows]
+
+
+def list_subagents(tx: Tx, thread: str) -> list[str]:
+    """The threads of a thread's subagents, and of theirs."""
+    found, waiting = [thread], [thread]
+    while waiting:
+        started = list_started(tx, waiting.pop())
+        fresh = [child.id for child in started if child.kind == "subagent" and child.id not in found]
+        found += fresh
+        waiting += fresh
+    return found[1:]
+
+
+def session_chain(tx: Tx, thread: str) -> list[tuple[str, int]]:
+    """The thread's sessions from the first to the tip, each continuing the one before, with how much each carried."""
+    rows = tx.all("SELECT id, parent_id, kind, carried FROM sessions WHERE thread_id = ?", (thread,))
+    following = {parent: (key, carried) for key, parent, kind, carried in rows if kind == "continuation"}
+    link = next(((key, carried) for key, _, _, carried in rows if key == thread), None)
+    found: list[tuple[str, int]] = []
+    while link is not None:
+        found.append(link)
+        link = following.get(link[0])
+    return found
+
+
+IS_TIP = (
+    "t.kind <> 'reverted' AND NOT EXISTS "
+    "(SELECT 1 FROM sessions c WHERE c.parent_id = t.id AND c.kind = 'continuation')"
+)
+"""Where a thread goes on: the session that is neither reverted nor continued."""
+
+
+def find_tip(tx: Tx, session_id: str) -> str:
+    """Where a thread goes on, from any of its ids."""
+    row = tx.one(
+        f"SELECT t.id FROM sessions s JOIN sessions t ON t.thread_id = s.thread_id WHERE s.id = ? AND {IS_TIP}",
+        (session_id,),
+    )
+    if row is None:
+        raise UnknownIdError(f"there is no session {session_id!r}")
+    return str(row[0])
+
+
+TIP_COLUMNS = (
+    "t.id, t.thread_id, t.kind, t.parent_id, t.ended, t.end_reason, t.next_seq, t.active, t.said, t.said_tokens"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadTip:
+    """The session where a thread that is held goes on."""
+
+    id: str
+    thread: str
+    kind: SessionKind
+    parent: str | None
+    ended: float | None
+    end_reason: str | None
+    next_seq: int
+    active: float
+    said: int
+    said_tokens: int
+
+
+def lock_tip(tx: Tx, session_id: str) -> ThreadTip:
+    """Hold a thread, whichever of its ids was given, and see where it goes on."""
+    row = tx.one(
+        f"SELECT {TIP_COLUMNS} FROM sessions t WHERE t.thread_id = ? AND {IS_TIP}", (lock_thread(tx, session_id),)
+    )
+    assert row is not None, "a thread goes on somewhere"
+    return ThreadTip(*row)
+
+
+def insert_session(tx: Tx, new: NewSession, *, thread: str, now: float, branched_at: int | None = None) -> bool:
+    """Whether the session is new; one that is there stays as it is."""
+    started = now if new.started is None else new.started
+    row = tx.one(
+        "INSERT INTO sessions (id, thread_id, parent_id, kind, tenant, platform, user_name, title, model, system_hash, "
+        "started, active, branched_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+        "ON CONFLICT (id) DO NOTHING RETURNING id",
+        (
+            new.id, thread, new.parent, new.kind, new.tenant, new.platform, new.user, clean_text(new.title), new.model,
+            store_system_prompt(tx, new.system), started, started, branched_at,
+        ),
+    )  # fmt: skip
+    return row is not None
+
+
+def create_session(tx: Tx, new: NewSession, now: float) -> Session:
+    """A session that begins a thread of its own; one made before is returned."""
+    if new.kind not in BEGINNINGS:
+        raise InputError(f"a session of kind {new.kind!r} is not created: `continue_session` and `branch` make those")
+    if new.parent is not None and load_session(tx, lock_thread(tx, new.parent)).tenant != new.tenant:
+        raise UnknownIdError(f"tenant {new.tenant!r} has no session {new.parent!r}")
+    insert_session(tx, new, thread=new.id, now=now)
+    made = load_session(tx, new.id)
+    if (made.kind, made.parent, made.tenant) != (new.kind, new.parent, new.tenant):
+        raise InputError(f"the id {new.id!r} is taken by another session")
+    return made
+
+
+BEGINNINGS = frozenset({"main", "subagent"})
+
+
+def store_system_prompt(tx: Tx, system: System) -> str | None:
+    """The hash under which a system prompt is kept: equal prompts are stored once."""
+    if system is None:
+        return None
+    body = encode_json(system)
+    key = hashlib.sha256(body.encode()).hexdigest()
+    # Read with a lock: another process may be about to delete it as unused.
+    while tx.one(f"SELECT 1 FROM texts WHERE hash = ? {tx.dialect.share}", (key,)) is None:
+        tx.run("INSERT INTO texts VALUES (?, ?) ON CONFLICT (hash) DO NOTHING", (key, body))
+    return key
+
+
+def set_title(tx: Tx, thread: str, title: str) -> None:
+    tx.run("UPDATE sessions SET title = ? WHERE thread_id = ?", (clean_text(title), lock_thread(tx, thread)))
+
+
+def end_session(tx: Tx, session_id: str, reason: str, now: float, lease: Lease | None) -> Session:
+    """A real end. A session that was continued meanwhile ends at its tip."""
+    if reason in OWN_REASONS:
+        raise InputError(f"the end reason {reason!r} is the store's own; give another")
+    current = lock_tip(tx, session_id)
+    check_fence(tx, current.thread, lease)
+    tx.run("UPDATE sessions SET ended = ?, end_reason = ? WHERE id = ? AND ended IS NULL", (now, reason, current.id))
+    return load_session(tx, current.id)
+
+
+OWN_REASONS = frozenset({"compression", "reverted"})
+
+
+def check_fence(tx: Tx, thread: str, lease: Lease | None) -> None:
+    """Refuse a write under a lease that somebody else has taken over since."""
+    if lease is None:
+        return
+    row = tx.one(f"SELECT fence, holder FROM leases WHERE thread_id = ? {tx.dialect.share}", (thread,))
+    check_lease(lease, thread, row)
+
+
+def check_lease(lease: Lease, thread: str, row: Row | None) -> None:
+    """The same with what is known of the newest lease: its number and who holds it."""
+    if lease.thread != thread or row is None or row[0] != lease.fence:
+        now_held = f"{row[1]} holds it with number {row[0]}" if row else "nobody holds it"
+        raise LeaseLostError(
+            f"the lease {lease.fence} on thread {lease.thread} is lost: {now_held}; nothing was written"
+        )
+
+
+AT_TIP = "t.kind <> 'reverted' AND COALESCE(t.end_reason, '') <> 'compression'"
+"""The sessions where threads go on, one of each; written as in the indexes of them."""
+THREAD_MESSAGES = (
+    "FROM sessions s JOIN places p ON p.session_id = s.id JOIN messages m ON m.id = p.message_id "
+    "WHERE s.thread_id = {thread} AND s.kind <> 'reverted' AND (p.seq < 0 OR p.seq >= s.carried) AND m.kind = 'message'"
+)
+"""What was said in a thread: its history."""
+CHUNK = 500
+
+
+def list_threads(tx: Tx, tenant: str | None, limit: int, offset: int) -> list[ThreadRow]:
+    """The last used first."""
+    where, values = ("", ()) if tenant is None else (" AND t.tenant = ?", (tenant,))
+    rows = tx.all(
+        "SELECT r.*, (SELECT COUNT(*) FROM compactions c WHERE c.thread_id = r.thread_id AND c.reverted IS NULL) "
+        "FROM (SELECT t.id, t.thread_id, t.said, t.said_tokens, t.active FROM sessions t "
+        f"WHERE {AT_TIP}{where} ORDER BY t.active DESC, t.id DESC LIMIT ? OFFSET ?) r "
+        "ORDER BY r.active DESC, r.id DESC",
+        (*values, limit, offset),
+    )
+    known = _load_sessions(tx, list(dict.fromkeys(key for row in rows for key in row[:2])))
+    return [ThreadRow(known[row[1]], known[row[0]], *row[2:]) for row in rows]
+
+
+def _load_sessions(tx: Tx, ids: Sequence[str]) -> dict[str, Session]:
+    found: dict[str, Session] = {}
+    for start in range(0, len(ids), CHUNK):
+        some = ids[start : start + CHUNK]
+        rows = tx.all(f"{SELECT_SESSION} WHERE s.id IN ({placeholders(some)})", some)
+        found |= {row[0]: as_session(row) for row in rows}
+    return found
+
+
+def move_activity(tx: Tx, old: str, new: str) -> None:
+    """The thread goes on in another session, which knows from now on what the old one knew."""
+    row = tx.one("SELECT active, said, said_tokens FROM sessions WHERE id = ?", (old,))
+    assert row is not None
+    tx.run("UPDATE sessions SET active = ?, said = ?, said_tokens = ? WHERE id = ?", (*row, new))
+
+
+def recount_thread(tx: Tx, thread: str) -> None:
+    """What was said in a thread that came as a whole: a branch, an import."""
+    row = tx.one(f"SELECT COUNT(*), COALESCE(SUM(m.tokens), 0) {THREAD_MESSAGES.format(thread='?')}", (thread,))
+    assert row is not None
+    tx.run("UPDATE sessions SET said = ?, said_tokens = ? WHERE thread_id = ?", (*map(int, row), thread))
+
+
+def refresh_activity(tx: Tx, thread: str) -> None:
+    """A thread that came as a whole was last used when its last message was said."""
+    tx.run(
+        "UPDATE sessions SET active = COALESCE((SELECT m.created FROM places p JOIN messages m ON m.id = p.message_id "
+        "WHERE p.session_id = sessions.id AND m.kind = 'message' ORDER BY p.seq DESC LIMIT 1), started) "
+        "WHERE thread_id = ?",
+        (thread,),
+    )

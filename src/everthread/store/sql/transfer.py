@@ -1,0 +1,493 @@
+"""A thread as lines of JSON, and such lines made into threads again. Export, import and export give the same lines."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, get_args
+
+from everthread.core.usage import CanonicalUsage
+from everthread.errors import StoreError, TranscriptError
+from everthread.store.database import LAST, Tx, clean_text, decode_json
+from everthread.store.models import MessageKind, NewMessage, NewSession, NewUsage, SessionKind, new_id
+from everthread.store.sql.compactions import decode_compaction, encode_compaction, list_compactions
+from everthread.store.sql.messages import call_names, insert_message, name_tool, prepare_message
+from everthread.store.sql.outputs import compress_output, list_outputs, load_output, put_output
+from everthread.store.sql.sessions import (
+    find_thread,
+    insert_session,
+    list_thread_sessions,
+    load_session,
+    lock_thread,
+    recount_thread,
+    refresh_activity,
+    session_chain,
+)
+from everthread.store.sql.state import as_node, list_nodes, put_nodes, put_state
+from everthread.store.sql.usage import PICO, record_usage
+
+FieldCheck = Callable[[Any], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class LineField:
+    """`optional`: it may be absent, not that it may be null."""
+
+    check: FieldCheck
+    optional: bool = False
+
+
+def is_name(value: Any) -> bool:
+    """Text that every database takes as it is."""
+    return isinstance(value, str) and clean_text(value) == value
+
+
+def is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LAST
+
+
+def is_whole(value: Any) -> bool:
+    return isinstance(value, int) and -LAST < value < LAST
+
+
+def is_moment(value: Any) -> bool:
+    """Seconds. Farther away than any calendar goes they cannot be."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15
+
+
+def is_anything(value: Any) -> bool:  # noqa: ARG001 - that is what it says
+    return True
+
+
+def is_mapping(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def or_null(check: FieldCheck) -> FieldCheck:
+    return lambda value: value is None or check(value)
+
+
+def list_of(check: FieldCheck) -> FieldCheck:
+    return lambda value: isinstance(value, list) and all(map(check, value))
+
+
+def line_shape(
+    required: Mapping[FieldCheck, str], optional: Mapping[FieldCheck, str] | None = None
+) -> dict[str, LineField]:
+    """Which check each field must pass; given as names, separated by blanks, by check."""
+    fields = {key: LineField(check) for check, keys in required.items() for key in keys.split()}
+    more = {key: LineField(check, optional=True) for check, keys in (optional or {}).items() for key in keys.split()}
+    return fields | more
+
+
+name_or_null, text_or_null, count_or_null = or_null(is_name), or_null(is_text), or_null(is_count)
+moment_or_null, whole_or_null = or_null(is_moment), or_null(is_whole)
+names, texts, counts = list_of(is_name), list_of(is_text), list_of(is_count)
+
+LINE_SHAPES: dict[str, dict[str, LineField]] = {
+    "session": line_shape(
+        {is_name: "id"},
+        {
+            name_or_null: "parent kind end_reason",
+            is_name: "tenant platform user model",
+            is_text: "title",
+            is_anything: "system",
+            moment_or_null: "started ended",
+            is_count: "carried",
+            count_or_null: "branched_at",
+        },
+    ),
+    "message": line_shape(
+        {is_count: "number", is_mapping: "body"},
+        {is_name: "kind", name_or_null: "event", count_or_null: "tokens origin", moment_or_null: "created"},
+    ),
+    "places": line_shape({is_name: "session", counts: "messages"}, {counts: "taken_over"}),
+    "compaction": line_shape(
+        {is_name: "parent session", is_moment: "created", moment_or_null: "reverted", is_mapping: "record"}
+    ),
+    "usage": line_shape(
+        {
+            is_name: "session model task event",
+            is_count: "input output cache_read cache_write reasoning",
+            whole_or_null: "pico_dollars",
+            is_whole: "estimated",
+            is_moment: "created",
+            is_mapping: "raw",
+        }
+    ),
+    # Written by earlier versions; read past.
+    "regret": line_shape({is_name: "session kind what call_id", is_moment: "created"}),
+    "output": line_shape({is_text: "text call_id tool", is_moment: "created"}),
+    "node": line_shape(
+        {
+            is_name: "id",
+            is_count: "level tokens covered_tokens first_message last_message first_turn last_turn",
+            is_text: "body author",
+            is_moment: "since until",
+            names: "sources",
+        }
+    ),
+    "state": line_shape({is_name: "scope key", is_anything: "value"}),
+}
+COMPACTION_SHAPE = line_shape(
+    {counts: "covered", is_count: "tokens_before tokens_after"},
+    {
+        is_text: "summary author reason",
+        is_mapping: "figures",
+        texts: "warnings",
+        text_or_null: "focus cost",
+        is_moment: "duration",
+    },
+)
+"""What a compaction's record holds."""
+RAW_USAGE_SHAPE = line_shape({is_anything: "raw", is_count: "cache_write_1h"})
+
+
+def check_line(line: Mapping[str, Any], fields: Mapping[str, LineField]) -> None:
+    """Refuse a line that lacks a field or has a wrong one. What it has besides is left aside."""
+    for key, field in fields.items():
+        if key not in line:
+            if not field.optional:
+                raise TranscriptError(f"it has no {key!r}")
+        elif not field.check(line[key]):
+            shown = repr(line[key])
+            raise TranscriptError(f"{key!r} cannot be {shown if len(shown) <= 60 else shown[:60] + '…'}")
+
+
+EXPORT_FORMAT = 1
+ExportLine = dict[str, Any]
+
+
+def export_thread(tx: Tx, thread: str) -> Iterator[ExportLine]:
+    """Lines that hold everything of one thread. Messages are numbered anew, so that no database's ids leave it."""
+    thread = find_thread(tx, thread)
+    yield {"type": "everthread", "format": EXPORT_FORMAT, "thread": thread}
+    found = list_thread_sessions(tx, thread)
+    carried: dict[str, int] = dict(tx.all("SELECT id, carried FROM sessions WHERE thread_id = ?", (thread,)))
+    numbers = _number_messages(tx, thread)
+    for session in found:
+        line = dataclasses.asdict(session) | {"carried": carried[session.id]}
+        line["branched_at"] = numbers.get(session.branched_at) if session.branched_at is not None else None
+        del line["messages"], line["thread"]
+        yield {"type": "session", **line}
+    for message_id, number in numbers.items():
+        yield _message_line(tx, message_id, number, numbers)
+    for session in found:
+        rows = tx.all("SELECT seq, message_id FROM places WHERE session_id = ? ORDER BY seq", (session.id,))
+        shown = [numbers[message_id] for seq, message_id in rows if seq >= 0]
+        taken_over = [numbers[message_id] for seq, message_id in rows if seq < 0]
+        yield {"type": "places", "session": session.id, "messages": shown, "taken_over": taken_over}
+    yield from _compaction_lines(tx, thread, numbers)
+    yield from _usage_lines(tx, thread)
+    yield from _output_lines(tx, thread)
+    yield from _node_lines(tx, thread, numbers)
+    yield from _state_lines(tx, [session.id for session in found])
+
+
+def _number_messages(tx: Tx, thread: str) -> dict[int, int]:
+    """Message id -> its number in the export, in the order of storing."""
+    rows = tx.all(
+        "SELECT id FROM messages WHERE thread_id = ? UNION SELECT p.message_id FROM places p "
+        "JOIN sessions s ON s.id = p.session_id WHERE s.thread_id = ? ORDER BY 1",
+        (thread, thread),
+    )
+    return {row[0]: number for number, row in enumerate(rows, 1)}
+
+
+def _message_line(tx: Tx, message_id: int, number: int, numbers: Mapping[int, int]) -> ExportLine:
+    row = tx.one("SELECT event, kind, body, tokens, created, origin FROM messages WHERE id = ?", (message_id,))
+    assert row is not None
+    return {
+        "type": "message", "number": number, "event": row[0], "kind": row[1], "tokens": row[3], "created": row[4],
+        "origin": numbers.get(row[5]) if row[5] is not None else None, "body": decode_json(row[2]),
+    }  # fmt: skip
+
+
+def _compaction_lines(tx: Tx, thread: str, numbers: Mapping[int, int]) -> Iterator[ExportLine]:
+    for entry in list_compactions(tx, thread):
+        record = dataclasses.asdict(entry.record)
+        record["covered"] = [numbers[covered] for covered in entry.record.covered if covered in numbers]
+        record["cost"] = None if entry.record.cost is None else str(entry.record.cost)
+        times = {"created": entry.created, "reverted": entry.reverted}
+        yield {"type": "compaction", "parent": entry.parent, "session": entry.session, **times, "record": record}
+
+
+USAGE_FIELDS = (
+    "event", "session", "model", "task", "input", "output", "cache_read", "cache_write", "reasoning", "pico_dollars",
+    "estimated", "raw", "created",
+)  # fmt: skip
+
+
+def _usage_lines(tx: Tx, thread: str) -> Iterator[ExportLine]:
+    for row in tx.all(
+        "SELECT event, session_id, model, task, input, output, cache_read, cache_write, reasoning, pico_dollars, "
+        "estimated, raw, created FROM usage WHERE thread_id = ? ORDER BY id",
+        (thread,),
+    ):
+        yield {"type": "usage", **dict(zip(USAGE_FIELDS, row, strict=True)), "raw": decode_json(row[11])}
+
+
+def _output_lines(tx: Tx, thread: str) -> Iterator[ExportLine]:
+    tenant = load_session(tx, thread).tenant
+    for stored in list_outputs(tx, thread):
+        about = {"call_id": stored.call_id, "tool": stored.tool, "created": stored.created}
+        yield {"type": "output", **about, "text": load_output(tx, stored.id, tenant)}
+
+
+def _node_lines(tx: Tx, thread: str, numbers: Mapping[int, int]) -> Iterator[ExportLine]:
+    for node in list_nodes(tx, thread):
+        line = {**dataclasses.asdict(node), "sources": list(node.sources)}
+        for name in ("first_message", "last_message"):
+            line[name] = numbers.get(line[name], 0)
+        if node.level == 0:
+            known = (numbers.get(int(source)) for source in node.sources)
+            line["sources"] = [str(number) for number in known if number is not None]
+        yield {"type": "node", **line}
+
+
+def _state_lines(tx: Tx, scopes: list[str]) -> Iterator[ExportLine]:
+    for scope in scopes:
+        for row in tx.all("SELECT name, value FROM state WHERE scope = ? ORDER BY name", (scope,)):
+            yield {"type": "state", "scope": scope, "key": row[0], "value": decode_json(row[1])}
+
+
+NumberedLine = tuple[int, ExportLine]
+GARBLED = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError)
+"""What reading a line of another form raises."""
+
+
+def import_lines(tx: Tx, lines: Sequence[ExportLine], now: float) -> list[str]:
+    """Store exported threads; their ids. A session that is there already is refused, and nothing is changed."""
+    found: dict[str, None] = {}
+    for root, section in _split_sections(lines):
+        found |= dict.fromkeys(_ThreadImport(tx, now, root, section).store())
+    return list(found)
+
+
+def _split_sections(lines: Sequence[Any]) -> list[tuple[str, list[NumberedLine]]]:
+    """Each heading's thread and lines, numbered for the person who has to find one."""
+    found: list[tuple[str, list[NumberedLine]]] = []
+    for number, line in enumerate(lines, 1):
+        kind = line.get("type") if isinstance(line, dict) else None
+        if kind == "everthread":
+            if line.get("format") != EXPORT_FORMAT:
+                raise TranscriptError(f"format {line.get('format')!r} is unknown; this version reads {EXPORT_FORMAT}")
+            found.append((str(line.get("thread")), []))
+        elif not found:
+            raise TranscriptError("the first line must name the format; this is no export of Everthread")
+        elif not isinstance(kind, str) or kind not in LINE_SHAPES:
+            raise TranscriptError(f"line {number}: a line of type {kind!r} is unknown")
+        else:
+            _check_numbered(number, line, kind)
+            found[-1][1].append((number, line))
+    return found
+
+
+def _check_numbered(number: int, line: ExportLine, kind: str) -> None:
+    try:
+        check_line(line, LINE_SHAPES[kind])
+        if kind == "compaction":
+            check_line(line["record"], COMPACTION_SHAPE)
+        if kind == "usage":
+            check_line(line["raw"], RAW_USAGE_SHAPE)
+    except TranscriptError as error:
+        raise TranscriptError(f"line {number} cannot be imported: {error}") from None
+
+
+class _ThreadImport:
+    """The lines under one heading, and what they have become so far."""
+
+    def __init__(self, tx: Tx, now: float, root: str, lines: list[NumberedLine]) -> None:
+        self.tx = tx
+        self.now = now
+        self.root = root
+        self.lines = lines
+        self.waiting: dict[str, ExportLine] = {}
+        """Sessions that are not stored yet."""
+        self.threads: dict[str, str] = {}
+        """Session -> its thread."""
+        self.branched: dict[str, int | None] = {}
+        """Session -> number of the message it branched at."""
+        self.owners: dict[int, str] = {}
+        """Number of a message -> the thread it is stored in."""
+        self.ids: dict[int, int] = {}
+        """Number of a message -> its id here."""
+        self.calls: dict[str, str] = {}
+        """Tool call -> the tool."""
+
+    def store(self) -> list[str]:
+        self._each("session", self._await)
+        self._each("session", self._session)
+        if self.root not in self.threads:
+            raise TranscriptError(f"the thread {self.root} has no session of that id")
+        self._each("places", self._own)
+        self._each("message", self._message)
+        self._each("places", self._place)
+        self._each("compaction", self._compaction)
+        self._each("usage", self._usage)
+        self._each("output", self._output)
+        self._each("node", self._node)
+        self._each("state", self._state)
+        stored = list(dict.fromkeys(self.threads.values()))
+        for thread in stored:
+            self._verify(thread)
+            recount_thread(self.tx, thread)
+            refresh_activity(self.tx, thread)
+        return stored
+
+    def _each(self, kind: str, take: Callable[[ExportLine], None]) -> None:
+        for number, line in self.lines:
+            if line["type"] == kind:
+                try:
+                    take(line)
+                except GARBLED as error:
+                    why = f"{type(error).__name__}: {error}"
+                    raise TranscriptError(
+                        f"line {number} cannot be imported: it does not fit the others ({why})"
+                    ) from error
+
+    # Sessions
+
+    def _await(self, line: ExportLine) -> None:
+        if line["id"] in self.waiting:
+            raise TranscriptError(f"session {line['id']} stands there twice")
+        self.waiting[line["id"]] = line
+
+    def _session(self, line: ExportLine) -> None:
+        """Store a session that is not stored yet, its parents before it."""
+        line_of_descent: list[ExportLine] = []
+        key = line["id"]
+        while key in self.waiting:
+            line_of_descent.append(self.waiting.pop(key))
+            key = line_of_descent[-1].get("parent")
+        if any(each["id"] == key for each in line_of_descent):
+            raise TranscriptError(f"session {key} is its own ancestor")
+        for each in reversed(line_of_descent):
+            self._insert(each)
+
+    def _insert(self, line: ExportLine) -> None:
+        kind: SessionKind = line.get("kind") or self._kind(line)
+        if kind not in get_args(SessionKind):
+            raise TranscriptError(f"session {line['id']} is of the unknown kind {kind!r}")
+        names = {field.name for field in dataclasses.fields(NewSession)} - {"kind"}
+        new = NewSession(kind=kind, **{name: value for name, value in line.items() if name in names})
+        within = kind in ("continuation", "reverted")
+        thread = lock_thread(self.tx, line["parent"]) if within else new.id
+        if not insert_session(self.tx, new, thread=thread, now=self.now):
+            raise StoreError(f"session {new.id} is in this store already; delete its thread first, or leave it")
+        self.tx.run(
+            "UPDATE sessions SET ended = ?, end_reason = ?, carried = ? WHERE id = ?",
+            (line.get("ended"), line.get("end_reason"), line.get("carried", 0), new.id),
+        )
+        self.threads[new.id] = thread
+        self.branched[new.id] = line.get("branched_at")
+
+    def _kind(self, line: ExportLine) -> SessionKind:
+        """For data without kinds: a child continues its parent if that ended by compression before the child began."""
+        if line.get("parent") is None:
+            return "main"
+        parent = self.tx.one("SELECT ended, end_reason FROM sessions WHERE id = ?", (line["parent"],))
+        continued = self.tx.one(
+            "SELECT 1 FROM sessions WHERE parent_id = ? AND kind = 'continuation'", (line["parent"],)
+        )
+        follows = parent is not None and parent[1] == "compression" and line["started"] >= parent[0]
+        return "continuation" if follows and not continued else "subagent"
+
+    def _verify(self, thread: str) -> None:
+        """Refuse sessions that do not form one chain. It goes on at its last, even if elsewhere that was continued."""
+        chain = [session for session, _ in session_chain(self.tx, thread)]
+        rows = self.tx.all("SELECT id, end_reason FROM sessions WHERE thread_id = ? AND kind <> 'reverted'", (thread,))
+        reasons: dict[str, str | None] = dict(rows)
+        if set(reasons) != set(chain) or any(reasons[session] != "compression" for session in chain[:-1]):
+            raise TranscriptError(f"the sessions of thread {thread} do not continue one another")
+        if self.tx.one("SELECT 1 FROM sessions WHERE thread_id = ? AND (carried < 0 OR carried > next_seq)", (thread,)):
+            raise TranscriptError(f"a session of thread {thread} was given more than it shows")
+        if reasons[chain[-1]] == "compression":
+            self.tx.run("UPDATE sessions SET ended = NULL, end_reason = NULL WHERE id = ?", (chain[-1],))
+
+    # Messages
+
+    def _own(self, line: ExportLine) -> None:
+        for number in (*line["messages"], *line.get("taken_over", ())):
+            self.owners.setdefault(number, self.threads[line["session"]])
+
+    def _message(self, line: ExportLine) -> None:
+        number, kind = line["number"], line.get("kind", "message")
+        if number in self.ids or number not in self.owners or kind not in get_args(MessageKind):
+            raise TranscriptError(f"message {number} stands there twice, in no session, or is of no known kind")
+        origin = None if line.get("origin") is None else self.ids[line["origin"]]
+        event = line.get("event") or new_id()
+        new = NewMessage(line["body"], kind, event, line.get("tokens"), origin, line.get("created"))
+        item = prepare_message(new)
+        self.calls |= call_names(item.calls)
+        item = name_tool(item, lambda call_id: self.calls.get(call_id, ""))
+        made = insert_message(self.tx, self.owners[number], item, self.now)
+        if made is None:
+            raise TranscriptError(f"the event {event!r} stands there twice")
+        self.ids[number] = made
+
+    def _place(self, line: ExportLine) -> None:
+        session, shown, before = line["session"], line["messages"], line.get("taken_over", [])
+        if len(set(shown)) < len(shown) or len(set(before)) < len(before):
+            raise TranscriptError(f"session {session} shows a message twice")
+        rows = [(session, seq, self.ids[number]) for seq, number in enumerate(shown)]
+        rows += [(session, seq - len(before), self.ids[number]) for seq, number in enumerate(before)]
+        self.tx.many("INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows)
+        at = self.branched[session]
+        self.tx.run(
+            "UPDATE sessions SET next_seq = ?, branched_at = ? WHERE id = ?",
+            (len(shown), None if at is None else self.ids[at], session),
+        )
+
+    # What goes with them
+
+    def _compaction(self, line: ExportLine) -> None:
+        covered = [self.ids[number] for number in line["record"]["covered"]]
+        record = decode_compaction({"cost": None, **line["record"], "covered": covered})
+        self.tx.run(
+            "INSERT INTO compactions (thread_id, parent_id, session_id, created, reverted, tokens_before, "
+            "tokens_after, record) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                self.threads[line["session"]], line["parent"], line["session"], line["created"], line["reverted"],
+                record.tokens_before, record.tokens_after, encode_compaction(record),
+            ),
+        )  # fmt: skip
+
+    def _usage(self, line: ExportLine) -> None:
+        cost = None if line["pico_dollars"] is None else Decimal(line["pico_dollars"]) / PICO
+        usage = CanonicalUsage(
+            input_tokens=line["input"], output_tokens=line["output"], cache_read_tokens=line["cache_read"],
+            cache_write_tokens=line["cache_write"], reasoning_tokens=line["reasoning"],
+            cache_write_1h_tokens=line["raw"]["cache_write_1h"], raw=line["raw"]["raw"],
+        )  # fmt: skip
+        new = NewUsage(
+            self._own_session(line["session"]), line["model"], usage, line["task"], cost, bool(line["estimated"]),
+            line["event"], line["created"],
+        )  # fmt: skip
+        record_usage(self.tx, new, self.now)
+
+    def _output(self, line: ExportLine) -> None:
+        text, about = line["text"], {"call_id": line["call_id"], "tool": line["tool"], "now": line["created"]}
+        put_output(self.tx, self.root, text, compress_output(text), **about)
+
+    def _node(self, line: ExportLine) -> None:
+        record = {name: value for name, value in line.items() if name != "type"}
+        record |= {name: self.ids.get(line[name], 0) for name in ("first_message", "last_message")}
+        record["thread"] = self.threads[self.root]
+        if line["level"] == 0:
+            record["sources"] = [str(self.ids[int(source)]) for source in line["sources"]]
+        put_nodes(self.tx, [as_node(record)], None)
+
+    def _state(self, line: ExportLine) -> None:
+        put_state(self.tx, self._own_session(line["scope"]), line["key"], line["value"], self.now)
+
+    def _own_session(self, session: str) -> str:
+        if session not in self.threads:
+            raise TranscriptError(f"session {session} is not among the lines; what belongs to it is not imported")
+        return session

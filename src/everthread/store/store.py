@@ -1,0 +1,542 @@
+"""The store: one class, over SQLite or PostgreSQL. One thread writes, a few read, the search index follows."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from everthread.core.exchange import System
+from everthread.core.nodes import Node
+from everthread.core.questions import read_question
+from everthread.errors import EverthreadError, StoreClosedError
+from everthread.store import schema
+from everthread.store.database import Connection, Database, Tx
+from everthread.store.models import (
+    DEFAULT_TENANT,
+    CallRow,
+    CompactionRecord,
+    Continuation,
+    Insights,
+    KeyUse,
+    Lease,
+    MessageSize,
+    ModelLimit,
+    NewCompaction,
+    NewKey,
+    NewMessage,
+    NewQueuedTurn,
+    NewSession,
+    NewThreadLink,
+    NewUsage,
+    Passage,
+    QueuedTurn,
+    RecallQuery,
+    Rewrite,
+    SearchHit,
+    SearchQuery,
+    Session,
+    SessionKind,
+    StoredKey,
+    StoredMessage,
+    StoredOutput,
+    StoredRewrite,
+    StoreHealth,
+    ThreadFigures,
+    ThreadLink,
+    ThreadLinkMatch,
+    ThreadRow,
+    TurnClaim,
+    TurnState,
+    UsageRecord,
+    UsageRow,
+    new_id,
+)
+from everthread.store.sql import (
+    compactions,
+    indexing,
+    keys,
+    maintenance,
+    messages,
+    outputs,
+    overview,
+    proxy,
+    queue,
+    recall,
+    search,
+    sessions,
+    state,
+    transfer,
+    usage,
+)
+from everthread.store.writer import PATIENCE, ReaderPool, Writer
+
+P = ParamSpec("P")
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+INDEX_DELAY = 0.2
+"""Seconds: what is appended within this time is indexed together."""
+
+
+class Store:
+    """Where conversations live. Every call is safe from any task of one event loop; none blocks it.
+
+    Wherever a thread is named, the id of any of its sessions will do. State whose scope is a session's id goes with it.
+    Made by `open_store`.
+    """
+
+    def __init__(
+        self, database: Database, *, clock: Callable[[], float] = time.time, patience: float = PATIENCE
+    ) -> None:
+        self.database = database
+        self._clock = clock
+        self._writer = Writer(database, patience=patience)
+        self._readers = ReaderPool(database, patience=patience)
+        self._indexing: asyncio.Task[None] | None = None
+        self._index_turn: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+        self._turns = recall.TurnIndex()
+
+    async def _read(self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **named: P.kwargs) -> T:
+        """What `work` finds in one snapshot."""
+        return await self._readers.read(lambda tx: work(tx, *args, **named))
+
+    async def _write(self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **named: P.kwargs) -> T:
+        """The result of `work` once it is durable, where it changes no thread."""
+        result: T = await self._writer.write(lambda tx: work(tx, *args, **named))
+        return result
+
+    async def _change(
+        self, thread: str | None, work: Callable[Concatenate[Tx, P], T], *args: P.args, **named: P.kwargs
+    ) -> T:
+        """The same for work that changes a thread."""
+        result: T = await self._writer.write(lambda tx: work(tx, *args, **named), session=thread)
+        return result
+
+    # Sessions
+
+    async def create_session(self, new: NewSession) -> Session:
+        """A session that begins a thread of its own; one made before is returned."""
+        return await self._change(new.id, sessions.create_session, new, self._clock())
+
+    async def session(self, session_id: str) -> Session:
+        return await self._read(sessions.load_session, session_id)
+
+    async def resolve(self, prefix: str, *, tenant: str | None = None) -> Session:
+        """The session whose id is this or begins like this, if there is exactly one."""
+        return await self._read(sessions.resolve_session, prefix, tenant)
+
+    async def list_sessions(
+        self, *, tenant: str | None = None, kind: SessionKind | None = None, limit: int = 50, offset: int = 0
+    ) -> list[Session]:
+        """The newest first."""
+        return await self._read(sessions.list_sessions, tenant, kind, limit, offset)
+
+    async def list_threads(self, *, tenant: str | None = None, limit: int = 50, offset: int = 0) -> list[ThreadRow]:
+        """The last used first."""
+        return await self._read(sessions.list_threads, tenant, limit, offset)
+
+    async def children(self, session_id: str) -> list[Session]:
+        return await self._read(sessions.list_children, session_id)
+
+    async def started_by(self, thread: str) -> list[Session]:
+        """The first sessions of the threads that began in this one: subagents and branches."""
+        return await self._read(sessions.list_started, thread)
+
+    async def subagents(self, thread: str) -> list[str]:
+        """The threads of a thread's subagents, and of theirs."""
+        return await self._read(sessions.list_subagents, thread)
+
+    async def thread_sessions(self, thread: str) -> list[Session]:
+        """Every session of a thread, reverted ones too, oldest first."""
+        return await self._read(sessions.list_thread_sessions, thread)
+
+    async def set_title(self, thread: str, title: str) -> None:
+        await self._change(thread, sessions.set_title, thread, title)
+
+    async def end_session(self, session_id: str, reason: str, *, lease: Lease | None = None) -> Session:
+        """A real end. A session that was continued meanwhile ends at its tip."""
+        return await self._change(session_id, sessions.end_session, session_id, reason, self._clock(), lease)
+
+    async def get_compression_tip(self, session_id: str) -> str:
+        """Where a thread goes on, from any of its ids."""
+        return await self._read(sessions.find_tip, session_id)
+
+    # Messages
+
+    async def append(
+        self, session_id: str, new: Sequence[NewMessage], *, lease: Lease | None = None
+    ) -> list[StoredMessage]:
+        """Store messages where the thread goes on. What is new reopens a thread; a known event stays as it is."""
+        request = messages.AppendRequest(session_id, new, self._clock(), lease)
+        stored: list[StoredMessage] = await self._writer.write_together(
+            messages.append_messages, request, session=session_id, prepare=request.prepare
+        )
+        self._index_soon()
+        return stored
+
+    async def messages(self, session_id: str, *, start: int = 0, limit: int | None = None) -> list[StoredMessage]:
+        """A session's messages in order: what the model sees."""
+        return await self._read(messages.list_messages, session_id, start, limit)
+
+    async def history(self, session_id: str, *, start: int = 0, limit: int | None = None) -> list[StoredMessage]:
+        """Everything that was said in a thread, in order, once: what a person would read."""
+        return await self._read(messages.load_history, session_id, start, limit)
+
+    async def message(self, message_id: int, *, tenant: str | None = None) -> StoredMessage:
+        """One message, at the place where it was said."""
+        return await self._read(messages.load_message, message_id, tenant)
+
+    # Compaction
+
+    async def continue_session(
+        self,
+        session_id: str,
+        compacted: Sequence[int | NewMessage],
+        *,
+        seen: int,
+        pending: Sequence[NewMessage] = (),
+        compaction: NewCompaction | None = None,
+        system: System = None,
+        nodes: Sequence[Node] = (),
+        new: str | None = None,
+        lease: Lease | None = None,
+    ) -> Continuation:
+        """End a session and go on in a new one that holds the compacted messages, then what arrived unseen."""
+        now, fresh = self._clock(), new or new_id()
+        kept, waiting = messages.PreparedBatch(compacted), messages.PreparedBatch(pending)
+
+        def prepare() -> None:
+            kept.prepare()
+            waiting.prepare()
+
+        def work(tx: Tx) -> Continuation:
+            return compactions.continue_session(
+                tx, session_id, kept.entries, seen=seen, pending=waiting.ready,
+                compaction=compaction or NewCompaction(), system=system, nodes=nodes, new_id=fresh, now=now,
+                lease=lease,
+            )  # fmt: skip
+
+        result: Continuation = await self._writer.write(work, session=session_id, prepare=prepare)
+        self._index_soon()
+        return result
+
+    async def compactions(self, thread: str) -> list[CompactionRecord]:
+        return await self._read(compactions.list_compactions, thread)
+
+    async def undo(self, session_id: str, *, lease: Lease | None = None) -> Session:
+        """Take back the thread's last compaction: its parent is live again and gets what was added since."""
+        return await self._change(session_id, compactions.undo_compaction, session_id, self._clock(), lease)
+
+    async def branch(self, session_id: str, at_message: int, *, new: NewSession | None = None) -> Session:
+        """A thread that shares everything through a message with this one, and outlives it."""
+        return await self._change(
+            session_id, compactions.branch_thread, session_id, at_message, new, new_id(), self._clock()
+        )
+
+    async def delete_thread(self, thread: str) -> int:
+        """How many sessions were deleted, those of its subagents too. What they cost stays in the accounts."""
+        deleted = await self._change(thread, maintenance.delete_thread, self.database, thread)
+        self._turns.forget()
+        return deleted
+
+    # Leases
+
+    async def acquire(self, thread: str, holder: str, seconds: float) -> Lease | None:
+        """The right to write to a thread; None while somebody else holds it."""
+        return await self._change(thread, state.acquire_lease, thread, holder, seconds)
+
+    async def renew(self, lease: Lease, seconds: float) -> Lease:
+        """The same lease for longer. One that ran out may be renewed as long as nobody took it."""
+        return await self._change(lease.thread, state.renew_lease, lease, seconds)
+
+    async def release(self, lease: Lease) -> None:
+        await self._change(lease.thread, state.release_lease, lease)
+
+    # Usage
+
+    async def record_usage(self, new: NewUsage) -> None:
+        await self._change(new.session, usage.record_usage, new, self._clock())
+
+    async def usage(self, thread: str) -> list[UsageRecord]:
+        """Every call made for a thread, in order; its subagents are threads of their own."""
+        return await self._read(usage.list_usage, thread)
+
+    async def insights(
+        self, *, since: float, until: float, tenant: str | None = None, platform: str | None = None
+    ) -> Insights:
+        """The account of a period."""
+        return await self._read(usage.load_insights, since=since, until=until, tenant=tenant, platform=platform)
+
+    # Stored tool outputs
+
+    async def put_output(self, thread: str, text: str, *, call_id: str = "", tool: str = "") -> StoredOutput:
+        """Store, read back, and only then let the thread cite it."""
+        content = await asyncio.to_thread(outputs.compress_output, text)
+        stored = await self._change(
+            thread, outputs.put_output, thread, text, content, call_id=call_id, tool=tool, now=self._clock()
+        )
+        self._index_soon()
+        return stored
+
+    async def output(self, output_id: str, *, tenant: str = DEFAULT_TENANT) -> str:
+        return await self._read(outputs.load_output, output_id, tenant)
+
+    async def outputs(self, thread: str) -> list[StoredOutput]:
+        return await self._read(outputs.list_outputs, thread)
+
+    # Search and recall
+
+    async def search(self, query: SearchQuery) -> list[SearchHit]:
+        """What matches. Everything that was appended before is indexed first."""
+        await self._index_all()
+        return await self._read(search.search_texts, self.database, query)
+
+    async def recall(self, query: RecallQuery) -> list[Passage]:
+        """What may answer a message, the best first. Everything that was appended before is indexed first."""
+        question = read_question(query.text, self._clock() if query.now is None else query.now)
+        await self._index_all()
+        return await self._read(recall.recall_passages, self.database, query, question, self._turns)
+
+    def _index_soon(self) -> None:
+        """Start indexing in the background, unless it is under way."""
+        if self._indexing is None or self._indexing.done():
+            self._indexing = asyncio.get_running_loop().create_task(self._index_later())
+
+    async def _index_later(self) -> None:
+        await asyncio.sleep(INDEX_DELAY)
+        try:
+            await self._index_all()
+        except StoreClosedError:
+            log.debug("the store was closed; what is not indexed yet will be by the next search")
+        except EverthreadError as error:
+            log.warning("indexing is put off: %s", error)
+
+    async def _index_all(self) -> None:
+        """Index all that waits. One at a time: who comes while another is at it would only do the same work."""
+        loop = asyncio.get_running_loop()
+        if self._index_turn is None or self._index_turn[0] is not loop:
+            self._index_turn = loop, asyncio.Lock()
+        async with self._index_turn[1]:
+            # Read into terms in a reading thread, so that no write waits for it.
+            while batches := await self._read(indexing.prepare_index):
+                for parts in batches:
+                    await self._write(indexing.index_parts, self.database, parts)
+
+    # Learnt limits, state, summary nodes
+
+    async def learn_limit(self, base_url: str, model: str, limit: int, *, source: str, headers: str = "") -> ModelLimit:
+        return await self._write(state.learn_limit, base_url, model, limit, source, headers, self._clock())
+
+    async def limit_for(self, base_url: str, model: str, *, headers: str = "") -> ModelLimit | None:
+        return await self._read(state.limit_for, base_url, model, headers, self._clock())
+
+    async def limits(self) -> list[ModelLimit]:
+        return await self._read(state.list_limits, self._clock())
+
+    async def forget_limits(
+        self, *, base_url: str | None = None, model: str | None = None, below: int | None = None
+    ) -> int:
+        """How many were forgotten. `below`: only those a success of this size disproves."""
+        return await self._write(state.forget_limits, base_url, model, below)
+
+    async def put_state(self, scope: str, key: str, value: Any) -> None:
+        await self._write(state.put_state, scope, key, value, self._clock())
+
+    async def get_state(self, scope: str, key: str) -> Any | None:
+        return await self._read(state.get_state, scope, key)
+
+    async def put_nodes(self, nodes: Sequence[Node], *, lease: Lease | None = None) -> None:
+        """Nodes of one or more threads; one that is known is replaced (a degraded one rebuilt)."""
+        await self._change(nodes[0].thread if nodes else None, state.put_nodes, nodes, lease)
+
+    async def nodes(self, thread: str) -> list[Node]:
+        return await self._read(state.list_nodes, thread)
+
+    # Clients that send their whole history each time
+
+    async def extend_link(self, new: NewThreadLink) -> ThreadLink | None:
+        """Store a point and its messages at once; the point that is there already; None where the step is taken."""
+        now = self._clock()
+        request = messages.AppendRequest(new.link.thread, new.messages, now)
+        link: ThreadLink | None = await self._writer.write(
+            lambda tx: proxy.extend_link(tx, new, request, now), session=new.link.thread, prepare=request.prepare
+        )
+        self._index_soon()
+        return link
+
+    async def find_link(self, tenant: str, scope: str, digests: Sequence[str]) -> ThreadLinkMatch | None:
+        """The longest of these beginnings that is known; `digests` from the shortest on."""
+        return await self._read(proxy.find_link, tenant, scope, digests)
+
+    async def find_skeletons(self, tenant: str, scope: str, skeletons: Sequence[str]) -> list[ThreadLinkMatch]:
+        """Points with the longest of these skeletons that is known."""
+        return await self._read(proxy.find_skeletons, tenant, scope, skeletons)
+
+    async def put_rewrite(self, new: Rewrite, compaction: NewCompaction | None = None) -> Rewrite:
+        """The one that counts: this, or what was there before. A first one's compaction is recorded with it."""
+        return await self._write(proxy.put_rewrite, new, self._clock(), compaction)
+
+    async def find_rewrites(self, tenant: str, engine: str, digests: Sequence[str]) -> list[Rewrite]:
+        """The longest few that cover one of these beginnings, the longest and strongest first."""
+        return await self._read(proxy.find_rewrites, tenant, engine, digests)
+
+    async def find_similar_rewrites(self, tenant: str, engine: str, skeletons: Sequence[str]) -> list[Rewrite]:
+        """The same by skeleton."""
+        return await self._read(proxy.find_similar_rewrites, tenant, engine, skeletons)
+
+    # Keys of the gateway. A day is written 2026-01-31.
+
+    async def create_key(self, new: NewKey) -> None:
+        await self._write(keys.create_key, new, self._clock())
+
+    async def find_key(self, digest: str, day: str) -> StoredKey | None:
+        """Also one that was revoked."""
+        return await self._read(keys.find_key, digest, day)
+
+    async def list_keys(self, day: str, *, tenant: str | None = None) -> list[StoredKey]:
+        """The newest first, revoked ones among them."""
+        return await self._read(keys.list_keys, day, tenant)
+
+    async def revoke_key(self, key_id: str) -> float:
+        """When it was revoked: now, or before. `UnknownIdError` where there is none."""
+        return await self._write(keys.revoke_key, key_id, self._clock())
+
+    async def count_use(self, day: str, uses: Mapping[str, KeyUse]) -> dict[str, KeyUse]:
+        """Add to what was done with keys, by their ids; the new sums of the day, those of other processes in them."""
+        return await self._write(keys.count_use, day, uses, self._clock())
+
+    async def shared_secret(self, name: str) -> bytes:
+        """A random number of 256 bits: the same for everybody who asks this store for this name."""
+        return await self._write(keys.shared_secret, name, secrets.token_bytes(32))
+
+    # Turns that wait
+
+    async def queue_turn(self, new: NewQueuedTurn, *, most: int) -> QueuedTurn | None:
+        """The turn: this, or the one that has the key already. None where `most` are waiting."""
+        return await self._change(new.thread, queue.queue_turn, new, most, self._clock())
+
+    async def turn(self, turn_id: str, *, tenant: str) -> QueuedTurn:
+        """`UnknownIdError` where this tenant has none of this id."""
+        return await self._read(queue.load_turn, turn_id, tenant)
+
+    async def turns(
+        self, thread: str, *, only_open: bool = False, limit: int = 50, offset: int = 0
+    ) -> list[QueuedTurn]:
+        """Those of a thread: the newest first, open ones in the order of their answers."""
+        return await self._read(queue.list_turns, thread, limit, offset, only_open=only_open)
+
+    async def begin_turn(self, lease: Lease) -> TurnClaim:
+        """Take the first turn that waits. Not while turns are lost: they are ended first."""
+        return await self._change(lease.thread, queue.begin_turn, lease, self._clock())
+
+    async def end_turn(self, turn_id: str, state: TurnState, result: Mapping[str, Any], *, lease: Lease) -> QueuedTurn:
+        """Say how a running turn ended; one that is over stays as it is."""
+        return await self._change(lease.thread, queue.end_turn, turn_id, state, result, lease, self._clock())
+
+    async def cancel_turn(self, turn_id: str, *, tenant: str) -> QueuedTurn:
+        """A waiting turn is cancelled; for a running one its process is asked to."""
+        return await self._write(queue.cancel_turn, turn_id, tenant, self._clock())
+
+    async def idle_queues(self, *, limit: int = 50) -> list[str]:
+        """Threads with open turns that nobody holds."""
+        return await self._read(queue.idle_queues, limit)
+
+    # Pages that show many threads
+
+    async def thread_figures(self, threads: Sequence[str]) -> Mapping[str, ThreadFigures]:
+        """What calls and compactions of these threads sum up to; a thread without any is left out."""
+        return await self._read(overview.sum_threads, threads)
+
+    async def call_rows(self, threads: Sequence[str]) -> list[CallRow]:
+        """Every call of these threads, thread by thread, in order."""
+        return await self._read(overview.list_calls, threads)
+
+    async def period_compactions(
+        self,
+        *,
+        since: float = 0.0,
+        until: float = 1e18,
+        tenant: str | None = None,
+        threads: Sequence[str] | None = None,
+        limit: int = 1_000,
+    ) -> list[CompactionRecord]:
+        """The newest first; those that were undone too."""
+        return await self._read(overview.list_period_compactions, since, until, tenant, threads, limit)
+
+    async def usage_by_tenant(self, *, since: float, until: float, limit: int = 50) -> list[UsageRow]:
+        return await self._read(overview.usage_by_tenant, since, until, limit)
+
+    async def heaviest_messages(self, thread: str, limit: int = 10) -> list[MessageSize]:
+        """The largest messages of a thread's own history."""
+        return await self._read(overview.heaviest_messages, thread, limit)
+
+    async def tool_sizes(self, thread: str) -> list[tuple[str, int, int]]:
+        """What each tool's results take: its name, how many there are, their tokens."""
+        return await self._read(overview.tool_sizes, thread)
+
+    async def thread_rewrites(self, thread: str) -> list[StoredRewrite]:
+        """What stands for beginnings of a proxied thread, in the order it was made."""
+        return await self._read(overview.list_thread_rewrites, thread)
+
+    async def last_change(self, *, tenant: str | None = None, thread: str | None = None) -> str:
+        """A text that differs as soon as something was said, used or compacted."""
+        return await self._read(overview.last_change, tenant, thread)
+
+    # The whole
+
+    async def export(self, thread: str) -> list[dict[str, Any]]:
+        """A thread as lines of JSON."""
+        return await self._read(lambda tx: list(transfer.export_thread(tx, thread)))
+
+    async def import_lines(self, lines: Sequence[dict[str, Any]]) -> list[str]:
+        """Store exported threads; their ids. A session that is there already is refused, and nothing is changed."""
+        imported = await self._write(transfer.import_lines, lines, self._clock())
+        self._index_soon()
+        return imported
+
+    async def check(self) -> StoreHealth:
+        """Look whether everything is as it must be."""
+        return await self._read(self._examine)
+
+    def _examine(self, tx: Tx) -> StoreHealth:
+        counts = [tx.one(f"SELECT COUNT(*) FROM {table}") for table in ("sessions", "messages")]
+        return StoreHealth(
+            backend=self.database.dialect.name,
+            location=self.database.location,
+            schema=schema.current_version(tx),
+            size=self.database.size(tx),
+            sessions=int(counts[0][0]) if counts[0] else 0,
+            messages=int(counts[1][0]) if counts[1] else 0,
+            problems=(*self.database.problems(tx), *maintenance.find_problems(tx)),
+        )
+
+    async def backup(self, target: str) -> None:
+        await asyncio.to_thread(self._with_connection, lambda connection: self.database.backup(connection, target))
+
+    async def vacuum(self) -> None:
+        await asyncio.to_thread(self._with_connection, self.database.vacuum)
+
+    def _with_connection(self, work: Callable[[Connection], None]) -> None:
+        """Work that needs a connection of its own, outside any transaction."""
+        try:
+            connection = self.database.connect_writer()
+            try:
+                work(connection)
+            finally:
+                connection.close()
+        except EverthreadError:
+            raise
+        except Exception as error:
+            raise self.database.explain(error) from error
+
+    async def close(self) -> None:
+        """Write what is queued, then let go of the database."""
+        if self._indexing is not None:
+            self._indexing.cancel()
+        await asyncio.to_thread(self._writer.close)
+        await asyncio.to_thread(self._readers.close)
+        await asyncio.to_thread(self.database.close)
