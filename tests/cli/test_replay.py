@@ -30,7 +30,7 @@ def test_a_table_and_a_page(everthread: Any, file: Path, tmp_path: Path) -> None
         "no management, no caching",
         "caching, no compaction",
         "oldest messages dropped",
-        "Caching alone (system_and_3, no compaction) spares",
+        "Caching alone (system_and_3, no compaction) saves",
         "Compactions",
         "Cache misses",
         "first call",
@@ -61,11 +61,28 @@ def test_json_and_every_setting(everthread: Any, file: Path) -> None:
     assert {way["name"] for way in found["ways"]} == {"everthread", "uncached", "cached", "truncated"}
 
 
+def test_thresholds_side_by_side(everthread: Any, file: Path) -> None:
+    given = ("replay", str(file), "--window", "24000", "--no-recall", "--no-economics", "--thresholds", "15,50")
+    low, high = json.loads(everthread(*given, "--json").stdout)
+    assert (low["threshold"], high["threshold"]) == (0.15, 0.5)
+    assert low["compactions"] > high["compactions"]
+    assert low["mean_context"] < high["mean_context"]
+    assert low["peak"] < high["peak"]
+    for row in (low, high):
+        assert row["dollars"] > 0
+        assert row["in_context"] + row["by_recall"] + row["lost"] == pytest.approx(1, abs=0.001)
+    shown = everthread(*given).stdout
+    assert f"${low['dollars']:.2f}" in shown
+    assert "at the threshold only" in shown
+
+
 def test_what_cannot_be_done_is_one_line(everthread: Any, file: Path, tmp_path: Path) -> None:
     for arguments, told in (
         ([str(tmp_path / "absent.json")], "absent.json: cannot be read: No such file or directory"),
         ([str(file), "--ttl", "2h"], "--ttl '2h' is not allowed; it must be 5m or 1h"),
         ([str(file), "--engine", "nobodys"], "nobodys"),
+        ([str(file), "--thresholds", "15,x"], "give per cent from 5 to 95"),
+        ([str(file), "--thresholds", "0.3"], "give per cent from 5 to 95"),
         ([str(file), "--no-recall", "--html", str(tmp_path / "no" / "page.html")], "page.html: cannot be written"),
     ):
         answer = everthread("replay", *arguments)

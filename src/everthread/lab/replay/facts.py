@@ -1,7 +1,7 @@
 """What a conversation holds that must be found again: in the context at its end, else by a search of the store.
 
 Files, commands and ids come from the calls' arguments, errors from the output of commands by one plain pattern: by
-other means than the engine uses to choose what it keeps. Only rules and decisions are read with the core's own.
+other means than the engine uses to choose what it keeps. What the user said is every one of the user's messages.
 """
 
 from __future__ import annotations
@@ -10,29 +10,27 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 from everthread.conversation.conversation import Conversation
-from everthread.core.decisions import decided_by_user
 from everthread.core.messages import Call, Message, calls_of, results_of, strings_in, text_of
-from everthread.core.rules import active_rules, settled, user_rules
 from everthread.core.transcript import is_user_message, user_text
 from everthread.lab.replay.result import Facts
 from everthread.store.models import SearchQuery
 
-REQUEST, RULE, DECISION, ERROR, FILE, COMMAND, ID = (
+REQUEST, SAID, ERROR, FILE, COMMAND, ID = (
     "latest request",
-    "rules",
-    "decisions",
+    "user messages",
     "errors of the last third",
     "files touched",
     "commands",
     "ids in calls",
 )
-KINDS = (REQUEST, RULE, DECISION, ERROR, FILE, COMMAND, ID)
+KINDS = (REQUEST, SAID, ERROR, FILE, COMMAND, ID)
 SHOWN = 80
 """Characters by which a longer text is known."""
+EDGE = 200
+"""Of a longer message of the user, its first and its last so many characters are looked for."""
 
 _PATHS = frozenset({"path", "file_path", "filename", "file", "target_file", "notebook_path"})
 _COMMANDS = frozenset({"command", "cmd"})
@@ -50,20 +48,16 @@ class Stated:
 
 def stated(messages: Sequence[Message]) -> list[Stated]:
     """Every fact of the conversation, once."""
+    asked = [user_text(message).strip() for message in messages if is_user_message(message)]
     found: dict[str, Iterable[str]] = {
-        REQUEST: (user_text(message).strip() for message in [*filter(is_user_message, messages)][-1:]),
-        RULE: (rule.text for rule in active_rules(settled(user_rules(messages)))),
-        DECISION: chain.from_iterable(
-            (decision.text for decision in decided_by_user(user_text(message)))
-            for message in messages
-            if message["role"] == "user"
-        ),
-        ERROR: _errors(messages),
-        FILE: _of_calls(messages, _files),
-        COMMAND: _of_calls(messages, _commands),
-        ID: _of_calls(messages, _ids),
+        REQUEST: map(_beginning, asked[-1:]),
+        SAID: (part for text in asked[:-1] for part in _edges(text)),
+        ERROR: map(_beginning, _errors(messages)),
+        FILE: map(_beginning, _of_calls(messages, _files)),
+        COMMAND: map(_beginning, _of_calls(messages, _commands)),
+        ID: map(_beginning, _of_calls(messages, _ids)),
     }
-    return [Stated(kind, text) for kind in KINDS for text in dict.fromkeys(map(_beginning, found[kind])) if text]
+    return [Stated(kind, text) for kind in KINDS for text in dict.fromkeys(found[kind]) if text]
 
 
 async def judged(facts: Sequence[Stated], conversation: Conversation) -> Facts:
@@ -167,6 +161,16 @@ def _errors(messages: Sequence[Message]) -> Iterable[str]:
             if found:
                 latest[command] = found[0]
     return latest.values()
+
+
+def _edges(text: str) -> Iterator[str]:
+    """A short message whole; of a longer one its beginning and its end, in whole words."""
+    line = " ".join(text.split())
+    if len(line) <= 2 * EDGE:
+        yield line
+        return
+    yield line[:EDGE].rpartition(" ")[0] or line[:EDGE]
+    yield line[-EDGE:].partition(" ")[2] or line[-EDGE:]
 
 
 def _beginning(text: str) -> str:

@@ -160,13 +160,13 @@ class Replay:
         return next(way for way in self.ways if way.name == name)
 
     def saved(self, way: Way) -> float | None:
-        """Which part of the dollars our way spares, over the calls that both answered; None where unknown."""
+        """Which part of the dollars our way saves, over the calls that both answered; None where unknown."""
         count = min(len(way.calls), len(self.ours.calls))
         ours, theirs = self.ours.cost_of_first(count), way.cost_of_first(count)
         return None if ours is None or not theirs else float(1 - ours / theirs)
 
     def caching_saves(self) -> float | None:
-        """Which part of the input's dollars the cache alone spares: without compaction, against no cache."""
+        """Which part of the input's dollars the cache alone saves: without compaction, against no cache."""
         with_cache, without = self.way("cached").input_cost, self.way("uncached").input_cost
         return None if with_cache is None or not without else float(1 - with_cache / without)
 

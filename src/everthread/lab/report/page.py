@@ -73,7 +73,7 @@ def _figures(replay: Replay) -> str:
         (f"{ours.peak:,}", f"tokens at most, {ours.mean:,.0f} in the mean"),
         (f"{len(replay.compactions):,}", "compactions"),
         (dollars(ours.cost), "in all"),
-        (part(replay.caching_saves()), "of the input\u2019s cost spared by caching alone"),
+        (part(replay.caching_saves()), "of the input\u2019s cost saved by caching alone"),
     ]
     if ours.facts is not None and ours.facts.total:
         shown.append((part(ours.facts.retained / ours.facts.total), "of the facts still in the context"))
@@ -137,8 +137,8 @@ def _ways(replay: Replay) -> str:
         )
         for way in replay.ways
     ]  # fmt: skip
-    heads = ("", "calls", "peak", "mean", "read", "written", "uncached", "input", "in all", "ours spares")
-    told = "Dollars with the same prices; \u201cours spares\u201d over the calls that both answered."
+    heads = ("", "calls", "peak", "mean", "read", "written", "uncached", "input", "in all", "saved")
+    told = "Dollars with the same prices; \u201csaved\u201d over the calls that both answered."
     return table("Ways compared", told, heads, rows)
 
 
