@@ -76,9 +76,49 @@ def run(effort: Effort | None = None) -> list[Row]:
                 ways[PEER] = Server(stack.enter_context(litellm_proxy(direct.url, MODEL)))
             except PeerAbsentError as error:
                 rows.append(Row("LiteLLM's proxy", f"absent: {error}"))
+        rows += asyncio.run(_clients(direct, chosen))
         rows += asyncio.run(_latencies(direct, ways, chosen))
         rows += asyncio.run(_throughput(direct, ways, chosen))
         rows.append(asyncio.run(_memory(direct, folder)))
+    return rows
+
+
+async def _clients(direct: Server, effort: Effort) -> list[Row]:
+    """What a request costs this process with each HTTP client, in CPU: why the gateway's is aiohttp."""
+    from everthread.gateway.limits import Limits  # noqa: PLC0415
+    from everthread.gateway.routes import Upstream  # noqa: PLC0415
+    from everthread.gateway.upstream import UpstreamClient  # noqa: PLC0415
+
+    ours, upstream = UpstreamClient(Limits()), Upstream("direct", direct.url)
+    headers = [(b"content-type", b"application/json"), (b"x-api-key", b"any")]
+
+    async def ask_ours(body: bytes) -> bytes:
+        answer = await ours.send(upstream, "POST", b"/v1/messages", headers, body)
+        return b"".join([piece async for piece in answer.aiter_raw()])
+
+    rows = []
+    async with httpx2.AsyncClient(timeout=60) as other:
+
+        async def ask_httpx2(body: bytes) -> bytes:
+            request = httpx2.Request("POST", f"{direct.url}/v1/messages", headers=headers, content=body)
+            answer = await other.send(request, stream=True)
+            whole = b"".join([piece async for piece in answer.aiter_raw()])
+            await answer.aclose()
+            return whole
+
+        for name, size in SIZES.items():
+            spent: dict[str, list[float]] = {"aiohttp": [], "httpx2": []}
+            for _ in range(effort.rounds):
+                for client, ask in (("aiohttp", ask_ours), ("httpx2", ask_httpx2)):
+                    started = time.process_time()
+                    assert await ask(b"x" * size) == ANSWER
+                    spent[client].append(time.process_time() - started)
+            figures = {client: 1_000 * statistics.median(times) for client, times in spent.items()}
+            figure = ", ".join(f"{client} {figure:.2f} ms" for client, figure in figures.items())
+            rows.append(
+                Row(f"CPU of a client for {name}", figure, "aiohttp less", figures["aiohttp"] < figures["httpx2"])
+            )
+    await ours.close()
     return rows
 
 

@@ -20,9 +20,8 @@ from everthread.gateway.pulse import Head, Pulse
 from everthread.gateway.routes import Upstream, family_of
 from everthread.gateway.sending import THREAD
 from everthread.gateway.streams import Pieces, WithoutUsage, asking_for_usage
-from everthread.gateway.upstream import Answer, UpstreamClient, for_client, for_upstream, rewritten
+from everthread.gateway.upstream import Headers, UpstreamClient, UpstreamResponse, for_client, for_upstream, rewritten
 from everthread.gateway.usage_tap import Tap, usage_of
-from everthread.gateway.wires import Headers
 from everthread.gateway.writing import Writer
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ class Passage:
             self._observed.end(self.sent, outcome)
         return outcome
 
-    async def _answered(self, response: Answer, writer: Writer, pulse: Pulse, *, last: bool) -> bool:
+    async def _answered(self, response: UpstreamResponse, writer: Writer, pulse: Pulse, *, last: bool) -> bool:
         """Whether it is to be sent again; else the client has its answer."""
         pieces = Pieces(response.aiter_raw())
         try:
@@ -113,7 +112,7 @@ class Passage:
             self._counted("repaired")
         return True
 
-    async def _send(self, *, plain: bool = False) -> Answer:
+    async def _send(self, *, plain: bool = False) -> UpstreamResponse:
         """What is sent now: the client's bytes, or ours with headers that say so. `plain`: no compressed answer."""
         call, sent = self._call, self.sent
         headers = for_upstream(
@@ -129,7 +128,7 @@ class Passage:
             body = asking
             self._desk.metrics.count("rewrites", kind="include_usage")
         if sent.rewritten or asking is not None:
-            headers = rewritten(headers, body)
+            headers = rewritten(headers)
         response = await self._desk.client.send(self._upstream, call.method, call.target, headers, body)
         self.status = response.status_code
         self._tap = Tap(self._incoming.api, self.status, response.headers, model=self._model)
@@ -144,7 +143,7 @@ class Passage:
             return None
         return asking_for_usage(self.sent.body if self.sent.rewritten else incoming.body)
 
-    async def _instead(self, response: Answer, pieces: Pieces, pulse: Pulse) -> Outgoing | None:
+    async def _instead(self, response: UpstreamResponse, pieces: Pieces, pulse: Pulse) -> Outgoing | None:
         """What to send instead of what was refused; None where the client gets this answer."""
         desk, tap = self._desk, self._tap
         if response.status_code >= 400:
@@ -172,7 +171,7 @@ class Passage:
         body = json.dumps({"error": dict(error.raw)}).encode()
         return await pulse.compacting(desk.manager.refused(self._incoming, self.sent, response.status_code, body))
 
-    async def _relay(self, response: Answer, pieces: Pieces, writer: Writer, *, begun: bool) -> None:
+    async def _relay(self, response: UpstreamResponse, pieces: Pieces, writer: Writer, *, begun: bool) -> None:
         tap = self._tap
         streams = tap is not None and tap.streams
         drop = WithoutUsage() if self._asks_usage and streams else None
@@ -206,7 +205,7 @@ class Passage:
             self._desk.metrics.count("rewrites", kind=kind)
 
 
-def _readable(raw: bytes | None, response: Answer) -> bytes | None:
+def _readable(raw: bytes | None, response: UpstreamResponse) -> bytes | None:
     """An error as it can be read; None where it is too long, or in an encoding that is not known here."""
     try:
         return decoded(raw, response.headers.get("content-encoding", ""), _ERROR_BYTES) if raw else raw

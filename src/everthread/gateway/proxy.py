@@ -22,8 +22,13 @@ from everthread.gateway.metering import Tally, used_in
 from everthread.gateway.metrics import Metrics
 from everthread.gateway.passage import Desk, Passage
 from everthread.gateway.routes import Routes, family_of
-from everthread.gateway.upstream import UpstreamClient, for_client, for_upstream
-from everthread.gateway.wires import BrokeOffError, SlowError
+from everthread.gateway.upstream import (
+    UpstreamClient,
+    UpstreamDisconnectedError,
+    UpstreamTimeoutError,
+    for_client,
+    for_upstream,
+)
 from everthread.gateway.writing import Writer
 
 if TYPE_CHECKING:
@@ -69,8 +74,8 @@ class Proxy:
         except ClientGone:
             _LOG.info("%s %s: the client left", call.method, call.path)
         except (
-            BrokeOffError,
-            SlowError,
+            UpstreamDisconnectedError,
+            UpstreamTimeoutError,
         ) as error:  # the upstream broke off; so does the answer, for half of it is not all
             self.metrics.count("upstream_errors", upstream="", status=type(error).__name__)
             _LOG.warning("%s %s: the upstream broke off (%s)", call.method, call.path, type(error).__name__)

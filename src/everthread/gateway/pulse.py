@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from everthread.gateway.limits import Limits
 from everthread.gateway.metrics import Metrics
-from everthread.gateway.wires import Headers
+from everthread.gateway.upstream import Headers
 from everthread.gateway.writing import Writer
 
 T = TypeVar("T")

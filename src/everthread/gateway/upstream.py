@@ -1,22 +1,36 @@
-"""The connection to an upstream: the client's headers as far as they are its business, and bytes as they are."""
+"""The HTTP client for upstreams, aiohttp's: bodies and headers go there and back as they are.
+
+Connection reuse, framing and hop-by-hop rules are aiohttp's; here is what a proxy must decide for itself. A header
+value that is not UTF-8 is the one thing that aiohttp cannot send as it is: it goes as the UTF-8 of its Latin-1 letters.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import select
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
+import aiohttp
 import httpx2
+import yarl
 
 from everthread.gateway.access import Refused
-from everthread.gateway.detour import Detour, is_detoured
 from everthread.gateway.limits import Limits
 from everthread.gateway.routes import Family, Upstream
-from everthread.gateway.wire_pool import Wires
-from everthread.gateway.wires import Address, BrokeOffError, Fields, Headers, SlowError
+
+if TYPE_CHECKING:
+    from aiohttp.client_reqrep import ConnectionKey
+    from aiohttp.connector import Connection
+    from aiohttp.tracing import Trace
+
+Headers = list[tuple[bytes, bytes]]
 
 _HOP_BY_HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "
@@ -24,8 +38,207 @@ _HOP_BY_HOP = frozenset(
 )
 _CREDENTIALS = frozenset({b"authorization", b"x-api-key", b"api-key"})
 _OURS = b"x-everthread-"
-_REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
-"""Methods of which twice is as good as once."""
+_IDLE_SECONDS = 4.0
+"""Less than the five that many servers keep a connection: who closes first meets no request on its way."""
+_HEADER_BYTES = 256 * 1024
+"""So long may one line of an answer's headers be."""
+_NOT_ADDED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
+"""What aiohttp would add by itself where the client said nothing."""
+
+
+class UpstreamDisconnectedError(Exception):
+    """The upstream ended the connection, or speaks no HTTP, before its answer was complete."""
+
+
+class UpstreamTimeoutError(Exception):
+    """The upstream said nothing for too long."""
+
+
+class ResponseHeaders(dict[str, str]):
+    """An answer's headers by their lower-case names, of several of one name the last; `raw` are all, as they came."""
+
+    def __init__(self, raw: Headers) -> None:
+        super().__init__((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in raw)
+        self.raw = raw
+
+
+class UpstreamResponse:
+    """What an upstream answers, its body still to come. Who has it closes it."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self.status_code = response.status
+        self.headers = ResponseHeaders(list(response.raw_headers))
+        self._response = response
+
+    async def aiter_raw(self) -> AsyncIterator[bytes]:
+        """The body, piece by piece. `UpstreamDisconnectedError` or `UpstreamTimeoutError` where it does not end."""
+        content = self._response.content
+        try:
+            async for piece in content.iter_any():
+                yield piece
+        except (aiohttp.ClientError, OSError) as error:  # a TimeoutError is an OSError
+            if rest := content._read_nowait(-1):  # what came before it ended, which aiohttp would keep
+                yield rest
+            kind = UpstreamTimeoutError if isinstance(error, TimeoutError) else UpstreamDisconnectedError
+            raise kind(str(error)) from error
+
+    async def aclose(self) -> None:
+        """A connection whose answer was not read to its end is closed; one that was is already back in the pool."""
+        self._response.close()
+
+
+class UpstreamClient:
+    """Sends requests as they are given; adds nothing but what the connection needs."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._endpoints: dict[str, _Endpoint] = {}
+        self._session: aiohttp.ClientSession | None = None
+
+    async def send(
+        self,
+        upstream: Upstream,
+        method: str,
+        target: bytes,
+        headers: Headers,
+        content: bytes | AsyncIterator[bytes] | None,
+    ) -> UpstreamResponse:
+        """The answer, its body still to come. `Refused` where there is none."""
+        endpoint = self._endpoint(upstream)
+        upload: _Upload | None = None
+        fields = [(name.decode("latin-1"), _text(value)) for name, value in headers if name != b"content-length"]
+        try:
+            async with asyncio.timeout(self._limits.connect_seconds + self._limits.answer_seconds) as patience:
+                if content is not None and not isinstance(content, bytes):
+                    upload = _Upload(content, _stated_length(headers), patience, self._limits.answer_seconds)
+                    if upload.length is not None:
+                        fields.append(("content-length", str(upload.length)))
+                response = await self._opened().request(
+                    method,
+                    yarl.URL(endpoint.root + target.decode("latin-1"), encoded=True),
+                    headers=fields,
+                    data=content if upload is None else upload.pieces(),
+                    proxy=endpoint.proxy,
+                    allow_redirects=False,
+                )
+        except TimeoutError as error:
+            words = f"The upstream {upstream.name} did not answer in time; nothing of the request was lost, try again."
+            raise Refused(504, "upstream_timeout", words) from error
+        except (aiohttp.ClientError, OSError) as error:
+            if upload is not None and upload.failure is not None:
+                raise upload.failure from error
+            words = f"The upstream {upstream.name} cannot be reached: {_reason(error)}."
+            raise Refused(502, "upstream_unreachable", words) from error
+        except ValueError as error:  # a line break in a header, which no parser lets through
+            raise Refused(400, "invalid_request", f"The request cannot be sent on: {error}.") from error
+        if not 200 <= response.status <= 599:
+            response.close()
+            words = f"The upstream {upstream.name} answered with the status {response.status:03}, which is none."
+            raise Refused(502, "upstream_invalid", words)
+        return UpstreamResponse(response)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            timeout = aiohttp.ClientTimeout(
+                total=None, sock_connect=self._limits.connect_seconds, sock_read=self._limits.answer_seconds
+            )
+            self._session = aiohttp.ClientSession(
+                connector=_Connector(
+                    limit=0, keepalive_timeout=_IDLE_SECONDS, ssl=_tls_context(), resolver=aiohttp.ThreadedResolver()
+                ),
+                auto_decompress=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                skip_auto_headers=_NOT_ADDED,
+                timeout=timeout,
+                max_line_size=_HEADER_BYTES,
+                max_field_size=_HEADER_BYTES,
+            )
+        return self._session
+
+    def _endpoint(self, upstream: Upstream) -> _Endpoint:
+        known = self._endpoints.get(upstream.root)
+        if known is None:
+            known = self._endpoints[upstream.root] = _Endpoint.of(upstream.root)
+        return known
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Takes a kept connection only where nothing came on it since its last answer, its end included.
+
+    aiohttp looks for such bytes when a connection is given back, and not when it is taken: an answer to nothing would
+    be given to the next request.
+    """
+
+    async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
+        while (kept := await super()._get(key, traces)) is not None:
+            protocol = kept.protocol
+            if protocol is not None and not protocol.should_close and not _has_news(protocol.transport):
+                return kept
+            kept.close()
+        return None
+
+
+def _has_news(transport: asyncio.BaseTransport | None) -> bool:
+    """Whether something came which the event loop has not read yet."""
+    known = transport.get_extra_info("socket") if transport is not None else None
+    if known is None or not hasattr(select, "poll"):
+        return False
+    poll = select.poll()
+    poll.register(known.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
+
+
+class _Upload:
+    """A body that goes on as it comes, as fast as the upstream takes it.
+
+    Its length must be the stated one: of a shorter body the rest would be taken from the next request.
+    """
+
+    def __init__(
+        self, content: AsyncIterator[bytes], length: int | None, patience: asyncio.Timeout, seconds: float
+    ) -> None:
+        self.length = length
+        self.failure: Exception | None = None
+        self._content = content
+        self._patience = patience
+        self._seconds = seconds
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        sent = 0
+        try:
+            async for piece in self._content:
+                sent += len(piece)
+                if self.length is not None and sent > self.length:
+                    break
+                with contextlib.suppress(RuntimeError):  # the answer is here already, and its time is its own
+                    self._patience.reschedule(asyncio.get_running_loop().time() + self._seconds)
+                yield piece
+        except Exception as error:
+            self.failure = error
+            raise
+        if self.length is not None and sent != self.length:
+            words = "The request's body has another length than its headers say."
+            self.failure = Refused(400, "invalid_length", words)
+            raise self.failure
+
+
+@dataclass(frozen=True, slots=True)
+class _Endpoint:
+    """Where an upstream is, and the environment's proxy (`HTTPS_PROXY` and the like) on the way there."""
+
+    root: str
+    proxy: str | None
+
+    @classmethod
+    def of(cls, root: str) -> _Endpoint:
+        parts = urlsplit(root)
+        proxies = getproxies()
+        proxy = proxies.get(parts.scheme) or proxies.get("all")
+        return cls(root, None if proxy is None or proxy_bypass(parts.netloc) else proxy)
 
 
 def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
@@ -55,128 +268,48 @@ def for_upstream(
     return kept
 
 
-def rewritten(headers: Headers, body: bytes) -> Headers:
+def rewritten(headers: Headers) -> Headers:
     """The headers for a body of ours, which is plain."""
-    kept = [(name, value) for name, value in headers if name not in (b"content-length", b"content-encoding")]
-    return [*kept, (b"content-length", str(len(body)).encode())]
+    return [(name, value) for name, value in headers if name not in (b"content-length", b"content-encoding")]
 
 
-class Answer(Protocol):
-    """What an upstream answers, its body still to come. Who has it closes it."""
-
-    status_code: int
-    headers: Fields
-
-    def aiter_raw(self) -> AsyncIterator[bytes]:
-        """The body, piece by piece. `BrokeOffError` or `SlowError` where it does not come to its end."""
-        ...
-
-    async def aclose(self) -> None: ...
+def _stated_length(headers: Headers) -> int | None:
+    """Of a body that is still to come; None: it goes in chunks."""
+    stated = [value for name, value in headers if name == b"content-length"]
+    return int(stated[0]) if len(stated) == 1 else None
 
 
-class UpstreamClient:
-    """Sends requests as they are given; adds nothing but what the connection needs."""
-
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._wires = Wires(most=limits.concurrent, connect_seconds=limits.connect_seconds)
-        self._places: dict[str, _Place] = {}
-        self._detour: Detour | None = None
-
-    async def send(
-        self,
-        upstream: Upstream,
-        method: str,
-        target: bytes,
-        headers: Headers,
-        content: bytes | AsyncIterator[bytes] | None,
-    ) -> Answer:
-        """The answer, its body still to come. `Refused` where there is none."""
-        place = self._place(upstream)
-        try:
-            if place.detoured:
-                self._detour = self._detour or Detour(self._limits)
-                return await self._detour.send(upstream.root, method, target, headers, content)
-            head = _head(method, place.path + target, place.host, headers, content)
-            return await self._wires.send(
-                place.address, head, content, bodiless=method == "HEAD", seconds=self._limits.answer_seconds,
-                again=method in _REPEATABLE,
-            )  # fmt: skip
-        except (SlowError, TimeoutError) as error:
-            words = f"The upstream {upstream.name} did not answer in time; nothing of the request was lost, try again."
-            raise Refused(504, "upstream_timeout", words) from error
-        except (BrokeOffError, OSError) as error:
-            words = f"The upstream {upstream.name} cannot be reached: {_reason(error)}."
-            raise Refused(502, "upstream_unreachable", words) from error
-
-    async def close(self) -> None:
-        self._wires.close()
-        await asyncio.sleep(0)  # a socket is closed in the loop's next round
-        if self._detour is not None:
-            await self._detour.close()
-
-    def _place(self, upstream: Upstream) -> _Place:
-        known = self._places.get(upstream.root)
-        if known is None:
-            known = self._places[upstream.root] = _Place.of(upstream.root)
-        return known
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where an upstream is."""
-
-    address: Address
-    host: bytes
-    """For the header of that name."""
-    path: bytes
-    """Before every other."""
-    detoured: bool
-
-    @classmethod
-    def of(cls, root: str) -> _Place:
-        url = httpx2.URL(root)
-        encrypted = url.scheme == "https"
-        address = (url.raw_host.decode("ascii"), url.port or (443 if encrypted else 80), encrypted)
-        return cls(address, url.netloc, url.raw_path.rstrip(b"/"), is_detoured(url))
+def _tls_context() -> ssl.SSLContext:
+    """Which authorities are trusted is the same for every client here."""
+    context = httpx2.create_ssl_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
 
 def _reason(error: BaseException) -> str:
     """Why, and what to do, in words that name no header."""
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, ssl.SSLCertVerificationError):
+        if isinstance(cause, aiohttp.ClientError):  # some are an SSL error too, without what it says
+            pass
+        elif isinstance(cause, ssl.SSLCertVerificationError):
             return (
                 f"its certificate is not trusted ({cause.verify_message}). If its authority is your own, name its file "
                 "in SSL_CERT_FILE and start the gateway again"
             )
-        if isinstance(cause, ssl.SSLError):
+        elif isinstance(cause, ssl.SSLError):
             return f"it speaks no TLS that is known here ({cause.reason or 'no reason given'}); check its address"
-        if isinstance(cause, socket.gaierror):
+        elif isinstance(cause, socket.gaierror):
             return "its name is not known; check its address"
         cause = cause.__cause__ or cause.__context__
-    detail = error.strerror if isinstance(error, OSError) else str(error)
+    if isinstance(error, aiohttp.ClientResponseError):
+        return "it speaks no HTTP that is known here; check its address"
+    detail: Any = getattr(error, "strerror", None) or getattr(error, "message", None) or str(error)
     return f"{detail or type(error).__name__}; try again"
-
-
-def _head(
-    method: str, target: bytes, host: bytes, headers: Headers, content: bytes | AsyncIterator[bytes] | None
-) -> bytes:
-    """The first lines. The length of a body that is there is counted, never believed."""
-    stated = [value for name, value in headers if name == b"content-length"]
-    fields = [(b"host", host), *((name, value) for name, value in headers if name != b"content-length")]
-    if isinstance(content, bytes):
-        fields.append((b"content-length", str(len(content)).encode()))
-    elif content is None:
-        if stated or method in ("POST", "PUT", "PATCH"):
-            fields.append((b"content-length", b"0"))
-    elif len(stated) == 1:
-        fields.append((b"content-length", stated[0]))
-    else:
-        fields.append((b"transfer-encoding", b"chunked"))
-    lines = [method.encode("ascii") + b" " + target + b" HTTP/1.1", *(name + b": " + value for name, value in fields)]
-    if any(b"\n" in line or b"\r" in line for line in lines):
-        raise Refused(
-            400, "invalid_header", "A header of the request has a line break in it, which no header can have."
-        )
-    return b"\r\n".join([*lines, b"", b""])

@@ -15,7 +15,7 @@ from everthread.gateway.incoming import Call, ClientGone
 from everthread.gateway.logs import log_fields
 from everthread.gateway.metrics import Metrics
 from everthread.gateway.sending import THREAD
-from everthread.gateway.wires import Headers
+from everthread.gateway.upstream import Headers
 
 _LOG = logging.getLogger("everthread.gateway")
 
