@@ -22,8 +22,7 @@ from everthread.conversation.options import SessionOptions, SummarizerContext
 from everthread.core.exchange import Api, Reply, Request
 from everthread.core.usage import normalize_usage
 from everthread.gateway.base import Incoming, Mode, Outcome, Outgoing
-from everthread.gateway.managing import ProxyManager
-from everthread.gateway.setup import ManagerSetup
+from everthread.gateway.manager import ManagerSetup, ProxyManager
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.store import Store
 from everthread.wire import anthropic, openai_chat, openai_responses
@@ -150,7 +149,8 @@ class Exchange:
 async def ask(manager: ProxyManager, client: Client, provider: Provider) -> Exchange:
     """One request through the manager to the provider, as the proxy does it; the answer into the client's history."""
     incoming = client.incoming(provider.url)
-    sent = await manager.prepare(incoming)
+    turn = await manager.prepare(incoming)
+    sent = turn.sent
     tries = 0
     async with httpx2.AsyncClient() as http:
         while True:
@@ -158,7 +158,7 @@ async def ask(manager: ProxyManager, client: Client, provider: Provider) -> Exch
             answer = await http.post(provider.url + incoming.path, content=sent.body, headers=_HEADERS | client.headers)
             if answer.status_code < 400:
                 break
-            again = await manager.refused(incoming, sent, answer.status_code, answer.content)
+            again = await turn.recover(answer.status_code, answer.content)
             if again is None:
                 break
             sent = again
@@ -167,7 +167,7 @@ async def ask(manager: ProxyManager, client: Client, provider: Provider) -> Exch
         reply = CODECS[client.api].decode_reply(answer.json(), model=client.model)
         client.hears(reply)
     usage = normalize_usage(reply.usage, api=client.api) if reply else None
-    await manager.answered(incoming, sent, Outcome(answer.status_code, reply, usage))
+    await turn.record(Outcome(answer.status_code, reply, usage))
     return Exchange(incoming, sent, answer.status_code, reply, answer.text if reply is None else "", tries)
 
 
@@ -177,10 +177,11 @@ _HEADERS = {"content-type": "application/json", "x-api-key": "k", "anthropic-ver
 async def answer(manager: ProxyManager, client: Client, text: str = "Yes.") -> Outgoing:
     """The same without a provider: the answer is this text."""
     incoming = client.incoming()
-    sent = await manager.prepare(incoming)
+    turn = await manager.prepare(incoming)
+    sent = turn.sent
     reply = Reply({"role": "assistant", "content": text}, "stop")
     client.hears(reply)
-    await manager.answered(incoming, sent, Outcome(200, reply))
+    await turn.record(Outcome(200, reply))
     return sent
 
 
@@ -205,4 +206,4 @@ def words(count: int, topic: str) -> str:
 
 
 def thread_of(sent: Outgoing) -> str:
-    return sent.told["x-everthread-thread"]
+    return sent.headers["x-everthread-thread"]

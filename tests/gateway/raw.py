@@ -131,24 +131,39 @@ class Plain:
         self.sent: list[tuple[Incoming, Outgoing]] = []
         self.told = asyncio.Event()
 
-    async def prepare(self, incoming: Incoming) -> Outgoing:
+    async def prepare(self, incoming: Incoming) -> PlainTurn:
         self.prepared.append(incoming)
-        return Outgoing(incoming.raw)
+        return PlainTurn(self, incoming, await self.outgoing(incoming))
 
-    async def refused(self, incoming: Incoming, sent: Outgoing, status: int, body: bytes) -> Outgoing | None:
-        self.errors.append((status, body))
-        return await self.instead(incoming, sent, body)
+    async def outgoing(self, incoming: Incoming) -> Outgoing:
+        return Outgoing(incoming.raw)
 
     async def instead(self, _incoming: Incoming, _sent: Outgoing, _body: bytes) -> Outgoing | None:
         return None
 
-    async def tells(self, _incoming: Incoming, sent: Outgoing) -> Mapping[str, str]:
-        return sent.told
-
-    async def answered(self, incoming: Incoming, sent: Outgoing, outcome: Outcome) -> None:
+    async def record(self, incoming: Incoming, sent: Outgoing, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
         self.sent.append((incoming, sent))
         self.told.set()
+
+
+@dataclass
+class PlainTurn:
+    manager: Plain
+    incoming: Incoming
+    sent: Outgoing
+
+    async def recover(self, status: int, body: bytes) -> Outgoing | None:
+        self.manager.errors.append((status, body))
+        instead = await self.manager.instead(self.incoming, self.sent, body)
+        self.sent = instead or self.sent
+        return instead
+
+    async def response_headers(self) -> Mapping[str, str]:
+        return self.sent.headers
+
+    async def record(self, outcome: Outcome) -> None:
+        await self.manager.record(self.incoming, self.sent, outcome)
 
 
 @asynccontextmanager

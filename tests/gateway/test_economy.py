@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from everthread.gateway.managing import ProxyManager
+from everthread.gateway.manager import ProxyManager
 from everthread.testing import SteppedClock
 from tests.gateway.clients import Client, Gate, ask, gate, thread_of, words
 
@@ -19,8 +19,8 @@ async def fill(place: Gate, manager: ProxyManager, client: Client, share: float)
     while tokens < share * place.window / 2:
         client.says(f"Note this: {words(200, 'ledger')}")
         exchange = await ask(manager, client, place.provider)
-        tokens = int(exchange.sent.told["x-everthread-tokens"].split("/")[1])
-        assert exchange.sent.told["x-everthread-compactions"] == "0"
+        tokens = int(exchange.sent.headers["x-everthread-tokens"].split("/")[1])
+        assert exchange.sent.headers["x-everthread-compactions"] == "0"
     return tokens
 
 
@@ -35,22 +35,22 @@ def test_after_a_long_pause_the_history_is_rewritten_below_the_threshold(tmp_pat
             wall.advance(TTL - 10)
             client.says("Still there?")
             soon = await ask(manager, client, place.provider)
-            assert soon.sent.told["x-everthread-compactions"] == "0"
-            assert "x-everthread-plan" not in soon.sent.told
+            assert soon.sent.headers["x-everthread-compactions"] == "0"
+            assert "x-everthread-plan" not in soon.sent.headers
             wall.advance(TTL + 10)
             client.says("Back again.")
             late = await ask(manager, client, place.provider)
-            assert late.sent.told["x-everthread-compactions"] == "1"
-            assert "the cache is cold: 310 s passed" in late.sent.told["x-everthread-plan"]
-            before, after = map(int, late.sent.told["x-everthread-tokens"].split("/"))
+            assert late.sent.headers["x-everthread-compactions"] == "1"
+            assert "the cache is cold: 310 s passed" in late.sent.headers["x-everthread-plan"]
+            before, after = map(int, late.sent.headers["x-everthread-tokens"].split("/"))
             assert after < before < place.window / 2
             (record,) = await place.store.compactions(thread_of(late.sent))
             assert record.record.reason == "cold-cache"
-            assert record.record.figures["decision"] == late.sent.told["x-everthread-plan"]
+            assert record.record.figures["decision"] == late.sent.headers["x-everthread-plan"]
 
             client.says("And on.")
             other = await ask(place.manager(wall=wall, background=False), client, place.provider)
-            assert other.sent.told["x-everthread-compactions"] == "1", "in every process, from then on"
+            assert other.sent.headers["x-everthread-compactions"] == "1", "in every process, from then on"
 
     asyncio.run(run())
 
@@ -66,6 +66,6 @@ def test_switched_off_only_the_threshold_counts(tmp_path: Path) -> None:
             wall.advance(2 * TTL)
             client.says("Back again.")
             exchange = await ask(manager, client, place.provider)
-            assert exchange.sent.told["x-everthread-compactions"] == "0"
+            assert exchange.sent.headers["x-everthread-compactions"] == "0"
 
     asyncio.run(run())

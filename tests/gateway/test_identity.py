@@ -20,8 +20,8 @@ from everthread.core.messages import text_of
 from everthread.errors import WireError
 from everthread.gateway.base import Outcome
 from everthread.gateway.events import Branched
-from everthread.gateway.identity import history, piece_of
 from everthread.gateway.slicing import slice_body, spliced
+from everthread.gateway.threads import build_history, identify
 from tests.gateway.clients import APIS, Client, Gate, answer, running, thread_of, words
 
 
@@ -72,11 +72,12 @@ def test_an_answer_may_come_back_without_its_thinking(tmp_path: Path) -> None:
             client = Client("anthropic", tenant=f"t{len(place.managers)}{id(manager)}")
             client.says("Question")
             incoming = client.incoming()
-            sent = await manager.prepare(incoming)
+            turn = await manager.prepare(incoming)
+            sent = turn.sent
             thought = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
             parts = [thought, {"type": "text", "text": "Yes."}]
             reply = Reply({"role": "assistant", "content": parts}, "stop")
-            await manager.answered(incoming, sent, Outcome(200, reply))
+            await turn.record(Outcome(200, reply))
             client.messages.append({"role": "assistant", "content": "Yes."})
             client.says("Next")
             later = await answer(place.manager(), client)
@@ -94,9 +95,10 @@ def test_a_text_for_an_input_is_a_message(tmp_path: Path) -> None:
         raw = json.dumps({**client.body(), "input": "Question"}).encode()
         incoming = client.incoming()
         only = type(incoming)("openai_responses", incoming.path, {}, raw, raw, "t", incoming.upstream)
-        first = await manager.prepare(only)
+        turn = await manager.prepare(only)
+        first = turn.sent
         assert first.body is raw
-        await manager.answered(only, first, Outcome(200, Reply({"role": "assistant", "content": "Yes."}, "stop")))
+        await turn.record(Outcome(200, Reply({"role": "assistant", "content": "Yes."}, "stop")))
         client.hears(Reply({"role": "assistant", "content": "Yes."}, "stop"))
         client.says("Next")
         assert thread_of(await answer(manager, client)) == thread_of(first)
@@ -279,5 +281,5 @@ def test_the_chain_is_the_canonical_one() -> None:
     client.says("One")
     client.messages.append({"role": "assistant", "content": [{"type": "text", "text": "Two"}]})
     client.returns("call_1", "three")
-    found = history(piece_of("anthropic", value) for value in client.messages)
+    found = build_history(identify("anthropic", value) for value in client.messages)
     assert list(found.digests) == canonical_chain(client.messages)

@@ -66,11 +66,11 @@ def test_a_conversation_goes_on_far_past_the_window(api: Api, tmp_path: Path) ->
             assert len({thread_of(exchange.sent) for exchange in done}) == 1
             rewrites = len(place.of(Rewritten))
             assert rewrites >= 3
-            compactions = [int(exchange.sent.told["x-everthread-compactions"]) for exchange in done]
+            compactions = [int(exchange.sent.headers["x-everthread-compactions"]) for exchange in done]
             assert compactions == sorted(compactions), "a later request never goes back behind a rewrite"
             assert compactions[-1] >= 3
             assert_prefix_stable(api, done)
-            before, after = map(int, done[-1].sent.told["x-everthread-tokens"].split("/"))
+            before, after = map(int, done[-1].sent.headers["x-everthread-tokens"].split("/"))
             assert before > 2 * place.window > 2 * after
 
     asyncio.run(run())
@@ -83,7 +83,7 @@ def assert_prefix_stable(api: Api, done: list[Any]) -> None:
     changes = 0
     for exchange in done:
         sent = json.loads(exchange.sent.body)[field]
-        depth = exchange.sent.told["x-everthread-compactions"]
+        depth = exchange.sent.headers["x-everthread-compactions"]
         if before is not None and before[0] == depth:
             assert sent[: len(before[1])] == before[1]
             changes += 1
@@ -124,11 +124,13 @@ def test_after_a_restart_the_same_bytes_go_upstream(tmp_path: Path) -> None:
             await talk(place, manager, client, 12)
             await manager.settle()
             client.says("And now?")
-            first = await manager.prepare(client.incoming())
-            other = await place.manager().prepare(client.incoming())
+            turn = await manager.prepare(client.incoming())
+            first = turn.sent
+            turn = await place.manager().prepare(client.incoming())
+            other = turn.sent
             assert first.rewritten
             assert other.body == first.body
-            assert other.told["x-everthread-thread"] == first.told["x-everthread-thread"]
+            assert other.headers["x-everthread-thread"] == first.headers["x-everthread-thread"]
 
     asyncio.run(run())
 
@@ -158,7 +160,8 @@ def test_of_two_managers_that_race_both_send_the_same(tmp_path: Path) -> None:
             await talk(place, place.manager(enabled=False), client, 6)
             client.says("And now?")
             managers = [place.manager(background=False) for _ in range(3)]
-            sent = await asyncio.gather(*(manager.prepare(client.incoming()) for manager in managers))
+            turns = await asyncio.gather(*(manager.prepare(client.incoming()) for manager in managers))
+            sent = [turn.sent for turn in turns]
             assert len({outgoing.body for outgoing in sent}) == 1
             assert sent[0].rewritten
             assert SUMMARY_START.encode() in sent[0].body

@@ -44,14 +44,14 @@ def test_the_tools_are_named_only_where_the_request_has_them(api: Api, tmp_path:
     async def run(place: Gate) -> None:
         manager = place.manager(background=False)
         having, lacking = client(api, [*OTHERS, *OURS], 12), client(api, OTHERS, 12)
-        shown = [summary(await manager.prepare(one.incoming())) for one in (having, lacking, having, lacking)]
+        shown = [summary((await manager.prepare(one.incoming())).sent) for one in (having, lacking, having, lacking)]
         assert shown[0].count(MENTION) == 1
         assert "`mcp__everthread__expand` and `mcp__everthread__search`" in shown[0]
         assert MENTION not in shown[1]
         assert shown[0] == shown[2], "each sort of client gets its own bytes again"
         assert shown[1] == shown[3]
         grown = client(api, [*OTHERS, *OURS], 30)
-        assert summary(await manager.prepare(grown.incoming())).count(MENTION) == 1
+        assert summary((await manager.prepare(grown.incoming())).sent).count(MENTION) == 1
 
     running(tmp_path, run)
 
@@ -68,7 +68,7 @@ def test_what_was_pinned_stands_in_the_next_rewrite(tmp_path: Path) -> None:
             while True:
                 talk.says(f"More: {words(900, f'page {len(talk.messages)}')}")
                 sent = await answer(manager, talk)
-                if sent.rewritten and int(sent.told["x-everthread-compactions"]) == depth:
+                if sent.rewritten and int(sent.headers["x-everthread-compactions"]) == depth:
                     break
             assert summary(sent).count("4711-B") == 1
 

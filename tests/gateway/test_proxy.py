@@ -133,14 +133,14 @@ def test_errors_are_the_providers_own() -> None:
 class Broken(Plain):
     """Fails at every step."""
 
-    async def prepare(self, incoming: Incoming) -> Outgoing:
+    async def outgoing(self, incoming: Incoming) -> Outgoing:
         raise ValueError(f"no {incoming.api}")
 
     async def instead(self, _incoming: Incoming, _sent: Outgoing, _body: bytes) -> Outgoing | None:
         raise KeyError("nothing")
 
-    async def answered(self, incoming: Incoming, sent: Outgoing, outcome: Any) -> None:
-        await super().answered(incoming, sent, outcome)
+    async def record(self, incoming: Incoming, sent: Outgoing, outcome: Any) -> None:
+        await super().record(incoming, sent, outcome)
         raise OSError("the disk is full")
 
 

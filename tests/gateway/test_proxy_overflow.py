@@ -23,13 +23,13 @@ BLOCK = b'data: {"type": "content_block_start", "index": 0, "content_block": {"t
 class Shrinking(Plain):
     """Sends a number that goes down; holds streams."""
 
-    async def prepare(self, incoming: Incoming) -> Outgoing:
-        await super().prepare(incoming)
-        return Outgoing(b'{"size": 9}', rewritten=True, told={"x-everthread-thread": "t9"}, hold=True)
+    async def outgoing(self, incoming: Incoming) -> Outgoing:
+        await super().outgoing(incoming)
+        return Outgoing(b'{"size": 9}', rewritten=True, headers={"x-everthread-thread": "t9"}, hold=True)
 
     async def instead(self, _incoming: Incoming, sent: Outgoing, _body: bytes) -> Outgoing | None:
         size = json.loads(sent.body)["size"] - 1
-        return Outgoing(b'{"size": %d}' % size, rewritten=True, told={"x-everthread-thread": f"t{size}"}, hold=True)
+        return Outgoing(b'{"size": %d}' % size, rewritten=True, headers={"x-everthread-thread": f"t{size}"}, hold=True)
 
 
 def fits_at(size: int, *, streamed: bool) -> Answering:

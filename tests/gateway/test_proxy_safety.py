@@ -236,7 +236,7 @@ def test_an_upstream_that_is_not_there() -> None:
 
 def test_credentials_stay_out_of_logs_and_errors(caplog: pytest.LogCaptureFixture) -> None:
     class Leaking(Plain):
-        async def prepare(self, incoming: Incoming) -> Outgoing:
+        async def outgoing(self, incoming: Incoming) -> Outgoing:
             raise ValueError(incoming.headers["authorization"])
 
     key = b"sk-proj-0123456789abcdefghijABCDEFGHIJ0123456789abcdefghij"

@@ -31,10 +31,10 @@ class Slow(Plain):
         self.go = asyncio.Event()
         self.hold = hold
 
-    async def prepare(self, _incoming: Incoming) -> Outgoing:
+    async def outgoing(self, _incoming: Incoming) -> Outgoing:
         if not self.hold:
             await self.go.wait()
-        return Outgoing(b'{"stream":true,"n":1}', rewritten=True, told={"x-everthread-thread": "t"}, hold=self.hold)
+        return Outgoing(b'{"stream":true,"n":1}', rewritten=True, headers={"x-everthread-thread": "t"}, hold=self.hold)
 
     async def instead(self, _incoming: Incoming, sent: Outgoing, _body: bytes) -> Outgoing | None:
         return Outgoing(b'{"stream":true,"n":2}', rewritten=True, hold=True) if b'"n":1' in sent.body else None

@@ -12,9 +12,8 @@ import pytest
 from everthread.core.exchange import Reply
 from everthread.core.messages import text_of
 from everthread.errors import StoreError
-from everthread.gateway.base import Outcome
+from everthread.gateway.base import THREAD, Outcome
 from everthread.gateway.events import RecordFailed
-from everthread.gateway.sending import THREAD
 from everthread.store.models import NewThreadLink, ThreadLink
 from everthread.store.store import Store
 from tests.gateway.clients import Client, Gate, running, thread_of
@@ -51,11 +50,11 @@ def test_a_client_quicker_than_the_store_stays_in_its_thread(fails: set[int], tm
         for turn in range(6):
             client.says(f"Question {turn}")
             incoming = client.incoming()
-            sent = await manager.prepare(incoming)
-            threads.add(thread_of(sent))
+            asked = await manager.prepare(incoming)
+            threads.add(thread_of(asked.sent))
             reply = Reply({"role": "assistant", "content": f"Answer {turn}"}, "stop")
             client.hears(reply)
-            telling.append(asyncio.create_task(manager.answered(incoming, sent, Outcome(200, reply))))
+            telling.append(asyncio.create_task(asked.record(Outcome(200, reply))))
             await asyncio.sleep(0)  # the client has its answer, and goes on at once
         await asyncio.gather(*telling)
         place.store = whole
@@ -78,21 +77,19 @@ def test_nobody_is_told_a_thread_that_is_another_s(tmp_path: Path) -> None:
         client.says("Where do we go?")
         reply = Reply({"role": "assistant", "content": "Left or right."}, "stop")
         for manager in managers:
-            incoming = client.incoming()
-            await manager.answered(incoming, await manager.prepare(incoming), Outcome(200, reply))
+            await (await manager.prepare(client.incoming())).record(Outcome(200, reply))
         client.hears(reply)
         ways = {"Left.": deepcopy(client), "Right.": deepcopy(client)}
         asked = []
         for manager, (word, way) in zip(managers, ways.items(), strict=True):
             way.says(word)
-            incoming = way.incoming()
-            asked.append((manager, incoming, await manager.prepare(incoming)))
-        assert len({thread_of(sent) for _, _, sent in asked}) == 1, "both expect to go on in the same thread"
-        told = [await manager.tells(incoming, sent) for manager, incoming, sent in asked]
-        for (manager, incoming, sent), word, said in zip(asked, ways, told, strict=True):
+            asked.append(await manager.prepare(way.incoming()))
+        assert len({thread_of(turn.sent) for turn in asked}) == 1, "both expect to go on in the same thread"
+        told = [await turn.response_headers() for turn in asked]
+        for turn, word, said in zip(asked, ways, told, strict=True):
             stored = [text_of(one.body) for one in await place.store.history(said[THREAD])]
             assert stored == ["Where do we go?", "Left or right.", word]
-            await manager.answered(incoming, sent, Outcome(500))
+            await turn.record(Outcome(500))
 
     running(tmp_path, run)
 
@@ -104,11 +101,11 @@ def test_what_could_not_be_stored_is_told_no_thread(tmp_path: Path) -> None:
         manager, client = place.manager(), Client("openai_chat")
         client.says("Is anybody there?")
         incoming = client.incoming()
-        sent = await manager.prepare(incoming)
-        told = await manager.tells(incoming, sent)
+        turn = await manager.prepare(incoming)
+        told = await turn.response_headers()
         assert THREAD not in told
         assert told["x-everthread-compactions"] == "0"
-        await manager.answered(incoming, sent, Outcome(500))
+        await turn.record(Outcome(500))
         place.store = whole
 
     running(tmp_path, run)

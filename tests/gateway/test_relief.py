@@ -51,7 +51,7 @@ def test_too_many_bytes_lose_old_images_then_big_results(api: Api, tmp_path: Pat
                 assert exchange.reply is not None, exchange.error
                 sent = exchange.sent.body
                 assert base64.b64encode(bytes([number]) * 30) in sent
-                assert exchange.sent.told["x-everthread-compactions"] == "0"
+                assert exchange.sent.headers["x-everthread-compactions"] == "0"
             assert place.of(Slimmed)
             assert not place.of(Rewritten)
             refused = [record.status for record in provider.log].count(413)
@@ -94,9 +94,10 @@ def test_the_note_stands_behind_the_system_text_from_the_first_rewrite_on(
         body: dict[str, Any] = {}
         for turn in range(16):
             client.says(f"Turn {turn}: {words(700, f'note {turn}')}")
-            sent = await manager.prepare(incoming := client.incoming())
+            asked = await manager.prepare(client.incoming())
+            sent = asked.sent
             client.messages.append({"role": "assistant", "content": "Yes."})
-            await manager.answered(incoming, sent, Outcome(200))
+            await asked.record(Outcome(200))
             body = json.loads(sent.body)
             prompt = body.get("system") or body.get("instructions") or body["messages"][0]["content"]
             text = prompt if isinstance(prompt, str) else "|".join(block["text"] for block in prompt)
@@ -121,9 +122,9 @@ def test_rewrites_that_hardly_help_pause_the_next_ones(tmp_path: Path) -> None:
 
         async def turn(text: str) -> None:
             client.says(text)
-            sent = await manager.prepare(incoming := client.incoming())
+            asked = await manager.prepare(incoming := client.incoming())
             client.messages.append({"role": "assistant", "content": "Yes."})
-            await manager.answered(incoming, sent, Outcome(200, None, CanonicalUsage(len(incoming.body) // 5, 3)))
+            await asked.record(Outcome(200, None, CanonicalUsage(len(incoming.body) // 5, 3)))
 
         def told() -> int:
             return sum("paused" in event.text for event in place.of(Notice))
@@ -174,9 +175,10 @@ def test_compactions_are_recorded_with_their_cost(tmp_path: Path) -> None:
         sent = Outgoing(b"")
         for turn in range(12):
             client.says(f"Turn {turn}: {words(700, f'note {turn}')}")
-            sent = await manager.prepare(incoming := client.incoming())
+            asked = await manager.prepare(client.incoming())
+            sent = asked.sent
             client.messages.append({"role": "assistant", "content": "Yes."})
-            await manager.answered(incoming, sent, Outcome(200))
+            await asked.record(Outcome(200))
         assert SUMMARY_START in sent.body.decode()
         thread = thread_of(sent)
         made = place.of(Rewritten)
@@ -190,6 +192,6 @@ def test_compactions_are_recorded_with_their_cost(tmp_path: Path) -> None:
         assert told.compactions == len(made)
         fading = [event.text for event in place.of(Notice) if "may fade" in event.text]
         assert len(fading) == len(made) - 1
-        assert f"compacted {len(made)} times" in sent.told["x-everthread-notice"]
+        assert f"compacted {len(made)} times" in sent.headers["x-everthread-notice"]
 
     running(tmp_path, run, window=8_000)

@@ -15,8 +15,8 @@ from everthread.core.exchange import Api
 from everthread.core.summary import SUMMARY_START
 from everthread.gateway.base import Outcome
 from everthread.gateway.events import Drifted, Rewritten
-from everthread.gateway.identity import history, piece_of
 from everthread.gateway.slicing import slice_body
+from everthread.gateway.threads import build_history, identify
 from everthread.testing import ScriptedSummarizer
 from tests.gateway.clients import APIS, Client, Gate, answer, ask, gate, running, words
 
@@ -34,7 +34,8 @@ def test_what_fits_goes_as_the_bytes_that_came(tmp_path: Path) -> None:
         manager = place.manager()
         raw = b'{ "model":"gpt-4o",\n "messages" : [ {"content":"h\\u00e9","role":"user"} ] , "x":1.0e0 }'
         incoming = replace(Client("openai_chat").incoming(), raw=b"zipped", body=raw)
-        sent = await manager.prepare(incoming)
+        turn = await manager.prepare(incoming)
+        sent = turn.sent
         assert (sent.body, sent.rewritten) == (b"zipped", False)
 
     running(tmp_path, run)
@@ -46,7 +47,8 @@ def test_a_rewrite_leaves_the_rest_of_the_body_as_it_was(api: Api, tmp_path: Pat
         client = Client(api, system=None, extra={"temperature": 0.5, "metadata": {"user_id": "u"}})
         long_talk(client, 12)
         incoming = client.incoming()
-        sent = await place.manager(background=False).prepare(incoming)
+        turn = await place.manager(background=False).prepare(incoming)
+        sent = turn.sent
         assert sent.rewritten
         assert SUMMARY_START.encode() in sent.body
         before, after = slice_body(incoming.body, api), slice_body(sent.body, api)
@@ -65,10 +67,11 @@ def test_other_modes_rewrite_nothing(mode: Any, tmp_path: Path) -> None:
         client = Client("openai_chat", mode=mode)
         long_talk(client, 12)
         incoming = client.incoming()
-        sent = await manager.prepare(incoming)
+        turn = await manager.prepare(incoming)
+        sent = turn.sent
         assert sent.body is incoming.raw
-        assert await manager.refused(incoming, sent, 400, b'{"error":{"code":"context_length_exceeded"}}') is None
-        await manager.answered(incoming, sent, Outcome(400))
+        assert await turn.recover(400, b'{"error":{"code":"context_length_exceeded"}}') is None
+        await turn.record(Outcome(400))
         threads = await place.store.list_threads(tenant="t")
         assert len(threads) == (1 if mode == "observe" else 0), "observed is recorded, off is not"
 
@@ -89,10 +92,11 @@ def test_history_the_provider_keeps_is_only_recorded(api: Api, field: dict[str, 
         client = Client(api, extra=field)
         long_talk(client, 12)
         incoming = client.incoming()
-        sent = await manager.prepare(incoming)
+        turn = await manager.prepare(incoming)
+        sent = turn.sent
         assert sent.body is incoming.raw
-        assert await manager.refused(incoming, sent, 400, b'{"error":{"code":"context_length_exceeded"}}') is None
-        await manager.answered(incoming, sent, Outcome(200))
+        assert await turn.recover(400, b'{"error":{"code":"context_length_exceeded"}}') is None
+        await turn.record(Outcome(200))
         assert (await place.store.list_threads(tenant="t"))[0].messages == len(client.messages)
 
     running(tmp_path, run)
@@ -104,7 +108,7 @@ def test_a_summary_is_made_beside_the_conversation_and_used_when_it_is_time(tmp_
         client = Client("openai_chat")
         long_talk(client, 5, 260)
         sent = await answer(manager, client)
-        before = int(sent.told["x-everthread-tokens"].split("/")[0])
+        before = int(sent.headers["x-everthread-tokens"].split("/")[0])
         assert 0.8 * 4_000 <= before < 4_000, "between 80 % of the threshold and the threshold"
         assert not sent.rewritten
         await manager.settle()
@@ -125,7 +129,8 @@ def test_a_failing_summary_leaves_the_request_as_it_was(tmp_path: Path) -> None:
         client = Client("openai_chat")
         long_talk(client, 12)
         incoming = client.incoming()
-        sent = await place.manager(background=False, summarizer=ScriptedSummarizer(fails="no")).prepare(incoming)
+        turn = await place.manager(background=False, summarizer=ScriptedSummarizer(fails="no")).prepare(incoming)
+        sent = turn.sent
         assert sent.body is incoming.raw
         assert place.of(events.CompactionFailed)
 
@@ -165,10 +170,11 @@ def test_cleared_results_and_dropped_thinking_are_drift(tmp_path: Path) -> None:
         clearing(client, "[Old tool result content cleared]")
         client.says("Go on.")
         client.says(words(2_300, "much"))
-        second = await manager.prepare(client.incoming())
+        turn = await manager.prepare(client.incoming())
+        second = turn.sent
         assert second.rewritten
         assert place.of(Drifted)
-        assert second.told["x-everthread-thread"] == first.told["x-everthread-thread"]
+        assert second.headers["x-everthread-thread"] == first.headers["x-everthread-thread"]
         slices = [slice_body(sent.body, "openai_chat") for sent in (first, second)]
         heads = [sliced.of(sliced.elements[1]) for sliced in slices]
         assert SUMMARY_START in heads[0]
@@ -185,7 +191,7 @@ def test_another_result_is_another_conversation(tmp_path: Path) -> None:
         other = with_tools()
         clearing(other, words(400, "something else altogether"))
         second = await answer(manager, other)
-        assert second.told["x-everthread-thread"] != first.told["x-everthread-thread"]
+        assert second.headers["x-everthread-thread"] != first.headers["x-everthread-thread"]
         assert not place.of(Drifted)
         assert b"line 3 item" not in second.body
 
@@ -247,10 +253,10 @@ def test_other_errors_are_the_clients(tmp_path: Path) -> None:
         client = Client("openai_chat")
         client.says("Hi")
         incoming = client.incoming()
-        sent = await manager.prepare(incoming)
+        turn = await manager.prepare(incoming)
         error = b'{"error":{"message":"Rate limit reached: too many tokens per minute","code":"rate_limit_exceeded"}}'
-        assert await manager.refused(incoming, sent, 429, error) is None
-        assert await manager.refused(incoming, sent, 500, b"oops") is None
+        assert await turn.recover(429, error) is None
+        assert await turn.recover(500, b"oops") is None
 
     running(tmp_path, run)
 
@@ -282,7 +288,7 @@ def test_a_client_that_sets_marks_keeps_its_own_way(where: str, tmp_path: Path) 
         if where == "block":
             client.messages[0]["content"][0]["cache_control"] = mark
         incoming = client.incoming()
-        assert (await place.manager(markers=True).prepare(incoming)).body is incoming.raw
+        assert (await place.manager(markers=True).prepare(incoming)).sent.body is incoming.raw
 
     running(tmp_path, run)
 
@@ -292,8 +298,8 @@ def test_marks_can_be_switched_off(tmp_path: Path) -> None:
         client = Client("anthropic")
         client.says("Hi")
         incoming = client.incoming()
-        assert (await place.manager(markers=False).prepare(incoming)).body is incoming.raw
-        assert (await place.manager(markers=True).prepare(incoming)).body != incoming.raw
+        assert (await place.manager(markers=False).prepare(incoming)).sent.body is incoming.raw
+        assert (await place.manager(markers=True).prepare(incoming)).sent.body != incoming.raw
 
     running(tmp_path, run)
 
@@ -303,18 +309,18 @@ def test_nearly_full_requests_are_held(tmp_path: Path) -> None:
         client = Client("openai_chat")
         client.says("Hi")
         manager = place.manager(enabled=False)
-        assert not (await manager.prepare(client.incoming())).hold
+        assert not (await manager.prepare(client.incoming())).sent.hold
         client.messages[-1]["content"] = words(7_000, "entry")
-        assert (await manager.prepare(client.incoming())).hold
+        assert (await manager.prepare(client.incoming())).sent.hold
 
     running(tmp_path, run)
 
 
 def test_the_same_prefix_has_the_same_digests_whatever_follows() -> None:
     client = with_tools()
-    pieces = [piece_of("openai_chat", value) for value in client.messages]
-    whole = history(pieces)
+    pieces = [identify("openai_chat", value) for value in client.messages]
+    whole = build_history(pieces)
     for length in range(1, len(pieces)):
-        part = history(pieces[:length])
+        part = build_history(pieces[:length])
         assert part.digests == whole.digests[:length]
         assert part.skeletons == whole.skeletons[:length]

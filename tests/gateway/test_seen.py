@@ -114,9 +114,9 @@ def test_logs_figures_and_records_of_a_compacted_thread(tmp_path: Path, lines: l
 
 
 class Compacted(Plain):
-    async def prepare(self, incoming: Incoming) -> Outgoing:
+    async def outgoing(self, incoming: Incoming) -> Outgoing:
         told = {"x-everthread-thread": "t1", "x-everthread-compactions": "2"}
-        return Outgoing(incoming.raw, told=told)
+        return Outgoing(incoming.raw, headers=told)
 
 
 def test_spans_and_metrics_have_the_names_for_generative_ai() -> None:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from everthread.factory.engines import EngineChoice
 from everthread.factory.local_upstream import with_local
 from everthread.factory.models import auxiliary_model, closing_of, summarizer_for
 from everthread.factory.native import native_app
-from everthread.factory.stores import open_store, store_file, store_url
+from everthread.factory.stores import open_store, store_url
 from everthread.gateway.base import Auth, Mode
 from everthread.store.store import Store
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from everthread.conversation.events import Listener
     from everthread.conversation.options import SummarizerContext
     from everthread.gateway.access import Authenticator
-    from everthread.gateway.managing import ProxyManager
+    from everthread.gateway.manager import ProxyManager
     from everthread.gateway.native.desk import TurnDesk
     from everthread.gateway.routes import Upstream
     from everthread.gateway.running import Gateway
@@ -68,20 +68,18 @@ async def open_gateway(
     settings = config or load_config()
     options = settings.gateway
     known = list(upstreams) if upstreams is not None else upstreams_of(settings, mode)
-    alone = _never
     async with AsyncExitStack() as stack:
         known = await with_local(known, settings, stack)
         if store is None:
             store = await asyncio.to_thread(open_store, store_url(settings))
             stack.push_async_callback(store.close)
-            alone = _alone(store_url(settings), stack)
         address = host or options.host
         if authenticator is None:
             access = open_access(auth or options.auth, store, known, address)
             authenticator = await stack.enter_async_context(access)
         metrics = Metrics()
         models = await stack.enter_async_context(AsyncExitStack())  # closed after who asks them
-        manager = _manager(settings, store, known, models, Teller(metrics), alone=alone)
+        manager = _manager(settings, store, known, models, Teller(metrics))
         stack.push_async_callback(manager.close)
         limits = Limits(**options.limits.model_dump())
         proxy = Proxy(
@@ -147,28 +145,10 @@ def _key(name: str | None) -> str | None:
     return key
 
 
-def _alone(url: str, stack: AsyncExitStack) -> Callable[[], bool]:
-    """Whether no other gateway is on the store; of a server nobody knows."""
-    from everthread.gateway.alone import Alone
-
-    file = store_file(url)
-    if file is None:
-        return _never
-    made = Alone(file)
-    stack.callback(made.close)
-    return made
-
-
-def _never() -> bool:
-    return False
-
-
 def _manager(
-    config: Config, store: Store, upstreams: Sequence[Upstream], stack: AsyncExitStack, listener: Listener,
-    *, alone: Callable[[], bool],
+    config: Config, store: Store, upstreams: Sequence[Upstream], stack: AsyncExitStack, listener: Listener
 ) -> ProxyManager:  # fmt: skip
-    from everthread.gateway.managing import ProxyManager
-    from everthread.gateway.setup import ManagerSetup
+    from everthread.gateway.manager import ManagerSetup, ProxyManager
 
     engine = EngineChoice.of(config)
     auxiliaries: dict[str, StreamingModel | None] = {}
@@ -188,7 +168,7 @@ def _manager(
     return ProxyManager(
         ManagerSetup(
             store, engine, f"{engine.name} {digest}", writer, window, session_options(config), listener=listener,
-            emulate_state=config.gateway.responses_state == "emulate", alone=alone,
+            emulate_state=config.gateway.responses_state == "emulate",
         )
     )  # fmt: skip
 

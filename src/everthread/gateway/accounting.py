@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everthread.compaction.engine import Events
 from everthread.conversation.events import CompactionProgress, Notice, UsageRecorded, progress_text
@@ -15,10 +15,12 @@ from everthread.core.messages import calls_of, text_of
 from everthread.core.tokens import TokenCounter
 from everthread.core.usage import CanonicalUsage, normalize_usage
 from everthread.gateway.base import Account, Outcome
-from everthread.gateway.setup import ManagerSetup
-from everthread.gateway.tracing import Place
-from everthread.gateway.turns import Turn
+from everthread.gateway.threads import ThreadMatch
+from everthread.gateway.turn import Turn
 from everthread.store.models import NewUsage, UsageTask
+
+if TYPE_CHECKING:
+    from everthread.gateway.manager import ManagerSetup
 
 
 class Accounts:
@@ -26,7 +28,7 @@ class Accounts:
         self._setup = setup
         self._lost: dict[str, list[tuple[Request, Account | None]]] = {}
 
-    async def main(self, turn: Turn, place: Place, outcome: Outcome) -> None:
+    async def main(self, turn: Turn, place: ThreadMatch, outcome: Outcome) -> None:
         """The client's call; estimated where the provider said nothing."""
         usage, estimated = outcome.usage, outcome.estimated
         if usage is None:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from everthread.core.exchange import Api, Reply
+from everthread.core.messages import Message
 from everthread.core.usage import CanonicalUsage
+from everthread.wire.codecs import CODECS
+
+THREAD = "x-everthread-thread"
+COMPACTIONS = "x-everthread-compactions"
+TOKENS = "x-everthread-tokens"
+NOTICE = "x-everthread-notice"
+PLAN = "x-everthread-plan"
+"""Headers of ours in an answer."""
 
 Mode = Literal["managed", "observe", "off"]
 """Rewritten where needed; only recorded; neither."""
@@ -53,8 +62,10 @@ class Outgoing:
 
     body: bytes
     rewritten: bool = False
-    told: Mapping[str, str] = field(default_factory=dict)
-    """Headers for the client: the thread, how often it was compacted, tokens before and after."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """For the client: the thread, how often it was compacted, tokens before and after."""
+    tokens: int | None = None
+    """The prompt's tokens as the provider counts them; None where nobody looked."""
     hold: bool = False
     """So full that an overflow is likely: a stream's first events are held until one tells."""
 
@@ -69,19 +80,53 @@ class Outcome:
     estimated: bool = False
 
 
-class Manager(Protocol):
-    """Decides what goes upstream. Whatever it raises, the caller forwards the original bytes instead."""
+class ProxyTurn(Protocol):
+    """One request from its arrival to its answer."""
 
-    async def prepare(self, incoming: Incoming) -> Outgoing: ...
+    @property
+    def sent(self) -> Outgoing:
+        """What goes upstream as things stand."""
+        ...
 
-    async def refused(self, incoming: Incoming, sent: Outgoing, status: int, body: bytes) -> Outgoing | None:
+    async def recover(self, status: int, body: bytes) -> Outgoing | None:
         """After an error of the provider: what to send instead, None where the client gets the error."""
         ...
 
-    async def tells(self, incoming: Incoming, sent: Outgoing) -> Mapping[str, str]:
+    async def response_headers(self) -> Mapping[str, str]:
         """What the client is told in the headers of its answer: nothing that is not certain."""
         ...
 
-    async def answered(self, incoming: Incoming, sent: Outgoing, outcome: Outcome) -> None:
-        """Record it; what is prepared in the background begins here."""
+    async def record(self, outcome: Outcome) -> None:
+        """Store what was said and used; what is prepared in the background begins here."""
         ...
+
+
+class Manager(Protocol):
+    """Decides what goes upstream. Whatever it raises, the caller forwards the original bytes instead."""
+
+    async def prepare(self, incoming: Incoming) -> ProxyTurn: ...
+
+
+class UnmanagedTurn:
+    """A request that goes as it came: nobody looks into it, and nothing of it is kept."""
+
+    def __init__(self, incoming: Incoming) -> None:
+        self.sent = Outgoing(incoming.raw)
+
+    async def recover(self, status: int, body: bytes) -> Outgoing | None:  # noqa: ARG002
+        return None
+
+    async def response_headers(self) -> Mapping[str, str]:
+        return self.sent.headers
+
+    async def record(self, outcome: Outcome) -> None:
+        """Nothing is kept."""
+
+
+def decode_messages(api: Api, values: Sequence[Any], model: str) -> list[Message]:
+    """Wire messages in core form."""
+    return CODECS[api].decode_messages(list(values), model=model)
+
+
+def encode_messages(api: Api, messages: Sequence[Message], model: str) -> list[Any]:
+    return CODECS[api].encode_messages(list(messages), model=model)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from everthread.conversation.economy import Quoting
 from everthread.core.caching import CACHE_SECONDS, cache_route
 from everthread.core.cost import prices_for
 from everthread.core.economics import Case, Decision, Rates, weigh
 from everthread.core.summary import Summarizer
-from everthread.gateway.setup import ManagerSetup
-from everthread.gateway.turns import Turn
+from everthread.gateway.turn import Turn
+
+if TYPE_CHECKING:
+    from everthread.gateway.manager import ManagerSetup
 
 
 def ttl_of(setup: ManagerSetup) -> float:

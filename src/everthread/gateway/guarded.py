@@ -8,17 +8,16 @@ from collections.abc import Awaitable, Mapping
 from typing import TypeVar
 
 from everthread.core.redaction import redact
-from everthread.gateway.base import Incoming, Manager, Outcome, Outgoing
+from everthread.gateway.base import THREAD, Incoming, Manager, Outcome, Outgoing, ProxyTurn, UnmanagedTurn
 from everthread.gateway.metrics import Metrics
-from everthread.gateway.sending import THREAD
 
 _LOG = logging.getLogger("everthread.gateway")
 T = TypeVar("T")
-_TELLING = 1.0
+_HEADER_SECONDS = 1.0
 """Seconds for what an answer's headers say of us."""
 
 
-class Guarded:
+class FailOpenManager:
     """The manager, except that it never fails: a failure is logged and counted, and changes nothing."""
 
     def __init__(self, manager: Manager, metrics: Metrics, seconds: float) -> None:
@@ -26,26 +25,16 @@ class Guarded:
         self._metrics = metrics
         self._seconds = seconds
 
-    async def prepare(self, incoming: Incoming) -> Outgoing:
-        made = await self._tried("prepare", incoming, self._manager.prepare(incoming))
-        if made is None or (incoming.mode != "managed" and made.rewritten):
-            return Outgoing(incoming.raw)
-        return made
+    async def prepare(self, incoming: Incoming) -> FailOpenTurn:
+        made = await self.attempt("prepare", incoming, self._manager.prepare(incoming))
+        if made is None or (incoming.mode != "managed" and made.sent.rewritten):
+            made = UnmanagedTurn(incoming)
+        return FailOpenTurn(self, incoming, made)
 
-    async def refused(self, incoming: Incoming, sent: Outgoing, status: int, body: bytes) -> Outgoing | None:
-        if incoming.mode != "managed":
-            return None
-        return await self._tried("refused", incoming, self._manager.refused(incoming, sent, status, body))
-
-    async def tells(self, incoming: Incoming, sent: Outgoing) -> Mapping[str, str]:
-        """No client waits long for it: where it cannot be known now, it is not told."""
-        told = await self._tried("tells", incoming, self._manager.tells(incoming, sent), _TELLING)
-        return {name: value for name, value in sent.told.items() if name != THREAD} if told is None else told
-
-    async def answered(self, incoming: Incoming, sent: Outgoing, outcome: Outcome) -> None:
-        await self._tried("answered", incoming, self._manager.answered(incoming, sent, outcome))
-
-    async def _tried(self, step: str, incoming: Incoming, work: Awaitable[T], seconds: float | None = None) -> T | None:
+    async def attempt(
+        self, step: str, incoming: Incoming, work: Awaitable[T], seconds: float | None = None
+    ) -> T | None:
+        """The result of the work; None where it fails or takes too long."""
         try:
             async with asyncio.timeout(seconds or self._seconds):
                 return await work
@@ -54,6 +43,33 @@ class Guarded:
             words = _without_credentials(str(error), incoming)
             _LOG.error("%s failed, the original goes: %s: %s", step, type(error).__name__, words)
             return None
+
+
+class FailOpenTurn:
+    """A turn whose steps never fail."""
+
+    def __init__(self, manager: FailOpenManager, incoming: Incoming, turn: ProxyTurn) -> None:
+        self._manager = manager
+        self._incoming = incoming
+        self._turn = turn
+
+    @property
+    def sent(self) -> Outgoing:
+        return self._turn.sent
+
+    async def recover(self, status: int, body: bytes) -> Outgoing | None:
+        if self._incoming.mode != "managed":
+            return None
+        return await self._manager.attempt("refused", self._incoming, self._turn.recover(status, body))
+
+    async def response_headers(self) -> Mapping[str, str]:
+        """No client waits long for it: where it cannot be known now, it is not told."""
+        work = self._turn.response_headers()
+        known = await self._manager.attempt("tells", self._incoming, work, _HEADER_SECONDS)
+        return {name: value for name, value in self.sent.headers.items() if name != THREAD} if known is None else known
+
+    async def record(self, outcome: Outcome) -> None:
+        await self._manager.attempt("answered", self._incoming, self._turn.record(outcome))
 
 
 def _without_credentials(words: str, incoming: Incoming) -> str:

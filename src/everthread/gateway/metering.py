@@ -14,7 +14,6 @@ from everthread.gateway.access import Refused
 from everthread.gateway.base import Outcome, Outgoing
 from everthread.gateway.encodings import decoded
 from everthread.gateway.incoming import Call
-from everthread.gateway.sending import TOKENS
 from everthread.gateway.usage_tap import Tap, usage_of
 
 _MOST = 8 * 1024 * 1024
@@ -35,8 +34,7 @@ def used_in(outcome: Outcome, sent: Outgoing) -> CanonicalUsage | None:
         words = [text_of(reply.message), *(f"{call.name} {call.arguments}" for call in calls_of(reply.message))]
         said = len("\n".join(words).encode("utf-8", "replace")) // _BYTES_PER_TOKEN
     if outcome.usage is None:
-        told = sent.told.get(TOKENS, "").partition("/")[2]
-        return CanonicalUsage(int(told) if told.isdecimal() else rough_tokens(sent.body), said)
+        return CanonicalUsage(rough_tokens(sent.body) if sent.tokens is None else sent.tokens, said)
     if reply is not None and reply.stop is None and outcome.usage.output_tokens < said:
         return replace(outcome.usage, output_tokens=said)
     return outcome.usage

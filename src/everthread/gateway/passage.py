@@ -7,18 +7,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from everthread.gateway.access import Refused
-from everthread.gateway.base import Incoming, Outcome, Outgoing
+from everthread.gateway.base import THREAD, Incoming, Outcome, Outgoing, ProxyTurn, UnmanagedTurn
 from everthread.gateway.encodings import decoded
 from everthread.gateway.failures import error_body, error_event
 from everthread.gateway.glance import glance
-from everthread.gateway.guarded import Guarded
+from everthread.gateway.guarded import FailOpenManager
 from everthread.gateway.incoming import Call
 from everthread.gateway.limits import Limits
 from everthread.gateway.logs import about_thread
 from everthread.gateway.metrics import Metrics
 from everthread.gateway.pulse import Head, Pulse
 from everthread.gateway.routes import Upstream, family_of
-from everthread.gateway.sending import THREAD
 from everthread.gateway.streams import Pieces, WithoutUsage, asking_for_usage
 from everthread.gateway.upstream import Headers, UpstreamClient, UpstreamResponse, for_client, for_upstream, rewritten
 from everthread.gateway.usage_tap import Tap, usage_of
@@ -37,7 +36,7 @@ class Desk:
     """What every request needs, and what was learnt about upstreams."""
 
     client: UpstreamClient
-    manager: Guarded
+    manager: FailOpenManager
     metrics: Metrics
     limits: Limits
     include_usage: bool
@@ -58,7 +57,8 @@ class Passage:
         self._asks_usage = False
         self._tap: Tap | None = None
         self._observed: Observed | None = None
-        self.sent = Outgoing(incoming.raw)
+        self.turn: ProxyTurn = UnmanagedTurn(incoming)
+        self.sent = self.turn.sent
         self.status = 0
 
     async def run(self, writer: Writer) -> None:
@@ -67,8 +67,9 @@ class Passage:
         if desk.telemetry is not None:
             family = family_of(self._incoming.api)
             self._observed = desk.telemetry.begin(self._upstream, family, self._model, self._incoming.headers)
-        self.sent = await pulse.compacting(desk.manager.prepare(self._incoming))
-        about_thread(self.sent.told.get(THREAD, ""))
+        self.turn = await pulse.compacting(desk.manager.prepare(self._incoming))
+        self.sent = self.turn.sent
+        about_thread(self.sent.headers.get(THREAD, ""))
         self._counted("managed")
         try:
             for attempt in range(_ATTEMPTS + 1):
@@ -156,20 +157,20 @@ class Passage:
                 desk.refuse_usage.add(self._upstream.name)
                 return self.sent
             status = response.status_code
-            return await pulse.compacting(desk.manager.refused(self._incoming, self.sent, status, body))
+            return await pulse.compacting(self.turn.recover(status, body))
         if tap is None or not (self.sent.hold and tap.streams):
             return None
         compressed = response.headers.get("content-encoding", "identity") != "identity"
         head = None
         if not compressed:
             await self._ascertain()
-            head = Head(response.status_code, _unmeasured(for_client(response.headers.raw)), self.sent.told)
+            head = Head(response.status_code, _unmeasured(for_client(response.headers.raw)), self.sent.headers)
         error = await pulse.holding(pieces.held(tap, desk.limits.hold_seconds), head)
         if error is None:
             return None
         desk.metrics.count("upstream_errors", upstream=self._upstream.name, status="stream")
         body = json.dumps({"error": dict(error.raw)}).encode()
-        return await pulse.compacting(desk.manager.refused(self._incoming, self.sent, response.status_code, body))
+        return await pulse.compacting(self.turn.recover(response.status_code, body))
 
     async def _relay(self, response: UpstreamResponse, pieces: Pieces, writer: Writer, *, begun: bool) -> None:
         tap = self._tap
@@ -182,7 +183,7 @@ class Passage:
         if not begun:
             headers = for_client(response.headers.raw)
             await self._ascertain()
-            await writer.start(response.status_code, _unmeasured(headers) if drop else headers, self.sent.told)
+            await writer.start(response.status_code, _unmeasured(headers) if drop else headers, self.sent.headers)
         for piece in pieces.seen:
             kept = drop.feed(piece) if drop else piece
             if kept:
@@ -197,8 +198,8 @@ class Passage:
 
     async def _ascertain(self) -> None:
         """What the client is told of its thread is certain from here on."""
-        self.sent = replace(self.sent, told=await self._desk.manager.tells(self._incoming, self.sent))
-        about_thread(self.sent.told.get(THREAD, ""))
+        self.sent = replace(self.sent, headers=await self.turn.response_headers())
+        about_thread(self.sent.headers.get(THREAD, ""))
 
     def _counted(self, kind: str) -> None:
         if self.sent.rewritten:

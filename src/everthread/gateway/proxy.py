@@ -15,7 +15,7 @@ from everthread.gateway.admission import Admission
 from everthread.gateway.base import Incoming, Manager
 from everthread.gateway.encodings import decoded
 from everthread.gateway.glance import glance
-from everthread.gateway.guarded import Guarded
+from everthread.gateway.guarded import FailOpenManager
 from everthread.gateway.incoming import Call, ClientGone, Upload, read_body, until_gone
 from everthread.gateway.limits import Limits
 from everthread.gateway.metering import Tally, used_in
@@ -55,7 +55,7 @@ class Proxy:
         self.metrics = metrics or Metrics()
         self._routes = routes
         self._client = UpstreamClient(self.limits)
-        guarded = Guarded(manager, self.metrics, self.limits.manage_seconds)
+        guarded = FailOpenManager(manager, self.metrics, self.limits.manage_seconds)
         self._desk = Desk(self._client, guarded, self.metrics, self.limits, include_usage, set(), telemetry)
         self._admission = Admission(self.limits.concurrent)
         self._telling: set[asyncio.Task[None]] = set()
@@ -147,7 +147,7 @@ class Proxy:
         outcome = passage.outcome()
         if incoming.account is not None and (used := used_in(outcome, passage.sent)) is not None:
             incoming.account.spend(used, model)
-        task = asyncio.create_task(self._desk.manager.answered(incoming, passage.sent, outcome))
+        task = asyncio.create_task(passage.turn.record(outcome))
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)
 

@@ -10,10 +10,10 @@ from hashlib import sha256
 from everthread.core.exchange import Api, Request
 from everthread.core.tokens import TokenCounter
 from everthread.gateway.beginnings import Beginnings, Rest, Rests, marks_of
-from everthread.gateway.covering import frame_of
-from everthread.gateway.identity import History, Pieces, history, leading_system
+from everthread.gateway.rewrite import frame_of
 from everthread.gateway.sizing import Sizes
 from everthread.gateway.slicing import LIST_FIELD, Layout, Sliced, slice_text
+from everthread.gateway.threads import History, IdentityCache, build_history, leading_system
 
 _MOST_FRAMES = 256
 
@@ -46,7 +46,7 @@ class _Known:
 
 class Reader:
     def __init__(self, sizes: Sizes) -> None:
-        self._pieces = Pieces()
+        self._pieces = IdentityCache()
         self._sizes = sizes
         self._beginnings: Beginnings[_Known] = Beginnings()
         self._rests = Rests()
@@ -77,7 +77,7 @@ class Reader:
 
     def _history(self, api: Api, sliced: Sliced, first: int, known: _Known | None, count: int) -> History:
         """Of a body whose first `count` messages are the known one's."""
-        before = known.history.until(count - first) if known else history(())
+        before = known.history.until(count - first) if known else build_history(())
         new = sliced.elements[count if known else first :]
         return before.extended([self._pieces.read(api, element) for element in new])
 

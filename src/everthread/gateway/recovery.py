@@ -10,10 +10,10 @@ from everthread.conversation.recovery import ATTEMPTS, MOST_CAPS, TOO_LARGE, har
 from everthread.core.overflow import ErrorVerdict, classify_error
 from everthread.errors import EverthreadError
 from everthread.gateway.base import Outgoing
-from everthread.gateway.turns import Turn
+from everthread.gateway.turn import Turn
 
 if TYPE_CHECKING:
-    from everthread.gateway.managing import ProxyManager
+    from everthread.gateway.manager import ProxyManager
 
 
 @dataclass(slots=True)

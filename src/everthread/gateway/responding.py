@@ -12,11 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from everthread.core.exchange import Api, Reply
-from everthread.gateway.base import Incoming
-from everthread.gateway.covering import encoded
+from everthread.gateway.base import Incoming, encode_messages
 from everthread.gateway.glance import glance
-from everthread.gateway.tracing import PLATFORM, Place
-from everthread.gateway.turns import Turn
+from everthread.gateway.threads import PLATFORM, ThreadMatch
+from everthread.gateway.turn import Turn
 from everthread.store.models import NewSession, NewThreadLink, ThreadLink
 from everthread.store.store import Store
 
@@ -50,14 +49,14 @@ class Responses:
         raw = json.dumps(whole, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
         return replace(incoming, raw=raw, body=raw)
 
-    async def keep(self, place: Place, reply: Reply, turn: Turn) -> None:
+    async def keep(self, place: ThreadMatch, reply: Reply, turn: Turn) -> None:
         """An answer of this id was given at this place. A client that says `store: false` wants none kept."""
         if turn.sliced.fields.get("store") is False:
             return
         point = await self._store.find_link(place.tenant, place.scope, [place.previous])
         if point is None or point.link.message is None:
             return
-        items = [item for item in encoded(_API, [reply.message], turn.model) if item.get("role") != "user"]
+        items = [item for item in encode_messages(_API, [reply.message], turn.model) if item.get("role") != "user"]
         state = {"at": point.link.message, "items": items}
         await self._store.put_state(place.thread, _name(reply.id), state)
         link = ThreadLink(place.tenant, _SCOPE, reply.id, "", "", place.thread, point.link.length, point.link.message)
@@ -80,7 +79,7 @@ class Responses:
         for message in await self._store.history(thread):
             said.append(message.body)
             if state and message.id == state["at"]:
-                return [*encoded(_API, said, model), *state["items"]]
+                return [*encode_messages(_API, said, model), *state["items"]]
         return None
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from everthread.core.exchange import Api
 from everthread.core.tokens import TokenCounter
-from everthread.gateway.covering import decoded
-from everthread.gateway.identity import Piece
+from everthread.gateway.base import decode_messages
 from everthread.gateway.slicing import Element
+from everthread.gateway.threads import MessageIdentity
 
 _MOST = 50_000
 
@@ -20,7 +20,7 @@ class Sizes:
         self._known: OrderedDict[tuple[str, Any], int] = OrderedDict()
         self._most = most
 
-    def pieces(self, api: Api, model: str, pieces: Sequence[Piece], elements: Sequence[Element]) -> list[int]:
+    def pieces(self, api: Api, model: str, pieces: Sequence[MessageIdentity], elements: Sequence[Element]) -> list[int]:
         """Tokens of each message."""
         known = [self._known.get((model, piece.key)) for piece in pieces]
         return [
@@ -30,7 +30,7 @@ class Sizes:
 
     def values(self, api: Api, model: str, key: Any, values: Sequence[Any]) -> int:
         """Tokens of messages that are known under a name."""
-        return self._known_or((model, key), lambda: TokenCounter(model).messages(decoded(api, values, model)))
+        return self._known_or((model, key), lambda: TokenCounter(model).messages(decode_messages(api, values, model)))
 
     def _known_or(self, key: tuple[str, Any], count: Callable[[], int]) -> int:
         known = self._known.get(key)

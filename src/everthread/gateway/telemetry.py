@@ -18,10 +18,9 @@ from opentelemetry.propagate import extract
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from everthread._version import __version__
-from everthread.gateway.base import Outcome, Outgoing
+from everthread.gateway.base import COMPACTIONS, THREAD, Outcome, Outgoing
 from everthread.gateway.logs import request_id
 from everthread.gateway.routes import Family, Upstream
-from everthread.gateway.sending import COMPACTIONS, THREAD
 
 _NAME = "everthread.gateway"
 _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
@@ -104,9 +103,9 @@ def _described(sent: Outgoing, outcome: Outcome) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if outcome.status:
         found["http.response.status_code"] = outcome.status
-    if sent.told.get(THREAD):
-        found["gen_ai.conversation.id"] = sent.told[THREAD]
-    if sent.told.get(COMPACTIONS, "0") != "0":
+    if sent.headers.get(THREAD):
+        found["gen_ai.conversation.id"] = sent.headers[THREAD]
+    if sent.headers.get(COMPACTIONS, "0") != "0":
         found["gen_ai.conversation.compacted"] = True
     if outcome.reply is not None and outcome.reply.id:
         found["gen_ai.response.id"] = outcome.reply.id

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from everthread.conversation.events import LimitLearnt
 from everthread.conversation.recovery import lower_window
 from everthread.core.overflow import ErrorVerdict
-from everthread.gateway.setup import ManagerSetup
-from everthread.gateway.turns import Turn
+from everthread.gateway.turn import Turn
 from everthread.providers.window import window_headers
+
+if TYPE_CHECKING:
+    from everthread.gateway.manager import ManagerSetup
 
 _FRESH = 30.0
 """Seconds until the store is asked again what other processes learnt."""

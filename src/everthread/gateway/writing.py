@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from starlette.types import Send
 
 from everthread.gateway.access import Refused
+from everthread.gateway.base import THREAD
 from everthread.gateway.failures import error_body, error_headers
 from everthread.gateway.incoming import Call, ClientGone
 from everthread.gateway.logs import log_fields
 from everthread.gateway.metrics import Metrics
-from everthread.gateway.sending import THREAD
 from everthread.gateway.upstream import Headers
 
 _LOG = logging.getLogger("everthread.gateway")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from everthread.conversation.lookup import LookupCache, StoreLookup
 from everthread.errors import AmbiguousIdError, InputError, UnknownIdError
-from everthread.gateway.tracing import thread_named
+from everthread.gateway.threads import named_thread_id
 from everthread.store.store import Store
 
 
@@ -38,7 +38,7 @@ def lookup_in(store: Store, reach: Reach, thread: str | None, known: LookupCache
 
 
 async def _resolved(store: Store, tenant: str, name: str) -> str:
-    for given in (name, thread_named(tenant, name)):
+    for given in (name, named_thread_id(tenant, name)):
         try:
             session = await store.resolve(given, tenant=tenant)
         except UnknownIdError:

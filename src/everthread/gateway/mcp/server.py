@@ -27,12 +27,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from everthread._version import __version__
 from everthread.gateway.access import Caller
-from everthread.gateway.identity import SESSION_HEADER
 from everthread.gateway.incoming import header_map
 from everthread.gateway.mcp.reach import Reach
 from everthread.gateway.mcp.schemas import SCHEMAS
 from everthread.gateway.mcp.tools import LookupTools
 from everthread.gateway.serving import LoopServer, listen
+from everthread.gateway.threads import SESSION_HEADER
 
 PATH = "/mcp"
 INSTRUCTIONS = (

@@ -1,8 +1,4 @@
-"""A compaction beside the event loop: reading a long history takes seconds, and other clients have answers to get.
-
-The engine works in a thread with an event loop of its own. What it is given belongs to the gateway's loop and is used
-there: models keep their connections, events reach their listener in order.
-"""
+"""A compaction beside the event loop: reading a long history takes seconds, and other clients have answers to get."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ _MOST = 16
 """Compactions at the same time; most of them wait for a model."""
 
 
-class Beside:
+class CompactionWorker:
     """The threads compactions run in."""
 
     def __init__(self) -> None:
@@ -63,7 +59,7 @@ class Beside:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-class FromThere:
+class LoopSummarizer:
     """A summariser of the gateway's loop, for an engine in a thread. The extract needs no loop and is made there."""
 
     def __init__(self, summarizer: Summarizer) -> None:
@@ -81,7 +77,7 @@ class FromThere:
         return await asyncio.wrap_future(asked)
 
 
-def told_there(events: Events) -> Events:
+def report_in_loop(events: Events) -> Events:
     """The same events, told in the loop of whoever asks."""
     loop = asyncio.get_running_loop()
 

@@ -18,28 +18,29 @@ from everthread.conversation.events import CompactionVoid, Listener
 from everthread.conversation.pins import list_pins
 from everthread.conversation.recovery import slim_messages
 from everthread.core.budget import Budget
+from everthread.core.caching import cache_route
 from everthread.core.exchange import Api, Request
 from everthread.core.ladder import Strength
-from everthread.core.messages import Message, calls_of
+from everthread.core.lookup import lookup_tools
+from everthread.core.messages import Message, Part, calls_of, kind_of, parts_of, with_content
 from everthread.core.outputs import ToStore
-from everthread.core.summary import Compaction
+from everthread.core.summary import SUMMARY_START, Compaction, is_summary
 from everthread.errors import EngineError, EverthreadError
-from everthread.gateway.base import Account
-from everthread.gateway.beside import Beside
-from everthread.gateway.covering import Cover, cover, decoded, replacement_text
+from everthread.gateway.base import Account, decode_messages, encode_messages
 from everthread.gateway.events import Drifted, Rewritten, Slimmed
-from everthread.gateway.identity import History
-from everthread.gateway.mentioning import mentioning
-from everthread.gateway.noting import note_of, with_note, without_note
+from everthread.gateway.slicing import LIST_FIELD, Element, Sliced, written
+from everthread.gateway.threads import History
+from everthread.gateway.worker import CompactionWorker
 from everthread.store.models import NewCompaction, Rewrite
 from everthread.store.store import Store
+from everthread.wire.codecs import CODECS
 
 SLIM = -1
 """The strength of a rewrite that leaves every message in its place: images dropped, big results stored."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RewriteMatch:
     """The longest rewrite that is in use, and one that is ready for when it is time."""
 
     used: Rewrite | None = None
@@ -47,7 +48,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class RewriteTask:
     """A history that shall become smaller."""
 
     tenant: str
@@ -83,7 +84,7 @@ class Task:
         return [*(replaced(self.base) if self.base else ()), *self.sent[self.start :]]
 
 
-class Rewrites:
+class RewriteStore:
     def __init__(
         self,
         store: Store,
@@ -94,9 +95,9 @@ class Rewrites:
         self._tell = listener
         self._spent = spent
         """Told what a summary used; says what that cost."""
-        self._beside = Beside()
+        self._beside = CompactionWorker()
 
-    async def find(self, tenant: str, engine: str, history: History, size: int) -> Found:
+    async def find(self, tenant: str, engine: str, history: History, size: int) -> RewriteMatch:
         """The rewrites for a history whose messages have this size."""
         exact = await self._store.find_rewrites(tenant, engine, history.digests)
         exact = [found for found in exact if found.length <= len(history)]
@@ -107,7 +108,7 @@ class Rewrites:
         ready = next((found for found in every if found.ripe > size), None)
         if ready is not None and used is not None and ready.length <= used.length:
             ready = None
-        return Found(used, ready)
+        return RewriteMatch(used, ready)
 
     async def _similar(self, tenant: str, engine: str, history: History, longest: int) -> list[Rewrite]:
         """Rewrites of more, where the client cleared results or dropped thinking since; kept for its new form too."""
@@ -120,7 +121,7 @@ class Rewrites:
                 self._tell(Drifted(similar.thread, length))
         return sorted(found, key=lambda rewrite: (-rewrite.length, -rewrite.strength))
 
-    async def make(self, engine: ContextEngine, task: Task) -> Rewrite | None:
+    async def make(self, engine: ContextEngine, task: RewriteTask) -> Rewrite | None:
         """A rewrite that covers more than the one before; None, with the reason told, where nothing can be won."""
         pairs = task.pairs()
         if task.base:
@@ -147,11 +148,11 @@ class Rewrites:
             self._tell(CompactionVoid(task.thread, "another process rewrote this beginning first; its rewrite is used"))
         return stored
 
-    async def slim(self, task: Task) -> Rewrite | None:
+    async def slim(self, task: RewriteTask) -> Rewrite | None:
         """Fewer bytes and no word lost: old images out, big results stored and cited. None where there is neither."""
         pairs = task.pairs()
         values = [value for value, _ in pairs]
-        bodies = decoded(task.api, values, task.frame.model)
+        bodies = decode_messages(task.api, values, task.frame.model)
         slim, to_store = slim_messages(bodies, task.budget.preview_chars)
         cut = cover(task.api, slim, values, task.frame.model, most=len(task.sent) - task.start)
         if all(new is old for new, old in zip(slim, bodies, strict=True)) or not cut.replacement:
@@ -176,7 +177,7 @@ class Rewrites:
             await self._store.put_output(thread, item.text, call_id=item.call_id, tool=tools.get(item.call_id, ""))
 
 
-def _row(task: Task, length: int, replacement: str) -> Rewrite:
+def _row(task: RewriteTask, length: int, replacement: str) -> Rewrite:
     history = task.history
     return Rewrite(
         task.tenant, task.engine_key, history.digest(length), int(task.strength), length, history.skeleton(length),
@@ -184,9 +185,11 @@ def _row(task: Task, length: int, replacement: str) -> Rewrite:
     )  # fmt: skip
 
 
-async def _compressed(engine: ContextEngine, task: Task, values: Sequence[Any]) -> tuple[Compaction, Cover | None]:
+async def _compressed(
+    engine: ContextEngine, task: RewriteTask, values: Sequence[Any]
+) -> tuple[Compaction, Cover | None]:
     """What the engine makes of what was sent, and where that becomes the client's own words again."""
-    messages = decoded(task.api, values, task.frame.model)
+    messages = decode_messages(task.api, values, task.frame.model)
     tokens = max(task.tokens, task.budget.threshold) if task.background else task.tokens
     try:
         made = await engine.compress(
@@ -201,11 +204,11 @@ async def _compressed(engine: ContextEngine, task: Task, values: Sequence[Any]) 
         raise EngineError(f"the context engine {engine.name} gave no usable compaction: {wrong}. Nothing was changed.")
     if not made.changed:
         return made, None
-    made = replace(made, messages=mentioning(made.messages, task.frame.tools))
+    made = replace(made, messages=name_lookup_tools(made.messages, task.frame.tools))
     return made, cover(task.api, made.messages, values, task.frame.model, most=len(task.sent) - task.start)
 
 
-def _record(task: Task, made: Compaction, cost: Decimal | None) -> NewCompaction:
+def _record(task: RewriteTask, made: Compaction, cost: Decimal | None) -> NewCompaction:
     """A compaction as the store keeps it; what it covers is in the rewrite's own row."""
     figures = asdict(made.verification) | {
         "phases": [asdict(phase) for phase in made.phases],
@@ -229,3 +232,150 @@ def replaced(rewrite: Rewrite) -> list[tuple[Any, str]]:
         found.append((value, text[at:end]))
         at = end + 1
     return found
+
+
+# From a compacted history back to the client's bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """How much of what was sent is replaced, and by what."""
+
+    kept: int
+    """How many messages at the end stay as they are."""
+    replacement: list[Any]
+
+
+def frame_of(api: Api, sliced: Sliced, leading: Sequence[Element]) -> Request:
+    """The request without its messages: model, system prompt and tools, in core form."""
+    field = LIST_FIELD[api]
+    body = {**sliced.fields, field: [element.value for element in leading]}
+    return CODECS[api].decode_request(body)
+
+
+def cover(api: Api, compacted: Sequence[Message], sent: Sequence[Any], model: str, *, most: int) -> Cover:
+    """Where the compacted history becomes what was sent again; at most that many messages of the end."""
+    wire = encode_messages(api, compacted, model)
+    kept = 0
+    while kept < min(most, len(wire), len(sent)) and wire[-1 - kept] == sent[-1 - kept]:
+        kept += 1
+    return Cover(kept, wire[: len(wire) - kept])
+
+
+def replacement_text(replacement: Sequence[Any], sent: Sequence[tuple[Any, str]]) -> str:
+    """The replacement as text; what it begins with unchanged keeps the client's own bytes."""
+    texts = []
+    same = True
+    for index, value in enumerate(replacement):
+        same = same and index < len(sent) and sent[index][0] == value
+        texts.append(sent[index][1] if same else written(value))
+    return ",".join(texts)
+
+
+def replacement_change(sliced: Sliced, first: int, covered: int, replacement: str) -> tuple[int, int, str]:
+    """What puts the replacement in the place of the `covered` messages from `first` on."""
+    return sliced.elements[first].start, sliced.elements[first + covered - 1].end, replacement
+
+
+# The note that there are summaries, behind the client's system prompt
+
+_NOTE = "_system_note"
+_GAP = "\n\n"
+
+Change = tuple[int, int, str]
+"""From, to, and what stands there instead."""
+
+
+def with_note(state: Mapping[str, Any], note: str) -> dict[str, Any]:
+    """A rewrite's state with the note of its history."""
+    return {**state, _NOTE: note} if note else dict(state)
+
+
+def note_of(state: Mapping[str, Any]) -> str:
+    return str(state.get(_NOTE, ""))
+
+
+def without_note(state: Mapping[str, Any]) -> dict[str, Any]:
+    """What the engine said itself."""
+    return {key: value for key, value in state.items() if key != _NOTE}
+
+
+def takes_blocks(api: Api, model: str, upstream: str) -> bool:
+    """Whether a system prompt that is one text may become blocks: not everybody who speaks OpenAI's takes them."""
+    return api == "anthropic" or (api == "openai_chat" and cache_route(model, base_url=upstream) is not None)
+
+
+def note_change(api: Api, sliced: Sliced, first: int, note: str, *, blocks: bool) -> Change | None:
+    """Where the note goes, and as what. `first`: how many messages at the start are the system prompt."""
+    field = {"anthropic": "system", "openai_responses": "instructions"}.get(api)
+    if field is not None and sliced.fields.get(field):
+        return (*sliced.spans[field], written(_append_note(sliced.fields[field], note, blocks=blocks)))
+    if not first:
+        return None
+    last = sliced.elements[first - 1]
+    content = last.value.get("content")
+    if not content:
+        return None
+    if api == "openai_responses":
+        added = {**last.value, "content": note}
+        added.pop("id", None)
+        return last.end, last.end, f",{written(added)}"
+    return last.start, last.end, written({**last.value, "content": _append_note(content, note, blocks=blocks)})
+
+
+def _append_note(system: Any, note: str, *, blocks: bool) -> Any:
+    block = {"type": "text", "text": note}
+    if isinstance(system, list):
+        return [*system, block]
+    return [{"type": "text", "text": system}, block] if blocks else f"{system}{_GAP}{note}"
+
+
+# A client that has our lookup tools is told of them in the summary
+
+_WORDS = "What was compacted can be read again word for word: with {tools}, by words or by an id."
+
+
+def lookup_tool_names(tools: Sequence[Mapping[str, Any]] | None) -> tuple[str, ...]:
+    """The names under which a request offers our search and expand."""
+    return lookup_tools(name for tool in tools or () if (name := _tool_name(tool)))
+
+
+def key_part(tools: Sequence[Mapping[str, Any]] | None) -> str:
+    """What a rewrite's key says of it: a summary that names tools is only for those who have them."""
+    names = lookup_tool_names(tools)
+    return f" with {','.join(names)}" if names else ""
+
+
+def name_lookup_tools(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None) -> list[Message]:
+    """The messages, their summary naming the tools that are there."""
+    names = lookup_tool_names(tools)
+    if not names:
+        return list(messages)
+    words = _WORDS.format(tools=" and ".join(f"`{name}`" for name in names))
+    return [_with_line(message, words) if is_summary(message) else message for message in messages]
+
+
+def _with_line(message: Message, words: str) -> Message:
+    content = message.get("content")
+    if isinstance(content, str):
+        return with_content(message, _inserted(content, words))
+    parts: list[Part] = [
+        {**part, "text": _inserted(str(part["text"]), words)} if kind_of(part) == "text" else part
+        for part in parts_of(message)
+    ]
+    return with_content(message, parts)
+
+
+def _inserted(text: str, words: str) -> str:
+    """Behind the summary's first line, before its sections; once."""
+    start = text.find(SUMMARY_START)
+    if start < 0 or words in text:
+        return text
+    end = text.find("\n", start)
+    return text if end < 0 else f"{text[:end]}\n{words}{text[end:]}"
+
+
+def _tool_name(tool: Mapping[str, Any]) -> str:
+    function = tool.get("function")
+    name = function.get("name") if isinstance(function, Mapping) else tool.get("name")
+    return name if isinstance(name, str) else ""

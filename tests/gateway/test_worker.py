@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from everthread.core.summary import SummaryDraft
-from everthread.gateway.beside import Beside, FromThere, told_there
+from everthread.gateway.worker import CompactionWorker, LoopSummarizer, report_in_loop
 
 
 class Here:
@@ -25,10 +25,10 @@ class Here:
 
 def test_work_is_done_in_a_thread_and_models_are_asked_in_the_loop() -> None:
     async def run() -> None:
-        beside, main = Beside(), threading.get_ident()
+        beside, main = CompactionWorker(), threading.get_ident()
         told: list[tuple[str, int]] = []
-        summarizer = FromThere(Here())
-        events = told_there(lambda kind, **_: told.append((kind, threading.get_ident())))
+        summarizer = LoopSummarizer(Here())
+        events = report_in_loop(lambda kind, **_: told.append((kind, threading.get_ident())))
         request: Any = None
 
         async def work() -> tuple[int, str]:
@@ -54,7 +54,7 @@ def test_work_is_done_in_a_thread_and_models_are_asked_in_the_loop() -> None:
 
 def test_what_is_given_up_ends() -> None:
     async def run() -> None:
-        beside = Beside()
+        beside = CompactionWorker()
         begun, ended = threading.Event(), threading.Event()
 
         async def work() -> None:

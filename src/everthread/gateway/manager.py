@@ -1,9 +1,9 @@
 """Decides what goes upstream for a client that sends its whole history each time.
 
     manager = ProxyManager(ManagerSetup(store, engine, engine_key, summarizer, window))
-    sent = await manager.prepare(incoming)          # the very bytes, or the beginning rewritten
-    again = await manager.refused(incoming, sent, 400, error)     # after an error of the provider
-    await manager.answered(incoming, sent, outcome)
+    turn = await manager.prepare(incoming)          # turn.sent: the very bytes, or the beginning rewritten
+    again = await turn.recover(400, error)          # after an error of the provider
+    await turn.record(outcome)
 
 Rewrites are kept in the store and found again by the history itself, so a manager may die at any moment and another
 one, in another process, sends the same bytes.
@@ -12,48 +12,73 @@ one, in another process, sends the same bytes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
-from dataclasses import replace
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.conversation.compaction import COLD, FADING, GRACE
-from everthread.conversation.events import CompactionFailed, Notice
-from everthread.conversation.options import Route, SummarizerContext
+from everthread.conversation.events import CompactionFailed, Event, Listener, Notice
+from everthread.conversation.options import Route, SessionOptions, SummarizerContext
 from everthread.conversation.state import SPARE_OUTPUT
 from everthread.core.economics import EARLIEST
+from everthread.core.exchange import Api
 from everthread.core.ladder import Strength
+from everthread.core.summary import Summarizer
 from everthread.core.tokens import TokenCounter
 from everthread.core.usage import CanonicalUsage
 from everthread.errors import EverthreadError
 from everthread.gateway.accounting import Accounts
-from everthread.gateway.base import Incoming, Outcome, Outgoing
-from everthread.gateway.beside import FromThere, told_there
+from everthread.gateway.base import THREAD, Incoming, Outcome, Outgoing, ProxyTurn, UnmanagedTurn
 from everthread.gateway.economy import decide, is_free, ttl_of
 from everthread.gateway.events import RecordFailed
-from everthread.gateway.identity import scope_of
-from everthread.gateway.mentioning import key_part
-from everthread.gateway.noting import note_of
 from everthread.gateway.reading import Reader
-from everthread.gateway.recording import Answer, Recorder
 from everthread.gateway.recovery import Recovery
 from everthread.gateway.responding import Responses
-from everthread.gateway.rewrites import SLIM, Rewrites, Task
-from everthread.gateway.sending import THREAD, outgoing, untouched
-from everthread.gateway.setup import ManagerSetup
+from everthread.gateway.rewrite import SLIM, RewriteStore, RewriteTask, key_part, note_of
 from everthread.gateway.sizing import Sizes
 from everthread.gateway.thrashing import fading_text, paused_text
-from everthread.gateway.tracing import Place, Threads
-from everthread.gateway.turns import Memories, Turn, Turns
+from everthread.gateway.threads import PendingAnswer, ThreadIndex, ThreadMatch, ThreadRecorder, scope_of
+from everthread.gateway.turn import ThreadMemories, Turn, build_outgoing, send_untouched
 from everthread.gateway.windows import Windows
+from everthread.gateway.worker import LoopSummarizer, report_in_loop
 from everthread.store.models import Rewrite
+from everthread.store.store import Store
+
+
+def _ignore_event(event: Event) -> None:
+    """For whoever does not listen."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerSetup:
+    """Everything a manager needs from outside."""
+
+    store: Store
+    engine: Callable[[Services], ContextEngine]
+    engine_key: str
+    """Names the engine with its options: a rewrite is only for those who would have made the same."""
+    summarizer: Callable[[SummarizerContext], Summarizer]
+    window: Callable[[Api, str, str], Awaitable[int]]
+    """Of a model at an address: `window(api, model, upstream)`; asked once for each."""
+    options: SessionOptions = field(default_factory=SessionOptions)
+    cache_markers: bool = True
+    """Set marks for Claude clients that set none."""
+    emulate_state: bool = False
+    """Resolve `previous_response_id` here, for upstreams that keep no state."""
+    listener: Listener = _ignore_event
+    clock: Callable[[], float] = time.monotonic
+    """Seconds that only grow."""
+    wall: Callable[[], float] = time.time
+
 
 GROWTH = 1.10
 """After a compaction that could make nothing smaller, the next one waits for this growth."""
 _STATE = "gateway"
-_PATIENCE = 5.0
+_CLOSE_SECONDS = 5.0
 """Seconds for summaries that are being written when the gateway ends."""
-_ENDING = 1.0
+_CANCEL_SECONDS = 1.0
 """Seconds for those that are given up to say what they asked for."""
 
 
@@ -64,66 +89,49 @@ class ProxyManager:
         self.setup = setup
         self.windows = Windows(setup)
         self.accounts = Accounts(setup)
-        self._threads = Threads(setup.store)
-        self._recorder = Recorder(self._threads, setup.listener)
-        self._rewrites = Rewrites(setup.store, setup.listener, self.accounts.auxiliary)
+        self._threads = ThreadIndex(setup.store)
+        self._recorder = ThreadRecorder(self._threads, setup.listener)
+        self._rewrites = RewriteStore(setup.store, setup.listener, self.accounts.auxiliary)
         self._sizes = Sizes()
         self._reader = Reader(self._sizes)
-        self._turns = Turns()
         self._responses = Responses(setup.store)
-        self._memories = Memories()
+        self._memories = ThreadMemories()
         self._jobs: dict[tuple[str, str], asyncio.Task[Rewrite | None]] = {}
 
     # The moments of a request
 
-    async def prepare(self, incoming: Incoming) -> Outgoing:
+    async def prepare(self, incoming: Incoming) -> ProxyTurn:
         if incoming.mode == "off":
-            return Outgoing(incoming.raw)
+            return UnmanagedTurn(incoming)
         whole = await self._responses.expanded(incoming) if self._emulates(incoming) else None
         turn = await self._read(whole or incoming)
         if not len(turn.history):
-            return Outgoing(incoming.raw)  # nothing was said: there is no thread it could belong to
+            return UnmanagedTurn(incoming)  # nothing was said: there is no thread it could belong to
         turn.expanded = whole is not None
-        self._turns.add(incoming, turn)
         self._recorder.begin(turn)
         if turn.rewritable and self.setup.options.enabled:
             await self._fit(turn)
         if turn.rewritable:
-            return self.send(turn)
-        turn.estimate = turn.fixed + turn.size
-        return untouched(turn)
+            turn.sent = self.send(turn)
+        else:
+            turn.estimate = turn.fixed + turn.size
+            turn.sent = send_untouched(turn)
+        return turn
 
-    async def refused(
-        self,
-        incoming: Incoming,
-        sent: Outgoing,  # noqa: ARG002 - the turn knows
-        status: int,
-        body: bytes,
-    ) -> Outgoing | None:
-        turn = self._turns.get(incoming)
-        if turn is None or not turn.rewritable:
-            return None
+    async def recover(self, turn: Turn, status: int, body: bytes) -> Outgoing | None:
+        """What to send instead of a request that was refused; None where the client gets the error."""
         return await Recovery(self, turn).meet(status, body)
 
-    async def tells(self, incoming: Incoming, sent: Outgoing) -> Mapping[str, str]:
-        turn = self._turns.get(incoming)
-        if turn is None:
-            return sent.told
-        if turn.record is None and (turn.place.explicit or self.setup.alone()):
-            return sent.told  # an answer that is quicker than the store does not wait for it
+    async def response_headers(self, turn: Turn) -> Mapping[str, str]:
+        """The thread is told once that is certain."""
+        if turn.storing is None and turn.place.explicit:
+            return turn.sent.headers  # an answer that is quicker than the store does not wait for it
         place = await self._recorder.request(turn)
-        others = {name: value for name, value in sent.told.items() if name != THREAD}
+        others = {name: value for name, value in turn.sent.headers.items() if name != THREAD}
         return {THREAD: place.thread, **others} if turn.kept else others
 
-    async def answered(
-        self,
-        incoming: Incoming,
-        sent: Outgoing,  # noqa: ARG002 - the turn knows
-        outcome: Outcome,
-    ) -> None:
-        turn = self._turns.pop(incoming)
-        if turn is None:
-            return
+    async def record(self, turn: Turn, outcome: Outcome) -> None:
+        """Store what was said and used, and prepare the next rewrite where it will soon be due."""
         said = self._recorder.said(turn, outcome)
         try:
             await self._keep(turn, outcome, said)
@@ -133,7 +141,7 @@ class ProxyManager:
         if 200 <= outcome.status < 300 and turn.rewritable:
             self._prepare_ahead(turn, outcome)
 
-    async def _keep(self, turn: Turn, outcome: Outcome, said: Answer | None) -> None:
+    async def _keep(self, turn: Turn, outcome: Outcome, said: PendingAnswer | None) -> None:
         """What was said and what it used into the store, and what it teaches."""
         place = await self._recorder.request(turn)
         answered = 200 <= outcome.status < 300
@@ -172,11 +180,11 @@ class ProxyManager:
         """What is prepared in the background is paid for, and may end; what takes longer is given up, and counted."""
         jobs = [job for job in self._jobs.values() if not job.done()]
         if jobs:
-            await asyncio.wait(jobs, timeout=_PATIENCE)
+            await asyncio.wait(jobs, timeout=_CLOSE_SECONDS)
         for job in jobs:
             job.cancel()
         await asyncio.gather(*jobs, return_exceptions=True)
-        await self._rewrites.close(_ENDING)
+        await self._rewrites.close(_CANCEL_SECONDS)
         await self.accounts.settle()
 
     # Reading
@@ -186,11 +194,13 @@ class ProxyManager:
         read = self._reader.read(incoming.api, incoming.body)
         place = await self._threads.place(incoming.tenant, scope_of(incoming.headers), read.history)
         memory = await self._memory(place)
-        turn = Turn(incoming, read.sliced, read.first, read.history, read.frame, read.sizes, read.fixed, place, memory)
+        turn = Turn(
+            self, incoming, read.sliced, read.first, read.history, read.frame, read.sizes, read.fixed, place, memory
+        )
         turn.window = await self.windows.of(turn)
         return turn
 
-    async def _memory(self, place: Place) -> Any:
+    async def _memory(self, place: ThreadMatch) -> Any:
         known = self._memories.get(place.thread)
         if known is not None:
             return known
@@ -220,7 +230,7 @@ class ProxyManager:
         turn.estimate = self.estimate(turn, turn.used)
         before, after = self.tokens(turn, None), self.tokens(turn, turn.used)
         ttl = self.setup.options.cache_ttl if self.setup.cache_markers else None
-        sent = outgoing(turn, before, after, ttl=ttl)
+        sent = build_outgoing(turn, before, after, ttl=ttl)
         return replace(sent, rewritten=True) if turn.expanded else sent
 
     async def _fit(self, turn: Turn) -> None:
@@ -354,9 +364,9 @@ class ProxyManager:
         turn.memory.slim = turn.memory.slim or made is not None
         return made
 
-    async def _task(self, turn: Turn, tokens: int, **how: Any) -> Task:
+    async def _task(self, turn: Turn, tokens: int, **how: Any) -> RewriteTask:
         place = await self._recorder.request(turn)
-        return Task(
+        return RewriteTask(
             tenant=turn.incoming.tenant,
             thread=place.thread,
             engine_key=self.engine_key(turn),
@@ -372,11 +382,11 @@ class ProxyManager:
             **how,
         )
 
-    def _engine(self, turn: Turn, task: Task) -> ContextEngine:
+    def _engine(self, turn: Turn, task: RewriteTask) -> ContextEngine:
         counter = TokenCounter(turn.model)
         desk = self._desk(turn, task.thread)
-        summarizer = FromThere(self.setup.summarizer(desk))
-        events = told_there(desk.events)
+        summarizer = LoopSummarizer(self.setup.summarizer(desk))
+        events = report_in_loop(desk.events)
         return self.setup.engine(Services(summarizer, counter, task.budget, self.setup.clock, events))
 
     def _desk(self, turn: Turn, thread: str) -> SummarizerContext:

@@ -1,0 +1,593 @@
+"""Which thread a request belongs to, and its new messages into that thread.
+
+A thread is known by what was said: a chain of digests over the client's messages. A second chain, the skeleton, leaves
+out what clients drop to save room: thinking and the contents of tool results. A thread is a line of points, each where
+a request or an answer ended. A request that goes on from the last point continues the thread; one that goes on from an
+earlier point otherwise than the thread did is a branch. Ids follow from tenant, scope and digests, so two processes
+that see the same request name the same thread; which of two different requests continues a point is decided by the
+store, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, cast
+
+from everthread.conversation.events import Listener
+from everthread.core.exchange import Api, System
+from everthread.core.fingerprints import canonical_form, chained, message_fingerprint
+from everthread.core.messages import (
+    REASONING_BLOCKS,
+    RESULT_BLOCKS,
+    SYSTEM_ROLES,
+    Message,
+    calls_of,
+    content_text,
+    json_value,
+    kind_of,
+    text_of,
+)
+from everthread.errors import EverthreadError, UnknownIdError
+from everthread.gateway.base import THREAD, Outcome, decode_messages, encode_messages
+from everthread.gateway.events import Branched, RecordFailed
+from everthread.gateway.slicing import Element
+from everthread.store.models import NewMessage, NewSession, NewThreadLink, ThreadLink, ThreadLinkMatch
+from everthread.store.store import Store
+
+# Identity
+
+if TYPE_CHECKING:
+    from everthread.gateway.turn import Turn
+
+SESSION_HEADER = "x-everthread-session"
+SCOPE_HEADERS = (
+    "x-claude-code-session-id",
+    "x-session-id",
+    "x-session-affinity",
+    "session_id",
+    "session-id",
+    "x-conversation-id",
+    "conversation_id",
+)
+"""What clients name their own sessions with. One session may hold several conversations: subagents, titles."""
+_CLEARED = re.compile(
+    r"\b(?:clear|remov|omit|truncat|prun|elid|compact|trimm|delet|redact|drop|snip|no longer|not shown|old tool)",
+    re.IGNORECASE,
+)
+_LONGEST_PLACEHOLDER = 300
+_MOST_KNOWN = 50_000
+_SHORT = 12
+"""Characters of a result's hash."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageIdentity:
+    """What is known of one message."""
+
+    fingerprint: str
+    skeleton: str
+    """Empty where nothing of it is in the skeleton."""
+    results: tuple[str, ...] = ()
+    """A short hash for each tool result in it."""
+    cleared: tuple[bool, ...] = ()
+    """Whether that result is a placeholder."""
+    key: bytes = b""
+    """A hash of its text as it was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The chains of a client's messages: entry `i` is about the first `i + 1` of them."""
+
+    digests: tuple[str, ...]
+    skeletons: tuple[str, ...]
+    pieces: tuple[MessageIdentity, ...]
+    told: str = ""
+    """The results of all messages."""
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    def digest(self, length: int) -> str:
+        return self.digests[length - 1] if length else ""
+
+    def skeleton(self, length: int) -> str:
+        return self.skeletons[length - 1] if length else ""
+
+    def skeletons_after(self, length: int) -> list[str]:
+        """The skeletons of longer beginnings, those that say something."""
+        return [skeleton for skeleton in self.skeletons[length:] if skeleton]
+
+    def results(self, start: int, end: int) -> str:
+        if start == 0 and end == len(self.pieces):
+            return self.told
+        return " ".join(result for piece in self.pieces[start:end] for result in piece.results)
+
+    def drifted_from(self, results: str, length: int) -> bool:
+        """Whether the first messages, whose skeleton is known with these results, are the same but for cleared ones."""
+        known = results.split()
+        now = [pair for piece in self.pieces[:length] for pair in zip(piece.results, piece.cleared, strict=True)]
+        return len(known) == len(now) and all(
+            old == new or cleared for old, (new, cleared) in zip(known, now, strict=True)
+        )
+
+    def until(self, length: int) -> History:
+        """Of the first messages alone."""
+        if length == len(self.pieces):
+            return self
+        later = sum(len(piece.results) for piece in self.pieces[length:])
+        told = self.told[: max(0, len(self.told) - later * (_SHORT + 1))] if later else self.told
+        return History(self.digests[:length], self.skeletons[:length], self.pieces[:length], told)
+
+    def extended(self, pieces: Sequence[MessageIdentity]) -> History:
+        if not pieces:
+            return self
+        length = len(self.pieces)
+        digests = accumulate((piece.fingerprint for piece in pieces), _chained, initial=self.digest(length))
+        skeletons = accumulate((piece.skeleton for piece in pieces), _linked, initial=self.skeleton(length))
+        told = " ".join(filter(None, [self.told, *(result for piece in pieces for result in piece.results)]))
+        return History(
+            self.digests + tuple(digests)[1:], self.skeletons + tuple(skeletons)[1:], (*self.pieces, *pieces), told
+        )
+
+
+_NOTHING = History((), (), ())
+
+
+def build_history(pieces: Iterable[MessageIdentity]) -> History:
+    return _NOTHING.extended(tuple(pieces))
+
+
+def _linked(digest: str, skeleton: str) -> str:
+    return _chained(digest or "skeleton", skeleton) if skeleton else digest
+
+
+@functools.lru_cache(maxsize=2 * _MOST_KNOWN)
+def _chained(digest: str, fingerprint: str) -> str:
+    """The next digest: that of a history which comes again is known."""
+    return chained(digest, fingerprint)
+
+
+class IdentityCache:
+    """What was read of messages, kept by their text: of a history that comes again only the new end is read."""
+
+    def __init__(self, most: int = _MOST_KNOWN) -> None:
+        self._known: OrderedDict[bytes, MessageIdentity] = OrderedDict()
+        self._most = most
+
+    def read(self, api: Api, element: Element) -> MessageIdentity:
+        key = blake2b(element.text.encode(), digest_size=20, person=api.encode()[:16]).digest()
+        known = self._known.get(key)
+        if known is not None:
+            self._known.move_to_end(key)
+            return known
+        made = self._known[key] = identify(api, element.value, key)
+        if len(self._known) > self._most:
+            self._known.popitem(last=False)
+        return made
+
+
+def identify(api: Api, value: Any, key: bytes = b"") -> MessageIdentity:
+    """One message of the wire. Anything that is no object counts as it is."""
+    if not isinstance(value, dict):
+        value = {"role": "", "content": [value]}
+    if api == "openai_responses":
+        value = _item(value)
+    found = _results(value)
+    return MessageIdentity(
+        message_fingerprint(value),
+        _skeleton(value),
+        tuple(_short(content) for content in found),
+        tuple(is_cleared(content) for content in found),
+        key,
+    )
+
+
+def leading_system(elements: Sequence[Element]) -> int:
+    """How many messages at the start are the system prompt: no part of the conversation's identity."""
+    for count in range(len(elements)):
+        value = elements[count].value
+        if not isinstance(value, dict) or value.get("role") not in SYSTEM_ROLES:
+            return count
+    return len(elements)
+
+
+def scope_of(headers: Mapping[str, str]) -> str:
+    """The client's own session, where it names one; an explicit session of ours before any other."""
+    if headers.get(SESSION_HEADER):
+        return f"{SESSION_HEADER}:{headers[SESSION_HEADER]}"
+    return next((f"{name}:{headers[name]}" for name in SCOPE_HEADERS if headers.get(name)), "")
+
+
+def is_cleared(content: Any) -> bool:
+    """Whether a tool result is nothing but a placeholder."""
+    text = content_text(content).strip()
+    return not text or (len(text) <= _LONGEST_PLACEHOLDER and bool(_CLEARED.search(text)))
+
+
+def _item(value: dict[str, Any]) -> dict[str, Any]:
+    """An item of the Responses protocol with its words as in the other two; a message may leave out its type."""
+    content = value.get("content")
+    item = {key: part for key, part in value.items() if key != "status" and (key != "id" or "role" not in value)}
+    if item.get("type") == "message":
+        del item["type"]
+    if isinstance(content, list) and "role" in item:
+        item["content"] = [
+            {**part, "type": "text"} if kind_of(part) in ("input_text", "output_text") else part for part in content
+        ]
+    return item
+
+
+def _results(value: dict[str, Any]) -> list[Any]:
+    """The contents of the tool results in a message."""
+    if value.get("role") in ("tool", "function"):
+        return [value.get("content")]
+    if "output" in value and kind_of(value).endswith("_output"):
+        return [value["output"]]
+    content = value.get("content")
+    return [part.get("content") for part in content if _is_result(part)] if isinstance(content, list) else []
+
+
+def _is_result(part: Any) -> bool:
+    return isinstance(part, dict) and kind_of(part) in RESULT_BLOCKS
+
+
+def _skeleton(value: dict[str, Any]) -> str:
+    if kind_of(value) in REASONING_BLOCKS:
+        return ""
+    if value.get("role") == "assistant":
+        calls = [[call.id, call.name, _arguments(call.arguments)] for call in calls_of(value)]
+        text = text_of(value).strip() or str(value.get("refusal") or "").strip()
+        return _hash(["assistant", text, calls]) if text or calls else ""
+    return message_fingerprint(_without_results(value))
+
+
+def _without_results(value: dict[str, Any]) -> dict[str, Any]:
+    if value.get("role") in ("tool", "function"):
+        return {**value, "content": None}
+    if "output" in value and kind_of(value).endswith("_output"):
+        return {**value, "output": None}
+    content = value.get("content")
+    if not isinstance(content, list) or not any(map(_is_result, content)):
+        return value
+    return {**value, "content": [{**part, "content": None} if _is_result(part) else part for part in content]}
+
+
+def _arguments(text: str) -> Any:
+    parsed = json_value(text)
+    return text if parsed is None else parsed
+
+
+def _short(content: Any) -> str:
+    form = cast("dict[str, Any]", canonical_form({"role": "tool", "content": content}))
+    return _hash(form.get("content"))[:_SHORT]
+
+
+def _hash(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=repr)
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=20, person=b"skeleton").hexdigest()
+
+
+# Finding a thread
+
+PLATFORM = "gateway"
+_MOST_POINTS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadMatch:
+    """Where a history belongs."""
+
+    tenant: str
+    scope: str
+    thread: str
+    matched: int = 0
+    """How many of its messages are known."""
+    previous: str = ""
+    """The digest of the point it goes on from."""
+    branch_of: tuple[str, int] | None = None
+
+    @property
+    def explicit(self) -> bool:
+        """The client named the thread: then nothing it sends is a branch."""
+        return self.scope.startswith(f"{SESSION_HEADER}:")
+
+    @property
+    def is_new(self) -> bool:
+        return self.branch_of is not None or not self.matched
+
+
+_Point = tuple[str, str, str]
+"""Tenant, scope and digest."""
+
+
+class PendingPoint:
+    """A point on its way into the store: the thread it is in at the end, None where it could not be stored."""
+
+    def __init__(self, point: _Point) -> None:
+        self.point = point
+        self.ended = asyncio.Event()
+        self.thread: str | None = None
+
+
+class ThreadIndex:
+    """Finds threads, in memory or in the store."""
+
+    def __init__(self, store: Store, *, most: int = _MOST_POINTS) -> None:
+        self._store = store
+        self._tips: OrderedDict[_Point, ThreadLinkMatch] = OrderedDict()
+        """The last known point of threads, by digest and by skeleton."""
+        self._expected: dict[_Point, PendingPoint] = {}
+        self._named: dict[tuple[str, str], str] = {}
+        self._most = most
+
+    async def place(self, tenant: str, scope: str, history: History, *, remembered: bool = True) -> ThreadMatch:
+        """Where the history belongs. What is remembered may be behind the store; storing it tells."""
+        found = self._remembered(tenant, scope, history) if remembered else None
+        if found is None:
+            found = await self._stored(tenant, scope, history)
+        named = await self._named_thread(tenant, scope)
+        if found is None:
+            return ThreadMatch(tenant, scope, named or _id(tenant, scope, "", history.digest(len(history))))
+        known, length = found
+        place = ThreadMatch(tenant, scope, named or known.link.thread, length, known.link.digest)
+        goes_elsewhere = known.next is not None and length < len(history)
+        if named is None and goes_elsewhere and known.link.message is not None:
+            branch = _id(tenant, scope, known.link.digest, history.digest(len(history)))
+            return replace(place, thread=branch, branch_of=(known.link.thread, known.link.message))
+        return place
+
+    def expect(self, place: ThreadMatch, history: History) -> PendingPoint:
+        """A history that will be stored there: who goes on from it meanwhile belongs to the same thread."""
+        expected = PendingPoint((place.tenant, place.scope, history.digest(len(history))))
+        if expected.point not in self._expected and (len(history) > place.matched or place.is_new):
+            self._expected[expected.point] = expected
+            self._remember(_link(place, history), history)
+        return expected
+
+    def fulfil(self, expected: PendingPoint, thread: str | None) -> None:
+        """It is in that thread now; None: it could not be stored, and nothing is known of it."""
+        if self._expected.get(expected.point) is not expected:
+            return
+        del self._expected[expected.point]
+        if thread is None:
+            self._forget(expected.point[2])
+        expected.thread = thread
+        expected.ended.set()
+
+    async def settled(self, place: ThreadMatch) -> bool:
+        """Whether the point that a history goes on from is where it was expected, after waiting for it."""
+        expected = self._expected.get((place.tenant, place.scope, place.previous))
+        if expected is None:
+            return True
+        await expected.ended.wait()
+        return expected.thread == place.thread or (place.explicit and expected.thread is not None)
+
+    async def store(
+        self,
+        place: ThreadMatch,
+        history: History,
+        messages: Sequence[Message],
+        *,
+        system: System = None,
+        model: str = "",
+    ) -> ThreadMatch | None:
+        """Store what is new. The place it ended up at; None where the thread went on otherwise meanwhile."""
+        length = len(history)
+        if length == place.matched and not place.is_new:
+            return place
+        digest = history.digest(length)
+        link = _link(place, history)
+        session = NewSession(id=place.thread, tenant=place.tenant, platform=PLATFORM, model=model, system=system)
+        new = [NewMessage(body, event=f"{digest}:{index}") for index, body in enumerate(messages)]
+        step = digest if place.explicit else place.previous
+        stored = await self._store.extend_link(NewThreadLink(link, step, session, place.branch_of, new))
+        if stored is None:
+            return None
+        self._remember(stored, history)
+        return replace(place, thread=stored.thread, matched=length, previous=digest, branch_of=None)
+
+    def forget(self, place: ThreadMatch) -> None:
+        """What is remembered of a place was wrong."""
+        self._forget(place.previous)
+
+    def _forget(self, digest: str) -> None:
+        for key in [key for key, known in self._tips.items() if known.link.digest == digest]:
+            del self._tips[key]
+
+    # Memory
+
+    def _remembered(self, tenant: str, scope: str, history: History) -> tuple[ThreadLinkMatch, int] | None:
+        """The last point of a thread, where the history goes on from it; earlier points only the store knows."""
+        for length in range(len(history), 0, -1):
+            known = self._tips.get((tenant, scope, history.digest(length)))
+            if known is None and history.skeleton(length):
+                known = self._tips.get((tenant, scope, history.skeleton(length)))
+                if known is not None and not history.drifted_from(known.results, length):
+                    known = None
+            if known is not None:
+                return known, length
+        return None
+
+    def _remember(self, link: ThreadLink, history: History) -> None:
+        """A new last point; it takes the place of the one before it."""
+        for key in _keys(link.tenant, link.scope, link.previous, history, link.length):
+            self._tips.pop(key, None)
+        known = ThreadLinkMatch(link, None, history.results(0, link.length))
+        self._tips[link.tenant, link.scope, link.digest] = known
+        if link.skeleton:
+            self._tips[link.tenant, link.scope, link.skeleton] = known
+        while len(self._tips) > self._most:
+            self._tips.popitem(last=False)
+
+    # The store
+
+    async def _stored(self, tenant: str, scope: str, history: History) -> tuple[ThreadLinkMatch, int] | None:
+        """The longest known beginning: word for word, or but for what was cleared."""
+        found = await self._store.find_link(tenant, scope, history.digests)
+        best = (found, history.digests.index(found.link.digest) + 1) if found else None
+        known = best[1] if best else 0
+        if known == len(history):
+            return best
+        similar_ones = await self._store.find_skeletons(tenant, scope, history.skeletons_after(known))
+        for similar in sorted(similar_ones, key=lambda point: (-point.link.length, point.next is not None)):
+            length = history.skeletons.index(similar.link.skeleton) + 1
+            if length > known and history.drifted_from(similar.results, length):
+                return similar, length
+        return best
+
+    async def _named_thread(self, tenant: str, scope: str) -> str | None:
+        """The thread a client named: one of its tenant's, or a new one."""
+        prefix = f"{SESSION_HEADER}:"
+        if not scope.startswith(prefix):
+            return None
+        if (tenant, scope) not in self._named:
+            name = scope.removeprefix(prefix)
+            thread = _id(tenant, scope, "", "")
+            try:
+                session = await self._store.session(name)
+                if (session.tenant, session.platform) == (tenant, PLATFORM):
+                    thread = session.thread
+            except UnknownIdError:
+                pass  # a name of the client's own
+            if len(self._named) >= self._most:
+                self._named.clear()
+            self._named[tenant, scope] = thread
+        return self._named[tenant, scope]
+
+
+def _link(place: ThreadMatch, history: History) -> ThreadLink:
+    length = len(history)
+    return ThreadLink(
+        place.tenant, place.scope, history.digest(length), place.previous, history.skeleton(length), place.thread,
+        length, None, history.results(place.matched, length),
+    )  # fmt: skip
+
+
+def _keys(tenant: str, scope: str, previous: str, history: History, length: int) -> list[tuple[str, str, str]]:
+    if not previous:
+        return []
+    keys = [(tenant, scope, previous)]
+    if previous in history.digests[:length]:
+        keys.append((tenant, scope, history.skeletons[history.digests.index(previous)]))
+    return keys
+
+
+def _id(*parts: str) -> str:
+    text = "\0".join(parts)
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, person=b"gateway").hexdigest()
+
+
+def named_thread_id(tenant: str, name: str) -> str:
+    """The id of the thread that a client calls by a name of its own."""
+    return _id(tenant, scope_of({SESSION_HEADER: name}), "", "")
+
+
+# Storing a request and its answer
+
+DELAY = 0.02
+"""Seconds until a request is stored that is not answered yet: an answer that is quicker does not wait for it."""
+
+
+class ThreadRecorder:
+    def __init__(self, threads: ThreadIndex, listener: Listener) -> None:
+        self._threads = threads
+        self._tell = listener
+
+    def begin(self, turn: Turn) -> None:
+        """Who goes on from this request is known from now on, and it is stored soon."""
+        turn.expected = self._threads.expect(turn.place, turn.history)
+        asyncio.get_running_loop().call_later(DELAY, self._begun, turn)
+
+    async def request(self, turn: Turn) -> ThreadMatch:
+        """The request's new messages into its thread, now; also where who waits for it leaves."""
+        return await asyncio.shield(self._begun(turn))
+
+    def _begun(self, turn: Turn) -> asyncio.Task[ThreadMatch]:
+        if turn.storing is None:
+            turn.storing = asyncio.get_running_loop().create_task(self._record(turn))
+        return turn.storing
+
+    def said(self, turn: Turn, outcome: Outcome) -> PendingAnswer | None:
+        """A complete answer: who goes on from it is known from now on."""
+        if not (200 <= outcome.status < 300) or outcome.reply is None or outcome.reply.stop is None:
+            return None
+        message, api = outcome.reply.message, turn.incoming.api
+        values = encode_messages(api, [message], turn.model)
+        pieces = [identify(api, value) for value in values if value.get("role") != "user" and _says_something(value)]
+        if not pieces:
+            return None
+        past = turn.history.extended(pieces)
+        return PendingAnswer(message, past, self._threads.expect(_behind(turn.place, turn.history), past))
+
+    async def answer(self, answer: PendingAnswer, place: ThreadMatch, turn: Turn) -> None:
+        """The answer into the thread. A second one to the same request is stored when the client goes on with it."""
+        stored = None
+        try:
+            if place.matched == len(turn.history):
+                stored = await self._threads.store(place, answer.history, [answer.message])
+        finally:
+            self._threads.fulfil(answer.expected, stored.thread if stored else None)
+
+    def give_up(self, answer: PendingAnswer) -> None:
+        """It is not stored."""
+        self._threads.fulfil(answer.expected, None)
+
+    async def _record(self, turn: Turn) -> ThreadMatch:
+        """What cannot be stored is told; the request goes on."""
+        thread = None
+        try:
+            turn.place = await self._stored(turn, turn.place)
+            thread = turn.place.thread
+            turn.kept = True
+            turn.headers[THREAD] = thread
+        except EverthreadError as error:
+            self._tell(RecordFailed(turn.place.thread, str(error)))
+        finally:
+            if turn.expected is not None:
+                self._threads.fulfil(turn.expected, thread)
+        return turn.place
+
+    async def _stored(self, turn: Turn, place: ThreadMatch) -> ThreadMatch:
+        certain = await self._threads.settled(place)
+        while True:
+            if not certain:  # another process went on from there first
+                self._threads.forget(place)
+                place = await self._threads.place(place.tenant, place.scope, turn.history, remembered=False)
+            new = [element.value for element in turn.elements_from(place.matched)]
+            messages = decode_messages(turn.incoming.api, new, turn.model)
+            stored = await self._threads.store(
+                place, turn.history, messages, system=turn.frame.system, model=turn.model
+            )
+            if stored is not None:
+                if place.branch_of is not None:
+                    self._tell(Branched(stored.thread, place.branch_of[0], place.matched))
+                return stored
+            certain = False
+
+
+def _says_something(value: Mapping[str, Any]) -> bool:
+    """An empty message is nobody's answer: the client asks again, or sends it along with what it says next."""
+    return any(content for name, content in value.items() if name not in ("role", "type", "id", "status"))
+
+
+class PendingAnswer:
+    """What was answered, and the history with it."""
+
+    def __init__(self, message: Message, history: History, expected: PendingPoint) -> None:
+        self.message = message
+        self.history = history
+        self.expected = expected
+
+
+def _behind(place: ThreadMatch, history: History) -> ThreadMatch:
+    """Where a request is once it is stored."""
+    return replace(place, matched=len(history), previous=history.digest(len(history)), branch_of=None)

@@ -1,0 +1,299 @@
+"""One request as the manager sees it, from its arrival to its answer, and the bytes that go upstream for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from everthread.conversation.compaction import FADING
+from everthread.conversation.options import SessionOptions
+from everthread.core.budget import Budget
+from everthread.core.caching import apply_cache_control, cache_route, mark_system, marks_begin, without_cache_control
+from everthread.core.calibration import Calibration
+from everthread.core.exchange import Api, Request
+from everthread.core.messages import SYSTEM_ROLES, parts_of
+from everthread.core.rhythm import Rhythm
+from everthread.gateway.base import COMPACTIONS, NOTICE, PLAN, THREAD, TOKENS, Incoming, Outcome, Outgoing
+from everthread.gateway.rewrite import note_change, note_of, replaced, replacement_change, takes_blocks
+from everthread.gateway.slicing import Element, Sliced, slice_body, spliced, written
+from everthread.gateway.thrashing import Pause, fading_text
+from everthread.gateway.threads import History, PendingPoint, ThreadMatch
+from everthread.providers.output_cap import FIELDS, cap_field
+from everthread.store.models import Rewrite
+
+if TYPE_CHECKING:
+    from everthread.gateway.manager import ProxyManager
+
+STATEFUL = ("previous_response_id", "conversation", "context_management")
+"""Fields by which the provider keeps or changes the history itself: such a request is never rewritten."""
+_MOST_THREADS = 5_000
+
+
+@dataclass(slots=True)
+class ThreadMemory:
+    """What one process remembers of a thread; none of it is needed to go on."""
+
+    calibration: Calibration = field(default_factory=Calibration)
+    futile: int = 0
+    """Below this size no compaction is tried: the last one could make nothing smaller."""
+    marked: tuple[bytes, int] | None = None
+    """What the last request began with, and where its last cache mark was."""
+    guessed: int | None = None
+    """A smaller window than the known one, after an error that stated none."""
+    pause: Pause = field(default_factory=Pause)
+    rhythm: Rhythm = field(default_factory=Rhythm)
+    slim: bool = False
+    """A request had too many bytes: what was made smaller then is used whatever the tokens."""
+
+    def dump(self) -> dict[str, Any]:
+        """What another process goes on with."""
+        return {**self.calibration.dump(), "pause": self.pause.dump(), "rhythm": self.rhythm.dump()}
+
+    @classmethod
+    def load(cls, state: Any) -> ThreadMemory:
+        known = state if isinstance(state, Mapping) else {}
+        pause, rhythm = Pause.load(known.get("pause")), Rhythm.load(known.get("rhythm"))
+        return cls(Calibration.load(state), pause=pause, rhythm=rhythm)
+
+
+@dataclass(slots=True)
+class Turn:
+    """A request that was read."""
+
+    manager: ProxyManager
+    incoming: Incoming
+    sliced: Sliced
+    first: int
+    """How many messages at the start are the system prompt."""
+    history: History
+    frame: Request
+    sizes: list[int]
+    fixed: int
+    """Tokens of system prompt and tools."""
+    place: ThreadMatch
+    memory: ThreadMemory
+    window: int = 0
+    expected: PendingPoint | None = None
+    """Its end, on its way into the store."""
+    storing: asyncio.Task[ThreadMatch] | None = None
+    kept: bool = False
+    """It is in the store, and its place certain."""
+    used: Rewrite | None = None
+    ready: Rewrite | None = None
+    estimate: int = 0
+    """Tokens of what was sent, uncorrected."""
+    cap: int | None = None
+    """A lower output cap than the client's."""
+    headers: dict[str, str] = field(default_factory=dict)
+    """For the client."""
+    sent: Outgoing = field(init=False)
+    """What goes upstream as things stand."""
+    caps: int = 0
+    compactions: int = 0
+    decision: str = ""
+    """Whether compacting pays now, in one line; empty where nobody asked."""
+    slimmed: bool = False
+    relieved: int = 0
+    """The prompt without the rewrite that took effect with this request, in tokens as the provider counts."""
+    expanded: bool = False
+    """It referred to an earlier answer, which was put in: it never goes as it came."""
+
+    async def recover(self, status: int, body: bytes) -> Outgoing | None:
+        """After an error of the provider: what to send instead, None where the client gets the error."""
+        if not self.rewritable:
+            return None
+        instead = await self.manager.recover(self, status, body)
+        if instead is not None:
+            self.sent = instead
+        return instead
+
+    async def response_headers(self) -> Mapping[str, str]:
+        """What the client is told: its thread only once that is stored."""
+        return await self.manager.response_headers(self)
+
+    async def record(self, outcome: Outcome) -> None:
+        await self.manager.record(self, outcome)
+
+    @property
+    def model(self) -> str:
+        return self.frame.model
+
+    @property
+    def elements(self) -> Sequence[Element]:
+        """The client's messages, without the system prompt."""
+        return self.sliced.elements[self.first :]
+
+    def elements_from(self, place: int) -> Sequence[Element]:
+        """Of the client's messages those from this one on."""
+        return self.sliced.elements[self.first + place :]
+
+    @property
+    def size(self) -> int:
+        """Tokens of the client's messages, uncorrected."""
+        return sum(self.sizes)
+
+    @property
+    def stateful(self) -> bool:
+        return any(self.sliced.fields.get(name) is not None for name in STATEFUL)
+
+    @property
+    def rewritable(self) -> bool:
+        return self.incoming.mode == "managed" and not self.stateful
+
+    @property
+    def asked_output(self) -> int | None:
+        """The output cap the client set."""
+        stated = (self.sliced.fields.get(name) for name in FIELDS)
+        return next((value for value in stated if isinstance(value, int) and not isinstance(value, bool)), None)
+
+    def budget(self, options: SessionOptions) -> Budget:
+        """Room is left for the answer the client asks for, up to half the window: a larger cap is lowered instead."""
+        asked = self.asked_output
+        cap = asked if asked and asked > 0 else options.max_tokens
+        own = options.for_model(self.model)
+        return replace(own, max_tokens=cap and min(cap, max(self.window // 2, 1))).budget(self.window)
+
+    def pairs(self) -> list[tuple[Any, str]]:
+        return [(element.value, self.sliced.of(element)) for element in self.elements]
+
+    def replaced_values(self, used: Rewrite) -> list[Any]:
+        """The messages of a rewrite."""
+        return [value for value, _ in replaced(used)]
+
+    def text(self) -> str:
+        """The body with the rewrite in its place."""
+        if self.used is None:
+            return self.sliced.text
+        changes = [replacement_change(self.sliced, self.first, self.used.length, self.used.replacement.decode())]
+        note, incoming = note_of(self.used.state), self.incoming
+        if note:
+            blocks = takes_blocks(incoming.api, self.model, incoming.upstream)
+            noted = note_change(incoming.api, self.sliced, self.first, note, blocks=blocks)
+            changes += [noted] if noted else []
+        return spliced(self.sliced.text, changes)
+
+
+class ThreadMemories:
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, ThreadMemory] = OrderedDict()
+
+    def get(self, thread: str) -> ThreadMemory | None:
+        known = self._known.get(thread)
+        if known is not None:
+            self._known.move_to_end(thread)
+        return known
+
+    def begin(self, thread: str, state: Mapping[str, Any] | None) -> ThreadMemory:
+        """A thread that is met the first time, with what was stored of it."""
+        made = self._known[thread] = ThreadMemory.load(state)
+        while len(self._known) > _MOST_THREADS:
+            self._known.popitem(last=False)
+        return made
+
+
+# Cache marks for Claude clients that set none
+
+
+def takes_marks(api: Api, model: str, upstream: str, text: str) -> bool:
+    """Whether marks mean something to the model and the client set none; a mark anywhere is the client's own way."""
+    if '"cache_control"' in text:
+        return False
+    if api == "anthropic":
+        return "claude" in model.lower()
+    return api == "openai_chat" and cache_route(model, base_url=upstream) is not None
+
+
+def marked_system(system: Any, ttl: str) -> str | None:
+    """The system field with its mark, as text; None where there is nothing to mark."""
+    marked = mark_system(system, ttl=ttl)
+    return None if marked is system or marked == system else written(marked)
+
+
+def marked_messages(api: Api, elements: Sequence[Element], ttl: str, previous: int | None) -> dict[int, str]:
+    """The messages that get a mark, as text by their place. `previous`: where the last request had its last one."""
+    start = marks_begin(len(elements), previous)
+    leading = [element.value for element in elements[: min(start, 1)] if element.value.get("role") in SYSTEM_ROLES]
+    near = [*leading, *(element.value for element in elements[start:])]
+    shift = start - len(leading)
+    new = apply_cache_control(
+        near, ttl=ttl, native_anthropic=api == "anthropic", previous=None if previous is None else previous - shift
+    )
+    found = {}
+    for index, (before, after) in enumerate(zip(near, new, strict=True)):
+        if after is not before and _is_on_block(after):
+            found[0 if index < len(leading) else index + shift] = written(after)
+    return found
+
+
+def _is_on_block(message: Any) -> bool:
+    """A mark stands on a block; on the message itself it is none the wire knows."""
+    if "cache_control" in message:
+        return False
+    return any(without_cache_control(part) is not part for part in parts_of(message))
+
+
+# The bytes that go upstream
+
+HOLD_SHARE = 0.70
+"""From this share of the window on an overflow is likely."""
+
+
+def send_untouched(turn: Turn) -> Outgoing:
+    """The bytes that came, with the thread told."""
+    turn.headers[THREAD] = turn.place.thread
+    return Outgoing(turn.incoming.raw, headers=turn.headers)
+
+
+def build_outgoing(turn: Turn, before: int, after: int, *, ttl: str | None) -> Outgoing:
+    """The request as it goes: `before` and `after` are its tokens without and with the rewrite."""
+    told = turn.headers
+    told[THREAD] = turn.place.thread
+    told[COMPACTIONS] = str(turn.used.depth if turn.used else 0)
+    told[TOKENS] = f"{before}/{after}"
+    if turn.used is not None and turn.used.depth >= FADING:
+        told[NOTICE] = fading_text(turn.used.depth)
+    if turn.decision:
+        told[PLAN] = turn.decision
+    text = turn.text()
+    if turn.cap is not None:
+        text = _capped(turn.incoming.api, turn.incoming.upstream, text, turn.cap)
+    if ttl is not None:
+        text = _mark_body(turn, text, ttl)
+    hold = after > HOLD_SHARE * turn.window
+    if text is turn.sliced.text or text == turn.sliced.text:
+        return Outgoing(turn.incoming.raw, headers=told, tokens=after, hold=hold)
+    return Outgoing(text.encode(), rewritten=True, headers=told, tokens=after, hold=hold)
+
+
+def _capped(api: Api, upstream: str, text: str, cap: int) -> str:
+    """The body with this output cap: in the place of the client's, else as a field of its own."""
+    sliced = slice_body(text.encode(), api)
+    stated = next((name for name in FIELDS if name in sliced.spans), None)
+    if stated is not None:
+        return spliced(text, [(*sliced.spans[stated], str(cap))])
+    start = text.index("{") + 1
+    return spliced(text, [(start, start, f"{written(cap_field(api, upstream))}:{cap},")])
+
+
+def _mark_body(turn: Turn, text: str, ttl: str) -> str:
+    api, upstream = turn.incoming.api, turn.incoming.upstream
+    if not takes_marks(api, turn.model, upstream, text):
+        return text
+    sliced = turn.sliced if text is turn.sliced.text else slice_body(text.encode(), api)
+    count = len(sliced.elements)
+    begins = blake2b(turn.used.replacement if turn.used else b"", digest_size=8).digest()
+    known = turn.memory.marked
+    previous = known[1] if known and known[0] == begins and known[1] < count else None
+    changes = [
+        (sliced.elements[index].start, sliced.elements[index].end, new)
+        for index, new in marked_messages(api, sliced.elements, ttl, previous).items()
+    ]
+    system = marked_system(sliced.fields["system"], ttl) if api == "anthropic" and "system" in sliced.fields else None
+    if system is not None:
+        changes.append((*sliced.spans["system"], system))
+    turn.memory.marked = begins, count - 1
+    return spliced(text, changes)
