@@ -204,8 +204,8 @@ def test_a_pin_is_carried_word_for_word_until_it_is_taken_back(tmp_path: Path) -
         async with room(tmp_path) as here:
             conversation = await here.open(ScriptedModel(lambda _: "Noted.", window=24_000), **QUICK)
             note = "The vault's code is 4711-B;\nnever the other way round."
-            kept = await add_pin(here.store, "default", conversation.id, f"{note} TOKEN={TOKEN}")
-            assert (await add_pin(here.store, "default", conversation.id, kept.text)).id == kept.id
+            kept = await add_pin(here.store, conversation.id, f"{note} TOKEN={TOKEN}")
+            assert (await add_pin(here.store, conversation.id, kept.text)).id == kept.id
             assert TOKEN not in kept.text
 
             async def until(compactions: int) -> str:
@@ -224,12 +224,12 @@ def test_a_pin_is_carried_word_for_word_until_it_is_taken_back(tmp_path: Path) -
             assert await list_pins(here.store, conversation.id) == []
             assert "4711-B" not in await until(3)
             assert len(await list_pins(here.store, branch.id)) == 1
-            await add_pin(here.store, "default", conversation.id, kept.text)
+            await add_pin(here.store, conversation.id, kept.text)
             assert len(await list_pins(here.store, conversation.id)) == 1
             for wrong in ("  ", "x" * (PIN_CHARS + 1)):
                 with pytest.raises(InputError):
-                    await add_pin(here.store, "default", conversation.id, wrong)
+                    await add_pin(here.store, conversation.id, wrong)
             with pytest.raises(UnknownIdError):
-                await remove_pin(here.store, conversation.id, "output:" + "0" * 16)
+                await remove_pin(here.store, conversation.id, "pin:" + "0" * 16)
 
     asyncio.run(talk())

@@ -63,7 +63,7 @@ def test_what_was_pinned_stands_in_the_next_rewrite(tmp_path: Path) -> None:
         sent = await answer(manager, talk)
         assert not sent.rewritten
         thread = thread_of(sent)
-        await add_pin(place.store, "t", thread, "The vault's code is 4711-B.")
+        await add_pin(place.store, thread, "The vault's code is 4711-B.")
         for depth in (1, 2):
             while True:
                 talk.says(f"More: {words(900, f'page {len(talk.messages)}')}")

@@ -27,7 +27,7 @@ from everthread.factory import open_store
 from everthread.store.database import Tx
 from everthread.store.models import NewCompaction, NewMessage, NewSession, new_id
 from everthread.store.postgres import PostgresConnection, PostgresDatabase
-from everthread.store.schema import apply_next
+from everthread.store.schema import apply_missing
 from everthread.store.sqlite import SqliteDatabase
 from everthread.store.store import Store
 
@@ -218,11 +218,9 @@ def migrate_and_die(url: str, statements: int) -> None:
     else:
         connection = PostgresConnection(psycopg.connect(url, autocommit=True), psycopg.Connection.close, "BEGIN")
     tx: Any = Dies(connection, statements)
-    while True:
-        connection.begin()
-        if apply_next(tx) is None:
-            return
-        connection.commit()
+    connection.begin()
+    apply_missing(tx)
+    connection.commit()
 
 
 # Where there is no writing

@@ -52,9 +52,9 @@ def test_migrations_are_numbered(name: str) -> None:
 
 
 def points(name: str) -> dict[str, int]:
-    """Statements after which to be killed. Each migration makes sure of the version's table, and writes its number."""
-    first, *rest = [len(migration.statements) + 2 for migration in migrations(name)]
-    end = first + sum(rest)
+    """Statements after which to be killed. The version's table is made first; each migration writes its number."""
+    first, *rest = [len(migration.statements) + 1 for migration in migrations(name)]
+    first, end = first + 1, first + sum(rest) + 1
     return {
         "at once": 0, "inside the first": first // 2, "before its number": first - 1, "between": first,
         "inside the second": first + 2, "at the very end": end - 1,

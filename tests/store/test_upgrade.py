@@ -65,6 +65,10 @@ async def test_an_old_store_opens_and_everything_in_it_is_there(kind: str, old_u
         assert len(await store.compactions(thread["thread"])) == thread["compactions"]
         assert len(await store.nodes(thread["thread"])) == thread["nodes"]
         assert await store.search(SearchQuery('"L-1003"', thread=thread["thread"]))
+        assert [pin.text for pin in await store.pins(thread["thread"])] == [thread["pin"]]
+    learnt = await store.limit_for("https://api.example.test/v1", "small-model")
+    assert learnt is None or learnt.limit == 32_000
+    assert [kept.tool for kept in await store.outputs(known["compressor"]["thread"])] == ["terminal"]
     assert (await store.output(known["output"])).startswith("stored line")
     assert [turn.state for turn in await store.turns(known["compressor"]["thread"])] == ["queued"]
     assert [key.key.id for key in await store.list_keys("2026-01-01")] == [known["key"]]

@@ -29,6 +29,8 @@ class Dialect:
     """Ends a SELECT whose rows are about to be changed."""
     share: str
     """Ends a SELECT whose rows must stay as they are until the transaction ends."""
+    skip: str
+    """The same, but rows that others have locked are passed over."""
     new_ids: str
     """A SELECT of so many (`?`) ids nobody has, in order, for the table `{0}`."""
     day: str

@@ -21,7 +21,9 @@ from everthread.core.messages import Message
 from everthread.core.nodes import Node as Node  # noqa: PLC0414 - a value of the core that a store keeps
 from everthread.core.usage import CanonicalUsage
 
-SessionKind = Literal["main", "continuation", "subagent", "branch", "reverted"]
+SessionKind = Literal["main", "continuation", "subagent", "side", "branch", "reverted"]
+"""`side`: a client's call beside its conversation (a title, a count), grouped under it by `parent`."""
+LimitKind = Literal["window", "output"]
 MessageKind = Literal["message", "summary", "derived"]
 """`derived`: a smaller form of a message (pruned, cited, a stub) that only the context shows, never the history."""
 UsageTask = Literal["main", "auxiliary"]
@@ -47,6 +49,10 @@ class NewSession:
     model: str = ""
     system: System = None
     started: float | None = None
+    client: str = ""
+    """The program whose conversation it is."""
+    client_session: str = ""
+    """What that program calls its session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,8 @@ class Session:
     """How many messages it places."""
     branched_at: int | None = None
     """For a branch: the last message it shares with its parent, which it outlives."""
+    client: str = ""
+    client_session: str = ""
 
     @property
     def live(self) -> bool:
@@ -303,7 +311,7 @@ class SearchHit:
 
 @dataclass(frozen=True, slots=True)
 class ModelLimit:
-    """A window learnt from a provider. `headers` are those that change the window, in one text."""
+    """A window or an output cap learnt from a provider. `headers` are those that change the window, in one text."""
 
     base_url: str
     model: str
@@ -312,6 +320,30 @@ class ModelLimit:
     source: str
     learnt: float
     expires: float
+    tenant: str = DEFAULT_TENANT
+    kind: LimitKind = "window"
+    credential: str = ""
+    """A digest of the credential that met it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearntLimits:
+    """What a tenant knows of a model at an endpoint."""
+
+    window: ModelLimit | None = None
+    output: ModelLimit | None = None
+    """The largest output cap the provider takes."""
+    succeeded: int = 0
+    """The largest prompt it took in the last seven days, in tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A text somebody pinned to a thread: every later compaction carries it word for word."""
+
+    id: str
+    text: str
+    created: float
 
 
 @dataclass(frozen=True, slots=True)

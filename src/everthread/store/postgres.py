@@ -38,13 +38,14 @@ from everthread.store.index import (
     QueryPhrase,
     round_strength,
 )
-from everthread.store.schema import apply_next, current_version, latest_version, refuse_newer
+from everthread.store.schema import apply_missing, current_version, latest_version, refuse_newer
 
 DIALECT = Dialect(
     name="postgresql",
     now="extract(epoch FROM clock_timestamp())::double precision",
     lock="FOR UPDATE",
     share="FOR SHARE",
+    skip="FOR UPDATE SKIP LOCKED",
     new_ids="SELECT nextval(pg_get_serial_sequence('{0}', 'id')) FROM generate_series(1, ?)",
     day="to_char(to_timestamp({0}) AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
 )
@@ -320,12 +321,11 @@ class PostgresDatabase:
         refuse_newer(number, DIALECT.name, self.location)
         if not before and not create:
             raise no_store_error(self.location)
-        while number < latest_version(DIALECT.name):
+        if number < latest_version(DIALECT.name):
             connection.begin()
             connection.run("SELECT pg_advisory_xact_lock(?)", (MIGRATION_LOCK,))
-            migration = apply_next(connection)
+            apply_missing(connection)
             connection.commit()
-            number = migration.number if migration else latest_version(DIALECT.name)
         return before
 
     def connect_writer(self) -> Connection:

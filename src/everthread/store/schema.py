@@ -1,14 +1,17 @@
-"""Numbered migrations, append-only. Each runs in one transaction with the number it leads to."""
+"""Numbered migrations, append-only. All that are missing run in one transaction: a store is old or new, never half."""
 
 from __future__ import annotations
 
 import functools
+import math
 import re
+import zlib
 from dataclasses import dataclass
 from importlib import resources
 
 from everthread.errors import SchemaTooNewError
 from everthread.store.database import Tx
+from everthread.store.sql.state import pin_id
 
 DIALECT_WORDS = {
     "sqlite": {
@@ -70,13 +73,63 @@ def refuse_newer(number: int, dialect: str, location: str) -> None:
         )
 
 
-def apply_next(tx: Tx) -> Migration | None:
-    """Apply the first migration that is missing; None when there is none. The caller holds the transaction."""
+def apply_missing(tx: Tx) -> int:
+    """Apply every migration that is missing; the schema's number then. All in the transaction that the caller holds."""
     tx.run("CREATE TABLE IF NOT EXISTS schema_version (number INTEGER PRIMARY KEY, name TEXT NOT NULL)")
     done = current_version(tx)
-    migration = next((m for m in migrations(tx.dialect.name) if m.number > done), None)
-    if migration is not None:
-        for statement in migration.statements:
-            tx.run(statement)
-        tx.run("INSERT INTO schema_version VALUES (?, ?)", (migration.number, migration.name))
-    return migration
+    for migration in migrations(tx.dialect.name):
+        if migration.number > done:
+            for statement in migration.statements:
+                tx.run(statement)
+            if migration.number in STEPS:
+                STEPS[migration.number](tx)
+            tx.run("INSERT INTO schema_version VALUES (?, ?)", (migration.number, migration.name))
+    return latest_version(tx.dialect.name)
+
+
+def move_pins(tx: Tx) -> None:
+    """Pins that were kept as stored outputs of a tool of their own become rows; branches get those of their parents."""
+    rows = tx.all(
+        "SELECT c.thread_id, c.output_id, c.call_id, c.tool, c.created, o.content FROM citations c "
+        "JOIN outputs o ON o.tenant = c.tenant AND o.id = c.output_id "
+        "WHERE c.tool IN ('everthread_pin', 'everthread_unpin') ORDER BY c.created, c.output_id"
+    )
+    if not rows:
+        return
+    texts = {row[1]: zlib.decompress(row[5]).decode("utf-8", "surrogatepass") for row in rows}
+    branches: dict[str, tuple[str, float]] = {
+        row[0]: (row[1], row[2])
+        for row in tx.all(
+            "SELECT b.id, p.thread_id, b.started FROM sessions b JOIN sessions p ON p.id = b.parent_id "
+            "WHERE b.kind = 'branch'"
+        )
+    }
+
+    def held(thread: str, until: float) -> dict[str, float]:
+        found = held(branches[thread][0], min(until, branches[thread][1])) if thread in branches else {}
+        for owner, output, call, tool, created, _ in rows:
+            if owner != thread or created > until:
+                continue
+            if tool == "everthread_pin":
+                found.setdefault(output, created)
+            else:
+                found.pop(call, None)
+        return found
+
+    for thread in sorted({row[0] for row in rows} | set(branches)):
+        tx.many(
+            "INSERT INTO pins (thread_id, id, body, created) VALUES (?, ?, ?, ?)",
+            [(thread, pin_id(texts[key]), texts[key], created) for key, created in held(thread, math.inf).items()],
+        )
+    index = {"sqlite": "rowid", "postgresql": "piece_id"}[tx.dialect.name]
+    for key in texts:
+        tx.run("DELETE FROM citations WHERE output_id = ? AND tool IN ('everthread_pin', 'everthread_unpin')", (key,))
+        if tx.one("SELECT 1 FROM citations WHERE output_id = ?", (key,)) is None:
+            tx.run(f"DELETE FROM search WHERE {index} IN (SELECT id FROM pieces WHERE output_id = ?)", (key,))
+            for table in ("pieces", "unindexed"):
+                tx.run(f"DELETE FROM {table} WHERE output_id = ?", (key,))
+            tx.run("DELETE FROM outputs WHERE id = ?", (key,))
+
+
+STEPS = {12: move_pins}
+"""What SQL alone cannot do, after a migration's statements."""

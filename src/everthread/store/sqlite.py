@@ -21,13 +21,14 @@ from everthread.errors import (
 )
 from everthread.store.database import Connection, Dialect, Query, Row, Tx, new_private_file, no_store_error
 from everthread.store.index import MOST_REPEATS, IndexMatch, IndexPiece, IndexQuery, QueryPhrase, term_strength
-from everthread.store.schema import apply_next, current_version, latest_version, refuse_newer
+from everthread.store.schema import apply_missing, current_version, latest_version, refuse_newer
 
 DIALECT = Dialect(
     name="sqlite",
     now="unixepoch('subsec')",
     lock="",
     share="",
+    skip="",
     new_ids=(
         "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?) "
         "SELECT COALESCE((SELECT seq FROM sqlite_sequence WHERE name = '{0}'), 0) + i FROM n"
@@ -157,7 +158,7 @@ class SqliteDatabase:
             raw.close()
 
     def _migrate(self, deadline: float) -> None:
-        """One migration, in one transaction with its number: an interruption leaves a whole step."""
+        """Everything that is missing, in one transaction: an interruption leaves the store as it was."""
         try:
             connection = self._open(begin="BEGIN IMMEDIATE")
         except apsw.BusyError:
@@ -168,7 +169,7 @@ class SqliteDatabase:
             return
         try:
             connection.begin()
-            apply_next(connection)
+            apply_missing(connection)
             connection.commit()
         finally:
             connection.close()

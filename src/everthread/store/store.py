@@ -22,7 +22,9 @@ from everthread.store.models import (
     Continuation,
     Insights,
     KeyUse,
+    LearntLimits,
     Lease,
+    LimitKind,
     MessageSize,
     ModelLimit,
     NewCompaction,
@@ -33,6 +35,7 @@ from everthread.store.models import (
     NewThreadLink,
     NewUsage,
     Passage,
+    Pin,
     QueuedTurn,
     RecallQuery,
     Rewrite,
@@ -78,6 +81,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
+MOST_SUCCESSES = 10_000
+"""So many models' largest prompts are remembered, so that only a larger one is written."""
 INDEX_DELAY = 0.2
 """Seconds: what is appended within this time is indexed together."""
 
@@ -99,6 +104,7 @@ class Store:
         self._indexing: asyncio.Task[None] | None = None
         self._index_turn: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
         self._turns = recall.TurnIndex()
+        self._successes: dict[tuple[str, str, str, str, int], int] = {}
 
     async def _read(self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **named: P.kwargs) -> T:
         """What `work` finds in one snapshot."""
@@ -156,6 +162,16 @@ class Store:
 
     async def set_title(self, thread: str, title: str) -> None:
         await self._change(thread, sessions.set_title, thread, title)
+
+    async def set_client(
+        self, thread: str, *, client: str, client_session: str = "", parent: str | None = None
+    ) -> None:
+        """Which program a thread is of; `parent`: the conversation whose side call it is."""
+        await self._change(thread, sessions.set_client, thread, client, client_session, parent)
+
+    async def client_sessions(self, tenant: str, client_session: str) -> list[Session]:
+        """The first sessions of the threads that a client's session has, the earliest first."""
+        return await self._read(sessions.list_client_sessions, tenant, client_session)
 
     async def end_session(self, session_id: str, reason: str, *, lease: Lease | None = None) -> Session:
         """A real end. A session that was continued meanwhile ends at its tip."""
@@ -328,20 +344,84 @@ class Store:
 
     # Learnt limits, state, summary nodes
 
-    async def learn_limit(self, base_url: str, model: str, limit: int, *, source: str, headers: str = "") -> ModelLimit:
-        return await self._write(state.learn_limit, base_url, model, limit, source, headers, self._clock())
+    async def learn_limit(
+        self,
+        base_url: str,
+        model: str,
+        limit: int,
+        *,
+        source: str,
+        headers: str = "",
+        tenant: str = DEFAULT_TENANT,
+        credential: str = "",
+        kind: LimitKind = "window",
+    ) -> ModelLimit:
+        """Keep what a provider stated. `credential`: a digest of the one that met it."""
+        now = self._clock()
+        new = ModelLimit(base_url, model, headers, limit, source, now, now + state.LIMIT_LIFE, tenant, kind, credential)
+        return await self._write(state.learn_limit, new)
 
-    async def limit_for(self, base_url: str, model: str, *, headers: str = "") -> ModelLimit | None:
-        return await self._read(state.limit_for, base_url, model, headers, self._clock())
+    async def limits_for(
+        self, base_url: str, model: str, *, headers: str = "", tenant: str = DEFAULT_TENANT
+    ) -> LearntLimits:
+        """What holds for a tenant: its own limits, and those that a second credential met too."""
+        return await self._read(state.limits_for, base_url, model, headers, tenant, self._clock())
+
+    async def limit_for(
+        self, base_url: str, model: str, *, headers: str = "", tenant: str = DEFAULT_TENANT
+    ) -> ModelLimit | None:
+        """The learnt window."""
+        return (await self.limits_for(base_url, model, headers=headers, tenant=tenant)).window
 
     async def limits(self) -> list[ModelLimit]:
         return await self._read(state.list_limits, self._clock())
 
     async def forget_limits(
-        self, *, base_url: str | None = None, model: str | None = None, below: int | None = None
+        self,
+        *,
+        base_url: str | None = None,
+        model: str | None = None,
+        below: int | None = None,
+        tenant: str | None = None,
+        kind: LimitKind | None = None,
     ) -> int:
-        """How many were forgotten. `below`: only those a success of this size disproves."""
-        return await self._write(state.forget_limits, base_url, model, below)
+        """How many were forgotten. `below`: only windows that a success of this size disproves."""
+        return await self._write(state.forget_limits, base_url, model, below, tenant, kind)
+
+    async def record_success(
+        self, base_url: str, model: str, prompt: int, *, headers: str = "", tenant: str = DEFAULT_TENANT
+    ) -> None:
+        """A prompt of so many tokens was taken. Written only where it is the largest of its day."""
+        now = self._clock()
+        key = (base_url, model, headers, tenant, int(now // state.DAY))
+        if prompt > self._successes.get(key, 0):
+            if len(self._successes) >= MOST_SUCCESSES:
+                self._successes.clear()
+            self._successes[key] = prompt
+            await self._write(state.record_success, base_url, model, headers, tenant, prompt, now)
+
+    async def accept_credential(self, base_url: str, digest: str) -> None:
+        """An upstream accepted the credential with this digest; remembered for 30 days."""
+        await self._write(state.accept_credential, base_url, digest, self._clock())
+
+    async def reject_credential(self, base_url: str, digest: str) -> None:
+        """An upstream refused it since."""
+        await self._write(state.reject_credential, base_url, digest)
+
+    async def is_credential_accepted(self, base_url: str, digest: str) -> bool:
+        return await self._read(state.is_credential_accepted, base_url, digest, self._clock())
+
+    async def put_pin(self, thread: str, text: str, *, most: int = 50) -> Pin:
+        """Pin a text; one that is pinned already stays as it is."""
+        return await self._change(thread, state.put_pin, thread, text, most, self._clock())
+
+    async def pins(self, thread: str) -> list[Pin]:
+        """The pins of a thread, the earliest first. A branch begins with those of its parent."""
+        return await self._read(state.list_pins, thread)
+
+    async def delete_pin(self, thread: str, pin: str) -> None:
+        """`UnknownIdError` where nothing is pinned under this id."""
+        await self._change(thread, state.delete_pin, thread, pin)
 
     async def put_state(self, scope: str, key: str, value: Any) -> None:
         await self._write(state.put_state, scope, key, value, self._clock())

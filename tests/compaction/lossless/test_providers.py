@@ -64,7 +64,7 @@ def test_what_a_model_is_given(tmp_path: Path, api: Api) -> None:
     async def run() -> None:
         async with lab(tmp_path, [model(NAMES[api], 8_000)], answering(says, writes)) as place:
             talk = await place.open(NAMES[api], api=api, extra=EXTRA)
-            await add_pin(place.store, talk.session.tenant, talk.id, "The release is named Osprey.")
+            await add_pin(place.store, talk.id, "The release is named Osprey.")
             for number in range(TURNS):
                 if number == TURNS // 2:  # another process goes on
                     await talk.close()

@@ -104,7 +104,7 @@ class LookupTools:
         if wanted:
             passage = await self._lookup(reach, thread).read(wanted, limit=PIN_CHARS + 1)
             text = passage.text
-        kept = await add_pin(self.store, reach.tenant, thread, text)
+        kept = await add_pin(self.store, thread, text)
         return f"Pinned as {kept.id}: every later compaction of thread {thread} carries it word for word."
 
     async def _status(self, reach: Reach, arguments: Mapping[str, Any]) -> str:

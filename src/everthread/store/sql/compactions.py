@@ -31,7 +31,7 @@ from everthread.store.sql.sessions import (
     recount_thread,
     session_chain,
 )
-from everthread.store.sql.state import list_nodes, put_nodes
+from everthread.store.sql.state import copy_pins, list_nodes, put_nodes
 
 
 def continue_session(
@@ -65,7 +65,8 @@ def continue_session(
     parent = load_session(tx, session_id)
     new = NewSession(
         id=new_id, kind="continuation", parent=session_id, tenant=parent.tenant, platform=parent.platform,
-        user=parent.user, title=parent.title, model=parent.model,
+        user=parent.user, title=parent.title, model=parent.model, client=parent.client,
+        client_session=parent.client_session,
         system=parent.system if system is None else system,
     )  # fmt: skip
     if not insert_session(tx, new, thread=parent.thread, now=now):
@@ -206,6 +207,7 @@ def branch_thread(
         _share_messages(tx, made.id, context, _history_ids(tx, thread, at_message))
         _copy_citations(tx, thread, made.id)
         _copy_nodes(tx, thread, made.id, at_message)
+        copy_pins(tx, thread, made.id)
         recount_thread(tx, made.id)
     known = load_session(tx, made.id)
     if (known.kind, known.parent, known.branched_at) != ("branch", source.id, at_message):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from everthread.errors import StoreDamagedError, UnknownIdError
 from everthread.store.database import Row, Tx, placeholders
@@ -11,10 +11,22 @@ from everthread.store.sql.usage import PICO, as_pico
 
 KEY_COLUMNS = (
     "k.id, k.digest, k.name, k.tenant, k.scopes, k.mode, k.requests_per_day, k.tokens_per_day, k.pico_dollars_per_day, "
-    "k.created, k.revoked, (SELECT MAX(l.last_used) FROM key_days l WHERE l.key_id = k.id), "
-    "d.requests, d.tokens, d.pico_dollars"
+    "k.created, k.revoked"
 )
-SELECT_KEY = f"SELECT {KEY_COLUMNS} FROM api_keys k LEFT JOIN key_days d ON d.key_id = k.id AND d.day = ?"
+SELECT_KEY = f"SELECT {KEY_COLUMNS} FROM api_keys k"
+SUM_DAY = (
+    "SELECT COALESCE(SUM(d.requests), 0), COALESCE(SUM(d.tokens), 0), COALESCE(SUM(d.pico_dollars), 0), "
+    "COALESCE(SUM(d.fresh), 0) FROM "
+    "(SELECT requests, tokens, pico_dollars, 0 AS fresh FROM key_days WHERE key_id = ? AND day = ? UNION ALL "
+    "SELECT requests, tokens, pico_dollars, 1 FROM key_uses WHERE key_id = ? AND day = ?) d"
+)
+"""What was done with a key on a day, and how many rows of it are not summed up yet."""
+LAST_USED = (
+    "SELECT MAX(u.used) FROM (SELECT last_used AS used FROM key_days WHERE key_id = ? UNION ALL "
+    "SELECT used FROM key_uses WHERE key_id = ?) u"
+)
+FOLD = 64
+"""So many rows of a key's day are summed up into one."""
 
 
 def create_key(tx: Tx, new: NewKey, now: float) -> None:
@@ -31,13 +43,21 @@ def create_key(tx: Tx, new: NewKey, now: float) -> None:
 
 
 def find_key(tx: Tx, digest: str, day: str) -> StoredKey | None:
-    row = tx.one(f"{SELECT_KEY} WHERE k.digest = ?", (day, digest))
-    return None if row is None else _as_key(row)
+    found = _load_keys(tx, f"{SELECT_KEY} WHERE k.digest = ?", (digest,), day)
+    return found[0] if found else None
 
 
 def list_keys(tx: Tx, day: str, tenant: str | None) -> list[StoredKey]:
-    where, values = ("", (day,)) if tenant is None else (" WHERE k.tenant = ?", (day, tenant))
-    return [_as_key(row) for row in tx.all(f"{SELECT_KEY}{where} ORDER BY k.created DESC, k.id", values)]
+    where, values = ("", ()) if tenant is None else (" WHERE k.tenant = ?", (tenant,))
+    return _load_keys(tx, f"{SELECT_KEY}{where} ORDER BY k.created DESC, k.id", values, day)
+
+
+def _load_keys(tx: Tx, sql: str, values: Sequence[str], day: str) -> list[StoredKey]:
+    """Keys with what was done with each of them on a day."""
+    rows = tx.all(sql, values)
+    uses = tx.ask([(SUM_DAY, (row[0], day, row[0], day)) for row in rows]) if rows else []
+    times = tx.ask([(LAST_USED, (row[0], row[0])) for row in rows]) if rows else []
+    return [_as_key(row, use[0], last[0][0]) for row, use, last in zip(rows, uses, times, strict=True)]
 
 
 def revoke_key(tx: Tx, key_id: str, now: float) -> float:
@@ -51,21 +71,43 @@ def revoke_key(tx: Tx, key_id: str, now: float) -> float:
 
 
 def count_use(tx: Tx, day: str, uses: Mapping[str, KeyUse], now: float) -> dict[str, KeyUse]:
-    """In the order of ids: two processes that count the same keys never wait for each other in a circle."""
+    """Add rows and sum up. Nobody waits for another: only who sums many rows up into one changes a row."""
     sums: dict[str, KeyUse] = {}
     for key_id, use in sorted(uses.items()):
-        row = tx.one(
-            "INSERT INTO key_days (key_id, day, requests, tokens, pico_dollars, last_used) VALUES (?, ?, ?, ?, ?, ?) "
-            "ON CONFLICT (key_id, day) DO UPDATE SET requests = key_days.requests + excluded.requests, "
-            "tokens = key_days.tokens + excluded.tokens, "
-            "pico_dollars = key_days.pico_dollars + excluded.pico_dollars, last_used = excluded.last_used "
-            "RETURNING requests, tokens, pico_dollars",
+        tx.run(
+            "INSERT INTO key_uses (key_id, day, requests, tokens, pico_dollars, used) VALUES (?, ?, ?, ?, ?, ?)",
             (key_id, day, use.requests, use.tokens, as_pico(use.dollars), now),
         )
-        if row is None:
-            raise StoreDamagedError(f"what was done with the key {key_id} was neither stored nor found")
+        row = tx.one(SUM_DAY, (key_id, day, key_id, day))
+        assert row is not None
+        if row[3] >= FOLD:
+            _fold_uses(tx, key_id, day)
         sums[key_id] = _as_use(row)
     return sums
+
+
+def _fold_uses(tx: Tx, key_id: str, day: str) -> None:
+    """Sum rows up into their day; not those that another process is at."""
+    ids = [
+        row[0]
+        for row in tx.all(
+            f"SELECT id FROM key_uses WHERE key_id = ? AND day = ? ORDER BY id LIMIT {FOLD} {tx.dialect.skip}",
+            (key_id, day),
+        )
+    ]
+    if not ids:
+        return
+    rows = tx.all(
+        f"DELETE FROM key_uses WHERE id IN ({placeholders(ids)}) RETURNING requests, tokens, pico_dollars, used", ids
+    )
+    requests, tokens, pico, used = zip(*rows, strict=True)
+    tx.run(
+        "INSERT INTO key_days (key_id, day, requests, tokens, pico_dollars, last_used) VALUES (?, ?, ?, ?, ?, ?) "
+        "ON CONFLICT (key_id, day) DO UPDATE SET requests = key_days.requests + excluded.requests, "
+        "tokens = key_days.tokens + excluded.tokens, "
+        "pico_dollars = key_days.pico_dollars + excluded.pico_dollars, last_used = excluded.last_used",
+        (key_id, day, sum(requests), sum(tokens), sum(pico), max(used)),
+    )
 
 
 def shared_secret(tx: Tx, name: str, fresh: bytes) -> bytes:
@@ -78,10 +120,10 @@ def shared_secret(tx: Tx, name: str, fresh: bytes) -> bytes:
 
 
 def _as_use(row: Row) -> KeyUse:
-    return KeyUse(int(row[0]), int(row[1]), row[2] / PICO)
+    return KeyUse(int(row[0]), int(row[1]), int(row[2]) / PICO)
 
 
-def _as_key(row: Row) -> StoredKey:
+def _as_key(row: Row, use: Row, last_used: float | None) -> StoredKey:
     limits = KeyLimits(row[6], row[7], None if row[8] is None else row[8] / PICO)
     key = NewKey(row[0], row[1], row[3], frozenset(row[4].split()), limits, row[2], row[5])
-    return StoredKey(key, row[9], row[10], row[11], KeyUse() if row[12] is None else _as_use(row[12:]))
+    return StoredKey(key, row[9], row[10], last_used, _as_use(use))

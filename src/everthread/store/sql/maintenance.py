@@ -116,7 +116,7 @@ def delete_thread(tx: Tx, database: Database, thread: str) -> int:
     _delete_messages(tx, database, [row[0] for row in orphans])
     _give_to_branches(tx, database, threads)
     _delete_outputs(tx, database, threads)
-    for table in ("compactions", "nodes", "leases", "links", "rewrites", "turns"):
+    for table in ("compactions", "nodes", "leases", "links", "rewrites", "turns", "pins"):
         tx.run(f"DELETE FROM {table} WHERE thread_id IN ({marks})", threads)
     tx.many("DELETE FROM state WHERE scope = ?", [(key,) for key in ids])
     tx.many("DELETE FROM sessions WHERE id = ?", [(key,) for key in ids])
@@ -142,7 +142,7 @@ def _lock_with_subagents(tx: Tx, thread: str) -> list[str]:
         found[current] = None
         rows = tx.all(
             "SELECT c.id FROM sessions c JOIN sessions p ON p.id = c.parent_id "
-            "WHERE p.thread_id = ? AND c.kind = 'subagent' ORDER BY c.id",
+            "WHERE p.thread_id = ? AND c.kind IN ('subagent', 'side') ORDER BY c.id",
             (current,),
         )
         queue += [row[0] for row in rows if row[0] not in found]

@@ -163,14 +163,20 @@ def find_similar_rewrites(tx: Tx, tenant: str, engine: str, skeletons: Sequence[
     return _find_rewrites(tx, "skeleton", tenant, engine, skeletons)
 
 
+def any_options(engine: str) -> str:
+    """The name under which rewrites of the version before are kept: `api engine *`, whatever the options were."""
+    api, name, _, *more = [*engine.split(" ", 3), "", ""][: max(3, engine.count(" ") + 1)]
+    return " ".join([api, name, "*", *more])
+
+
 def _find_rewrites(tx: Tx, column: str, tenant: str, engine: str, digests: Sequence[str]) -> list[Rewrite]:
     found: list[Rewrite] = []
     for some in longest_first(digests):
         rows = tx.all(
-            f"SELECT {REWRITE_COLUMNS} FROM rewrites WHERE tenant = ? AND engine = ? "
+            f"SELECT {REWRITE_COLUMNS} FROM rewrites WHERE tenant = ? AND engine IN (?, ?) "
             f"AND {column} IN ({placeholders(some)}) "
             f"ORDER BY length DESC, strength DESC, chain LIMIT {MOST_REWRITES - len(found)}",
-            (tenant, engine, *some),
+            (tenant, engine, any_options(engine), *some),
         )
         found += map(as_rewrite, rows)
         if len(found) >= MOST_REWRITES:

@@ -17,7 +17,7 @@ from everthread.store.models import Lease, NewSession, Session, SessionKind, Thr
 
 SESSION_COLUMNS = (
     "s.id, s.thread_id, s.parent_id, s.kind, s.tenant, s.platform, s.user_name, s.title, s.model, t.body, "
-    "s.started, s.ended, s.end_reason, s.next_seq, s.branched_at"
+    "s.started, s.ended, s.end_reason, s.next_seq, s.branched_at, s.client, s.client_session"
 )
 SELECT_SESSION = f"SELECT {SESSION_COLUMNS} FROM sessions s LEFT JOIN texts t ON t.hash = s.system_hash"
 
@@ -116,11 +116,11 @@ def list_started(tx: Tx, thread: str) -> list[Session]:
 
 
 def list_subagents(tx: Tx, thread: str) -> list[str]:
-    """The threads of a thread's subagents, and of theirs."""
+    """The threads of a thread's subagents and side calls, and of theirs."""
     found, waiting = [thread], [thread]
     while waiting:
         started = list_started(tx, waiting.pop())
-        fresh = [child.id for child in started if child.kind == "subagent" and child.id not in found]
+        fresh = [child.id for child in started if child.kind in ("subagent", "side") and child.id not in found]
         found += fresh
         waiting += fresh
     return found[1:]
@@ -191,11 +191,13 @@ def insert_session(tx: Tx, new: NewSession, *, thread: str, now: float, branched
     started = now if new.started is None else new.started
     row = tx.one(
         "INSERT INTO sessions (id, thread_id, parent_id, kind, tenant, platform, user_name, title, model, system_hash, "
-        "started, active, branched_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+        "started, active, branched_at, client, client_session) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
         "ON CONFLICT (id) DO NOTHING RETURNING id",
         (
             new.id, thread, new.parent, new.kind, new.tenant, new.platform, new.user, clean_text(new.title), new.model,
-            store_system_prompt(tx, new.system), started, started, branched_at,
+            store_system_prompt(tx, new.system), started, started, branched_at, clean_text(new.client),
+            clean_text(new.client_session),
         ),
     )  # fmt: skip
     return row is not None
@@ -214,7 +216,7 @@ def create_session(tx: Tx, new: NewSession, now: float) -> Session:
     return made
 
 
-BEGINNINGS = frozenset({"main", "subagent"})
+BEGINNINGS = frozenset({"main", "subagent", "side"})
 
 
 def store_system_prompt(tx: Tx, system: System) -> str | None:
@@ -227,6 +229,30 @@ def store_system_prompt(tx: Tx, system: System) -> str | None:
     while tx.one(f"SELECT 1 FROM texts WHERE hash = ? {tx.dialect.share}", (key,)) is None:
         tx.run("INSERT INTO texts VALUES (?, ?) ON CONFLICT (hash) DO NOTHING", (key, body))
     return key
+
+
+def set_client(tx: Tx, thread: str, client: str, client_session: str, parent: str | None) -> None:
+    """Which program a thread is of. With a `parent` a thread that stands alone becomes a side call of it."""
+    thread = lock_thread(tx, thread)
+    tx.run(
+        "UPDATE sessions SET client = ?, client_session = ? WHERE thread_id = ?",
+        (clean_text(client), clean_text(client_session), thread),
+    )
+    if parent is not None and find_thread(tx, parent) != thread:
+        tx.run(
+            "UPDATE sessions SET kind = 'side', parent_id = ? WHERE id = ? AND kind = 'main' AND parent_id IS NULL",
+            (parent, thread),
+        )
+
+
+def list_client_sessions(tx: Tx, tenant: str, client_session: str) -> list[Session]:
+    """The first sessions of the threads of a client's session, the earliest first."""
+    rows = tx.all(
+        f"{SELECT_SESSION} WHERE s.tenant = ? AND s.client_session = ? AND s.client_session <> '' "
+        "AND s.id = s.thread_id ORDER BY s.started, s.id",
+        (tenant, clean_text(client_session)),
+    )
+    return [as_session(row) for row in rows]
 
 
 def set_title(tx: Tx, thread: str, title: str) -> None:
@@ -273,13 +299,17 @@ THREAD_MESSAGES = (
 CHUNK = 500
 
 
+ALONE = " AND NOT (t.kind = 'side' AND t.parent_id IS NOT NULL)"
+"""Side calls stand under their conversation."""
+
+
 def list_threads(tx: Tx, tenant: str | None, limit: int, offset: int) -> list[ThreadRow]:
     """The last used first."""
     where, values = ("", ()) if tenant is None else (" AND t.tenant = ?", (tenant,))
     rows = tx.all(
         "SELECT r.*, (SELECT COUNT(*) FROM compactions c WHERE c.thread_id = r.thread_id AND c.reverted IS NULL) "
         "FROM (SELECT t.id, t.thread_id, t.said, t.said_tokens, t.active FROM sessions t "
-        f"WHERE {AT_TIP}{where} ORDER BY t.active DESC, t.id DESC LIMIT ? OFFSET ?) r "
+        f"WHERE {AT_TIP}{ALONE}{where} ORDER BY t.active DESC, t.id DESC LIMIT ? OFFSET ?) r "
         "ORDER BY r.active DESC, r.id DESC",
         (*values, limit, offset),
     )

@@ -1,4 +1,4 @@
-"""What is known beside the messages: leases, learnt windows, state of engines, the graph of summaries.
+"""What is known beside the messages: leases, learnt limits, pins, state of engines, the graph of summaries.
 
 A lease is granted by the database's clock; a number that only grows tells old holders apart.
 """
@@ -7,18 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from hashlib import sha256
 from typing import Any
 
 from everthread.core.nodes import Node
-from everthread.errors import LeaseLostError
-from everthread.store.database import Tx, decode_json, encode_json
-from everthread.store.models import Lease, ModelLimit
+from everthread.errors import InputError, LeaseLostError, UnknownIdError
+from everthread.store.database import Tx, clean_text, decode_json, encode_json, placeholders
+from everthread.store.models import LearntLimits, Lease, LimitKind, ModelLimit, Pin
 from everthread.store.sql.sessions import check_fence, find_thread, lock_thread
+
+
+def _lock_first(tx: Tx, thread: str) -> None:
+    """Everybody locks a thread's session before its lease: else two who change both would wait for each other."""
+    if tx.dialect.lock:
+        tx.one(f"SELECT id FROM sessions WHERE id = ? {tx.dialect.lock}", (thread,))
 
 
 def acquire_lease(tx: Tx, thread: str, holder: str, seconds: float) -> Lease | None:
     """The lease, or None while somebody else holds it."""
-    now, thread = tx.dialect.now, find_thread(tx, thread)
+    now, thread = tx.dialect.now, lock_thread(tx, thread)
     row = tx.one(
         f"INSERT INTO leases (thread_id, holder, fence, expires) VALUES (?, ?, 1, {now} + ?) "
         "ON CONFLICT (thread_id) DO UPDATE SET "
@@ -31,6 +38,7 @@ def acquire_lease(tx: Tx, thread: str, holder: str, seconds: float) -> Lease | N
 
 def renew_lease(tx: Tx, lease: Lease, seconds: float) -> Lease:
     """The same lease for longer. One that ran out may be renewed as long as nobody took it."""
+    _lock_first(tx, lease.thread)
     row = tx.one(
         f"UPDATE leases SET expires = {tx.dialect.now} + ? WHERE thread_id = ? AND fence = ? RETURNING expires",
         (seconds, lease.thread, lease.fence),
@@ -42,6 +50,7 @@ def renew_lease(tx: Tx, lease: Lease, seconds: float) -> Lease:
 
 def release_lease(tx: Tx, lease: Lease) -> None:
     """Let others in at once. The number stays, so that a late write of ours is still refused."""
+    _lock_first(tx, lease.thread)
     tx.run(
         f"UPDATE leases SET expires = {tx.dialect.now}, fence = fence + 1, holder = '' "
         "WHERE thread_id = ? AND fence = ?",
@@ -50,46 +59,164 @@ def release_lease(tx: Tx, lease: Lease) -> None:
 
 
 LIMIT_LIFE = 7 * 24 * 3600.0
-"""A learnt window expires: providers change them."""
+"""A learnt window expires: providers change them. So long a success counts against a smaller one."""
+DAY = 24 * 3600.0
+CREDENTIAL_LIFE = 30 * DAY
+LIMIT_COLUMNS = "base_url, model, headers, tokens, source, learnt, expires, tenant, kind, credential"
 
 
-def learn_limit(tx: Tx, base_url: str, model: str, limit: int, source: str, headers: str, now: float) -> ModelLimit:
-    learnt = ModelLimit(base_url, model, headers, limit, source, now, now + LIMIT_LIFE)
+def learn_limit(tx: Tx, new: ModelLimit) -> ModelLimit:
+    """Keep a limit as the one that this credential met last."""
+    values = (
+        new.base_url, new.model, new.headers, new.limit, new.source, new.learnt, new.expires, new.tenant, new.kind,
+        new.credential,
+    )  # fmt: skip
     tx.run(
-        "INSERT INTO limits (base_url, model, headers, tokens, source, learnt, expires) VALUES (?, ?, ?, ?, ?, ?, ?) "
-        "ON CONFLICT (base_url, model, headers) DO UPDATE SET tokens = excluded.tokens, source = excluded.source, "
-        "learnt = excluded.learnt, expires = excluded.expires",
-        (base_url, model, headers, limit, source, now, learnt.expires),
+        f"INSERT INTO model_limits ({LIMIT_COLUMNS}) VALUES ({placeholders(values)}) "
+        "ON CONFLICT (base_url, model, headers, kind, tenant, credential) DO UPDATE SET tokens = excluded.tokens, "
+        "source = excluded.source, learnt = excluded.learnt, expires = excluded.expires",
+        values,
     )
-    return learnt
+    return new
 
 
-def limit_for(tx: Tx, base_url: str, model: str, headers: str, now: float) -> ModelLimit | None:
-    row = tx.one(
-        "SELECT base_url, model, headers, tokens, source, learnt, expires FROM limits "
-        "WHERE base_url = ? AND model = ? AND headers = ? AND expires > ?",
-        (base_url, model, headers, now),
+def limits_for(tx: Tx, base_url: str, model: str, headers: str, tenant: str, now: float) -> LearntLimits:
+    """What holds for a tenant: its own limits, and those that two credentials met; none below a later success."""
+    where = "base_url = ? AND model = ? AND headers = ?"
+    values = (base_url, model, headers)
+    rows, sizes = tx.ask(
+        [
+            (f"SELECT {LIMIT_COLUMNS} FROM model_limits WHERE {where} AND expires > ?", (*values, now)),
+            (
+                f"SELECT MAX(tokens) FROM model_successes WHERE {where} AND tenant = ? AND day > ?",
+                (*values, tenant, (now - LIMIT_LIFE) // DAY),
+            ),
+        ]
     )
-    return None if row is None else ModelLimit(*row)
+    found = [ModelLimit(*row) for row in rows]
+    succeeded = int(sizes[0][0] or 0)
+    windows = [limit for limit in _held_limits(found, "window", tenant) if limit.limit >= succeeded]
+    outputs = _held_limits(found, "output", tenant)
+    return LearntLimits(
+        min(windows, key=lambda limit: limit.limit, default=None),
+        min(outputs, key=lambda limit: limit.limit, default=None),
+        succeeded,
+    )
+
+
+def _held_limits(found: Sequence[ModelLimit], kind: LimitKind, tenant: str) -> list[ModelLimit]:
+    """The newest of the tenant's own; else the one that the most credentials met, at least two."""
+    of_kind = [limit for limit in found if limit.kind == kind]
+    own = [limit for limit in of_kind if limit.tenant == tenant]
+    if own:
+        return [max(own, key=lambda limit: (limit.learnt, -limit.limit))]
+    met: dict[int, list[ModelLimit]] = {}
+    for limit in of_kind:
+        met.setdefault(limit.limit, []).append(limit)
+    most = max(met.values(), key=len, default=[])
+    return [max(most, key=lambda limit: limit.learnt)] if len({limit.credential for limit in most}) > 1 else []
 
 
 def list_limits(tx: Tx, now: float) -> list[ModelLimit]:
     rows = tx.all(
-        "SELECT base_url, model, headers, tokens, source, learnt, expires FROM limits WHERE expires > ? "
-        "ORDER BY base_url, model, headers",
+        f"SELECT {LIMIT_COLUMNS} FROM model_limits WHERE expires > ? "
+        "ORDER BY base_url, model, headers, kind, tenant, credential",
         (now,),
     )
     return [ModelLimit(*row) for row in rows]
 
 
-def forget_limits(tx: Tx, base_url: str | None, model: str | None, below: int | None) -> int:
-    """How many were forgotten. `below`: only those a success of this size disproves."""
-    where, values = ["1 = 1"], []
-    for condition, value in (("base_url = ?", base_url), ("model = ?", model), ("tokens < ?", below)):
-        if value is not None:
-            where.append(condition)
-            values.append(value)
-    return len(tx.all(f"DELETE FROM limits WHERE {' AND '.join(where)} RETURNING model", values))
+def forget_limits(
+    tx: Tx, base_url: str | None, model: str | None, below: int | None, tenant: str | None, kind: LimitKind | None
+) -> int:
+    """How many were forgotten. `below`: only windows that a success of this size disproves."""
+    conditions: list[tuple[str, Any]] = [
+        ("base_url = ?", base_url), ("model = ?", model), ("tokens < ?", below), ("tenant = ?", tenant),
+        ("kind = ?", "window" if below is not None else kind),
+    ]  # fmt: skip
+    chosen = [(condition, value) for condition, value in conditions if value is not None]
+    where = " AND ".join(condition for condition, _ in chosen) or "1 = 1"
+    return len(tx.all(f"DELETE FROM model_limits WHERE {where} RETURNING model", [value for _, value in chosen]))
+
+
+def record_success(tx: Tx, base_url: str, model: str, headers: str, tenant: str, prompt: int, now: float) -> None:
+    """A prompt of so many tokens was taken: a smaller window of this tenant is disproved."""
+    tx.run(
+        "INSERT INTO model_successes (tenant, base_url, model, headers, day, tokens) VALUES (?, ?, ?, ?, ?, ?) "
+        "ON CONFLICT (base_url, model, headers, tenant, day) DO UPDATE SET tokens = excluded.tokens "
+        "WHERE model_successes.tokens < excluded.tokens",
+        (tenant, base_url, model, headers, int(now // DAY), prompt),
+    )
+    tx.run(
+        "DELETE FROM model_limits WHERE base_url = ? AND model = ? AND headers = ? AND tenant = ? "
+        "AND kind = 'window' AND tokens < ?",
+        (base_url, model, headers, tenant, prompt),
+    )
+    tx.run("DELETE FROM model_successes WHERE day < ?", (int((now - 2 * LIMIT_LIFE) // DAY),))
+
+
+def accept_credential(tx: Tx, base_url: str, digest: str, now: float) -> None:
+    """An upstream accepted a client's credential."""
+    tx.run(
+        "INSERT INTO accepted_credentials (base_url, digest, accepted) VALUES (?, ?, ?) "
+        "ON CONFLICT (base_url, digest) DO UPDATE SET accepted = excluded.accepted",
+        (base_url, digest, now),
+    )
+    tx.run("DELETE FROM accepted_credentials WHERE accepted < ?", (now - CREDENTIAL_LIFE,))
+
+
+def is_credential_accepted(tx: Tx, base_url: str, digest: str, now: float) -> bool:
+    row = tx.one(
+        "SELECT 1 FROM accepted_credentials WHERE base_url = ? AND digest = ? AND accepted >= ?",
+        (base_url, digest, now - CREDENTIAL_LIFE),
+    )
+    return row is not None
+
+
+def reject_credential(tx: Tx, base_url: str, digest: str) -> None:
+    """An upstream refused it since."""
+    tx.run("DELETE FROM accepted_credentials WHERE base_url = ? AND digest = ?", (base_url, digest))
+
+
+def put_pin(tx: Tx, thread: str, text: str, most: int, now: float) -> Pin:
+    """Pin a text; one that is pinned already stays as it is."""
+    thread, text = lock_thread(tx, thread), clean_text(text)
+    row = tx.one("SELECT COUNT(*) FROM pins WHERE thread_id = ? AND id <> ?", (thread, pin_id(text)))
+    if row is not None and row[0] >= most:
+        raise InputError(f"{most} texts are pinned to this thread already; take one back first")
+    tx.run(
+        "INSERT INTO pins (thread_id, id, body, created) VALUES (?, ?, ?, ?) ON CONFLICT (thread_id, id) DO NOTHING",
+        (thread, pin_id(text), text, now),
+    )
+    return next(pin for pin in list_pins(tx, thread) if pin.text == text)
+
+
+def pin_id(text: str) -> str:
+    """A pin's id is made from its text, so that a text is pinned once."""
+    return f"pin:{sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+
+
+def list_pins(tx: Tx, thread: str) -> list[Pin]:
+    """The pins of a thread, the earliest first."""
+    rows = tx.all(
+        "SELECT id, body, created FROM pins WHERE thread_id = ? ORDER BY created, id", (find_thread(tx, thread),)
+    )
+    return [Pin(*row) for row in rows]
+
+
+def delete_pin(tx: Tx, thread: str, pin: str) -> None:
+    """`UnknownIdError` where nothing is pinned under this id."""
+    if not tx.all("DELETE FROM pins WHERE thread_id = ? AND id = ? RETURNING id", (lock_thread(tx, thread), pin)):
+        raise UnknownIdError(f"nothing is pinned under {pin[:80]!r}")
+
+
+def copy_pins(tx: Tx, thread: str, branch: str) -> None:
+    """A branch begins with the pins its parent has."""
+    tx.run(
+        "INSERT INTO pins (thread_id, id, body, created) SELECT ?, id, body, created FROM pins WHERE thread_id = ? "
+        "ON CONFLICT (thread_id, id) DO NOTHING",
+        (branch, thread),
+    )
 
 
 def put_state(tx: Tx, scope: str, key: str, value: Any, now: float) -> None:

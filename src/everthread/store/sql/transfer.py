@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, get_args
 
+from everthread.core.outputs import output_id
 from everthread.core.usage import CanonicalUsage
 from everthread.errors import StoreError, TranscriptError
 from everthread.store.database import LAST, Tx, clean_text, decode_json
@@ -25,7 +26,16 @@ from everthread.store.sql.sessions import (
     refresh_activity,
     session_chain,
 )
-from everthread.store.sql.state import as_node, list_nodes, put_nodes, put_state
+from everthread.store.sql.state import (
+    as_node,
+    delete_pin,
+    list_nodes,
+    list_pins,
+    pin_id,
+    put_nodes,
+    put_pin,
+    put_state,
+)
 from everthread.store.sql.usage import PICO, record_usage
 
 FieldCheck = Callable[[Any], bool]
@@ -95,7 +105,7 @@ LINE_SHAPES: dict[str, dict[str, LineField]] = {
         {is_name: "id"},
         {
             name_or_null: "parent kind end_reason",
-            is_name: "tenant platform user model",
+            is_name: "tenant platform user model client client_session",
             is_text: "title",
             is_anything: "system",
             moment_or_null: "started ended",
@@ -133,6 +143,7 @@ LINE_SHAPES: dict[str, dict[str, LineField]] = {
             names: "sources",
         }
     ),
+    "pin": line_shape({is_text: "text", is_moment: "created"}),
     "state": line_shape({is_name: "scope key", is_anything: "value"}),
 }
 COMPACTION_SHAPE = line_shape(
@@ -187,6 +198,8 @@ def export_thread(tx: Tx, thread: str) -> Iterator[ExportLine]:
     yield from _usage_lines(tx, thread)
     yield from _output_lines(tx, thread)
     yield from _node_lines(tx, thread, numbers)
+    for pin in list_pins(tx, thread):
+        yield {"type": "pin", "text": pin.text, "created": pin.created}
     yield from _state_lines(tx, [session.id for session in found])
 
 
@@ -320,6 +333,8 @@ class _ThreadImport:
         """Number of a message -> its id here."""
         self.calls: dict[str, str] = {}
         """Tool call -> the tool."""
+        self.pinned: dict[str, str] = {}
+        """Id of an output that was a pin -> its text."""
 
     def store(self) -> list[str]:
         self._each("session", self._await)
@@ -333,6 +348,7 @@ class _ThreadImport:
         self._each("usage", self._usage)
         self._each("output", self._output)
         self._each("node", self._node)
+        self._each("pin", self._pin)
         self._each("state", self._state)
         stored = list(dict.fromkeys(self.threads.values()))
         for thread in stored:
@@ -472,7 +488,19 @@ class _ThreadImport:
         )  # fmt: skip
         record_usage(self.tx, new, self.now)
 
+    def _pin(self, line: ExportLine) -> None:
+        put_pin(self.tx, self.root, line["text"], LAST, line["created"])
+
     def _output(self, line: ExportLine) -> None:
+        if line["tool"] == "everthread_pin":  # how earlier versions kept pins; what took one back names it
+            self.pinned[output_id(line["text"])] = line["text"]
+            self._pin(line)
+            return
+        if line["tool"] == "everthread_unpin":
+            taken_back = self.pinned.get(line["call_id"])
+            if taken_back is not None:
+                delete_pin(self.tx, self.root, pin_id(taken_back))
+            return
         text, about = line["text"], {"call_id": line["call_id"], "tool": line["tool"], "now": line["created"]}
         put_output(self.tx, self.root, text, compress_output(text), **about)
 
