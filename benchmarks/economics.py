@@ -18,8 +18,8 @@ from benchmarks.table import Row, absent
 from everthread.conversation.options import SessionOptions
 from everthread.core.caching import CACHE_SECONDS
 from everthread.core.messages import FunctionCall, Message
-from everthread.lab.logs.base import Log
-from everthread.lab.logs.reading import read_log
+from everthread.lab.importers.log import Log
+from everthread.lab.importers.reader import read_log
 from everthread.lab.replay import Replay, replay
 
 MODEL, WINDOW = "claude-sonnet-4-5", 200_000

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from everthread.agent.approval import parse_rules
-from everthread.cli.loading import COMMANDS, load
+from everthread.cli.main import COMMANDS, load
 from everthread.config import Config, parse_config
 from everthread.config.removed import REMOVED
 from everthread.factory import open_store

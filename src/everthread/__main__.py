@@ -1,6 +1,6 @@
 """`python -m everthread` is the command."""
 
-from everthread.cli import main
+from everthread.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -21,16 +21,14 @@ from rich.console import Console
 from everthread import open_agent
 from everthread.agent.base import Permission
 from everthread.agent.events import Delegated, ToolFinished, ToolStarted, TurnEnded
-from everthread.cli.chatting.asking import Asker, shown
-from everthread.cli.chatting.completing import ChatCompleter
-from everthread.cli.chatting.interrupting import Interrupts, StoppedError
-from everthread.cli.chatting.lines import ToolLines, line_of
-from everthread.cli.chatting.screen import Screen
-from everthread.cli.chatting.status import Status, thousands
-from everthread.cli.chatting.streaming import Blocks
-from everthread.cli.chatting.talking import Chat
-from everthread.cli.faults import unforeseen
-from everthread.cli.resuming import NO_ID, with_ids
+from everthread.cli.chat.app import Chat
+from everthread.cli.chat.approval import Asker, shown
+from everthread.cli.chat.editor import ChatCompleter
+from everthread.cli.chat.input import Interrupts, StoppedError
+from everthread.cli.chat.render import Blocks, Screen, ToolLines, line_of
+from everthread.cli.chat.status import Status, thousands
+from everthread.cli.options import NO_ID, with_ids
+from everthread.cli.output import unforeseen
 from everthread.conversation import events
 from everthread.core.summary import Verification
 from everthread.core.usage import CanonicalUsage

@@ -85,7 +85,7 @@ def test_where_it_cannot_listen_is_told(everthread: Any, address: str, why: str)
 
 
 def test_without_the_sdk_it_says_what_to_install() -> None:
-    code = "import sys; sys.modules['mcp'] = None; sys.argv[1:] = ['mcp']; from everthread.cli import main; main()"
+    code = "import sys; sys.modules['mcp'] = None; sys.argv[1:] = ['mcp']; from everthread.cli.main import main; main()"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 2
     assert "pip install 'everthread[mcp]'" in ran.stderr

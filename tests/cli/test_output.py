@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.cli.insights import chart
+from everthread.cli.commands.insights import chart
+from everthread.cli.options import DAY, HOUR, ago, duration, iso, read_time
 from everthread.cli.output import bar, json_text, money, short, size, visible
-from everthread.cli.times import DAY, HOUR, ago, duration, iso, read_time
 from everthread.errors import InputError
 from everthread.store.models import UsageRow
 

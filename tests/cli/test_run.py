@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from everthread.cli.loading import COMMANDS, load
+from everthread.cli.main import COMMANDS, load
 from everthread.core.messages import text_of
 from everthread.lab.provider import Fault
 from tests.agent.test_processes import gone
@@ -205,7 +205,7 @@ class TestStart:
             "{'openai', 'anthropic', 'httpx', 'httpx2', 'pydantic', 'apsw', 'prompt_toolkit', 'starlette', 'asyncio'}"
         )
         code = (
-            "import sys\nfrom everthread.cli import main\nsys.argv = ['everthread', '--help']\n"
+            "import sys\nfrom everthread.cli.main import main\nsys.argv = ['everthread', '--help']\n"
             "try:\n    main()\nexcept SystemExit:\n    pass\n"
             f"loaded = {heavy} & set(sys.modules)\n"
             "ours = {name for name in sys.modules if name.startswith('everthread.')}\n"
@@ -213,7 +213,7 @@ class TestStart:
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stderr.strip() == (
-            "[] ['everthread._version', 'everthread.cli', 'everthread.cli.loading', 'everthread.errors']"
+            "[] ['everthread._version', 'everthread.cli', 'everthread.cli.main', 'everthread.errors']"
         )
 
     @pytest.mark.parametrize("name", COMMANDS)

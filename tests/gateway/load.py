@@ -17,9 +17,9 @@ import openai
 from everthread.core.exchange import Api, Request
 from everthread.core.messages import text_of
 from everthread.core.usage import CanonicalUsage
-from everthread.lab.faults import ANSWERED, FaultPlan, Kind
-from everthread.lab.log import Record
 from everthread.lab.provider import ServedModel
+from everthread.lab.provider.faults import ANSWERED, FaultPlan, Kind
+from everthread.lab.provider.log import Record
 from everthread.store.store import Store
 
 APIS: tuple[Api, ...] = ("openai_chat", "openai_responses", "anthropic")

@@ -9,11 +9,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.lab.answering import Answering
-from everthread.lab.log import Record
-from everthread.lab.protocols import PROTOCOLS, Protocol
-from everthread.lab.script import Answers
-from everthread.lab.served import served
+from everthread.lab.provider.answers import Answering
+from everthread.lab.provider.log import Record
+from everthread.lab.provider.models import PROTOCOLS, Protocol, served
+from everthread.lab.provider.script import Answers
 
 WORDS = [
     "type",

@@ -15,9 +15,9 @@ import pytest
 from everthread import classify_error, normalize_usage
 from everthread.core.exchange import Api
 from everthread.errors import InputError
-from everthread.lab.faults import KINDS, FaultPlan, parse_fault
 from everthread.lab.provider import Fault, Provider
-from everthread.lab.script import Step
+from everthread.lab.provider.faults import KINDS, FaultPlan, parse_fault
+from everthread.lab.provider.script import Step
 from tests.lab.clients import APIS, CLAUDE, GPT, Clients, played
 
 REFUSED = (openai.APIStatusError, anthropic.APIStatusError)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from everthread.lab.prefix_cache import PrefixCache
-from everthread.lab.prompt_blocks import Block
+from everthread.lab.provider.cache import Block, PrefixCache
 from everthread.testing import SteppedClock
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from everthread.core.tokens import TokenCounter
-from everthread.lab.prompt_blocks import Prompt, PromptReader, chain
-from everthread.lab.protocols import ANTHROPIC, CHAT, RESPONSES, Protocol
+from everthread.lab.provider.cache import Prompt, PromptReader, chain
+from everthread.lab.provider.models import ANTHROPIC, CHAT, RESPONSES, Protocol
 
 MARK = {"cache_control": {"type": "ephemeral"}}
 BODY: dict[str, Any] = {

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.lab.prompt_blocks import Block, Ttl
-from everthread.lab.prompt_cache import CacheUse, ClaudeCache
-from everthread.lab.served import cache_minimum
+from everthread.lab.provider.cache import Block, CacheUse, ClaudeCache, Ttl
+from everthread.lab.provider.models import cache_minimum
 from everthread.testing import SteppedClock
 
 MINIMUM = 1024

@@ -20,10 +20,10 @@ from everthread.core.exchange import Reply
 from everthread.core.messages import Message
 from everthread.errors import InputError
 from everthread.factory import open_store
-from everthread.lab.logs.base import Log, Said
-from everthread.lab.logs.reading import parse_log, read_log
-from everthread.lab.prompt_blocks import Block, Chain, chain
+from everthread.lab.importers.log import Log, Said
+from everthread.lab.importers.reader import parse_log, read_log
 from everthread.lab.provider import Provider
+from everthread.lab.provider.cache import Block, Chain, chain
 from everthread.lab.replay import Replay, replay, result
 from everthread.lab.replay.facts import in_context, stated
 from everthread.lab.replay.plan import planned

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from everthread.core.messages import calls_of, results_of, text_of
 from everthread.errors import TranscriptError
-from everthread.lab.logs.base import moment, numbered
-from everthread.lab.logs.reading import parse_log, read_log
+from everthread.lab.importers.log import moment, numbered
+from everthread.lab.importers.reader import parse_log, read_log
 from everthread.lab.replay import replay
 from tests.lab.replayed import PLAIN
 

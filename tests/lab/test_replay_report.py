@@ -10,8 +10,8 @@ from html.parser import HTMLParser
 import pytest
 
 from everthread.lab.replay import Replay, replay
-from everthread.lab.report import page
-from everthread.lab.report.charts import Chart, Line, draw, figure
+from everthread.lab.replay.charts import Chart, Line, draw, figure
+from everthread.lab.replay.report import page
 from tests.lab.replayed import PLAIN, talk
 
 HOSTILE = '</script><script>alert("x")</script>&<b>.json'

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from everthread.core.exchange import Reply, Request
 from everthread.core.messages import calls_of, text_of
 from everthread.errors import InputError
-from everthread.lab.faults import Fault
-from everthread.lab.pieces import in_pieces
-from everthread.lab.protocols import PROTOCOLS, Protocol
 from everthread.lab.provider import Provider, Recorded
-from everthread.lab.script import Answers, echo, read_script
+from everthread.lab.provider.answers import in_pieces
+from everthread.lab.provider.faults import Fault
+from everthread.lab.provider.models import PROTOCOLS, Protocol
+from everthread.lab.provider.script import Answers, echo, read_script
 from everthread.wire import anthropic, openai_chat, openai_chat_stream, openai_responses_stream
 from tests.lab.clients import CLAUDE, Clients, played
 from tests.shared_data import shared

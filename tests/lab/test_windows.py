@@ -11,8 +11,8 @@ import pytest
 from everthread import classify_error
 from everthread.core.exchange import Api
 from everthread.core.tokens import TokenCounter
-from everthread.lab.dialects import DIALECTS
 from everthread.lab.provider import Provider, ServedModel
+from everthread.lab.provider.faults import DIALECTS
 from tests.lab.clients import APIS, CLAUDE, GPT, Clients, played
 
 LONG = "word " * 3000

@@ -9,8 +9,8 @@ from typing import Any
 from everthread.core.exchange import Api, Reply, Request, StreamDelta, StreamingModel
 from everthread.errors import ModelError
 from everthread.lab.provider import Provider, Record
-from everthread.lab.script import Script
-from everthread.lab.served import Models
+from everthread.lab.provider.models import Models
+from everthread.lab.provider.script import Script
 from everthread.providers.anthropic import AnthropicModel
 from everthread.providers.http import HttpModel
 from everthread.providers.openai_chat import OpenAIChatModel

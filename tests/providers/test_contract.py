@@ -13,7 +13,7 @@ from everthread.core.messages import text_of
 from everthread.core.overflow import classify_error
 from everthread.core.usage import normalize_usage
 from everthread.errors import ModelError, ModelUnreachableError
-from everthread.lab.faults import Fault
+from everthread.lab.provider.faults import Fault
 from everthread.providers.http import json_bytes
 from tests.providers.reach import (
     APIS,

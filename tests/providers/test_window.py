@@ -11,7 +11,7 @@ import pytest
 
 from everthread.core.exchange import Api
 from everthread.lab.provider import Provider
-from everthread.lab.served import ServedModel, Shown
+from everthread.lab.provider.models import ServedModel, Shown
 from everthread.providers.endpoint import EndpointReport, ask_endpoint
 from everthread.providers.window import resolve_window, window_headers
 from tests.wire.recording import Scripted, json_reply, recording_server

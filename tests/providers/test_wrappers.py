@@ -10,8 +10,8 @@ import pytest
 from everthread.core.exchange import Api, Reply, Request, StreamingModel
 from everthread.core.messages import text_of
 from everthread.errors import InputError, ModelError, ModelTimeoutError, ModelUnreachableError
-from everthread.lab.faults import Fault
 from everthread.lab.provider import Record
+from everthread.lab.provider.faults import Fault
 from everthread.providers.fallback import FallbackModel
 from everthread.providers.limits import TimeLimitedModel, TimeLimits
 from everthread.providers.retry import RetryingModel, RetryOptions

@@ -162,7 +162,7 @@ def test_connections_that_break_at_once_are_given_back(
 def test_without_the_driver_one_is_told_how_to_get_it() -> None:
     code = (
         "import sys; sys.modules['psycopg'] = None; sys.argv = ['everthread', *sys.argv[1:]]\n"
-        "from everthread.cli import main; main()"
+        "from everthread.cli.main import main; main()"
     )
     command = [sys.executable, "-c", code, "sessions", "list", "--store", "postgresql://localhost/work"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)

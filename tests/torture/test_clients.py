@@ -19,8 +19,8 @@ from benchmarks.peers import PeerAbsentError, environment
 from everthread import open_store
 from everthread.core.exchange import Api, Reply, Request
 from everthread.core.messages import text_of
-from everthread.lab.log import Record
 from everthread.lab.provider import Provider, ServedModel
+from everthread.lab.provider.log import Record
 from everthread.providers.local import LocalModel
 from tests.torture.fleet import Fleet
 

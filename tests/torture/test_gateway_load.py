@@ -16,9 +16,9 @@ import pytest
 from everthread import open_store
 from everthread.core.exchange import Request
 from everthread.core.messages import text_of
-from everthread.lab.faults import Fault
-from everthread.lab.log import Record
 from everthread.lab.provider import Provider, ServedModel
+from everthread.lab.provider.faults import Fault
+from everthread.lab.provider.log import Record
 from tests.gateway.load import MARK, NAMES, Numbered, Sdk, Talker, compactions, failed_open, models, plan, problems
 from tests.torture.fleet import Fleet
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from everthread.lab.replay import replay
-from everthread.lab.report import page
+from everthread.lab.replay.report import page
 from tests.lab.replayed import PLAIN, talk
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

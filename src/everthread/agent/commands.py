@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from everthread.agent.loop import Agent
-from everthread.agent.slash import history, knowledge, rooms, spending, why, window
-from everthread.agent.slash.base import CommandResult, Here
+from everthread.agent.slash import figures, threads
+from everthread.agent.slash.command import CommandResult, Here
 from everthread.conversation.conversation import Conversation
 from everthread.errors import EverthreadError
 from everthread.store.store import Store
@@ -49,29 +49,29 @@ COMMANDS: tuple[Command, ...] = (
     Command("help", "/help [COMMAND]", "what there is", _help),
     Command(
         "compress", "/compress [--preview] [FOCUS]", "compact the history now, or only show what would go",
-        history.compress, changes=True,
+        threads.compress, changes=True,
     ),
-    Command("undo", "/undo", "take the last compaction back", history.undo, changes=True),
-    Command("context", "/context", "what fills the window, by kind", window.context),
-    Command("why", "/why", "why the last compaction or cache miss happened", why.why),
+    Command("undo", "/undo", "take the last compaction back", threads.undo, changes=True),
+    Command("context", "/context", "what fills the window, by kind", figures.context),
+    Command("why", "/why", "why the last compaction or cache miss happened", figures.why),
     Command(
         "pin", "/pin RULE", "a rule that stays in view, word for word, through every compaction",
-        knowledge.pin, changes=True,
+        threads.pin, changes=True,
     ),
     Command(
         "memory", "/memory [show | add [user] TEXT | remove [user] TEXT]", "what lasts beyond this conversation",
-        knowledge.memory,
+        threads.memory,
     ),
-    Command("search", "/search TEXT", "find what was said, in every conversation", rooms.search),
-    Command("sessions", "/sessions [COUNT]", "the last conversations", rooms.sessions),
-    Command("new", "/new [TITLE]", "begin a new conversation", rooms.new),
-    Command("resume", "/resume [ID]", "go on with another conversation", rooms.resume),
+    Command("search", "/search TEXT", "find what was said, in every conversation", threads.search),
+    Command("sessions", "/sessions [COUNT]", "the last conversations", threads.sessions),
+    Command("new", "/new [TITLE]", "begin a new conversation", threads.new),
+    Command("resume", "/resume [ID]", "go on with another conversation", threads.resume),
     Command(
-        "branch", "/branch [TITLE]", "go on in a copy; this conversation stays as it is", rooms.branch, changes=True
+        "branch", "/branch [TITLE]", "go on in a copy; this conversation stays as it is", threads.branch, changes=True
     ),
-    Command("model", "/model [NAME]", "which model answers, or another one", window.model, changes=True),
-    Command("usage", "/usage", "tokens and cost of this conversation", spending.usage),
-    Command("insights", "/insights [DAYS]", "where tokens and money went", spending.insights),
+    Command("model", "/model [NAME]", "which model answers, or another one", figures.model, changes=True),
+    Command("usage", "/usage", "tokens and cost of this conversation", figures.usage),
+    Command("insights", "/insights [DAYS]", "where tokens and money went", figures.insights),
 )  # fmt: skip
 
 _BY_NAME = {command.name: command for command in COMMANDS}

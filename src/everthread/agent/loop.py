@@ -12,8 +12,8 @@ from typing import Any, Self
 
 from everthread.agent.base import Approver, Tool, ToolContext, ToolReply
 from everthread.agent.calls import Caller, as_result
+from everthread.agent.causes import Journal
 from everthread.agent.events import Ending, TurnEnded
-from everthread.agent.journal import Journal
 from everthread.agent.limits import MAX_ROUNDS, PARALLEL, TOOL_SECONDS
 from everthread.agent.memory import Memory
 from everthread.agent.texts import text

@@ -1,12 +1,17 @@
-"""How commands print: tables for people, JSON for programs, figures that can be read."""
+"""How commands print: tables for people, JSON for programs, figures that can be read, progress, unforeseen errors."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -14,9 +19,15 @@ from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
+
+from everthread._version import __version__
+from everthread.config import home_directory
+from everthread.core.redaction import redact
+from everthread.errors import InputError
 
 console = Console(highlight=False, emoji=False)
 
@@ -151,3 +162,74 @@ def paged() -> Iterator[None]:
     os.environ.setdefault("LESS", "FRX")
     with console.pager(styles=True):
         yield
+
+
+SHOWN_AFTER = 1.0
+"""Seconds after which a progress bar appears."""
+
+
+@contextmanager
+def progress_of(pieces: int) -> Iterator[Callable[[int, str], Callable[[int, int], None]]]:
+    """A bar on the terminal for work in so many pieces; nothing where nobody looks.
+
+    What it gives is asked for each piece, with its number and its name, and gives who is told of its steps.
+    """
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    drawn = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = drawn.add_task("", total=float(pieces))
+    started = time.monotonic()
+
+    def of(number: int, source: str) -> Callable[[int, int], None]:
+        def step(done: int, steps: int) -> None:
+            if not drawn.live.is_started and drawn.console.is_terminal and time.monotonic() - started > SHOWN_AFTER:
+                drawn.start()
+            drawn.update(task, completed=number + done / steps, description=visible(Path(source).name))
+
+        return step
+
+    try:
+        yield of
+    finally:
+        if drawn.live.is_started:
+            drawn.stop()
+
+
+def write_page(file: str, text: str) -> None:
+    try:
+        Path(file).write_text(text, "utf-8")
+    except OSError as error:
+        raise InputError(f"{file}: cannot be written: {error.strerror or error}") from error
+
+
+LOG = "errors.log"
+"""In the Everthread home."""
+LARGEST = 1_000_000
+"""Bytes after which it is begun anew."""
+
+
+def unforeseen(error: Exception) -> str:
+    """What to say of an error that is not one of ours; its traceback is written to the log."""
+    said = redact(f"something went wrong that should not: {type(error).__name__}: {error}")
+    kept = _log(error)
+    return f"{said}\nThe details are in {kept}." if kept else f"{said}\n{_told(error)}"
+
+
+def _log(error: Exception) -> Path | None:
+    """Where it was written; None where that is impossible."""
+    path = home_directory() / LOG
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and path.stat().st_size > LARGEST:
+            path.unlink()
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)  # nobody else's business
+        with os.fdopen(handle, "a", encoding="utf-8", errors="replace") as file:
+            file.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, everthread {__version__}\n{_told(error)}\n")
+    except OSError:
+        return None
+    return path
+
+
+def _told(error: Exception) -> str:
+    with contextlib.suppress(Exception):  # an exception whose own words cannot be had is still told by its class
+        return redact("".join(traceback.format_exception(error)))
+    return type(error).__name__

@@ -51,9 +51,9 @@ async def open_agent(
     """
     from everthread.agent.approval import Approvals, read_rules
     from everthread.agent.base import ToolContext
+    from everthread.agent.causes import Journal
     from everthread.agent.environment import child_environment
     from everthread.agent.equipment import Equipment
-    from everthread.agent.journal import Journal
     from everthread.agent.loop import Agent
     from everthread.agent.memory import Memory, memory_folder
     from everthread.agent.processes import Family

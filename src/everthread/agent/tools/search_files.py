@@ -14,7 +14,7 @@ from typing import Any
 
 from everthread.agent import processes
 from everthread.agent.base import ToolContext, ToolReply
-from everthread.agent.searching.finding import Found, Query
+from everthread.agent.search.query import Found, Query
 from everthread.agent.tools import arguments as given
 from everthread.agent.workspace import Workspace, explained, quoted
 from everthread.errors import InputError
@@ -63,7 +63,7 @@ class SearchFiles:
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         query = _query(arguments, Workspace(context.workspace), self._seconds)
-        argv = [sys.executable, *_OPTIONS, "-m", "everthread.agent.searching", json.dumps(asdict(query))]
+        argv = [sys.executable, *_OPTIONS, "-m", "everthread.agent.search", json.dumps(asdict(query))]
         environment = {"PYTHONPATH": str(_PACKAGES), "PYTHONDONTWRITEBYTECODE": "1"}
         done = await processes.run(argv, folder=Path("/"), environment=environment, seconds=self._seconds * 1.25)
         if done.exit_code is None:

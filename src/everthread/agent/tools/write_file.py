@@ -9,7 +9,7 @@ from typing import Any
 
 from everthread.agent.base import Permission, ToolContext, ToolReply
 from everthread.agent.tools import arguments as given
-from everthread.agent.tools.changes import before, check_leave, diff
+from everthread.agent.tools.diff import before, check_leave, diff
 from everthread.agent.workspace import WRITING, Workspace, explained, quoted
 from everthread.core.outputs import line_count
 

@@ -16,7 +16,7 @@ from everthread.core.messages import SYSTEM_ROLES, Message
 from everthread.core.repair import repair
 from everthread.core.usage import CanonicalUsage
 from everthread.errors import InputError
-from everthread.lab.logs.base import Log, Said
+from everthread.lab.importers.log import Log, Said
 
 PAUSE, STEP = 60.0, 15.0
 """Seconds before a message of a person, and before a tool's results, where nothing tells."""

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from everthread.lab.prompt_cache import CacheUse
+from everthread.lab.provider.cache import CacheUse
 
 Cause = str
 """Why less was read from the cache than the call before had left there; one of `CAUSES`."""

@@ -1,0 +1,154 @@
+"""The editor of a chat: several lines, history, completion. Loaded only at a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.application import run_in_terminal
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.formatted_text import FormattedText
+from prompt_toolkit.history import FileHistory, InMemoryHistory
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.styles import Style
+
+from everthread.cli.chat.input import MORE, PROMPT
+from everthread.cli.chat.render import Screen
+
+MOST = 200
+"""Paths offered at once; a directory may hold any number."""
+_WORD = re.compile(r"[^\s'\"`(<]*$")
+
+
+class ChatCompleter(Completer):
+    """Names of commands at the start of a line that begins with a slash; paths where a word looks like one."""
+
+    def __init__(self, commands: Sequence[tuple[str, str]], workspace: Path) -> None:
+        self._commands = commands
+        self._workspace = workspace
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+        text = document.text_before_cursor
+        if text.startswith("/") and not re.search(r"\s", text):
+            for name, words in self._commands:
+                if name.startswith(text):
+                    yield Completion(name, start_position=-len(text), display_meta=words)
+            if any(name.startswith(text) for name, _ in self._commands):
+                return
+        found = _WORD.search(text)
+        word = found[0] if found else ""
+        if complete_event.completion_requested or "/" in word:
+            yield from self._paths(word)
+
+    def _paths(self, word: str) -> Iterator[Completion]:
+        folder, slash, start = word.rpartition("/")
+        place = Path(f"{folder}{slash}").expanduser()
+        try:
+            entries = sorted((self._workspace / place).iterdir())
+        except (OSError, ValueError, RuntimeError):
+            return  # no directory of that name: nothing to offer
+        shown = [entry for entry in entries if entry.name.startswith(start) and (start or entry.name[0] != ".")]
+        for entry in shown[:MOST]:
+            name = f"{entry.name}/" if entry.is_dir() else entry.name
+            if name.isprintable():
+                yield Completion(name, start_position=-len(start))
+
+
+STYLE = Style.from_dict({"bottom-toolbar": "noreverse fg:ansibrightblack", "prompt": "bold ansicyan"})
+
+
+class Editor:
+    """Reads messages with prompt_toolkit. What happens meanwhile is printed above the line that is typed."""
+
+    interactive = True
+
+    def __init__(self, screen: Screen, completer: Completer, history: Path | None, status: Callable[[], str]) -> None:
+        self._screen = screen
+        self._session: PromptSession[str] = PromptSession(
+            FormattedText([("class:prompt", PROMPT)]),
+            multiline=True,
+            key_bindings=_keys(),
+            history=FileHistory(str(history)) if history else InMemoryHistory(),
+            completer=completer,
+            complete_in_thread=True,
+            complete_while_typing=Condition(self._is_command),
+            prompt_continuation=FormattedText([("class:prompt", MORE)]),
+            bottom_toolbar=lambda: FormattedText([("", status())]),
+            style=STYLE,
+            enable_open_in_editor=True,
+        )
+        self._question: PromptSession[str] = PromptSession(history=InMemoryHistory(), style=STYLE)
+
+    async def read(self) -> str:
+        return await self._prompted(self._session)
+
+    async def ask(self, question: str) -> str:
+        return (await self._prompted(self._question, question)).strip()
+
+    def interrupt(self) -> None:
+        for session in (self._session, self._question):
+            if session.app.is_running:
+                session.app.exit(exception=KeyboardInterrupt)
+
+    async def _prompted(self, session: PromptSession[str], *message: Any) -> str:
+        self._screen.beside = _above
+        try:
+            return await session.prompt_async(*message, handle_sigint=False)
+        finally:
+            self._screen.beside = None
+
+    def _is_command(self) -> bool:
+        return self._session.default_buffer.text.startswith("/")
+
+
+_printing: set[asyncio.Future[Any]] = set()
+
+
+def _above(show: Callable[[], None]) -> None:
+    done = asyncio.ensure_future(run_in_terminal(show))
+    _printing.add(done)
+    done.add_done_callback(_printing.discard)
+
+
+def _keys() -> KeyBindings:
+    """Enter sends; Alt-Enter, or a backslash before Enter, begins another line. Ctrl-C clears, then interrupts."""
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def _(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if buffer.document.text_before_cursor.endswith("\\"):
+            buffer.delete_before_cursor()
+            buffer.newline(copy_margin=False)
+        else:
+            buffer.validate_and_handle()
+
+    @keys.add("escape", "enter")
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.newline(copy_margin=False)
+
+    @keys.add("c-c")
+    def _(event: KeyPressEvent) -> None:
+        if event.current_buffer.text:
+            event.current_buffer.reset()
+        else:
+            event.app.exit(exception=KeyboardInterrupt)
+
+    return keys
+
+
+def history_file(home: Path) -> Path | None:
+    """Where what was typed is kept: in the home, for nobody else to read. None where it cannot be written."""
+    path = home / "chat_history"
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600, exist_ok=True)
+    except OSError:
+        return None  # it is then remembered until the chat ends
+    return path

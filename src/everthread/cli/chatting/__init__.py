@@ -1,1 +1,0 @@
-"""The parts of `everthread chat`: what is shown, what is typed, and the talk between them."""

@@ -1,0 +1,119 @@
+"""`everthread compress FILE`: make a conversation smaller, and see what each phase did."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from everthread.cli.conversation_file import Recording, read_conversation
+from everthread.cli.options import window_or_default
+from everthread.cli.output import console, excerpt, print_json, print_table
+from everthread.core.summary import Compaction
+from everthread.errors import InputError
+from everthread.wire import anthropic, openai_chat, openai_responses
+
+CODECS = {codec.API: codec for codec in (anthropic, openai_chat, openai_responses)}
+
+
+def compress(
+    file: Annotated[str, typer.Argument(help="A conversation: JSON, JSONL, or `-` for standard input.")],
+    window: Annotated[int | None, typer.Option(min=1, help="The model's window, in tokens.")] = None,
+    focus: Annotated[str | None, typer.Option(help="Keep full detail for this topic.")] = None,
+    summarizer: Annotated[str, typer.Option(help="Who writes the summary: auto or extractive.")] = "auto",
+    template: Annotated[str, typer.Option(help="The summary's layout: handoff or classic.")] = "handoff",
+    preview: Annotated[bool, typer.Option("--preview", help="Show what would be kept, cut and summarised.")] = False,
+    out: Annotated[str | None, typer.Option("-o", "--out", help="Write the compacted conversation here.")] = None,
+    times: Annotated[int, typer.Option(min=1, max=100, help="Compact so many times in a row.")] = 1,
+    model: Annotated[str | None, typer.Option(help="Count as this model does. Default: the one in the file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compact a conversation: prune, cut, summarise, verify, assemble."""
+    from everthread.factory import compress as compact
+
+    if template not in ("handoff", "classic"):
+        raise InputError(f"template {template!r} is unknown; use handoff or classic")
+    recording = read_conversation(file)
+    size, _ = window_or_default(window)
+    request, done = recording.request, []
+    # Shown after a moment only, and on standard error: what is printed stays clean.
+    with Console(stderr=True).status("compacting …"):
+        for _ in range(times):
+            result = compact(
+                request.messages, window=size, system=request.system, tools=request.tools,
+                model=model or request.model or None, focus=focus, summarizer=summarizer,
+                template="classic" if template == "classic" else "handoff", preview=preview,
+            )  # fmt: skip
+            done.append(result)
+            if not result.changed:
+                break
+            request = dataclasses.replace(request, messages=result.messages)
+    if out is not None and not preview:
+        Path(out).write_text(_encoded(dataclasses.replace(recording, request=request)), "utf-8")
+    if as_json:
+        print_json([_report(result) for result in done])
+    else:
+        for result in done:
+            _print(recording, result)
+
+
+def _encoded(recording: Recording) -> str:
+    """The conversation in the form it was read in."""
+    body = CODECS[recording.api].encode_request(recording.request)
+    value = body["messages"] if recording.bare else body
+    return json.dumps(value, ensure_ascii=False, indent=1) + "\n"
+
+
+def _report(result: Compaction) -> dict[str, Any]:
+    return {
+        "changed": result.changed,
+        "reason": result.reason,
+        "tokens_before": result.tokens_before,
+        "tokens_after": result.tokens_after,
+        "messages": len(result.messages),
+        "covered": list(result.covered),
+        "author": result.author,
+        "phases": [dataclasses.asdict(phase) for phase in result.phases],
+        "verification": dataclasses.asdict(result.verification),
+        "steps": list(result.steps),
+        "warnings": list(result.warnings),
+        "duration": result.duration,
+        "summary": result.summary,
+    }
+
+
+def _print(recording: Recording, result: Compaction) -> None:
+    if not result.changed and result.reason != "preview":
+        console.print(f"nothing was changed: {result.reason}", markup=False, soft_wrap=True)
+        return
+    rows = [(phase.name, phase.before, phase.after, phase.note) for phase in result.phases]
+    print_table(recording.source, ["phase", "tokens before>", "after>", "what~"], rows)
+    if result.summary:
+        checked = result.verification
+        print_table(
+            "verification",
+            ["what", "figure>"],
+            [
+                ("top facts of the sources", checked.facts),
+                ("in the summary as written", checked.present),
+                ("added from the sources", checked.added),
+                ("names looked up", checked.checked),
+                ("marked as unverified", checked.unverified),
+            ],
+        )
+    for line in (*result.steps, *(f"warning: {warning}" for warning in result.warnings)):
+        console.print(f"  {excerpt(line, 200)}", markup=False, soft_wrap=True)
+    stored = len(result.to_store)
+    if stored:
+        console.print(f"  {stored} outputs are cited and must be stored", soft_wrap=True)
+    verb = "would be" if result.reason == "preview" else "are"
+    author = f" by {result.author}" if result.author else ""
+    console.print(
+        f"[bold]{result.tokens_before:,} → {result.tokens_after:,}[/bold] tokens; {len(result.covered):,} messages "
+        f"{verb} summarised{author} in {result.duration * 1000:.0f} ms",
+        soft_wrap=True,
+    )

@@ -1,0 +1,103 @@
+"""`everthread db check|migrate|backup|vacuum`: care for the store."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from everthread.cli.options import AsJson, StoreUrl, store_address, with_store
+from everthread.cli.output import console, counted, print_json, size, visible
+from everthread.errors import InputError, StoreError
+
+if TYPE_CHECKING:
+    from everthread.store.models import StoreHealth
+    from everthread.store.store import Store
+
+
+app = typer.Typer(help="The store: whether it is sound, its schema, copies, its size.", no_args_is_help=True)
+
+
+@app.command()
+def check(store: StoreUrl = None, as_json: AsJson = False) -> None:
+    """Examine the store; exit code 1 and what is wrong when it is not sound."""
+    health = with_store(store, _health)
+    if as_json:
+        print_json(dataclasses.asdict(health))
+    else:
+        facts = [
+            health.backend,
+            f"schema {health.schema}",
+            size(health.size),
+            counted(health.sessions, "session"),
+            counted(health.messages, "message"),
+        ]
+        _say(f"{health.location}: {', '.join(facts)}")
+        for problem in health.problems:
+            _say(f"problem: {problem}")
+        _say("not sound: restore a backup, or export what can be read" if health.problems else "sound")
+    if health.problems:
+        raise typer.Exit(1)
+
+
+async def _health(store: Store) -> StoreHealth:
+    return await store.check()
+
+
+def _say(text: str) -> None:
+    console.print(Text(visible(text)), soft_wrap=True)
+
+
+@app.command()
+def migrate(store: StoreUrl = None, as_json: AsJson = False) -> None:
+    """Bring the store's schema up to date, or make the store. Every command that opens a store does the first."""
+    from everthread import factory
+
+    location, before, after = factory.migrate_store(store_address(store))
+    if as_json:
+        print_json({"location": location, "before": before, "after": after})
+    elif before == after:
+        _say(f"{location}: schema {after}, nothing to do")
+    else:
+        _say(f"{location}: schema {before} -> {after}")
+
+
+@app.command()
+def backup(
+    file: Annotated[str, typer.Argument(help="A new file.")], store: StoreUrl = None, as_json: AsJson = False
+) -> None:
+    """Copy the whole store to a file, while others may go on using it."""
+
+    async def work(opened: Store) -> None:
+        await opened.backup(file)
+
+    try:
+        with_store(store, work)
+        written = Path(file).stat().st_size
+    except OSError as error:
+        raise InputError(f"{file}: cannot be written: {error.strerror or error}") from error
+    if as_json:
+        print_json({"file": file, "size": written})
+    else:
+        _say(f"{file}: {size(written)}")
+
+
+@app.command()
+def vacuum(store: StoreUrl = None, as_json: AsJson = False) -> None:
+    """Give back the space of what was deleted, and put the search index in order. A store that is not sound is left."""
+
+    async def work(opened: Store) -> tuple[StoreHealth, StoreHealth]:
+        before = await opened.check()
+        if before.problems:
+            raise StoreError(f"{before.location}: is not sound, `everthread db check` says why; it was not touched")
+        await opened.vacuum()
+        return before, await opened.check()
+
+    before, after = with_store(store, work)
+    if as_json:
+        print_json({"location": after.location, "before": before.size, "after": after.size})
+    else:
+        _say(f"{after.location}: {size(before.size)} -> {size(after.size)}")

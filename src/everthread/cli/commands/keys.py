@@ -1,0 +1,157 @@
+"""`everthread keys create|list|revoke`: who may use the gateway."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.text import Text
+
+from everthread.cli.options import AsJson, StoreUrl, Tenant, ago, iso, with_store
+from everthread.cli.output import console, money, print_json, print_table, visible
+from everthread.errors import InputError
+
+if TYPE_CHECKING:
+    from everthread.store.models import StoredKey
+    from everthread.store.store import Store
+
+
+app = typer.Typer(help="Keys of the gateway: who may use it, for what, and how much a day.", no_args_is_help=True)
+
+PerDay = Annotated[int | None, typer.Option(min=0, max=10**15, help="Most in a UTC day. Default: no limit.")]
+
+
+@app.command()
+def create(
+    tenant: Annotated[
+        str, typer.Option(help="Whose it is. Keys of one tenant share their threads; others never see them.")
+    ] = "default",
+    scope: Annotated[
+        list[str] | None, typer.Option(help="What for: proxy, threads, tools; may be repeated. Default: proxy.")
+    ] = None,
+    requests_per_day: PerDay = None,
+    tokens_per_day: PerDay = None,
+    dollars_per_day: Annotated[
+        str | None, typer.Option(metavar="DOLLARS", help="Most in a UTC day, such as 2.50. Default: no limit.")
+    ] = None,
+    mode: Annotated[
+        Literal["managed", "observe", "off"] | None, typer.Option(help="Instead of what is configured.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="What you call it.")] = "",
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key and show it, once: only a digest of it is kept."""
+    from everthread.gateway.keys import issue
+    from everthread.store.models import KeyLimits
+
+    limits = KeyLimits(requests_per_day, tokens_per_day, _dollars(dollars_per_day))
+    token, new = issue(tenant=tenant, scopes=scope or ("proxy",), limits=limits, name=name, mode=mode)
+
+    async def work(opened: Store) -> None:
+        await opened.create_key(new)
+
+    with_store(store, work, create=True)
+    if as_json:
+        print_json({"id": new.id, "key": token, "tenant": new.tenant, "scopes": sorted(new.scopes)})
+        return
+    typer.echo(token)
+    typer.echo(visible(f"Keep it now, it is not shown again. Tenant {new.tenant}; {_scopes(new.scopes)}."), err=True)
+
+
+@app.command("list")
+def list_keys(
+    tenant: Tenant = None,
+    revoked: Annotated[bool, typer.Option("--revoked", help="Revoked ones too.")] = False,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show keys, their limits, and what was done with them today (UTC)."""
+    from everthread.gateway.quotas import utc_day
+
+    now = time.time()
+
+    async def work(opened: Store) -> list[StoredKey]:
+        return await opened.list_keys(utc_day(now), tenant=tenant)
+
+    found = [one for one in with_store(store, work, or_empty=True) if revoked or one.revoked is None]
+    if as_json:
+        print_json([_as_json(one) for one in found])
+        return
+    if not found:
+        console.print("There is no key. Make one with `everthread keys create`.")
+        return
+    columns = ["id", "name…", "tenant…", "scopes", "requests>", "tokens>", "dollars>", "last used"]
+    print_table("Keys, and today's use of their limits", columns, [_row(one, now) for one in found])
+
+
+@app.command()
+def revoke(
+    key: Annotated[str, typer.Argument(metavar="ID", help="A key's id, as the list has it.")],
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let a key in no more. Running gateways follow within five seconds."""
+    from everthread.gateway.keys import id_in
+
+    key_id = id_in(key)
+
+    async def work(opened: Store) -> float:
+        return await opened.revoke_key(key_id)
+
+    at = with_store(store, work)
+    if as_json:
+        print_json({"id": key_id, "revoked": iso(at)})
+    else:
+        console.print(Text(visible(f"et_{key_id} is revoked; gateways that run follow within five seconds.")))
+
+
+def _dollars(text: str | None) -> Decimal | None:
+    if text is None:
+        return None
+    try:
+        return Decimal(text.removeprefix("$"))
+    except InvalidOperation:
+        raise InputError(f"--dollars-per-day {text}: is no amount such as 2.50") from None
+
+
+def _scopes(scopes: frozenset[str]) -> str:
+    from everthread.gateway.keys import SCOPES
+
+    return ", ".join(f"{name}: {SCOPES.get(name, 'unknown here')}" for name in sorted(scopes))
+
+
+def _row(one: StoredKey, now: float) -> list[object]:
+    key, used, limits = one.key, one.today, one.key.limits
+    last = "revoked" if one.revoked is not None else "never" if one.last_used is None else ago(one.last_used, now)
+    dollars = money(used.dollars) if limits.dollars is None else f"{money(used.dollars)} / {money(limits.dollars)}"
+    return [
+        f"et_{key.id}", key.name, key.tenant, " ".join(sorted(key.scopes)), _of(used.requests, limits.requests),
+        _of(used.tokens, limits.tokens), dollars, last,
+    ]  # fmt: skip
+
+
+def _of(used: int, limit: int | None) -> str:
+    return f"{used:,}" if limit is None else f"{used:,} / {limit:,}"
+
+
+def _as_json(one: StoredKey) -> dict[str, Any]:
+    key, use = one.key, dataclasses.asdict(one.today)
+    limits = dataclasses.asdict(key.limits)
+    for figures in (use, limits):
+        figures["dollars"] = None if figures["dollars"] is None else str(figures["dollars"])
+    return {
+        "id": key.id,
+        "name": key.name,
+        "tenant": key.tenant,
+        "scopes": sorted(key.scopes),
+        "mode": key.mode,
+        "limits_per_day": limits,
+        "used_today": use,
+        "created": iso(one.created),
+        "last_used": iso(one.last_used),
+        "revoked": iso(one.revoked),
+    }

@@ -1,0 +1,119 @@
+"""`everthread lab …`: a provider of language models on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from everthread.cli.conversation_file import read_conversation
+from everthread.cli.output import excerpt, json_text, visible
+from everthread.errors import InputError
+
+if TYPE_CHECKING:
+    from everthread.lab.provider import Provider
+    from everthread.lab.provider.log import Record
+    from everthread.lab.provider.script import Script
+
+
+app = typer.Typer(help="Try it out: a simulated provider.", no_args_is_help=True)
+
+
+@app.callback()
+def _lab() -> None:
+    pass
+
+
+@app.command()
+def provider(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen; 0 finds a free one.")] = 0,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=WINDOW[:DIALECT]", help="A model to serve; may be given again."),
+    ] = None,
+    script: Annotated[str | None, typer.Option(metavar="FILE", help="A JSON list of answers, used one by one.")] = None,
+    transcript: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A conversation; what followed in it is answered.")
+    ] = None,
+    echo: Annotated[bool, typer.Option("--echo", help="Answer with what was said last (the default).")] = False,
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KIND[=RATE]", help="What goes wrong, with which rate from 0 to 1; may be given again."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The same seed, the same faults.")] = 0,
+    seconds: Annotated[float, typer.Option(min=0, help="For how long such a fault hangs or delays.")] = 5.0,
+    requests: Annotated[int | None, typer.Option(min=0, help="End after so many requests.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+) -> None:
+    """Serve models that answer from a script, with real windows, caches and failures; a line for each request.
+
+    Speaks OpenAI's chat completions and responses and Anthropic's messages. Ctrl-C ends it.
+    """
+    from everthread.lab.provider import Provider
+    from everthread.lab.provider.faults import FaultPlan, parse_fault
+    from everthread.lab.provider.models import parse_model
+
+    if sum(map(bool, (script, transcript, echo))) > 1:
+        raise InputError("--script, --transcript and --echo exclude each other; give one of them")
+    models = [parse_model(text) for text in model] if model else None
+    plan = FaultPlan(dict(map(parse_fault, fault)), seed, seconds) if fault else None
+    answers = _answers(script, transcript)
+
+    async def run() -> None:
+        enough = asyncio.Event()
+
+        def heard(record: Record) -> None:
+            typer.echo(json_text(record.summary()) if as_json else _line(record))
+            if requests is not None and len(served.log) >= requests:
+                enough.set()
+
+        served = Provider(models, answers, faults=plan, port=port, listen=heard)
+        await _serve(served, enough, at_once=requests == 0, as_json=as_json)
+
+    asyncio.run(run())
+
+
+async def _serve(served: Provider, enough: asyncio.Event, *, at_once: bool, as_json: bool) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, enough.set)
+    async with served:
+        windows = {name: model.window for name, model in served.models.items()}
+        if as_json:
+            typer.echo(json_text({"url": served.url, "models": windows}))
+        else:
+            named = ", ".join(f"{name} ({window:,})" for name, window in windows.items())
+            typer.echo(visible(f"{served.url}/v1 (OpenAI), {served.url} (Anthropic): {named}. Ctrl-C ends it."))
+        if not at_once:
+            await enough.wait()
+
+
+def _answers(script: str | None, transcript: str | None) -> Script | None:
+    from everthread.lab.provider.script import Recorded, read_script
+
+    if transcript:
+        return Recorded(read_conversation(transcript).request.messages)
+    if not script:
+        return None
+    try:
+        return read_script(json.loads(Path(script).read_text("utf-8")))
+    except OSError as error:
+        raise InputError(f"{script}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise InputError(f"{script}: is not JSON: {error}") from error
+    except InputError as error:
+        raise InputError(f"{script}: {error}") from error
+
+
+def _line(record: Record) -> str:
+    status = "gone" if record.status is None else str(record.status)
+    told = f"{record.prompt_tokens:,} tokens, {record.cached_tokens:,} cached"
+    if record.written_tokens:
+        told += f", {record.written_tokens:,} written"
+    notes = [note for note in (record.fault, excerpt(record.error, 100)) if note]
+    kind = f"{record.api}{' stream' if record.stream else ''}"
+    return visible(f"{record.number}  {status}  {record.model or '?'}  {kind}  {told}  {': '.join(notes)}".rstrip())

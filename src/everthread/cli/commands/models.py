@@ -1,0 +1,198 @@
+"""`everthread models list|show|pull|forget`: what is known about models, and the one on this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from everthread.cli.options import AsJson, StoreUrl, with_store
+from everthread.cli.output import console, counted, print_json, print_table, visible
+from everthread.config import home_directory, load_config
+
+if TYPE_CHECKING:
+    from everthread.providers.choose import Choice
+    from everthread.providers.window import Window
+    from everthread.store.models import ModelLimit
+    from everthread.store.store import Store
+
+
+app = typer.Typer(
+    help="Models: what is known about them, which one is used, and the one on this machine.", no_args_is_help=True
+)
+
+Name = Annotated[str | None, typer.Argument(help="A model's name at its provider. Default: the configured one.")]
+
+
+@app.command("list")
+def list_models(
+    text: Annotated[str, typer.Argument(help="Only names that hold this.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """List the families of the catalogue: window, longest answer, how their providers cache."""
+    from everthread.providers.catalog import families, plain_name
+
+    found = [entry for entry in families() if plain_name(text) in entry.family]
+    if as_json:
+        print_json([_without_exact(entry) for entry in found])
+        return
+    rows = [
+        (entry.family, entry.window or "-", entry.max_output or "-", entry.cache or "-", entry.cache_min or "-")
+        for entry in found
+    ]
+    print_table("Catalogue", _COLUMNS, rows)
+
+
+_COLUMNS = ("family", "window>", "output>", "cache", "from>")
+
+
+@app.command()
+def show(
+    name: Name = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Do not ask the server about its window.")] = False,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how a model is reached, its window and where that comes from, its prices."""
+    from everthread.providers.choose import choose
+
+    config = load_config()
+    asked = name or config.model.default
+    options = config.model if name is None or name == config.model.default else type(config.model)()
+    choice = choose(
+        asked, environment=os.environ, provider=options.provider, base_url=options.base_url,
+        api_key_env=options.api_key_env,
+    )  # fmt: skip
+    setting = options.context_length
+    window, limits = with_store(store, _looking(choice, setting, offline=offline), or_empty=True)
+    facts = _facts(choice, window, limits)
+    if as_json:
+        print_json(facts)
+        return
+    for key, value in facts.items():
+        _say(f"{key.replace('_', ' '):<14} {_shown(value)}")
+
+
+@app.command()
+def pull() -> None:
+    """Fetch the small model that runs on this machine, about 98 MB, into the home."""
+    from everthread.providers.local_file import pull as fetch
+
+    fetch(home_directory(), say=lambda words: print(visible(words), file=sys.stderr, flush=True))
+
+
+@app.command()
+def forget(
+    name: Annotated[str | None, typer.Argument(help="Only limits of this model. Default: every one.")] = None,
+    base_url: Annotated[str | None, typer.Option("--base-url", help="Only limits of this address.")] = None,
+    store: StoreUrl = None,
+) -> None:
+    """Forget limits that were learnt from providers' errors; the window is then what it was before."""
+
+    async def work(opened: Store) -> int:
+        return await opened.forget_limits(base_url=base_url, model=name)
+
+    typer.echo(f"{counted(with_store(store, work, or_empty=True), 'learnt limit')} forgotten")
+
+
+def _looking(choice: Choice, setting: int | None, *, offline: bool) -> Any:
+    """The window of a model, by the rules, and every limit that was learnt for it."""
+
+    async def work(store: Store) -> tuple[Window, list[ModelLimit]]:
+        from everthread.providers.endpoint import EndpointReport, ask_endpoint
+        from everthread.providers.window import resolve_window
+
+        async def ask() -> EndpointReport:
+            key = os.environ.get(choice.key_env or "")
+            return await ask_endpoint(choice.base_url, choice.model, api=choice.api, api_key=key)
+
+        if choice.provider == "local":
+            return _local_window(setting), []
+        learnt = await store.limit_for(choice.base_url, choice.model)
+        limits = [limit for limit in await store.limits() if limit.model == choice.model]
+        window = await resolve_window(choice.model, setting=setting, learnt=learnt, ask=None if offline else ask)
+        return window, limits
+
+    return work
+
+
+def _local_window(setting: int | None) -> Window:
+    from everthread.providers.local import DEFAULT_WINDOW
+    from everthread.providers.window import Window
+
+    if setting is not None:
+        return Window(setting, "setting", f"{setting:,} tokens, as configured (context_length)")
+    return Window(DEFAULT_WINDOW, "default", f"{DEFAULT_WINDOW:,} tokens, as it is started here")
+
+
+def _facts(choice: Choice, window: Window, limits: list[ModelLimit]) -> dict[str, Any]:
+    from everthread.providers.catalog import known_model
+
+    known = known_model(choice.model)
+    facts: dict[str, Any] = {
+        "model": choice.model,
+        "provider": choice.provider,
+        "protocol": choice.api,
+        "address": choice.base_url or _local_state(),
+        "key": _key_state(choice.key_env),
+        "window": window.tokens,
+        "window_source": window.sentence,
+        "window_note": window.note,
+        "max_output": known.max_output if known else None,
+        "cache": known.cache if known else None,
+        "cache_min": known.cache_min if known else None,
+        "prices": _prices(choice),
+        "learnt_limits": [dataclasses.asdict(limit) for limit in limits],
+    }
+    return facts
+
+
+def _prices(choice: Choice) -> dict[str, float] | None:
+    """Dollars per million tokens."""
+    from everthread.core.cost import prices_for
+
+    if choice.provider == "local":
+        return None
+    provider = choice.provider if choice.provider in ("openai", "anthropic", "openrouter") else None
+    prices = prices_for(choice.model, at=datetime.now(UTC), provider=provider)
+    if prices is None:
+        return None
+    stated: dict[str, Decimal | None] = dataclasses.asdict(prices)
+    return {key: float(value) for key, value in stated.items() if value is not None}
+
+
+def _local_state() -> str:
+    from everthread.providers.local_file import SMOLLM2
+
+    path = SMOLLM2.path(home_directory())
+    return f"{path}" if path.is_file() else f"{path} (not there yet: everthread models pull)"
+
+
+def _key_state(variable: str | None) -> str:
+    if variable is None:
+        return "none needed"
+    return f"{variable} ({'set' if os.environ.get(variable, '').strip() else 'not set'})"
+
+
+def _without_exact(entry: Any) -> dict[str, Any]:
+    return {key: value for key, value in dataclasses.asdict(entry).items() if key != "exact"}
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key.replace('_', ' ')} ${amount:g}" for key, amount in value.items())
+    if isinstance(value, list):
+        return "; ".join(f"{limit['limit']:,} at {limit['base_url']}" for limit in value) or "none"
+    if value is None or value == "":
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _say(text: str) -> None:
+    console.print(Text(visible(text)), soft_wrap=True)

@@ -1,0 +1,408 @@
+"""`everthread sessions show|tree|search`: one conversation, its relations, and places in all of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+from rich.tree import Tree
+
+from everthread.cli.options import (
+    AsJson,
+    Limit,
+    Offset,
+    SessionId,
+    Since,
+    StoreUrl,
+    Tenant,
+    Until,
+    ago,
+    duration,
+    iso,
+    read_time,
+    with_store,
+)
+from everthread.cli.output import console, counted, excerpt, paged, print_json, share, short, visible
+from everthread.core.messages import (
+    REASONING_BLOCKS,
+    Message,
+    calls_of,
+    content_text,
+    images_in,
+    kind_of,
+    parts_of,
+    results_of,
+    text_of,
+)
+from everthread.core.redaction import redact, redact_value
+from everthread.core.terms import phrase_terms
+from everthread.core.transcript import user_text
+from everthread.errors import InputError, UnknownIdError
+
+if TYPE_CHECKING:
+    from everthread.store.models import CompactionRecord, SearchHit, Session, StoredMessage
+    from everthread.store.store import Store
+
+PAGE = 2_000
+FIRST = 20
+"""So many messages are looked through for the first words of the user."""
+
+
+async def threads(store: Store, tenant: str | None) -> list[str]:
+    """Every thread's id, that with the newest session first. By their start: use would move threads between pages."""
+    found: dict[str, None] = {}
+    read = 0
+    while page := await store.list_sessions(tenant=tenant, limit=PAGE, offset=read):
+        found |= dict.fromkeys(session.thread for session in page)
+        read += len(page)
+    return list(found)
+
+
+async def title_of(store: Store, session: Session) -> str:
+    """Its title, or the first words of the user."""
+    if session.title:
+        return excerpt(redact(session.title), 100)
+    first = await store.history(session.id, limit=FIRST)
+    # A secret is known by what stands around it: more is read than shown.
+    return next((excerpt(redact(words[:4_000]), 100) for m in first if (words := user_text(m.body))), "")
+
+
+def state_of(session: Session) -> str:
+    return "live" if session.live else f"ended ({excerpt(session.end_reason or 'unknown', 20)})"
+
+
+MOST = {"said": (4_000, 60), "thought": (400, 6), "called": (400, 6), "returned": (800, 10)}
+"""How many characters and lines are shown of each kind of text, unless all is asked for."""
+COLOURS = {"user": "bold cyan", "assistant": "bold green", "tool": "bold yellow", "system": "bold magenta"}
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What was asked for: the thread, where it goes on, and the messages to show."""
+
+    session: Session
+    tip: Session
+    messages: list[StoredMessage]
+    names: Mapping[str, str]
+    """Tool call id -> the tool's name."""
+    output: str | None = None
+
+
+def show(
+    session_id: SessionId,
+    context: Annotated[bool, typer.Option("--context", help="What the model sees now, with its summary.")] = False,
+    message: Annotated[
+        int | None, typer.Option(min=0, max=2**62, help="One message in full, by the number `show` and `search` print.")
+    ] = None,
+    output: Annotated[str | None, typer.Option(help="One stored tool output in full, by its `output:…` id.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Long texts and tool results as a whole.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Credentials too, which are left out otherwise.")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, max=2**31, help="Show at most so many messages.")] = None,
+    offset: Annotated[int, typer.Option(min=0, max=2**31, help="Leave out so many messages first.")] = 0,
+    tenant: Tenant = None,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show everything that was said in a thread, through any number of compactions."""
+    if sum((context, message is not None, output is not None)) > 1:
+        raise InputError("--context, --message and --output exclude each other")
+
+    async def work(opened: Store) -> View:
+        session = await opened.resolve(session_id, tenant=tenant)
+        tip = await opened.session(await opened.get_compression_tip(session.id))
+        if output is not None:
+            return View(session, tip, [], {}, await _output(opened, session, output))
+        if message is not None:
+            return await _one(opened, session, tip, message)
+        read, whose = (opened.messages, tip.id) if context else (opened.history, session.id)
+        found = await read(whose, start=offset, limit=limit)
+        return View(session, tip, found, _names(item.body for item in found))
+
+    view = with_store(store, work)
+    if as_json:
+        print_json(_plain(view, context=context, raw=raw))
+        return
+    with paged():
+        if view.output is not None:
+            _print_text(_clean(view.output, raw=raw), None)
+            return
+        _print_heading(view, context=context, raw=raw, full=full)
+        for item in view.messages:
+            _print_message(item, view.names, raw=raw, full=full or message is not None)
+
+
+async def _one(store: Store, session: Session, tip: Session, message_id: int) -> View:
+    """A message of this thread, or of the one it branched from."""
+    found = await store.message(message_id, tenant=session.tenant)
+    history = await store.history(session.id)
+    if (await store.session(found.session)).thread != session.thread and message_id not in (m.id for m in history):
+        raise UnknownIdError(f"thread {short(session.thread)} has no message {message_id}")
+    return View(session, tip, [found], _names(item.body for item in history))
+
+
+async def _output(store: Store, session: Session, output_id: str) -> str:
+    if output_id not in (stored.id for stored in await store.outputs(session.thread)):
+        raise UnknownIdError(f"thread {short(session.thread)} has no stored output {output_id!r}")
+    return await store.output(output_id, tenant=session.tenant)
+
+
+def _names(bodies: Iterable[Message]) -> dict[str, str]:
+    return {call.id: call.name for body in bodies for call in calls_of(body)}
+
+
+def _clean(value: Any, *, raw: bool) -> Any:
+    return value if raw else redact_value(value)
+
+
+def _plain(view: View, *, context: bool, raw: bool) -> dict[str, Any]:
+    heading = {
+        "thread": view.session.thread,
+        "session": view.tip.id,
+        "title": _clean(view.session.title, raw=raw),
+        "model": view.tip.model,
+    }
+    if view.output is not None:
+        return heading | {"output": _clean(view.output, raw=raw)}
+    system = {"system": _clean(view.tip.system, raw=raw)} if context else {}
+    messages = [
+        {
+            "id": item.id,
+            "session": item.session,
+            "seq": item.seq,
+            "kind": item.kind,
+            "created": iso(item.created),
+            "tokens": item.tokens,
+            "body": _clean(item.body, raw=raw),
+        }
+        for item in view.messages
+    ]
+    return heading | system | {"messages": messages}
+
+
+def _print_heading(view: View, *, context: bool, raw: bool, full: bool) -> None:
+    title = excerpt(_clean(view.session.title, raw=raw), 100)
+    facts = [short(view.session.thread), view.session.kind, view.tip.model, "live" if view.tip.live else "ended"]
+    console.print(Text(" · ".join(visible(fact) for fact in (title, *facts) if fact), "bold"), soft_wrap=True)
+    if context and view.tip.system is not None:
+        console.print(Text("\nsystem", COLOURS["system"]))
+        _print_text(content_text(_clean(view.tip.system, raw=raw)), None if full else MOST["said"])
+    if not view.messages:
+        console.print("no messages")
+
+
+def _print_message(item: StoredMessage, names: Mapping[str, str], *, raw: bool, full: bool) -> None:
+    role = excerpt(str(item.body.get("role")), 20)
+    kind = "" if item.kind == "message" else item.kind
+    tokens = "" if item.tokens is None else f"{item.tokens:,} tokens"
+    facts = [f"#{item.id}", kind, ago(item.created, time.time()), tokens]
+    heading = Text.assemble("\n", (role, COLOURS.get(role, "bold")), "  ", (" · ".join(filter(None, facts)), "dim"))
+    console.print(heading, soft_wrap=True)
+    for sort, text in pieces(_clean(item.body, raw=raw), names):
+        _print_text(text, None if full else MOST[sort])
+
+
+def pieces(body: Message, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """What a message holds, in the order it is read: thoughts, words, images, calls, results."""
+    for thought in _thoughts(body):
+        yield "thought", f"(thinking) {thought}"
+    results = results_of(body)
+    if body.get("role") != "tool" and text_of(body):
+        yield "said", text_of(body)
+    images = sum(1 for _ in images_in(body.get("content")))
+    if images:
+        yield "said", f"[{images} image{'s' * (images > 1)}]"
+    for call in calls_of(body):
+        yield "called", f"→ {call.name} {call.arguments}"
+    for result in results:
+        yield "returned", f"← {result.name or names.get(result.call_id, '')}: {result.text}"
+
+
+def _thoughts(body: Mapping[str, Any]) -> Iterator[str]:
+    said = body.get("reasoning_content")
+    blocks: Sequence[Any] = [part for part in parts_of(body) if kind_of(part) in REASONING_BLOCKS]
+    for thought in (said, *(part.get("thinking") or part.get("text") for part in blocks)):
+        if isinstance(thought, str) and thought:
+            yield thought
+
+
+def _print_text(text: str, most: tuple[int, int] | None) -> None:
+    """The text as it is, however long its lines; cut where it is longer than wanted, and saying so."""
+    shown = text if most is None else "\n".join(text[: most[0]].split("\n")[: most[1]])
+    console.out(visible(shown))
+    if len(shown) < len(text):
+        more = f"… {len(text) - len(shown):,} more characters (--full shows them)"
+        console.print(Text(more, "dim"), soft_wrap=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A session, and the compaction that made it."""
+
+    session: Session
+    made_by: CompactionRecord | None
+    title: str
+
+
+def tree(session_id: SessionId, tenant: Tenant = None, store: StoreUrl = None, as_json: AsJson = False) -> None:
+    """Show a thread's continuations, reverted sessions, branches and subagents, with what compactions saved."""
+
+    async def work(opened: Store) -> list[Member]:
+        return await family(opened, (await opened.resolve(session_id, tenant=tenant)).thread)
+
+    members = with_store(store, work)
+    if as_json:
+        print_json({"thread": members[0].session.thread, "sessions": [_plain_member(member) for member in members]})
+    else:
+        console.print(_drawn(members, time.time()))
+
+
+async def family(store: Store, thread: str) -> list[Member]:
+    """Every session of a thread and of the threads that began in it, and in those."""
+    members: list[Member] = []
+    known, waiting = {thread}, [thread]
+    while waiting:
+        current = waiting.pop()
+        made = {record.session: record for record in await store.compactions(current)}
+        sessions = await store.thread_sessions(current)
+        title = await title_of(store, sessions[0])
+        members += [Member(session, made.get(session.id), title) for session in sessions]
+        fresh = [child.id for child in await store.started_by(current) if child.id not in known]
+        known |= set(fresh)
+        waiting += fresh
+    return members
+
+
+def _plain_member(member: Member) -> dict[str, Any]:
+    session, made = member.session, member.made_by
+    names = ("id", "thread", "parent", "kind", "model", "messages", "end_reason", "branched_at")
+    plain = {name: getattr(session, name) for name in names}
+    plain |= {"title": member.title, "started": iso(session.started), "ended": iso(session.ended)}
+    if made is None:
+        return plain | {"compaction": None}
+    record = made.record
+    return plain | {
+        "compaction": {
+            "tokens_before": record.tokens_before,
+            "tokens_after": record.tokens_after,
+            "covered": len(record.covered),
+            "author": record.author,
+            "reason": record.reason,
+            "focus": record.focus,
+            "duration": record.duration,
+            "cost": None if record.cost is None else float(record.cost),
+            "warnings": list(record.warnings),
+            "reverted": iso(made.reverted),
+        }
+    }
+
+
+def _drawn(members: list[Member], now: float) -> Tree:
+    """Continuations stand below each other: a thread of a hundred compactions is a list, not a staircase."""
+    top = Tree(Text())
+    threads: dict[str, Tree] = {}
+    nodes: dict[str, Tree] = {}
+    for member in members:
+        session = member.session
+        parent = nodes.get(session.parent or "")
+        if not threads:
+            top.label = Text(f"thread {short(session.thread)}  {member.title}", "bold")
+            threads[session.thread] = top
+        elif session.thread not in threads:
+            label = Text(f"{session.kind} {short(session.thread)}  {member.title}", "bold")
+            threads[session.thread] = (parent or top).add(label)
+        under = parent if session.kind == "reverted" and parent else threads[session.thread]
+        nodes[session.id] = under.add(_label(member, now))
+    return top
+
+
+def _label(member: Member, now: float) -> Text:
+    session, made = member.session, member.made_by
+    facts = [counted(session.messages, "message"), state_of(session), ago(session.started, now)]
+    label = Text.assemble((short(session.id), "cyan"), f" {session.kind}", ("  " + " · ".join(facts), "dim"))
+    if made is not None:
+        record = made.record
+        label.append(f"  {record.tokens_before:,} → {record.tokens_after:,} tokens", "green")
+        saved = share(record.tokens_before - record.tokens_after, record.tokens_before)
+        author = f", by {excerpt(record.author, 30)}" if record.author else ""
+        label.append(f" ({saved} saved{author}, {duration(record.duration)})", "dim")
+    return label
+
+
+MARK = "bold reverse"
+
+
+def search(
+    text: Annotated[str, typer.Argument(help='Words, "phrases", prefix*; anything else is taken literally.')],
+    role: Annotated[str | None, typer.Option(help="Only what this role said: user, assistant, tool.")] = None,
+    tool: Annotated[str | None, typer.Option(help="Only calls and results of this tool.")] = None,
+    path: Annotated[str | None, typer.Option(help="Only calls with this path, or a part of one, and results.")] = None,
+    thread: Annotated[str | None, typer.Option(metavar="ID", help="Only this thread.")] = None,
+    session: Annotated[str | None, typer.Option(metavar="ID", help="Only this session.")] = None,
+    since: Since = None,
+    until: Until = None,
+    limit: Limit = 20,
+    offset: Offset = 0,
+    tenant: Tenant = None,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find what was said and what tools returned, the best match first."""
+    from everthread.store.models import DEFAULT_TENANT, SearchQuery
+
+    now = time.time()
+    first, last = read_time(since, now), read_time(until, now)
+
+    async def work(opened: Store) -> list[SearchHit]:
+        in_thread = await opened.resolve(thread, tenant=tenant) if thread is not None else None
+        in_session = await opened.resolve(session, tenant=tenant) if session is not None else None
+        named = in_session or in_thread
+        query = SearchQuery(
+            text,
+            tenant=tenant or (named.tenant if named else DEFAULT_TENANT),
+            thread=in_thread.thread if in_thread else None,
+            session=in_session.id if in_session else None,
+            role=role,
+            tool=tool,
+            path=path,
+            since=first,
+            until=last,
+            limit=limit + 1,
+            offset=offset,
+        )
+        return await opened.search(query)
+
+    hits = with_store(store, work)
+    shown, more = hits[:limit], len(hits) > limit
+    if as_json:
+        print_json({"hits": [_plain_hit(hit) for hit in shown], "offset": offset, "more": more})
+        return
+    if not shown:
+        console.print("nothing found")
+    for hit in shown:
+        _print(hit, text, now)
+    if more:
+        console.print(f"… there are more (--offset {offset + limit} shows them)")
+
+
+def _plain_hit(hit: SearchHit) -> dict[str, Any]:
+    names = ("message", "output", "thread", "session", "role", "tool", "snippet", "score")
+    return {name: getattr(hit, name) for name in names} | {"created": iso(hit.created)}
+
+
+def _print(hit: SearchHit, query: str, now: float) -> None:
+    place = f"#{hit.message}" if hit.message is not None else hit.output or ""
+    facts = [short(hit.session), place, hit.role, hit.tool, ago(hit.created, now)]
+    console.print(Text(" · ".join(visible(fact) for fact in facts if fact), "dim"), soft_wrap=True)
+    console.print(_marked(Text(f"  {excerpt(hit.snippet, 400)}"), query), soft_wrap=True)
+
+
+def _marked(snippet: Text, query: str) -> Text:
+    """The snippet with the words of the query marked: as typed, or else each of a word's terms."""
+    for word in query.replace('"', " ").replace("*", " ").split():
+        if not snippet.highlight_words([word], MARK, case_sensitive=False):
+            snippet.highlight_words(phrase_terms(word), MARK, case_sensitive=False)
+    return snippet

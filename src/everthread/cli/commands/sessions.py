@@ -1,0 +1,286 @@
+"""`everthread sessions …`: stored conversations: list, move, delete, undo; `session_views` shows and finds them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from everthread.cli.commands import session_views
+from everthread.cli.commands.session_views import state_of, threads, title_of
+from everthread.cli.options import AsJson, Limit, Offset, SessionId, StoreUrl, Tenant, ago, iso, with_store
+from everthread.cli.output import console, counted, excerpt, json_text, print_json, print_table, short, size, visible
+from everthread.errors import EverthreadError, InputError, TranscriptError
+
+if TYPE_CHECKING:
+    from everthread.store.models import Session, ThreadRow
+    from everthread.store.store import Store
+
+
+Write = Callable[[str], int]
+
+
+def export(
+    session_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="ID", help="Sessions' ids, or how they begin.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every thread.")] = False,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", metavar="FILE", help="A new file. Default: standard output.")
+    ] = None,
+    tenant: Tenant = None,
+    store: StoreUrl = None,
+) -> None:
+    """Write threads and their subagents' as JSON lines: everything, word for word, credentials in it included."""
+    if every == bool(session_ids):
+        raise InputError("give the ids of what to export, or --all")
+
+    async def work(opened: Store) -> list[str]:
+        wanted = await _wanted(opened, session_ids, tenant)
+        for thread in wanted:
+            write("".join(f"{json_text(line)}\n" for line in await opened.export(thread)))
+        return wanted
+
+    with _target(output) as write:
+        exported = with_store(store, work)
+    if output is not None:
+        typer.echo(f"{counted(len(exported), 'thread')}, {size(Path(output).stat().st_size)}: {visible(output)}")
+
+
+async def _wanted(store: Store, session_ids: list[str] | None, tenant: str | None) -> list[str]:
+    """Each thread once, before its subagents."""
+    if session_ids:
+        roots = [(await store.resolve(prefix, tenant=tenant)).thread for prefix in session_ids]
+    else:
+        roots = (await threads(store, tenant))[::-1]
+    families = [[root, *(await store.subagents(root))] for root in roots]
+    return list(dict.fromkeys(thread for family in families for thread in family))
+
+
+@contextmanager
+def _target(file: str | None) -> Iterator[Write]:
+    """Where lines go: standard output, or a new file that only the user may read and that is there whole or not."""
+    if file is None:
+        yield lambda text: sys.stdout.buffer.write(text.encode())
+        sys.stdout.buffer.flush()
+        return
+    path = Path(file)
+    try:
+        target = os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8")
+    except FileExistsError as error:
+        raise InputError(f"{file}: exists already; name a file that does not") from error
+    except OSError as error:
+        raise InputError(f"{file}: cannot be written: {error.strerror or error}") from error
+    try:
+        with target:
+            yield target.write
+    except BaseException as error:
+        path.unlink()
+        if isinstance(error, OSError):
+            raise EverthreadError(f"{file}: cannot be written: {error.strerror or error}") from error
+        raise
+
+
+def import_(
+    file: Annotated[str, typer.Argument(help="What `sessions export` wrote, or `-` for standard input.")],
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Store exported threads. Either all of a file is imported, or nothing."""
+    source = "standard input" if file == "-" else file
+    lines = _read_lines(file, source)
+
+    async def work(opened: Store) -> list[str]:
+        return await opened.import_lines(lines)
+
+    try:
+        imported = with_store(store, work, create=True)
+    except TranscriptError as error:
+        raise TranscriptError(f"{source}: {error}; nothing was imported") from error
+    if as_json:
+        print_json({"threads": imported})
+    else:
+        typer.echo(f"{counted(len(imported), 'thread')} imported: {', '.join(map(short, imported))}")
+
+
+def _read_lines(file: str, source: str) -> list[dict[str, Any]]:
+    try:
+        text = (sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()).decode("utf-8-sig")
+    except OSError as error:
+        raise TranscriptError(f"{source}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise TranscriptError(f"{source}: is not UTF-8 text (byte {error.start})") from error
+    if not text.strip():
+        raise TranscriptError(f"{source}: is empty")
+    return [_line(source, number, line) for number, line in enumerate(text.rstrip().split("\n"), 1)]
+
+
+def _line(source: str, number: int, line: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise TranscriptError(f"{source}: line {number} is not JSON: {error}; nothing was imported") from error
+    if not isinstance(value, dict) or not isinstance(value.get("type"), str):
+        raise TranscriptError(f"{source}: line {number} is no line of an export; nothing was imported")
+    return value
+
+
+app = typer.Typer(help="Stored conversations: find, read, move and undo them.", no_args_is_help=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A line of the list: a thread by its first session, or with `--all` any session."""
+
+    session: Session
+    state: str
+    messages: int
+    last: float
+    title: str
+    tokens: int | None = None
+    compactions: int | None = None
+    """Both are known of threads."""
+
+    @property
+    def label(self) -> str:
+        """The title, then the model: where there is little room, that is what can be missed."""
+        return " · ".join(filter(None, (excerpt(self.title, 70), excerpt(self.session.model, 30))))
+
+    def plain(self) -> dict[str, Any]:
+        session = self.session
+        names = ("id", "thread", "parent", "kind", "tenant", "platform", "user", "model")
+        return {name: getattr(session, name) for name in names} | {
+            "title": self.title,
+            "messages": self.messages,
+            "tokens": self.tokens,
+            "compactions": self.compactions,
+            "state": self.state,
+            "started": iso(session.started),
+            "last": iso(self.last),
+        }
+
+
+def listing(
+    every: Annotated[bool, typer.Option("--all", help="Every session, continuations and reverted ones too.")] = False,
+    limit: Limit = 20,
+    offset: Offset = 0,
+    tenant: Tenant = None,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """List threads, the last used first: how much was said in them, and how often they were compacted."""
+
+    async def work(opened: Store) -> list[Listed]:
+        if every:
+            found = await opened.list_sessions(tenant=tenant, limit=limit + 1, offset=offset)
+            return [await _session(opened, session) for session in found]
+        rows = await opened.list_threads(tenant=tenant, limit=limit + 1, offset=offset)
+        return [await _thread(opened, row) for row in rows]
+
+    found = with_store(store, work, or_empty=True)
+    shown, more = found[:limit], len(found) > limit
+    if as_json:
+        print_json({"sessions": [row.plain() for row in shown], "offset": offset, "more": more})
+        return
+    if not shown:
+        console.print("no sessions" if offset else "no sessions yet")
+        return
+    _print(shown, time.time(), every=every)
+    if more:
+        console.print(f"… there are more (--offset {offset + limit} shows them)")
+
+
+def _print(shown: list[Listed], now: float, *, every: bool) -> None:
+    sizes = [] if every else ["tokens>", "compactions>"]
+    rows = [
+        (
+            short(row.session.id), ago(row.last, now), row.session.kind, row.messages,
+            *(() if every else (row.tokens, row.compactions)), row.state, row.label,
+        )
+        for row in shown
+    ]  # fmt: skip
+    columns = ["id", "last used", "kind", "messages>", *sizes, "state", "title…"]
+    print_table("sessions" if every else "threads", columns, rows)
+
+
+async def _thread(store: Store, row: ThreadRow) -> Listed:
+    title = await title_of(store, row.first)
+    return Listed(row.first, state_of(row.tip), row.messages, row.active, title, row.tokens, row.compactions)
+
+
+async def _session(store: Store, session: Session) -> Listed:
+    return Listed(
+        session, state_of(session), session.messages, await _last(store, session), await title_of(store, session)
+    )
+
+
+async def _last(store: Store, session: Session) -> float:
+    """When something was last said there."""
+    last = await store.messages(session.id, start=session.messages - 1, limit=1) if session.messages else []
+    return last[0].created if last else session.started
+
+
+def undo(session_id: SessionId, tenant: Tenant = None, store: StoreUrl = None, as_json: AsJson = False) -> None:
+    """Take back a thread's last compaction: it goes on with every message it had, and those said since."""
+
+    async def work(opened: Store) -> Session:
+        return await opened.undo((await opened.resolve(session_id, tenant=tenant)).id)
+
+    now_live = with_store(store, work)
+    if as_json:
+        print_json({"thread": now_live.thread, "session": now_live.id, "messages": now_live.messages})
+    else:
+        where = f"thread {short(now_live.thread)} goes on in session {short(now_live.id)}"
+        console.print(Text(f"undone: {where}, with {counted(now_live.messages, 'message')}"), soft_wrap=True)
+
+
+def delete(
+    session_id: SessionId,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    tenant: Tenant = None,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a thread and its subagents' for good. Its costs stay in the accounts; branches keep what they share."""
+
+    async def look(opened: Store) -> tuple[str, str]:
+        found = await opened.resolve(session_id, tenant=tenant)
+        others = len(await opened.subagents(found.thread))
+        also = f" and {counted(others, 'subagent thread')}" if others else ""
+        title = await title_of(opened, found)
+        return found.thread, f"thread {short(found.thread)}{also}" + (f" ({title})" if title else "")
+
+    async def work(opened: Store) -> int:
+        return await opened.delete_thread(thread)
+
+    thread, what = with_store(store, look)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise InputError(f"deleting {what} needs --yes, as nobody can be asked here")
+        if not typer.confirm(f"Delete {what} for good?", err=True):
+            typer.echo("nothing was deleted", err=True)
+            raise typer.Exit(1)
+    count = with_store(store, work)
+    if as_json:
+        print_json({"thread": thread, "sessions": count})
+    else:
+        console.print(Text(f"deleted: {what}, {counted(count, 'session')}"), soft_wrap=True)
+
+
+app.command("list")(listing)
+app.command("show")(session_views.show)
+app.command("tree")(session_views.tree)
+app.command("search")(session_views.search)
+app.command("export")(export)
+app.command("import")(import_)
+app.command("undo")(undo)
+app.command("delete")(delete)

@@ -1,1 +1,0 @@
-"""What `everthread doctor` looks at."""

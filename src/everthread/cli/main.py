@@ -1,0 +1,122 @@
+"""The `everthread` command: which commands there are, loaded when they are called.
+
+Exit codes: 0 done, 1 failed, 2 bad input. Bad input is one clear line on standard error.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from io import TextIOWrapper
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_group
+
+from everthread._version import __version__
+from everthread.errors import EverthreadError, InputError
+
+COMMANDS = {
+    "chat": "Talk with a model that has tools, in this directory.",
+    "run": "Do one task and print the answer.",
+    "serve": "Serve an endpoint that gives any client an unlimited conversation.",
+    "keys": "Keys of the gateway: who may use it, for what, and how much a day.",
+    "mcp": "Search, read and pin past conversations from any MCP client.",
+    "doctor": "Say what works here and what does not, and what to do about it.",
+    "tokens": "Count the tokens of a conversation: by role, by tool, by message.",
+    "inspect": "Show turns, tool groups, validity problems and what repair would do.",
+    "compress": "Compact a conversation: prune, cut, summarise, verify, assemble.",
+    "sessions": "Stored conversations: find, read, move and undo them.",
+    "usage": "Show the tokens and the cost of a thread, or of all.",
+    "insights": "Show usage and cost by day, model, platform, task and tool, and what compaction saved. Days are UTC.",
+    "plugins": "Context engines: which there are, where they come from, which one is used.",
+    "config": "The configuration: what is in force, whether a file is right, where it is.",
+    "models": "Models: what is known about them, which one is used, and the one on this machine.",
+    "db": "The store: whether it is sound, its schema, copies, its size.",
+    "replay": "Play recorded conversations again: context, compactions, cache, cost and what is still known.",
+    "lab": "Try it out: a simulated provider.",
+}
+"""The first words of each command's own help; a test compares them."""
+
+
+class LazyGroup(TyperGroup):
+    """A group whose commands are loaded when they are called: `--help` loads nothing but what draws it."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in COMMANDS:
+            self.commands[args[0]] = load(args[0])
+        return super().resolve_command(ctx, args)
+
+
+def load(name: str) -> Any:
+    """The command of this name: the module's group where it has one, else the function called like it.
+
+    A module's `COMMAND` holds what else the command line must know of its function.
+    """
+    module = import_module(f"everthread.cli.commands.{name}")
+    holder = typer.Typer()
+    if hasattr(module, "app"):
+        holder.add_typer(module.app, name=name)
+    else:
+        holder.command(name, **getattr(module, "COMMAND", {}))(getattr(module, name))
+        holder.callback()(_nothing)
+    return get_group(holder).commands[name]
+
+
+def announce(app: typer.Typer) -> None:
+    """Give the app every command's name and help."""
+    for name, words in COMMANDS.items():
+        app.command(name, help=words)(_nothing)
+
+
+def _nothing() -> None:
+    """What a name stands for until its command is loaded."""
+
+
+app = typer.Typer(
+    name="everthread",
+    cls=LazyGroup,
+    help="Keeps a conversation with a language model going past the model's context window.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+announce(app)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"everthread {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command; turn our errors into one line and an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and stream.encoding.lower().replace("-", "") != "utf8":
+            stream.reconfigure(errors="replace")  # what a terminal's encoding lacks is no reason to end
+    try:
+        app()
+    except InputError as error:
+        sys.exit(_told(error, 2))
+    except EverthreadError as error:
+        sys.exit(_told(error, 1))
+    except BrokenPipeError:
+        # The reader (head, less) has left; that is its right. Keep the interpreter from complaining at exit.
+        sys.stderr.close()
+        sys.exit(1)
+
+
+def _told(error: EverthreadError, code: int) -> int:
+    from everthread.cli.output import visible
+
+    typer.echo(visible(f"everthread: {error}"), err=True)
+    return code

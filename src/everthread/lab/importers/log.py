@@ -1,0 +1,149 @@
+"""A recorded conversation, whoever recorded it; requests and lists of messages in OpenAI's or Anthropic's form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from everthread.core.exchange import System
+from everthread.core.messages import Message
+from everthread.core.usage import CanonicalUsage, normalize_usage
+from everthread.wire import anthropic, openai_chat
+from everthread.wire.detect import decode_any
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One message of a log, with what was written down beside it."""
+
+    message: Message
+    at: float | None = None
+    """When, in seconds since 1970."""
+    usage: CanonicalUsage | None = None
+    """Of a model's answer: what the provider reported for it."""
+    cost: float | None = None
+    """Of a model's answer: the dollars that were written down for it."""
+    model: str = ""
+    """Of a model's answer: who gave it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A conversation with what is known of it."""
+
+    source: str
+    kind: str
+    """Whose form it has: `openai_chat`, `anthropic`, `claude-code`, `codex`, …"""
+    said: list[Said]
+    system: System = None
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    model: str = ""
+    warnings: list[str] = field(default_factory=list)
+    """What could not be read, with line numbers; what was left out."""
+
+    @property
+    def messages(self) -> list[Message]:
+        return [entry.message for entry in self.said]
+
+
+def moment(value: Any) -> float | None:
+    """A time as logs have it: ISO 8601, or seconds or milliseconds since 1970; None where it is none."""
+    if isinstance(value, str):
+        try:
+            return datetime.fromisoformat(value).timestamp()
+        except (ValueError, OverflowError):
+            return None
+    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+        return value / 1_000 if value > _MILLISECONDS else float(value)
+    return None
+
+
+_MILLISECONDS = 1e11
+"""As seconds this is the year 5138."""
+
+
+def numbered(lines: list[int], most: int = 8) -> str:
+    """`line 3`, `lines 3, 4 and 12`, `lines 1, 2, … (90 in all)`."""
+    if len(lines) == 1:
+        return f"line {lines[0]}"
+    if len(lines) > most:
+        return f"lines {', '.join(map(str, lines[:most]))}, … ({len(lines):,} in all)"
+    return f"lines {', '.join(map(str, lines[:-1]))} and {lines[-1]}"
+
+
+_TIMES = ("timestamp", "created_at", "time")
+
+
+def read_transcript(value: Any, source: str, warnings: list[str] | None = None) -> Log:
+    """A list of messages, or an object that holds one.
+
+    `usage` beside them, as a list: what each call used. `before_message` says how many messages the call carried;
+    without it the entries belong to the model's answers in their order.
+    """
+    body = value if isinstance(value, Mapping) else {"messages": value}
+    api, request = decode_any({key: entry for key, entry in body.items() if key != "usage"})
+    wire = body.get("messages")
+    # Decoded message by message, so that what stood beside each stays with it.
+    said = _one_by_one(api, wire) if isinstance(wire, list) else [Said(message) for message in request.messages]
+    if request.system is not None and isinstance(wire, list) and api == "openai_chat":
+        said = said[1:]
+    usage = body.get("usage")
+    model = request.model
+    if isinstance(usage, list):
+        said = _with_usage(said, [entry for entry in usage if isinstance(entry, Mapping)])
+        model = model or next((entry.model for entry in said if entry.model), "")
+    return Log(source, api, said, request.system, request.tools, model, warnings or [])
+
+
+def _one_by_one(api: str, wire: list[Any]) -> list[Said]:
+    codec = anthropic if api == "anthropic" else openai_chat
+    return [Said(message, _time(given)) for given in wire for message in codec.decode_messages([_without_times(given)])]
+
+
+def _time(given: Mapping[str, Any]) -> float | None:
+    return next((found for key in _TIMES if (found := moment(given.get(key))) is not None), None)
+
+
+def _without_times(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in given.items() if key not in _TIMES}
+
+
+def _with_usage(said: list[Said], usage: list[Mapping[str, Any]]) -> list[Said]:
+    answers = [at for at, entry in enumerate(said) if _answers(entry.message)]
+    placed: dict[int, Mapping[str, Any]] = {}
+    for number, entry in enumerate(usage):
+        before = entry.get("before_message")
+        place = before if isinstance(before, int) else answers[number] if number < len(answers) else -1
+        if 0 <= place < len(said) and _answers(said[place].message):
+            placed[place] = entry
+    return [_noted(entry, placed[at]) if at in placed else entry for at, entry in enumerate(said)]
+
+
+def _noted(said: Said, entry: Mapping[str, Any]) -> Said:
+    cost, model = entry.get("cost_usd"), entry.get("model")
+    return replace(
+        said,
+        usage=_usage(entry),
+        cost=float(cost) if isinstance(cost, int | float) else None,
+        model=model if isinstance(model, str) else "",
+    )
+
+
+def _usage(entry: Mapping[str, Any]) -> CanonicalUsage:
+    """Our own names where the entry has them, else those of any provider."""
+    if not ({"input", "prompt"} & entry.keys()):
+        return normalize_usage(entry)
+    names = ("input", "prompt", "cache_read", "cache_write", "output")
+    given = {name: found if isinstance(found := entry.get(name), int) and found > 0 else 0 for name in names}
+    return CanonicalUsage(
+        input_tokens=given["input"] or given["prompt"],
+        cache_read_tokens=given["cache_read"],
+        cache_write_tokens=given["cache_write"],
+        output_tokens=given["output"],
+    )
+
+
+def _answers(message: Message) -> bool:
+    return message.get("role") == "assistant"

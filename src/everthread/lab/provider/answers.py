@@ -1,0 +1,311 @@
+"""From a request to an answer: what it is refused for, what it is told, what that costs, what a fault makes of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from everthread.core.caching import shared_prefix
+from everthread.core.exchange import Reply, Request
+from everthread.errors import InputError, WireError
+from everthread.lab.provider import checks
+from everthread.lab.provider.cache import CacheUse, ClaudeCache, PrefixCache, Prompt, PromptReader
+from everthread.lab.provider.faults import ANSWERED, Fault, FaultPlan, Refusal, overflow, refusal
+from everthread.lab.provider.log import Record
+from everthread.lab.provider.models import Protocol, ServedModel
+from everthread.lab.provider.script import Answers, reasoned_items, spoken, with_usage, within
+from everthread.wire.sse import SseEvent, encode
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One request that could be read."""
+
+    protocol: Protocol
+    record: Record
+    request: Request
+    model: ServedModel
+    prompt: Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """What is sent: a status, then a body or the events of a stream; the fault that spoils the sending."""
+
+    status: int
+    body: bytes = b""
+    events: list[bytes] | None = None
+    fault: Fault | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def refused(record: Record, error: Refusal) -> Outgoing:
+    record.status, record.error = error.status, error.text
+    return Outgoing(error.status, json.dumps(error.body).encode(), headers=error.headers)
+
+
+def failing_stream(case: Case, events: list[bytes], error: Refusal) -> Outgoing:
+    """A stream with status 200 that ends in an error, in the form the protocol gives it."""
+    case.record.error = error.text
+    if case.protocol.api == "anthropic":
+        event = SseEvent("error", json.dumps(error.body))
+    else:
+        body: dict[str, Any] = {"error": error.body.get("error", error.body)}
+        if case.protocol.api == "openai_responses":
+            body = {"type": "error", "sequence_number": len(events), **body}
+        event = SseEvent(body.get("type"), json.dumps(body))
+    return Outgoing(200, events=[*events, encode(event)])
+
+
+def fault_error(case: Case, fault: Fault) -> Refusal | None:
+    """The error a fault is, if it is one."""
+    if fault.kind in ("overflow", "stream_overflow"):
+        too_many = case.model.window + case.prompt.tokens
+        figures = {"model": case.model.name, "limit": case.model.window, "input": too_many, "output": 0}
+        figures |= {"total": too_many, "over": case.prompt.tokens}
+        return overflow(case.model.speaks(case.protocol.api), "prompt_too_long", figures)
+    if fault.kind not in _ERRORS:
+        return None
+    status, words = _ERRORS[fault.kind]
+    error = refusal(case.protocol.api, status, fault.message or words)
+    waits = fault.retry_after
+    headers = {} if waits is None else {"retry-after": f"{waits:g}", "retry-after-ms": f"{waits * 1000:.0f}"}
+    return replace(error, headers=headers)
+
+
+def spoilt(reply: Reply, protocol: Protocol, fault: Fault) -> Reply:
+    """The reply with what the fault does to its usage."""
+    if fault.kind == "no_usage":
+        return replace(reply, usage=None)
+    if fault.kind == "wrong_usage":
+        nonsense = CacheUse(fault.tokens, read=fault.tokens + 1)
+        return replace(reply, usage=protocol.usage(nonsense, -1, 0))
+    return reply
+
+
+def emptied(events: Iterable[SseEvent]) -> list[SseEvent]:
+    """A stream that begins and ends, and says nothing in between."""
+    return [event for event in events if event.event in _FRAME or (event.event is None and _says_nothing(event.data))]
+
+
+def _says_nothing(data: str) -> bool:
+    return data == "[DONE]" or not json.loads(data)["choices"]
+
+
+_FRAME = ("message_start", "message_stop", "response.created", "response.in_progress")
+_ERRORS = {
+    "rate_limit": (429, "Rate limit reached: too many requests per minute. Please try again later."),
+    "server_error": (500, "The server had an error while processing your request. Sorry about that!"),
+    "stream_error": (500, "The server had an error while processing your request. Sorry about that!"),
+    "overloaded": (529, "Overloaded"),
+    "payload_too_large": (413, "Request exceeds the maximum size"),
+}
+
+
+_LENGTH = 24
+_MOST = 40
+
+
+def in_pieces(events: Iterable[SseEvent]) -> Iterator[SseEvent]:
+    """The events, long words cut, numbered anew where the protocol numbers them."""
+    number = 0
+    for event in events:
+        if event.data == "[DONE]":
+            yield event
+            continue
+        data = json.loads(event.data)
+        for piece in _cut(data):
+            if "sequence_number" in data:
+                piece = {**piece, "sequence_number": number}  # noqa: PLW2901  the piece with its number
+                number += 1
+            yield replace(event, data=json.dumps(piece))
+
+
+def _cut(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    path = _words(data)
+    words = data
+    for step in path:
+        words = words[step]
+    if not path or not isinstance(words, str) or len(words) <= _LENGTH:
+        yield data
+        return
+    length = max(_LENGTH, len(words) // _MOST)
+    for start in range(0, len(words), length):
+        yield _put(data, path, words[start : start + length])
+
+
+def _words(data: dict[str, Any]) -> tuple[Any, ...]:
+    """Where the event has words that may come in pieces; nothing where it has none."""
+    match data:
+        case {"choices": [{"delta": {"content": str()}}]}:
+            return ("choices", 0, "delta", "content")
+        case {"choices": [{"delta": {"reasoning_content": str()}}]}:
+            return ("choices", 0, "delta", "reasoning_content")
+        case {"choices": [{"delta": {"tool_calls": [{"function": {"arguments": str(), **rest}}]}}]} if not rest:
+            return ("choices", 0, "delta", "tool_calls", 0, "function", "arguments")
+        case {"type": "content_block_delta", "delta": {"text": str()}}:
+            return ("delta", "text")
+        case {"type": "content_block_delta", "delta": {"thinking": str()}}:
+            return ("delta", "thinking")
+        case {"type": "content_block_delta", "delta": {"partial_json": str()}}:
+            return ("delta", "partial_json")
+        case {"type": str(kind), "delta": str()} if kind.endswith(".delta"):
+            return ("delta",)
+    return ()
+
+
+def _put(value: Any, path: tuple[Any, ...], words: str) -> Any:
+    """A copy with other words at the path."""
+    if not path:
+        return words
+    if isinstance(value, list):
+        return [_put(item, path[1:], words) if at == path[0] else item for at, item in enumerate(value)]
+    return {**value, path[0]: _put(value[path[0]], path[1:], words)}
+
+
+class Answering:
+    """Everything a provider decides. It knows nothing of HTTP."""
+
+    def __init__(
+        self, models: Mapping[str, ServedModel], answers: Answers, plan: FaultPlan | None, clock: Callable[[], float]
+    ) -> None:
+        self._models = models
+        self._answers = answers
+        self._plan = plan
+        self._claude = ClaudeCache(clock)
+        self._prefixes = PrefixCache(clock)
+        self._readers: dict[str, PromptReader] = {}
+        self._before: dict[tuple[str, str], Request] = {}
+        self._reasoned: dict[str, str] = {}
+        """The items of responses with the reasoning each came after."""
+
+    async def answer(self, protocol: Protocol, record: Record) -> Outgoing:
+        """The answer; the record is complete when it returns."""
+        try:
+            outgoing = await self._decide(protocol, record)
+        except InputError as error:
+            outgoing = refused(record, refusal(protocol.api, 500, f"The simulator cannot answer: {error}."))
+        hangs = outgoing.fault is not None and outgoing.fault.kind == "hang"
+        record.status = None if hangs else outgoing.status
+        return outgoing
+
+    def count(self, protocol: Protocol, record: Record) -> Outgoing:
+        """How many tokens a request has, asked for alone."""
+        case = self._read(protocol, record)
+        if isinstance(case, Refusal):
+            return refused(record, case)
+        record.status = 200
+        return Outgoing(200, json.dumps({"input_tokens": case.prompt.tokens}).encode())
+
+    async def _decide(self, protocol: Protocol, record: Record) -> Outgoing:
+        case = self._read(protocol, record)
+        if isinstance(case, Refusal):
+            return refused(record, case)
+        self._compare(record, case.request)
+        wrong = self._wrong(case)
+        if wrong:
+            return refused(record, wrong)
+        too_large = checks.does_not_fit(protocol.api, case.model, case.prompt.tokens, protocol.cap(record.body))
+        if too_large and record.stream and case.model.errors_in_stream:
+            return failing_stream(case, [], too_large)
+        if too_large:
+            return refused(record, too_large)
+        told, fault = await self._told(case.request)
+        if fault:
+            record.fault = fault.kind
+            error = fault_error(case, fault)
+            if error and not (record.stream and fault.kind.startswith("stream_")):
+                return refused(record, error)
+        return self._say(case, told, fault)
+
+    def _read(self, protocol: Protocol, record: Record) -> Case | Refusal:
+        """The request in core form, and its prompt; or why it cannot be read."""
+        if not isinstance(record.body, Mapping):
+            return refusal(protocol.api, 400, "We could not parse the JSON body of your request.")
+        name = record.body.get("model")
+        if not isinstance(name, str):
+            return refusal(protocol.api, 400, "model: Field required")
+        if name not in self._models:
+            return checks.unknown_model(protocol.api, name)
+        try:
+            request = protocol.codec.decode_request(record.body)
+        except WireError as error:
+            return refusal(protocol.api, 400, f"Invalid request: {error}")
+        record.request = request
+        reader = self._readers.setdefault(name, PromptReader(name))
+        prompt = reader.read(protocol.api, request, record.body)
+        record.prompt_tokens = prompt.tokens
+        return Case(protocol, record, request, self._models[name], prompt)
+
+    def _compare(self, record: Record, request: Request) -> None:
+        key = (record.session, request.model)
+        if key in self._before:
+            record.shared = shared_prefix(self._before[key], request)
+        self._before[key] = request
+
+    def _wrong(self, case: Case) -> Refusal | None:
+        wrong = checks.wrong_request(case.protocol.api, case.request, case.record.body, self._reasoned)
+        if wrong is None and _is_claude(case):
+            return checks.wrong_marks(case.protocol.api, case.prompt.blocks, case.record.body)
+        return wrong
+
+    async def _told(self, request: Request) -> tuple[Reply | str, Fault | None]:
+        """What is said, and what goes wrong with it. A fault that leaves no answer uses none of the script."""
+        fault = self._plan.next() if self._plan else None
+        if fault and fault.kind not in ANSWERED:
+            return fault.reply, fault
+        told = await self._answers.next(request)
+        return (told.reply, told) if isinstance(told, Fault) else (told, fault)
+
+    def _say(self, case: Case, told: Reply | str, fault: Fault | None) -> Outgoing:
+        """The answer itself; only a request that gets one reads and writes the cache."""
+        protocol, record = case.protocol, case.record
+        counter = self._readers[case.model.name].counter
+        use = self._cached(case)
+        record.cached_tokens, record.written_tokens = use.read, use.write
+        reply = within(spoken(told, protocol, name=case.model.name, number=record.number), counter, _room(case))
+        thoughts = fault.tokens if fault and fault.kind == "huge_reasoning" else 0
+        reply = with_usage(reply, protocol, use, counter, thoughts=thoughts)
+        record.reply = reply
+        self._reasoned |= reasoned_items(reply)
+        reply = spoilt(reply, protocol, fault) if fault else reply
+        if protocol.api == "openai_chat" and record.stream and not _wants_usage(record):
+            reply = replace(reply, usage=None)
+        record.usage = reply.usage
+        if not record.stream:
+            body = protocol.codec.encode_reply(reply)
+            if fault and fault.kind == "empty":
+                body[protocol.content] = []
+            return Outgoing(200, json.dumps(body).encode(), fault=fault)
+        events = list(protocol.codec.encode_stream(reply))
+        if fault and fault.kind == "empty":
+            events = emptied(events)
+        sent = [encode(event) for event in in_pieces(events)]
+        error = fault_error(case, fault) if fault else None
+        return failing_stream(case, sent[: fault.after], error) if fault and error else Outgoing(200, b"", sent, fault)
+
+    def _cached(self, case: Case) -> CacheUse:
+        """Claude's cache is asked by marks; everybody else's works by itself."""
+        name, prompt = case.model.name, case.prompt
+        if _is_claude(case):
+            return self._claude.use(name, prompt.blocks, prompt=prompt.tokens, minimum=case.model.minimum)
+        return CacheUse(prompt.tokens, self._prefixes.use(name, prompt.blocks, prompt=prompt.tokens))
+
+
+def _is_claude(case: Case) -> bool:
+    """Whether marks are understood: by Claude, by whatever protocol, and by whoever speaks Claude's."""
+    return case.protocol.api == "anthropic" or "claude" in case.model.name.lower()
+
+
+def _room(case: Case) -> int:
+    """How many tokens the reply may have: as asked, as the model can, as the window leaves."""
+    left = max(1, case.model.window - case.prompt.tokens)
+    bounds = (case.protocol.cap(case.record.body), case.model.max_output, left)
+    return min(bound for bound in bounds if bound is not None)
+
+
+def _wants_usage(record: Record) -> bool:
+    options = record.body.get("stream_options")
+    return isinstance(options, Mapping) and options.get("include_usage") is True

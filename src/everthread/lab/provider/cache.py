@@ -1,0 +1,331 @@
+"""The caches of Claude and OpenAI, as they are documented: what of a prompt is read, written, forgotten."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from itertools import accumulate, pairwise, takewhile
+from typing import Any, Literal
+
+from everthread.core.exchange import Api, Request
+from everthread.core.fingerprints import byte_form, byte_text
+from everthread.core.messages import (
+    CALL_BLOCKS,
+    REASONING_BLOCKS,
+    RESULT_BLOCKS,
+    Message,
+    Part,
+    images_in,
+    kind_of,
+    parts_of,
+)
+from everthread.core.tokens import TokenCounter
+from everthread.wire.native import native_of
+from everthread.wire.openai_parts import tool_calls_of
+
+Ttl = Literal["5m", "1h"]
+
+_SETTINGS = ("tool_choice", "thinking", "output_config", "effort")
+"""What Claude is told besides the messages and in front of them: a change makes them another prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    text: str
+    tokens: int
+    kind: str = "text"
+    """Its type; neighbouring calls are one position to Claude's cache, and so are neighbouring results."""
+    mark: Ttl | None = None
+    path: str = ""
+    """Where it stands in the request: `messages.3.content.0`."""
+    marks: int = 0
+    """How many marks it carries, those on blocks inside it included."""
+    blank: bool = False
+    """It is text without a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    blocks: Sequence[Block]
+    tokens: int
+    """Of the whole request, with what opens the reply."""
+
+
+class PromptReader:
+    """Reads requests for one model. What was counted once is known by its bytes: a longer history costs what is new."""
+
+    def __init__(self, model: str) -> None:
+        self.counter = TokenCounter(model)
+        self._claude = "claude" in model.lower()
+        self._counted: dict[bytes, tuple[int, ...]] = {}
+
+    def read(self, api: Api, request: Request, body: Mapping[str, Any]) -> Prompt:
+        blocks = [*self._tools(api, request, body), *self._system(request)]
+        blocks += self._messages(api, request)
+        total = sum(block.tokens for block in blocks) + self.counter.request(())
+        return Prompt(_with_automatic_mark(blocks, body), total)
+
+    def _tools(self, api: Api, request: Request, body: Mapping[str, Any]) -> Iterator[Block]:
+        wire = body.get("tools") if api == "anthropic" else None
+        shown = wire if isinstance(wire, list) and len(wire) == len(request.tools) else request.tools
+        own = self._known(f"tools:{byte_text(byte_form(shown))}", lambda: self._count_tools(request.tools))
+        for at, (tool, tokens) in enumerate(zip(shown, own, strict=True)):
+            yield _block(tool, tokens, f"tools.{at}", lead="tool:", kind="tool")
+
+    def _system(self, request: Request) -> Iterator[Block]:
+        parts = parts_of({"content": request.system})
+        own = self._known(f"system:{byte_text(byte_form(parts))}", lambda: self._count_system(parts))
+        for at, (part, tokens) in enumerate(zip(parts, own, strict=True)):
+            yield _block(part, tokens, f"system.{at}", lead="system:")
+
+    def _messages(self, api: Api, request: Request) -> Iterator[Block]:
+        lead = _settings(request) if self._claude else ""
+        wire_index = -1
+        content_index = 0
+        for message in request.messages:
+            record = native_of(message, api)
+            joined = bool(record and record.get("joined"))
+            wire_index, content_index = (wire_index, content_index) if joined else (wire_index + 1, 0)
+            shown = self._shown(api, message)
+            form = f"{message.get('role')}:{byte_text(byte_form(shown))}"
+            own = self._known(form, functools.partial(self._count_message, message, shown))
+            for part, tokens in zip(shown, own, strict=True):
+                opening = f"{lead}{message.get('role')}:" if content_index == 0 else ""
+                yield _block(part, tokens, f"messages.{wire_index}.content.{content_index}", lead=opening)
+                content_index += 1
+                lead = ""
+
+    def _shown(self, api: Api, message: Message) -> list[Part]:
+        """What of a message the cache sees one by one: Claude's blocks; elsewhere the message is one."""
+        record = native_of(message, api)
+        value: Any = record["value"] if record else None
+        if api == "anthropic" and isinstance(value, Mapping):
+            return parts_of(value) or [{"type": "text", "text": ""}]
+        if api == "openai_chat" and self._claude and message.get("role") != "tool":
+            calls = [{"type": "tool_use", "call": call} for call in tool_calls_of(message)]
+            return [*parts_of(message), *calls] or [{**message}]
+        kind = "tool_result" if message.get("role") == "tool" else "message"
+        return [{"type": kind, "message": message if value is None else value, **_mark_of(message)}]
+
+    def _count_tools(self, tools: list[dict[str, Any]]) -> list[int]:
+        return [self.counter.tools(tools[:end]) for end in range(1, len(tools) + 1)]
+
+    def _count_system(self, parts: list[Part]) -> list[int]:
+        return [self.counter.system(parts[:end]) for end in range(1, len(parts) + 1)]
+
+    def _count_message(self, message: Message, shown: list[Part]) -> list[int]:
+        parts = [self.counter.message({"role": "assistant", "content": shown[:end]}) for end in range(1, len(shown))]
+        total = self.counter.message(message)
+        return [*(min(tokens, total) for tokens in parts), total]
+
+    def _known(self, form: str, count: Callable[[], list[int]]) -> tuple[int, ...]:
+        """The tokens of each block, from counts of what ends with it."""
+        key = _digest(form)
+        if key not in self._counted:
+            sums = accumulate([0, *count()], max)
+            self._counted[key] = tuple(after - before for before, after in pairwise(sums))
+        return self._counted[key]
+
+
+def chain(blocks: Sequence[Block], before: bytes = b"") -> list[bytes]:
+    """The digest of everything up to and including each block; `before` is that of what comes before them."""
+    digests, last = [], before
+    for block in blocks:
+        last = _digest(block.text, last)
+        digests.append(last)
+    return digests
+
+
+class Chain:
+    """`chain` for requests that each repeat most of the one before: what is the same block is not read again."""
+
+    def __init__(self) -> None:
+        self._blocks: Sequence[Block] = ()
+        self._digests: list[bytes] = []
+
+    def __call__(self, blocks: Sequence[Block]) -> list[bytes]:
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], zip(self._blocks, blocks, strict=False)))
+        known = self._digests[:same]
+        self._blocks, self._digests = blocks, [*known, *chain(blocks[same:], known[-1] if known else b"")]
+        return self._digests
+
+
+def _digest(text: str, before: bytes = b"") -> bytes:
+    return blake2b(before + text.encode("utf-8", "surrogatepass"), digest_size=20).digest()
+
+
+def _block(part: Part, tokens: int, path: str, *, lead: str = "", kind: str = "") -> Block:
+    marks = _marks(part)
+    mark: Ttl | None = None
+    if marks:
+        mark = "1h" if marks[-1].get("ttl") == "1h" else "5m"
+    text = f"{lead}{byte_text(byte_form({'content': [part]}))}"
+    blank = kind_of(part) == "text" and not str(part.get("text") or "").strip()
+    return Block(text, tokens, kind or kind_of(part), mark, path, len(marks), blank)
+
+
+def _marks(part: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The marks on a block and on blocks within a result."""
+    inner = part.get("content") if kind_of(part) in RESULT_BLOCKS else None
+    blocks = inner if isinstance(inner, list) else []
+    found = [mark for block in blocks if isinstance(block, dict) for mark in _marks(block)]
+    mark = part.get("cache_control")
+    return [*found, mark] if isinstance(mark, Mapping) else found
+
+
+def _mark_of(message: Message) -> Part:
+    return {"cache_control": message["cache_control"]} if "cache_control" in message else {}
+
+
+def _settings(request: Request) -> str:
+    told = {name: request.params[name] for name in _SETTINGS if request.params.get(name) is not None}
+    told["images"] = any(True for message in request.messages for _ in images_in(message.get("content")))
+    return byte_text(told)
+
+
+def _with_automatic_mark(blocks: list[Block], body: Mapping[str, Any]) -> list[Block]:
+    """A mark on the request itself goes to the last block that can carry one."""
+    mark = body.get("cache_control")
+    if not isinstance(mark, Mapping):
+        return blocks
+    for at in range(len(blocks) - 1, -1, -1):
+        block = blocks[at]
+        if block.kind not in REASONING_BLOCKS and not block.blank:
+            if block.mark is None:
+                blocks[at] = replace(block, mark="1h" if mark.get("ttl") == "1h" else "5m", marks=block.marks + 1)
+            break
+    return blocks
+
+
+LOOKBACK = 20
+"""Positions looked at for each mark, its own included."""
+MOST_MARKS = 4
+CLAUDE_SECONDS: dict[Ttl, float] = {"5m": 300.0, "1h": 3600.0}
+
+
+@dataclass(frozen=True, slots=True)
+class CacheUse:
+    """What became of a prompt's tokens; the parts add up to the prompt."""
+
+    prompt: int
+    read: int = 0
+    write_5m: int = 0
+    write_1h: int = 0
+
+    @property
+    def write(self) -> int:
+        return self.write_5m + self.write_1h
+
+    @property
+    def input(self) -> int:
+        return self.prompt - self.read - self.write
+
+
+@dataclass(slots=True)
+class _Entry:
+    ttl: Ttl
+    used: float
+
+    def lives(self, now: float) -> bool:
+        return now < self.used + CLAUDE_SECONDS[self.ttl]
+
+
+class ClaudeCache:
+    """The entries of all models; `clock` says the time in seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._entries: dict[tuple[str, bytes], _Entry] = {}
+        self._chain = Chain()
+
+    def use(self, model: str, blocks: Sequence[Block], *, prompt: int, minimum: int) -> CacheUse:
+        """Read what there is, write what is marked; what that means for `prompt` tokens in all."""
+        now = self._clock()
+        digests = self._chain(blocks)
+        sums = list(accumulate(block.tokens for block in blocks))
+        marked = [at for at, block in enumerate(blocks) if block.mark]
+        hit = self._hit(model, blocks, digests, marked, now)
+        for at in [hit, *(at for at in marked if hit is not None and at < hit)]:
+            entry = None if at is None else self._alive(model, digests[at], now)
+            if entry:
+                entry.used = now
+        read = 0 if hit is None else sums[hit]
+        after = [at for at in marked if (hit is None or at > hit) and sums[at] >= minimum]
+        for at in after:
+            self._entries[model, digests[at]] = _Entry(blocks[at].mark or "5m", now)
+        hour = max((sums[at] for at in after if blocks[at].mark == "1h"), default=read)
+        last = max((sums[at] for at in after), default=read)
+        return CacheUse(prompt, read, write_5m=last - hour, write_1h=hour - read)
+
+    def _hit(
+        self, model: str, blocks: Sequence[Block], digests: Sequence[bytes], marked: Sequence[int], now: float
+    ) -> int | None:
+        """The longest prefix with a living entry, as far as the marks let one look."""
+        for mark in reversed(marked):
+            for at in _positions(blocks, mark):
+                if self._alive(model, digests[at], now):
+                    return at
+        return None
+
+    def _alive(self, model: str, digest: bytes, now: float) -> _Entry | None:
+        entry = self._entries.get((model, digest))
+        return entry if entry and entry.lives(now) else None
+
+
+def _positions(blocks: Sequence[Block], mark: int) -> list[int]:
+    """The blocks looked at from a mark backwards: twenty, where a run of calls or of results counts once."""
+    seen, found = 0, []
+    for at in range(mark, -1, -1):
+        same_run = at < mark and any(blocks[at].kind in run and blocks[at + 1].kind in run for run in _RUNS)
+        seen += not same_run
+        if seen > LOOKBACK:
+            break
+        found.append(at)
+    return found
+
+
+_RUNS = (CALL_BLOCKS, RESULT_BLOCKS)
+
+
+SMALLEST = 1024
+STEP = 128
+PREFIX_SECONDS = 600.0
+_PIECE = 256
+"""Characters compared at once inside a block: two prompts may part in the middle of a message."""
+
+
+class PrefixCache:
+    """What was seen of every model; `clock` says the time in seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._used: dict[tuple[str, bytes], float] = {}
+        self._chain = Chain()
+
+    def use(self, model: str, blocks: Sequence[Block], *, prompt: int) -> int:
+        """How many tokens of the prompt are read from the cache; the prompt is remembered."""
+        now = self._clock()
+        pieces = [piece for block in blocks for piece in _pieces(block)]
+        shared = 0
+        for piece, digest in zip(pieces, self._chain(pieces), strict=True):
+            key = (model, digest)
+            # A digest is that of the whole beginning, so none is known after the first that is not.
+            if now < self._used.get(key, float("-inf")) + PREFIX_SECONDS:
+                shared += piece.tokens
+            if prompt >= SMALLEST:
+                self._used[key] = now
+        cached = shared // STEP * STEP
+        return cached if cached >= SMALLEST else 0
+
+
+@functools.lru_cache(maxsize=4096)
+def _pieces(block: Block) -> tuple[Block, ...]:
+    """A block in short pieces, its tokens spread over them by length."""
+    length, told, pieces = len(block.text), 0, []
+    for end in range(_PIECE, length + _PIECE, _PIECE):
+        tokens = block.tokens * min(end, length) // length
+        pieces.append(replace(block, text=block.text[end - _PIECE : end], tokens=tokens - told))
+        told = tokens
+    return tuple(pieces)

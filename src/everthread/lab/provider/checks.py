@@ -1,0 +1,209 @@
+"""What a provider refuses before it reads on: the request itself is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from everthread.core.exchange import Api, Request
+from everthread.core.messages import REASONING_BLOCKS, RESULT_BLOCKS, kind_of, parts_of
+from everthread.core.validity import Problem, validate_messages
+from everthread.lab.provider.cache import MOST_MARKS, Block
+from everthread.lab.provider.faults import Refusal, overflow, refusal
+from everthread.lab.provider.models import ServedModel
+from everthread.lab.provider.script import is_forged
+
+
+def unknown_model(api: Api, name: str) -> Refusal:
+    if api == "anthropic":
+        return refusal(api, 404, f"model: {name}")
+    words = f"The model `{name}` does not exist or you do not have access to it."
+    return refusal(api, 404, words, kind="invalid_request_error", code="model_not_found")
+
+
+def wrong_request(api: Api, request: Request, body: Mapping[str, Any], reasoned: Mapping[str, str]) -> Refusal | None:
+    """The first thing wrong with the request's form, in the provider's words.
+
+    `reasoned` knows, for an item of an earlier response, the reasoning it came after.
+    """
+    problem = next(_problems(api, request, body, reasoned), None)
+    return None if problem is None else refusal(api, 400, problem)
+
+
+def wrong_marks(api: Api, blocks: Sequence[Block], body: Mapping[str, Any]) -> Refusal | None:
+    """The first rule of Claude's cache marks that is broken."""
+    problem = next(_mark_problems(blocks, body), None)
+    return None if problem is None else refusal(api, 400, problem)
+
+
+def does_not_fit(api: Api, model: ServedModel, prompt: int, cap: int | None) -> Refusal | None:
+    """The error where prompt and output are more than the model takes."""
+    figures = {
+        "model": model.name,
+        "limit": model.window,
+        "input": prompt,
+        "output": cap or 0,
+        "total": prompt + (cap or 0),
+        "over": prompt - model.window,
+        "cap": model.max_output,
+        "above_cap": (model.max_output or 0) + 1,
+    }
+    dialect = model.speaks(api)
+    if prompt > model.window:
+        return overflow(dialect, "prompt_too_long", figures)
+    if cap is not None and model.max_output is not None and cap > model.max_output:
+        found = overflow(dialect, "cap_too_large", figures)
+        if found:
+            return found
+    if cap is not None and prompt + cap > model.window:
+        return overflow(dialect, "output_too_large", figures)
+    return None
+
+
+def _problems(api: Api, request: Request, body: Mapping[str, Any], reasoned: Mapping[str, str]) -> Iterator[str]:
+    if api == "anthropic":
+        if not isinstance(body.get("max_tokens"), int):
+            yield "max_tokens: Field required"
+        if not body.get("messages"):
+            yield "messages: at least one message is required"
+        yield from (_anthropic_words(problem) for problem in validate_messages(body["messages"], api="anthropic"))
+        yield from _forged_thoughts(body["messages"])
+        yield from _missing_thoughts(body)
+    elif api == "openai_chat":
+        if not body.get("messages"):
+            yield "Invalid 'messages': empty array. Expected an array with minimum length 1, but got an empty array."
+        yield from (_chat_words(problem) for problem in validate_messages(body["messages"]))
+    else:
+        if not body.get("input"):
+            yield "Missing required parameter: 'input'."
+        if body.get("previous_response_id"):
+            yield f"Previous response with id '{body['previous_response_id']}' not found."
+        yield from (_responses_words(problem) for problem in validate_messages(request.messages))
+        yield from _torn_reasoning(body["input"], reasoned)
+
+
+def _forged_thoughts(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Reasoning of ours that was changed: Claude knows it by its signature."""
+    for index, message in enumerate(messages):
+        for at, part in enumerate(parts_of(message)):
+            if is_forged(part):
+                yield f"messages.{index}.content.{at}: Invalid `signature` in `thinking` block"
+
+
+def _missing_thoughts(body: Mapping[str, Any]) -> Iterator[str]:
+    """Where thinking is switched on, calls that are being answered come with the thoughts that led to them."""
+    messages = body["messages"]
+    if (
+        kind_of(body.get("thinking")) != "enabled"
+        or kind_of(next(iter(parts_of(messages[-1])), None)) not in RESULT_BLOCKS
+    ):
+        return
+    found = [
+        (at, kind_of(parts_of(message)[0])) for at, message in enumerate(messages) if message["role"] == "assistant"
+    ]
+    if found and found[-1][1] not in REASONING_BLOCKS:
+        at, kind = found[-1]
+        yield (
+            f"messages.{at}.content.0.type: Expected `thinking` or `redacted_thinking`, but found `{kind}`. When "
+            "`thinking` is enabled, a final `assistant` message must start with a thinking block (preceeding the "
+            "lastmost set of `tool_use` and `tool_result` blocks)."
+        )
+
+
+def _torn_reasoning(items: Any, reasoned: Mapping[str, str]) -> Iterator[str]:
+    """Reasoning and what follows it go together: neither comes back without the other."""
+    listed: list[Mapping[str, Any]] = items if isinstance(items, list) else []
+    given = {str(item.get("id")) for item in listed}
+    for item, after in pairwise([*listed, _NOTHING]):
+        if kind_of(item) == "reasoning" and (after is _NOTHING or _is_input(after)):
+            yield f"Item '{item.get('id')}' of type 'reasoning' was provided without its required following item."
+        needed = reasoned.get(str(item.get("id")))
+        if needed and needed not in given:
+            yield (
+                f"Item '{item['id']}' of type '{kind_of(item)}' was provided without its required 'reasoning' item: "
+                f"'{needed}'."
+            )
+
+
+_NOTHING: Mapping[str, Any] = {}
+
+
+def _is_input(item: Mapping[str, Any]) -> bool:
+    return item.get("role", "assistant") != "assistant" or kind_of(item).endswith("_output")
+
+
+def _anthropic_words(problem: Problem) -> str:
+    where, call = f"messages.{problem.index}", _quoted(problem.message)
+    match problem.rule:
+        case "missing-result":
+            return (
+                f"{where}: `tool_use` ids were found without `tool_result` blocks immediately after: {call}. "
+                "Each `tool_use` block must have a corresponding `tool_result` block in the next message."
+            )
+        case "orphan-result" | "misplaced-result" | "duplicate-result":
+            return (
+                f"{where}.content.0: unexpected `tool_use_id` found in `tool_result` blocks: {call}. Each "
+                "`tool_result` block must have a corresponding `tool_use` block in the previous message."
+            )
+        case "empty-content":
+            return f"{where}: all messages must have non-empty content except for the optional final assistant message"
+        case "reused-call-id" | "duplicate-call":
+            return f"{where}: `tool_use` ids must be unique"
+    return f"{where}: {problem.message}"
+
+
+def _chat_words(problem: Problem) -> str:
+    call = _quoted(problem.message)
+    match problem.rule:
+        case "missing-result":
+            return (
+                "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
+                f"'tool_call_id'. The following tool_call_ids did not have response messages: {call}"
+            )
+        case "orphan-result" | "misplaced-result" | "duplicate-result":
+            return (
+                "Invalid parameter: messages with role 'tool' must be a response to a preceeding message with "
+                "'tool_calls'."
+            )
+        case "empty-tool-calls":
+            return f"Invalid 'messages[{problem.index}].tool_calls': empty array. Expected at least one call."
+    return f"Invalid value for 'messages[{problem.index}]': {problem.message}."
+
+
+def _responses_words(problem: Problem) -> str:
+    call = _quoted(problem.message)
+    match problem.rule:
+        case "missing-result":
+            return f"No tool output found for function call {call}."
+        case "orphan-result" | "misplaced-result" | "duplicate-result":
+            return f"No tool call found for function call output with call_id {call}."
+    return f"Invalid 'input[{problem.index}]': {problem.message}."
+
+
+def _quoted(text: str) -> str:
+    """The call id a problem names."""
+    return text.partition("'")[2].rpartition("'")[0]
+
+
+def _mark_problems(blocks: Sequence[Block], body: Mapping[str, Any]) -> Iterator[str]:
+    found = sum(block.marks for block in blocks)
+    if found > MOST_MARKS:
+        yield f"A maximum of {MOST_MARKS} blocks with cache_control may be provided. Found {found}."
+    short = False
+    for block in blocks:
+        if block.mark and block.kind in REASONING_BLOCKS:
+            yield f"{block.path}.{block.kind}.cache_control: Extra inputs are not permitted"
+        if block.mark and block.blank:
+            yield f"{block.path}.text: cache_control cannot be set for empty text blocks"
+        if block.mark == "1h" and short:
+            yield (
+                f"{block.path}.cache_control.ttl: a ttl='1h' cache_control block must not come after a ttl='5m' "
+                "cache_control block. Note that blocks are processed in the following order: `tools`, `system`, "
+                "`messages`."
+            )
+        short = short or block.mark == "5m"
+    automatic = body.get("cache_control")
+    last = blocks[-1].mark if blocks else None
+    if isinstance(automatic, Mapping) and last and last != automatic.get("ttl", "5m"):
+        yield f"cache_control.ttl: the last block is marked with ttl='{last}' already"

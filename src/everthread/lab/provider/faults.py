@@ -1,0 +1,185 @@
+"""What goes wrong on demand, by a script or a seeded plan, and in whose words it is told."""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any, Literal, get_args
+
+from everthread.core.exchange import Api, Reply
+from everthread.errors import InputError
+
+Kind = Literal[
+    "rate_limit",
+    "server_error",
+    "overloaded",
+    "overflow",
+    "payload_too_large",
+    "hang",
+    "delay",
+    "slow",
+    "reset",
+    "truncated",
+    "empty",
+    "no_usage",
+    "wrong_usage",
+    "huge_reasoning",
+    "stream_overflow",
+    "stream_error",
+]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+ANSWERED: frozenset[Kind] = frozenset({"delay", "slow", "no_usage", "wrong_usage", "huge_reasoning"})
+"""Faults with which the client still gets the whole reply."""
+
+_WORDS = "This is the beginning of an answer whose end nobody will read, because it is going to be cut off. " * 4
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that goes wrong.
+
+    rate_limit, server_error, overloaded, payload_too_large: an error instead of an answer (429, 500, 529, 413).
+    overflow: the error of a prompt that does not fit, whatever the prompt is.
+    hang: nothing for `seconds`, or until the client goes away. delay: the answer, after `seconds`.
+    slow: a stream whose events come `seconds` apart.
+    reset: the connection is reset after `after` events, or before the body where nothing is streamed.
+    truncated: the body breaks off in the middle of its JSON; a stream ends after `after` events.
+    empty: a reply without a choice, item or block. no_usage, wrong_usage, huge_reasoning: `tokens` of nonsense.
+    stream_overflow, stream_error: after `after` events of a stream with status 200, an error event; where nothing
+    is streamed, the error itself.
+    """
+
+    kind: Kind
+    reply: Reply | str = _WORDS
+    """What would have been said, where something is."""
+    seconds: float = 60.0
+    after: int = 3
+    tokens: int = 1_000_000
+    retry_after: float | None = None
+    """What the header of an error says, in seconds."""
+    message: str = ""
+    """Other words for the error."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise InputError(f"fault {self.kind!r} is unknown; use one of: {', '.join(KINDS)}")
+
+
+@dataclass(slots=True)
+class FaultPlan:
+    """Faults at random, the same ones for the same seed: each kind with its rate, from 0 to 1, per request."""
+
+    rates: Mapping[Kind, float]
+    seed: int = 0
+    seconds: float = 0.05
+    """For how long a fault of the plan hangs or delays."""
+    _random: random.Random = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for kind, rate in self.rates.items():
+            if not 0 <= rate <= 1:
+                raise InputError(f"the rate of fault {kind} is {rate}; it must be from 0 to 1")
+            Fault(kind)
+        self._random = random.Random(self.seed)  # noqa: S311  a plan that can be repeated, no secret
+
+    def next(self) -> Fault | None:
+        """What goes wrong with the next request."""
+        dice = self._random.random()
+        for kind, rate in self.rates.items():
+            dice -= rate
+            if dice < 0:
+                return Fault(kind, seconds=self.seconds, after=self._random.randint(1, 6))
+        return None
+
+
+def parse_fault(text: str) -> tuple[Kind, float]:
+    """A kind and its rate from `KIND[=RATE]`, as the command line has it; without a rate, every request."""
+    name, _, rate = text.partition("=")
+    kind = next((kind for kind in KINDS if kind == name), None)
+    if kind is None:
+        raise InputError(f"--fault {text!r}: {name!r} is unknown; use one of: {', '.join(KINDS)}")
+    try:
+        return kind, float(rate) if rate else 1.0
+    except ValueError:
+        raise InputError(f"--fault {text!r}: {rate!r} is no rate from 0 to 1") from None
+
+
+Overflow = Literal["prompt_too_long", "output_too_large", "cap_too_large"]
+"""The prompt alone, the prompt with the output asked for, or that output by itself is more than the model takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An error as it goes to the client."""
+
+    status: int
+    body: dict[str, Any]
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """Its words, for the log."""
+        error = self.body.get("error", self.body)
+        return str(error.get("message")) if isinstance(error, Mapping) else str(error)
+
+
+@functools.cache
+def _texts() -> dict[str, dict[str, dict[str, Any]]]:
+    source = resources.files("everthread.lab.provider").joinpath("dialects.json")
+    texts: dict[str, dict[str, dict[str, Any]]] = json.loads(source.read_text("utf-8"))
+    return texts
+
+
+DIALECTS: tuple[str, ...] = tuple(_texts())
+_OWN: dict[Api, str] = {
+    "openai_chat": "openai",
+    "openai_responses": "openai-responses",
+    "anthropic": "anthropic",
+}
+
+
+def dialect_for(api: Api) -> str:
+    """The dialect of the provider that made the protocol."""
+    return _OWN[api]
+
+
+def overflow(dialect: str, kind: Overflow, figures: Mapping[str, Any]) -> Refusal | None:
+    """The error of this kind with these figures in it; None where the dialect has none."""
+    text = _texts()[dialect].get(kind)
+    return None if text is None else Refusal(text["status"], _filled(text["body"], figures))
+
+
+def refusal(api: Api, status: int, message: str, *, kind: str = "", code: str | None = None) -> Refusal:
+    """Any other error in the protocol's own form; `kind` where it is not the usual one of the status."""
+    if api == "anthropic":
+        error = {"type": kind or _ANTHROPIC_KINDS.get(status, "api_error"), "message": message}
+        return Refusal(status, {"type": "error", "error": error, "request_id": "req_lab"})
+    code = code or ("rate_limit_exceeded" if status == 429 else None)
+    kind = kind or _OPENAI_KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    return Refusal(status, {"error": {"message": message, "type": kind, "param": None, "code": code}})
+
+
+def _filled(value: Any, figures: Mapping[str, Any]) -> Any:
+    """The template with its figures; a field that is nothing but one figure is a number."""
+    if isinstance(value, dict):
+        return {key: _filled(item, figures) for key, item in value.items()}
+    if not isinstance(value, str):
+        return value
+    name = value[1:-1]
+    return figures[name] if value == f"{{{name}}}" and name in figures else value.format_map(figures)
+
+
+_ANTHROPIC_KINDS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    529: "overloaded_error",
+}
+_OPENAI_KINDS = {429: "requests", 503: "server_error", 529: "overloaded_error"}

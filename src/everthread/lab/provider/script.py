@@ -1,0 +1,237 @@
+"""What the provider answers: from a list, a function, a recorded conversation, or an echo; in a protocol's own form."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from itertools import takewhile
+from typing import Any, cast
+
+from everthread.core.exchange import Api, Reply, Request
+from everthread.core.messages import REASONING_BLOCKS, Message, calls_of, kind_of, parts_of, results_of, text_of
+from everthread.core.tokens import TokenCounter
+from everthread.errors import InputError
+from everthread.lab.provider.cache import CacheUse
+from everthread.lab.provider.faults import Fault
+from everthread.lab.provider.models import Protocol
+from everthread.wire import openai_responses
+from everthread.wire.native import native_value, with_native
+
+Answer = Reply | Fault | str
+Step = Answer | Callable[[Request], Answer | Awaitable[Answer]]
+Script = Sequence[Step] | Callable[[Request], Answer | Awaitable[Answer]]
+
+_SHOWN = 200
+_LOOKED_AT = 20
+
+
+class Answers:
+    """Hands out the answers of a script, one for each request that gets as far."""
+
+    def __init__(self, script: Script | None = None) -> None:
+        self._steps = None if script is None or callable(script) else list(script)
+        self._always = script if callable(script) else echo
+        self._given = 0
+
+    async def next(self, request: Request) -> Answer:
+        step: Step = self._always
+        if self._steps is not None:
+            if self._given >= len(self._steps):
+                raise InputError(f"the script has {len(self._steps)} answers, and all were given")
+            step = self._steps[self._given]
+        self._given += 1
+        if not callable(step):
+            return step
+        made = step(request)
+        return await made if inspect.isawaitable(made) else made
+
+
+def echo(request: Request) -> str:
+    """What was said last, so that a person sees that it arrived."""
+    last = request.messages[-1] if request.messages else None
+    words = (text_of(last) or " ".join(result.text for result in results_of(last))) if last else ""
+    return f"You said: {words[:_SHOWN]}" if words.strip() else "You said nothing."
+
+
+class Recorded:
+    """Answers with what followed in a recorded conversation.
+
+    The place is found by the end of the request, so that a client may have replaced the beginning by a summary: where
+    the words of several places fit, the one with the longest run of equal words before it, else the next one on.
+    """
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self._messages = messages
+        self._spoken = _spoken(messages)
+        self._place = 0
+
+    def __call__(self, request: Request) -> Answer:
+        asked = _spoken(request.messages)
+        places = [
+            at for at, said in enumerate(self._spoken) if asked and asked[-1].ends_with(said) and self._answer(at)
+        ]
+        if not places:
+            return echo(request)
+        self._place = max(places, key=lambda at: (self._run(asked, at), at >= self._place, -abs(at - self._place)))
+        message = self._answer(self._place)
+        return Reply(message) if message else echo(request)
+
+    def _answer(self, place: int) -> Message | None:
+        """The first assistant message after this place."""
+        after = self._messages[self._spoken[place].end :]
+        return next((message for message in after if message["role"] == "assistant"), None)
+
+    def _run(self, asked: Sequence[_Said], place: int) -> int:
+        before = zip(reversed(asked[-_LOOKED_AT:]), reversed(self._spoken[: place + 1]), strict=False)
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], before))
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What somebody said in one go: some protocols make one message of neighbours of one role."""
+
+    role: str
+    words: str
+    end: int = field(compare=False)
+    """The index after its last message."""
+
+    def ends_with(self, other: _Said) -> bool:
+        """Whether the other is what was said last: a summary may stand right before it, in one message."""
+        return self == other or (
+            self.role == other.role and bool(other.words) and self.words.endswith(f"\n{other.words}")
+        )
+
+
+def _spoken(messages: Sequence[Message]) -> list[_Said]:
+    said: list[_Said] = []
+    for at, message in enumerate(messages, 1):
+        role = message["role"]
+        words = (text_of(message) or "\n".join(result.text for result in results_of(message))).strip()
+        if said and said[-1].role == role == "user":
+            words = f"{said.pop().words}\n{words}".strip()
+        said.append(_Said(role, words, at))
+    return said
+
+
+def read_script(value: Any) -> list[Step]:
+    """A script from JSON: texts, `{"fault": KIND, …}`, or assistant messages (in chat's form, `{"content": …}`)."""
+    if not isinstance(value, list):
+        raise InputError(f"a script is a list of answers, not {type(value).__name__}")
+    return [_read_step(step, at) for at, step in enumerate(value)]
+
+
+def _read_step(step: Any, at: int) -> Step:
+    if isinstance(step, str):
+        return step
+    if not isinstance(step, Mapping):
+        raise InputError(f"answer {at} of the script is a text or an object, not {type(step).__name__}")
+    if "fault" in step:
+        fields = {key: value for key, value in step.items() if key != "fault"}
+        try:
+            return Fault(step["fault"], **fields)
+        except TypeError as error:
+            raise InputError(f"answer {at} of the script: {error}") from None
+    if not ({"content", "tool_calls"} & step.keys()):
+        raise InputError(f"answer {at} of the script has neither content nor tool_calls nor fault")
+    message: Any = {"content": None, **step, "role": "assistant"}
+    return Reply(message)
+
+
+_SIGNED = "bGFi"
+"""What the signatures made here begin with; others are not judged."""
+_CALL = 10
+"""Tokens a call costs besides its name and arguments."""
+
+
+def spoken(answer: Reply | str, protocol: Protocol, *, name: str, number: int) -> Reply:
+    """The whole reply of the model with this name, but for its usage."""
+    reply = Reply({"role": "assistant", "content": answer}) if isinstance(answer, str) else answer
+    told = reply.id or f"{protocol.prefix}{number}"
+    stop = reply.stop or ("tool_calls" if calls_of(reply.message) else "stop")
+    return replace(reply, stop=stop, model=reply.model or name, id=told)
+
+
+def within(reply: Reply, counter: TokenCounter, room: int) -> Reply:
+    """The reply, its text cut where it is longer than the room; calls are never cut."""
+    text = reply.message.get("content")
+    if not isinstance(text, str) or calls_of(reply.message) or counter.text(text) <= room:
+        return reply
+    low, high = 0, len(text)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if counter.text(text[:middle]) <= room else (low, middle - 1)
+    return replace(reply, message={**reply.message, "content": text[:low]}, stop="length")
+
+
+def with_usage(reply: Reply, protocol: Protocol, use: CacheUse, counter: TokenCounter, *, thoughts: int = 0) -> Reply:
+    """The reply in the protocol's own form; usage that was given stays.
+
+    `thoughts` are reasoning tokens besides those of the reasoning shown.
+    """
+    body = protocol.codec.encode_reply(replace(reply, message=_with_thoughts(reply.message, protocol.api, reply.id)))
+    if reply.usage is None:
+        reasoning = _reasoning_tokens(reply.message, counter) + thoughts
+        output = reasoning + _said_tokens(reply.message, counter)
+        body["usage"] = protocol.usage(use, output, reasoning)
+    return protocol.codec.decode_reply(body)
+
+
+def reasoned_items(reply: Reply) -> dict[str, str]:
+    """The ids of a response's items, each with that of the reasoning before it."""
+    items = native_value(reply.message, "openai_responses")
+    pairs: dict[str, str] = {}
+    before = ""
+    for item in items if isinstance(items, list) else []:
+        if kind_of(item) == "reasoning":
+            before = str(item.get("id"))
+        elif before:
+            pairs[str(item.get("id"))] = before
+    return pairs
+
+
+def is_forged(part: Mapping[str, Any]) -> bool:
+    """Whether a thinking block bears a signature made here, for other words."""
+    signature = part.get("signature")
+    if kind_of(part) != "thinking" or not isinstance(signature, str) or not signature.startswith(_SIGNED):
+        return False
+    return signature != sign(str(part.get("thinking")))
+
+
+def sign(thinking: str) -> str:
+    """The signature of words of reasoning."""
+    return _SIGNED + blake2b(thinking.encode("utf-8", "replace"), digest_size=24).hexdigest()
+
+
+def _with_thoughts(message: Message, api: Api, name: str) -> Message:
+    """Reasoning that is told as plain text (`reasoning_content`), in the form the protocol gives it.
+
+    Chat clients read it as it is; Claude signs it; the responses protocol hides it in an item.
+    """
+    thinking = message.get("reasoning_content")
+    if not thinking or api == "openai_chat" or "_native" in message:
+        return message
+    rest = cast("Message", {key: value for key, value in message.items() if key != "reasoning_content"})
+    if api == "anthropic":
+        thought = {"type": "thinking", "thinking": thinking, "signature": sign(thinking)}
+        return {**rest, "content": [thought, *parts_of(message)]}
+    item = {
+        "id": f"rs_{name}",
+        "type": "reasoning",
+        "summary": [{"type": "summary_text", "text": thinking}],
+        "encrypted_content": sign(thinking),
+    }
+    said = openai_responses.encode_reply(Reply(rest, stop="stop", id=name))["output"]
+    return with_native(message, api, [item, *said])
+
+
+def _said_tokens(message: Message, counter: TokenCounter) -> int:
+    calls = sum(counter.text(call.name) + counter.text(call.arguments) + _CALL for call in calls_of(message))
+    return counter.text(text_of(message)) + counter.text(message.get("refusal") or "") + calls
+
+
+def _reasoning_tokens(message: Message, counter: TokenCounter) -> int:
+    shown = [part for part in parts_of(message) if kind_of(part) in REASONING_BLOCKS]
+    told = counter.text(message.get("reasoning_content") or "")
+    return told + sum(counter.text(str(part.get("thinking") or "")) for part in shown)

@@ -1,0 +1,215 @@
+"""Replays as one page that needs nothing else: no server, no network. Figures, charts and tables of each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from html import escape
+from importlib.resources import files
+from itertools import accumulate
+from string import Template
+
+from everthread._version import __version__
+from everthread.lab.replay.charts import Chart, Limit, Line, Mark, draw
+from everthread.lab.replay.result import Replay, Way
+
+
+def dollars(amount: Decimal | None) -> str:
+    """What has no price is unknown, never nothing."""
+    if amount is None:
+        return "unknown"
+    return f"${amount:,.4f}" if 0 < amount < 1 else f"${amount:,.2f}"
+
+
+def part(share: float | None) -> str:
+    """A percentage with one digit."""
+    return "unknown" if share is None else f"{share:.1%}"
+
+
+STYLES = {"everthread": "a", "uncached": "b", "cached": "c", "truncated": "d"}
+_PAGE = Template(
+    '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+    '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+    "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+    "script-src 'unsafe-inline'\">\n<title>$title</title>\n<style>\n$style</style>\n</head>\n<body>\n<main>\n"
+    "<h1>$title</h1>\n"
+    '<p class="soft">$told</p>\n$body\n'
+    "<footer>Everthread $version</footer>\n</main>\n<script>\n$script</script>\n</body>\n</html>\n"
+)
+
+
+_TOLD = (
+    "Recorded conversations, played again through Everthread with the providers\u2019 cache rules and the models\u2019 "
+    "prices. Summaries are extracts; nothing was sent anywhere."
+)
+
+
+def page(replays: Sequence[Replay]) -> str:
+    """One HTML page with everything in it."""
+    title = "Replay" if len(replays) == 1 else f"{len(replays)} replays"
+    return framed(title, _TOLD, "\n".join(_section(replay, number) for number, replay in enumerate(replays, 1)))
+
+
+def framed(title: str, told: str, body: str) -> str:
+    """A page around markup, with its style and its script."""
+    here = files(__package__ or "everthread.lab.replay")
+    return _PAGE.substitute(
+        title=f"Everthread: {escape(title)}",
+        told=escape(told),
+        style=(here / "report.css").read_text("utf-8"),
+        script=(here / "report.js").read_text("utf-8"),
+        body=body,
+        version=__version__,
+    )
+
+
+def _section(replay: Replay, number: int) -> str:
+    charts = [_context(replay, number), _costs(replay, number), _cache(replay, number)]
+    drawn = "\n".join(f"<h3>{escape(chart.title)}</h3>{draw(chart)}{_data(chart)}" for chart in charts if chart.lines)
+    unpriced = "" if charts[1].lines else "<p>What this costs is unknown: the model has no price in the table.</p>"
+    notes = "".join(f"<li>{escape(note)}</li>" for note in replay.notes)
+    return (
+        f'<section id="replay-{number}" aria-labelledby="name-{number}">'
+        f'<h2 id="name-{number}">{escape(replay.source)}</h2>'
+        f'<p class="soft">{escape(replay.model)}, window {replay.window:,}, compaction from {replay.threshold:,} '
+        f"tokens, engine {escape(replay.engine)}; times: {escape(replay.timed)}.</p>{_figures(replay)}{drawn}{unpriced}"
+        f"{_ways(replay)}{_compactions(replay)}{_misses(replay)}{_facts(replay)}"
+        f"{f'<h3>Notes</h3><ul>{notes}</ul>' if notes else ''}</section>"
+    )
+
+
+def _figures(replay: Replay) -> str:
+    ours = replay.ours
+    shown = [
+        (f"{len(ours.calls):,}", "calls answered" + ("" if ours.refused is None else ", then refused")),
+        (f"{ours.peak:,}", f"tokens at most, {ours.mean:,.0f} in the mean"),
+        (f"{len(replay.compactions):,}", "compactions"),
+        (dollars(ours.cost), "in all"),
+        (part(replay.caching_saves()), "of the input\u2019s cost saved by caching alone"),
+    ]
+    if ours.facts is not None and ours.facts.total:
+        shown.append((part(ours.facts.retained / ours.facts.total), "of the facts still in the context"))
+    items = "".join(f"<li><b>{escape(figure)}</b><span>{escape(what)}</span></li>" for figure, what in shown)
+    return f'<ul class="figures">{items}</ul>'
+
+
+def _context(replay: Replay, number: int) -> Chart:
+    shown = [way for way in replay.ways if way.name != "uncached"]
+    lines = [Line(way.what, STYLES[way.name], [call.use.prompt for call in way.calls]) for way in shown]
+    marks = [
+        Mark(
+            made.call, f"compaction before call {made.call + 1}: {made.tokens_before:,} to {made.tokens_after:,} tokens"
+        )
+        for made in replay.compactions
+    ]
+    told = (
+        f"Tokens of each request. Ours has at most {replay.ours.peak:,} of a window of {replay.window:,} and is "
+        f"compacted {len(replay.compactions)} times."
+    )
+    limits = [Limit("window", replay.window), Limit("compaction from here on", replay.threshold)]
+    return Chart(f"context-{number}", "Context, call by call", told, "tokens", lines, limits, marks)
+
+
+def _costs(replay: Replay, number: int) -> Chart:
+    known = [way for way in replay.ways if way.cost is not None]
+    lines = [
+        Line(way.what, STYLES[way.name], [*accumulate(float(call.cost or 0) for call in way.calls)]) for way in known
+    ]
+    told = "Dollars spent up to each call. " + " ".join(f"{way.what}: {dollars(way.cost)}." for way in known)
+    return Chart(f"cost-{number}", "Cost so far", told, "$", lines)
+
+
+def _cache(replay: Replay, number: int) -> Chart:
+    calls = replay.ours.calls
+    lines = [
+        Line("read from the cache", "read", [call.use.read for call in calls]),
+        Line("written to it", "write", [call.use.write for call in calls]),
+        Line("neither", "none", [call.use.input for call in calls]),
+    ]
+    marks = [
+        Mark(at, f"miss before call {at + 1}: {call.miss}", "miss") for at, call in enumerate(calls) if call.missed
+    ]
+    told = f"What became of each prompt\u2019s tokens. {len(marks)} calls read less than the one before had left."
+    return Chart(f"cache-{number}", "What the cache held", told, "tokens", lines, (), marks, stacked=True)
+
+
+def _data(chart: Chart) -> str:
+    """The values for the script; what could end the element is written otherwise."""
+    held = {"unit": chart.unit, "lines": [{"name": line.name, "values": list(line.values)} for line in chart.lines]}
+    text = json.dumps(held, ensure_ascii=True).replace("<", "\\u003c")
+    return f'<script type="application/json" id="{chart.id}-data">{text}</script>'
+
+
+def _ways(replay: Replay) -> str:
+    rows = [
+        (
+            way.what, _answered(way), f"{way.peak:,}", f"{way.mean:,.0f}", f"{way.read:,}", f"{way.written:,}",
+            f"{way.uncached:,}", dollars(way.input_cost), dollars(way.cost),
+            "" if way is replay.ours else part(replay.saved(way)),
+        )
+        for way in replay.ways
+    ]  # fmt: skip
+    heads = ("", "calls", "peak", "mean", "read", "written", "uncached", "input", "in all", "saved")
+    told = "Dollars with the same prices; \u201csaved\u201d over the calls that both answered."
+    return table("Ways compared", told, heads, rows)
+
+
+def _answered(way: Way) -> str:
+    return f"{len(way.calls):,}" if way.refused is None else f"{len(way.calls):,}, then refused"
+
+
+def _compactions(replay: Replay) -> str:
+    rows = [
+        (
+            f"before call {made.call + 1:,}", made.reason, f"{made.tokens_before:,} \u2192 {made.tokens_after:,}",
+            f"{made.messages_before:,} \u2192 {made.messages_after:,}", made.author,
+        )
+        for made in replay.compactions
+    ]  # fmt: skip
+    return table("Compactions", "", ("when", "why", "tokens", "messages", "written by"), rows) if rows else ""
+
+
+def _misses(replay: Replay) -> str:
+    missed: dict[str, int] = {}
+    for call in replay.ours.calls:
+        missed[call.miss] = missed.get(call.miss, 0) + call.missed
+    rows = [(cause, f"{count:,}", f"{missed[cause]:,}") for cause, count in replay.ours.misses.most_common()]
+    told = "Calls that read less from the cache than the call before had left there."
+    return table("Cache misses", told, ("cause", "calls", "tokens"), rows)
+
+
+def _facts(replay: Replay) -> str:
+    facts = replay.ours.facts
+    if facts is None or not facts.total:
+        return ""
+    dropped = replay.way("truncated").facts
+    rows = []
+    for kind, (kept, found, lost) in facts.kinds.items():
+        theirs = dropped.kinds[kind][0] if dropped else 0
+        rows.append((kind, f"{kept:,}", f"{found:,}", f"{lost:,}", bar(kept, found, lost), f"{theirs:,}"))
+    heads = ("what was said", "in the context", "found by recall", "lost", "", "left by truncation")
+    return table("Facts at the end", "", heads, rows, raw=4)
+
+
+def bar(kept: int, found: int, lost: int) -> str:
+    whole = kept + found + lost
+    parts = (("kept", kept), ("found", found), ("lost", lost))
+    drawn = "".join(
+        f'<i class="{name}" style="width:{100 * count / whole:.1f}%"></i>' for name, count in parts if count
+    )
+    return f'<div class="bar" role="img" aria-label="{kept} of {whole} in the context">{drawn}</div>'
+
+
+def table(title: str, told: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, raw: int | None = None) -> str:
+    """A table; column `raw` is markup already."""
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{cell if at == raw else escape(cell)}</td>" for at, cell in enumerate(row)) + "</tr>"
+        for row in rows
+    )
+    caption = f"<caption>{escape(told)}</caption>" if told else ""
+    return (
+        f'<h3>{escape(title)}</h3><div class="scroll" role="region" aria-label="{escape(title)}" tabindex="0"><table>'
+        f"{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )

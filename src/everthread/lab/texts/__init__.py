@@ -1,1 +1,0 @@
-"""Texts the simulator answers with, kept as data."""
