@@ -49,7 +49,7 @@ def measure(kind: str, half: str, window: int, *, with_peer: bool) -> Outcome:
     fed: list[Message] = []
     told: set[tuple[str, int]] = set()
     compactions = 0
-    for piece in _pieces(thread(kind, half)):
+    for piece in pieces(thread(kind, half)):
         messages = [recorded.message for recorded in piece]
         fed += messages
         told.update((recorded.name, recorded.number) for recorded in piece)
@@ -92,7 +92,7 @@ async def _search(messages: Sequence[Message], lost: Sequence[Label]) -> set[Lab
     return found
 
 
-def _pieces(messages: Iterable[Recorded]) -> Iterator[list[Recorded]]:
+def pieces(messages: Iterable[Recorded]) -> Iterator[list[Recorded]]:
     """Messages that arrive together: one, or an assistant's calls with their results."""
     piece: list[Recorded] = []
     for recorded in messages:
