@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 from everthread.conversation.options import SessionOptions
+from everthread.gateway.dashboard.charts import Chart, Limit, Line, Mark, draw
 from everthread.lab.importers.reader import read_log
 from everthread.lab.replay import replay
-from everthread.lab.replay.charts import Chart, Limit, Line, Mark, draw
 
 TARGET = Path(__file__).with_name("context.svg")
 SESSION = Path(__file__).parents[1] / "examples" / "long_session.json"

@@ -49,6 +49,7 @@ def test_defaults_are_those_of_the_contract() -> None:
                 "agents": 128, "idle_seconds": 600.0, "lease_seconds": 30.0, "poll_seconds": 0.5,
                 "heartbeat_seconds": 15.0,
             },
+            "dashboard": {"enabled": True, "key_env": None},
             "adapters": {"webhooks": (), "telegram": ()},
         },
         "engines": {},

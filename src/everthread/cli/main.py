@@ -21,6 +21,7 @@ COMMANDS = {
     "chat": "Talk with a model that has tools, in this directory.",
     "run": "Do one task and print the answer.",
     "serve": "Serve an endpoint that gives any client an unlimited conversation.",
+    "dashboard": "See your context: threads, windows, calls, compactions and what they cost, as pages in a browser.",
     "keys": "Keys of the gateway: who may use it, for what, and how much a day.",
     "mcp": "Search, read and pin past conversations from any MCP client.",
     "doctor": "Say what works here and what does not, and what to do about it.",

@@ -151,6 +151,17 @@ class AdapterOptions(Options):
         return self
 
 
+class DashboardOptions(Options):
+    """The pages for people at `/`."""
+
+    enabled: bool = Field(default=True, description="Serve them.")
+    key_env: EnvironmentName | None = Field(
+        None,
+        description="The environment variable with a key of at least 16 characters that sees every tenant's threads. "
+        "With `auth: passthrough` the pages are off without one.",
+    )
+
+
 class GatewayOptions(Options):
     """The HTTP service of `everthread serve`."""
 
@@ -196,6 +207,7 @@ class GatewayOptions(Options):
     )
     limits: GatewayLimits = GatewayLimits()
     native: NativeApiOptions = NativeApiOptions()
+    dashboard: DashboardOptions = DashboardOptions()
     adapters: AdapterOptions = AdapterOptions()
 
     @model_validator(mode="after")

@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from everthread.errors import ConfigError, StoreError
 from everthread.factory.access import open_access
 from everthread.factory.adapters import open_adapters
 from everthread.factory.conversations import session_options
+from everthread.factory.dashboard import make_dashboard, within_gateway
 from everthread.factory.engines import EngineChoice
 from everthread.factory.local_upstream import with_local
 from everthread.factory.models import auxiliary_model, closing_of, summarizer_for
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
     from everthread.conversation.events import Listener
     from everthread.conversation.options import SummarizerContext
     from everthread.gateway.access import Authenticator
+    from everthread.gateway.dashboard.app import Dashboard
+    from everthread.gateway.dashboard.reader import Trial
     from everthread.gateway.manager import ProxyManager
+    from everthread.gateway.metrics import Metrics
     from everthread.gateway.native.desk import TurnDesk
     from everthread.gateway.routes import Upstream
     from everthread.gateway.running import Gateway
@@ -54,8 +58,13 @@ async def open_gateway(
     store: Store | None = None,
     authenticator: Authenticator | None = None,
     native: Native | None = None,
+    trial: Trial | None = None,
+    announce: Callable[[str], None] | None = None,
 ) -> AsyncIterator[Gateway]:
-    """The gateway, listening. What is given stands before what is configured; a store that is given stays open."""
+    """The gateway, listening. What is given stands before what is configured; a store that is given stays open.
+
+    `trial` replays a stored thread for the pages; `announce` is told the path of a link that opens them.
+    """
     from everthread.gateway.limits import Limits
     from everthread.gateway.metrics import Metrics
     from everthread.gateway.middleware import SitePolicy
@@ -96,12 +105,37 @@ async def open_gateway(
         hooks = await open_adapters(options.adapters, desk, stack)
         has_keys = (auth or options.auth) == "keys"
         sites = SitePolicy(options.allowed_origins, (address, *options.allowed_hosts), has_keys=has_keys)
+        pages: Dashboard | None = None
+        if options.dashboard.enabled:
+            pages = await make_dashboard(
+                settings, store, auth=auth or options.auth, sites=sites, trial=trial, announce=announce,
+                failures=_failures(metrics),
+            )  # fmt: skip
         service = Service(
             proxy, authenticator=authenticator, native=native, mounted=mounted, hooks=hooks, ready=_readiness(store),
-            sites=sites,
+            sites=sites, pages=pages,
         )  # fmt: skip
         listening = Gateway(service, host=address, port=options.port if port is None else port)
-        yield await stack.enter_async_context(listening)
+        gateway = await stack.enter_async_context(listening)
+        if pages is not None:
+            within_gateway(pages, gateway.url)
+        yield gateway
+
+
+def _failures(metrics: Metrics) -> Callable[[], list[tuple[str, int]]]:
+    """What went wrong since the start and was passed through, for the pages."""
+    rows = [
+        ("a decision failed, the original was forwarded", "failed_open", {}),
+        ("a compaction failed", "compaction_failures", {"kind": "failed"}),
+        ("a compaction came to nothing", "compaction_failures", {"kind": "void"}),
+        ("an upstream answered with an error", "upstream_errors", {}),
+    ]
+
+    def failures() -> list[tuple[str, int]]:
+        counts = [(words, int(metrics.value(name, **labels))) for words, name, labels in rows]
+        return [(words, count) for words, count in counts if count]
+
+    return failures
 
 
 async def _mounted(store: Store, stack: AsyncExitStack) -> dict[str, ASGIApp]:

@@ -36,6 +36,13 @@ class Gateway:
         shown = f"[{self._host}]" if ":" in self._host else self._host
         return f"http://{shown}:{self._port}"
 
+    def page(self) -> str | None:
+        """Where a person looks: with a link that opens the pages once, where no key does. None: they are off."""
+        pages = self._service.pages
+        if pages is None or pages.access.door == "off":
+            return None
+        return f"{self.url}{pages.new_link()}" if pages.access.door == "local" else f"{self.url}/"
+
     async def __aenter__(self) -> Self:
         listener = listen(self._port, self._host)
         self._port = listener.getsockname()[1]

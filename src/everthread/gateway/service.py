@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from everthread.errors import InputError
 from everthread.gateway.access import Anybody, Authenticator, Caller, Refused
+from everthread.gateway.dashboard.app import Dashboard, is_page
 from everthread.gateway.health import Health, Ready
 from everthread.gateway.incoming import Call, ClientGone, header_map
 from everthread.gateway.logs import identified
@@ -44,12 +45,15 @@ class Service:
         hooks: Mapping[str, ASGIApp] | None = None,
         ready: Ready | None = None,
         sites: SitePolicy | None = None,
+        pages: Dashboard | None = None,
     ) -> None:
         self.proxy = proxy
         self.health = Health(proxy.metrics, ready)
         self.has_keys = authenticator is not None
         self._authenticator: Authenticator = authenticator or Anybody()
         self._sites = sites or SitePolicy(has_keys=self.has_keys)
+        self.pages = pages
+        """For people, at `/`; they let in whom they know themselves."""
         self._native = native
         self._mounted = mounted or {}
         """By path, for callers that were let in; who it is stands in the state of the request."""
@@ -83,6 +87,8 @@ class Service:
     def _check_site(self, scope: Scope) -> str | None:
         """The listed origin of a page that calls. `Refused` for another page, another name, another protocol."""
         path, headers = scope["path"], scope["headers"]
+        if self._is_page(scope):
+            return None  # they check that themselves: a link may be followed from anywhere
         origin = self._sites.check_origin(headers)
         is_proxied = not (self._is_native(path) or path in self._mounted or path == "/metrics")
         if path not in (*_HEALTH, *self._hooks) and not (self._sites.has_keys and is_proxied):
@@ -90,6 +96,9 @@ class Service:
         if any(name == b"upgrade" and value.strip().lower() == b"websocket" for name, value in headers):
             raise Refused(426, "no_websocket", "WebSockets are not served here; send the request over HTTP.")
         return origin
+
+    def _is_page(self, scope: Scope) -> bool:
+        return self.pages is not None and is_page(scope["method"], scope["path"])
 
     def _is_native(self, path: str) -> bool:
         return self._native is not None and (path == _NATIVE or path.startswith(f"{_NATIVE}/"))
@@ -104,6 +113,9 @@ class Service:
 
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
+        if self.pages is not None and self._is_page(scope):
+            await self.pages(scope, receive, send)
+            return
         if self._native is not None and self._is_native(path):
             await self._to_native(self._native, scope, receive, send)
             return
@@ -129,6 +141,8 @@ class Service:
     async def end(self, patience: float) -> None:
         """Turns of the native API have this long to end."""
         self.health.ending = True
+        if self.pages is not None:
+            self.pages.close()
         if self._native is not None:
             await self._native.close(patience)
 

@@ -562,6 +562,22 @@ class Store:
         """What stands for beginnings of a proxied thread, in the order it was made."""
         return await self._read(overview.list_thread_rewrites, thread)
 
+    async def thread_row(self, thread: str) -> ThreadRow:
+        """One thread as a list shows it."""
+        return await self._read(overview.load_thread_row, thread)
+
+    async def context_sizes(self, session_id: str, *, start: int = 0) -> list[tuple[str, str, bool, int]]:
+        """What a session shows from a place on, summed by kind, role and whether it is a tool's: tokens."""
+        return await self._read(overview.context_sizes, session_id, start)
+
+    async def shown_of(self, session_id: str, ids: Sequence[int]) -> tuple[set[int], set[int]]:
+        """Which of these messages a session shows: as they are, and shortened."""
+        return await self._read(overview.shown_messages, session_id, ids)
+
+    async def session_summaries(self, session_id: str) -> list[StoredMessage]:
+        """The summaries a session shows."""
+        return await self._read(overview.list_summaries, session_id)
+
     async def last_change(self, *, tenant: str | None = None, thread: str | None = None) -> str:
         """A text that differs as soon as something was said, used or compacted."""
         return await self._read(overview.last_change, tenant, thread)

@@ -54,6 +54,7 @@ def serve(
     """
     from everthread.factory.gateway import open_gateway, upstreams_of
     from everthread.gateway.logs import set_up_logs
+    from everthread.lab.replay.trial import Trials
 
     config = load_config()
     known = [_upstream(text, mode or config.gateway.mode) for text in upstream or []] or upstreams_of(config, mode)
@@ -63,7 +64,16 @@ def serve(
         enough = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, enough.set)
-        async with open_gateway(config, host=host, port=port, upstreams=known, auth=auth) as gateway:
+        url = ""
+
+        def announce(path: str) -> None:
+            typer.echo(f"See your context, with a link that works once: {url}{path}", err=as_json)
+
+        opened = open_gateway(
+            config, host=host, port=port, upstreams=known, auth=auth, trial=Trials().run, announce=announce
+        )
+        async with opened as gateway:
+            url = gateway.url
             _tell(gateway, known, config, as_json=as_json)
             await enough.wait()
 
@@ -89,7 +99,7 @@ def _upstream(text: str, mode: Mode) -> Upstream:
 def _tell(gateway: Gateway, upstreams: list[Upstream], config: Config, *, as_json: bool) -> None:
     if as_json:
         listed = [{"name": one.name, "url": one.root, "mode": one.mode} for one in upstreams]
-        typer.echo(json_text({"url": gateway.url, "upstreams": listed}))
+        typer.echo(json_text({"url": gateway.url, "upstreams": listed, "page": gateway.page()}))
         return
     named = ", ".join(f"{one.name} ({one.root}, {one.mode})" for one in upstreams)
     lines = [
@@ -99,5 +109,8 @@ def _tell(gateway: Gateway, upstreams: list[Upstream], config: Config, *, as_jso
     ]
     if not config.compression.enabled:
         lines.append("compression.enabled is false: nothing is compacted.")
+    page = gateway.page()
+    if page is not None:
+        lines.append(f"See your context: {page}")
     lines.append("Ctrl-C ends it.")
     typer.echo(visible("\n".join(lines)))

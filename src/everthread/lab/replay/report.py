@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
-from decimal import Decimal
 from html import escape
 from importlib.resources import files
 from itertools import accumulate
 from string import Template
 
 from everthread._version import __version__
-from everthread.lab.replay.charts import Chart, Limit, Line, Mark, draw
+from everthread.gateway.dashboard.charts import Chart, Limit, Line, Mark, Piece, bar, draw
+from everthread.gateway.dashboard.text import dollars, part
 from everthread.lab.replay.result import Replay, Way
-
-
-def dollars(amount: Decimal | None) -> str:
-    """What has no price is unknown, never nothing."""
-    if amount is None:
-        return "unknown"
-    return f"${amount:,.4f}" if 0 < amount < 1 else f"${amount:,.2f}"
-
-
-def part(share: float | None) -> str:
-    """A percentage with one digit."""
-    return "unknown" if share is None else f"{share:.1%}"
-
 
 STYLES = {"everthread": "a", "uncached": "b", "cached": "c", "truncated": "d"}
 _PAGE = Template(
@@ -53,12 +39,12 @@ def page(replays: Sequence[Replay]) -> str:
 
 def framed(title: str, told: str, body: str) -> str:
     """A page around markup, with its style and its script."""
-    here = files(__package__ or "everthread.lab.replay")
+    static = files("everthread.gateway.dashboard") / "static"
     return _PAGE.substitute(
         title=f"Everthread: {escape(title)}",
         told=escape(told),
-        style=(here / "report.css").read_text("utf-8"),
-        script=(here / "report.js").read_text("utf-8"),
+        style=(static / "style.css").read_text("utf-8"),
+        script=(static / "charts.js").read_text("utf-8"),
         body=body,
         version=__version__,
     )
@@ -66,7 +52,7 @@ def framed(title: str, told: str, body: str) -> str:
 
 def _section(replay: Replay, number: int) -> str:
     charts = [_context(replay, number), _costs(replay, number), _cache(replay, number)]
-    drawn = "\n".join(f"<h3>{escape(chart.title)}</h3>{draw(chart)}{_data(chart)}" for chart in charts if chart.lines)
+    drawn = "\n".join(f"<h3>{escape(chart.title)}</h3>{draw(chart)}" for chart in charts if chart.lines)
     unpriced = "" if charts[1].lines else "<p>What this costs is unknown: the model has no price in the table.</p>"
     notes = "".join(f"<li>{escape(note)}</li>" for note in replay.notes)
     return (
@@ -134,13 +120,6 @@ def _cache(replay: Replay, number: int) -> Chart:
     return Chart(f"cache-{number}", "What the cache held", told, "tokens", lines, (), marks, stacked=True)
 
 
-def _data(chart: Chart) -> str:
-    """The values for the script; what could end the element is written otherwise."""
-    held = {"unit": chart.unit, "lines": [{"name": line.name, "values": list(line.values)} for line in chart.lines]}
-    text = json.dumps(held, ensure_ascii=True).replace("<", "\\u003c")
-    return f'<script type="application/json" id="{chart.id}-data">{text}</script>'
-
-
 def _ways(replay: Replay) -> str:
     rows = [
         (
@@ -187,18 +166,16 @@ def _facts(replay: Replay) -> str:
     rows = []
     for kind, (kept, found, lost) in facts.kinds.items():
         theirs = dropped.kinds[kind][0] if dropped else 0
-        rows.append((kind, f"{kept:,}", f"{found:,}", f"{lost:,}", bar(kept, found, lost), f"{theirs:,}"))
+        rows.append((kind, f"{kept:,}", f"{found:,}", f"{lost:,}", fact_bar(kept, found, lost), f"{theirs:,}"))
     heads = ("what was said", "in the context", "found by recall", "lost", "", "left by truncation")
     return table("Facts at the end", "", heads, rows, raw=4)
 
 
-def bar(kept: int, found: int, lost: int) -> str:
-    whole = kept + found + lost
-    parts = (("kept", kept), ("found", found), ("lost", lost))
-    drawn = "".join(
-        f'<i class="{name}" style="width:{100 * count / whole:.1f}%"></i>' for name, count in parts if count
-    )
-    return f'<div class="bar" role="img" aria-label="{kept} of {whole} in the context">{drawn}</div>'
+def fact_bar(kept: int, found: int, lost: int) -> str:
+    """Of a kind of facts: what is in the context, found by search, lost."""
+    parts = (("kept", kept), ("found-part", found), ("lost", lost))
+    pieces = [Piece(style, f"{count:,}", count) for style, count in parts if count]
+    return bar(pieces, kept + found + lost, f"{kept} of {kept + found + lost} in the context")
 
 
 def table(title: str, told: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, raw: int | None = None) -> str:

@@ -7,10 +7,20 @@ from decimal import Decimal
 from typing import Any
 
 from everthread.store.database import Row, Tx, placeholders
-from everthread.store.models import CallRow, CompactionRecord, MessageSize, StoredRewrite, ThreadFigures, UsageRow
+from everthread.store.models import (
+    CallRow,
+    CompactionRecord,
+    MessageSize,
+    StoredMessage,
+    StoredRewrite,
+    ThreadFigures,
+    ThreadRow,
+    UsageRow,
+)
 from everthread.store.sql.compactions import as_compaction
+from everthread.store.sql.messages import MESSAGE_COLUMNS, as_stored
 from everthread.store.sql.proxy import REWRITE_COLUMNS, as_rewrite
-from everthread.store.sql.sessions import AT_TIP, find_thread
+from everthread.store.sql.sessions import AT_TIP, find_thread, load_session
 from everthread.store.sql.usage import PICO
 
 THREADS_AT_ONCE = 500
@@ -123,6 +133,56 @@ def list_thread_rewrites(tx: Tx, thread: str) -> list[StoredRewrite]:
         (find_thread(tx, thread),),
     )
     return [StoredRewrite(as_rewrite(row[:-1]), row[-1]) for row in rows]
+
+
+def load_thread_row(tx: Tx, thread: str) -> ThreadRow:
+    """One thread as a list shows it."""
+    known = find_thread(tx, thread)
+    tip = tx.one(
+        f"SELECT t.id, t.said, t.said_tokens, t.active FROM sessions t WHERE t.thread_id = ? AND {AT_TIP}", (known,)
+    )
+    made = tx.one("SELECT COUNT(*) FROM compactions WHERE thread_id = ? AND reverted IS NULL", (known,))
+    assert tip is not None
+    assert made is not None
+    first, last = load_session(tx, known), load_session(tx, tip[0])
+    return ThreadRow(first, last, int(tip[1]), int(tip[2]), tip[3], int(made[0]))
+
+
+def context_sizes(tx: Tx, session_id: str, start: int) -> list[tuple[str, str, bool, int]]:
+    """What a session shows from a place on: kind, role, whether a tool's, tokens."""
+    rows = tx.all(
+        f"SELECT m.kind, m.role, CASE WHEN m.tool <> '' THEN 1 ELSE 0 END, SUM({MESSAGE_SIZE}) FROM places p "
+        "JOIN messages m ON m.id = p.message_id WHERE p.session_id = ? AND p.seq >= ? GROUP BY 1, 2, 3",
+        (session_id, start),
+    )
+    return [(row[0], row[1], bool(row[2]), int(row[3])) for row in rows]
+
+
+def shown_messages(tx: Tx, session_id: str, ids: Sequence[int]) -> tuple[set[int], set[int]]:
+    """Which of these messages a session shows: as they are, and shortened."""
+    whole: set[int] = set()
+    shortened: set[int] = set()
+    for start in range(0, len(ids), THREADS_AT_ONCE):
+        some = ids[start : start + THREADS_AT_ONCE]
+        marks = placeholders(some)
+        rows = tx.all(
+            "SELECT m.id, m.origin FROM places p JOIN messages m ON m.id = p.message_id WHERE p.session_id = ? "
+            f"AND p.seq >= 0 AND (m.id IN ({marks}) OR m.origin IN ({marks}))",
+            (session_id, *some, *some),
+        )
+        whole |= {row[0] for row in rows if row[1] is None}
+        shortened |= {row[1] for row in rows if row[1] is not None}
+    return whole, shortened
+
+
+def list_summaries(tx: Tx, session_id: str) -> list[StoredMessage]:
+    """The summaries a session shows."""
+    rows = tx.all(
+        f"SELECT {MESSAGE_COLUMNS} FROM places p JOIN messages m ON m.id = p.message_id "
+        "WHERE p.session_id = ? AND p.seq >= 0 AND m.kind = 'summary' ORDER BY p.seq",
+        (session_id,),
+    )
+    return [as_stored(row) for row in rows]
 
 
 def usage_by_tenant(tx: Tx, since: float, until: float, limit: int) -> list[UsageRow]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
+
+from markupsafe import Markup
 
 WIDTH, HEIGHT = 960, 300
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 18, 34
@@ -48,10 +51,17 @@ class Chart:
     marks: Sequence[Mark] = ()
     stacked: bool = False
     """The values stand upon each other, as areas."""
+    axis: str = "call"
+    """What one step to the right is."""
+    names: Sequence[str] = ()
+    """Of the steps; without any they are numbered."""
     count: int = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "count", max((len(line.values) for line in self.lines), default=0))
+
+    def name(self, at: int) -> str:
+        return self.names[at] if at < len(self.names) else f"{at + 1:,}"
 
     def x(self, at: float) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * at / max(self.count - 1, 1)
@@ -73,8 +83,8 @@ class Scale:
         return f"{TOP + (HEIGHT - TOP - BOTTOM) * (1 - value / self.top):.1f}"
 
 
-def draw(chart: Chart) -> str:
-    """The chart and its legend."""
+def draw(chart: Chart) -> Markup:
+    """The chart, its legend and its values for the script that shows them."""
     tops = _tops(chart)
     scale = Scale.up_to(max([*(value for top in tops for value in top), *(lim.value for lim in chart.limits), 1e-9]))
     name, told = f"{chart.id}-title", f"{chart.id}-told"
@@ -91,7 +101,50 @@ def draw(chart: Chart) -> str:
         *(_mark(chart, mark) for mark in chart.marks),
         f'<line class="cursor" y1="{TOP}" y2="{HEIGHT - BOTTOM}" visibility="hidden"/></svg>',
     ]
-    return f'<figure>{"".join(parts)}{_legend(chart)}<output class="tip" for="{chart.id}"></output></figure>'
+    drawn = f'<div class="plot">{"".join(parts)}</div>'
+    tip = f'<output class="tip" for="{chart.id}"></output>'
+    return Markup(f"<figure>{drawn}{_legend(chart)}{tip}{_values(chart)}</figure>")  # noqa: S704  escaped above
+
+
+def _values(chart: Chart) -> str:
+    """The values for the script; what could end the element is written otherwise."""
+    held = {
+        "unit": chart.unit,
+        "axis": chart.axis,
+        "names": list(chart.names),
+        "lines": [{"name": line.name, "values": list(line.values)} for line in chart.lines],
+    }
+    text = json.dumps(held, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
+    return f'<script type="application/json" id="{chart.id}-data">{text}</script>'
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a bar; `style` gives its colour."""
+
+    style: str
+    name: str
+    value: float
+
+
+def bar(pieces: Sequence[Piece], whole: float, told: str, *, mark: float | None = None) -> Markup:
+    """A stacked bar as wide as its place, with a line where something begins."""
+    total = max(whole, sum(piece.value for piece in pieces), 1e-9)
+    parts, at = [], 0.0
+    for piece in pieces:
+        width = 1_000 * piece.value / total
+        parts.append(
+            f'<rect class="{piece.style}" x="{at:.1f}" width="{width:.1f}" height="100">'
+            f"<title>{escape(piece.name)}</title></rect>"
+        )
+        at += width
+    if mark is not None:
+        x = min(1_000 * mark / total, 998)
+        parts.append(f'<line class="threshold" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="100"/>')
+    return Markup(  # noqa: S704  escaped above
+        f'<svg class="bar" viewBox="0 0 1000 100" preserveAspectRatio="none" role="img" aria-label="{escape(told)}">'
+        f"{''.join(parts)}</svg>"
+    )
 
 
 def _tops(chart: Chart) -> list[list[float]]:
@@ -128,10 +181,10 @@ def _grid(chart: Chart, scale: Scale) -> list[str]:
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{end}" y1="{y}" y2="{y}"/>')
         parts.append(f'<text class="tick" x="{LEFT - 8}" y="{y}" dy="4">{figure(level, chart.unit)}</text>')
     parts += [
-        f'<text class="tick below" x="{chart.x(at):.1f}" y="{HEIGHT - 14}">{at + 1:,}</text>'
+        f'<text class="tick below" x="{chart.x(at):.1f}" y="{HEIGHT - 14}">{escape(chart.name(at))}</text>'
         for at in _places(chart.count)
     ]
-    return [*parts, f'<text class="tick below" x="{(LEFT + end) / 2}" y="{HEIGHT - 1}">call</text>']
+    return [*parts, f'<text class="tick below" x="{(LEFT + end) / 2}" y="{HEIGHT - 1}">{escape(chart.axis)}</text>']
 
 
 def _mark(chart: Chart, mark: Mark) -> str:

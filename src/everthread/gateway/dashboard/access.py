@@ -1,0 +1,157 @@
+"""Who may look: a one-time link on this machine, or a key that is given once; then a signed cookie.
+
+The cookie names the tenant and the key; it is signed with a secret of the store, so every gateway on it knows it, and
+a revoked key ends it. A change needs a token of the same session in the form, and comes from our own pages only.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http.cookies import CookieError, SimpleCookie
+from typing import Any, Literal
+
+from everthread.gateway.keys import digest_of, is_key
+from everthread.store.store import Store
+
+LIFE = 7 * 86_400.0
+"""Seconds after which a key or a link must be given again."""
+SECRET = "gateway.dashboard"  # noqa: S105  the secret's name
+LINKS = 20
+"""So many links that nobody used yet stay good."""
+
+Door = Literal["local", "keys", "operator", "off"]
+"""How one gets in: by a link, by a key of a tenant or of the dashboard, by the dashboard's alone, not at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Somebody who was let in. `tenant` None: the operator, who sees everybody's threads."""
+
+    tenant: str | None
+    name: str
+    nonce: str
+    csrf: str
+
+    def sees(self, tenant: str) -> bool:
+        return self.tenant is None or self.tenant == tenant
+
+
+class Access:
+    """Decides who sees the pages."""
+
+    def __init__(  # noqa: PLR0913 - what decides, each by its name
+        self,
+        store: Store,
+        secret: bytes,
+        *,
+        door: Door,
+        operator_key: str | None = None,
+        secure: bool = False,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._secret = hmac.digest(secret, b"cookie", "sha256")
+        self.door = door
+        self._operator = hashlib.sha256(operator_key.encode()).hexdigest() if operator_key else None
+        self.cookie = f"everthread_{hmac.digest(secret, b'name', 'sha256').hex()[:8]}"
+        """Its own for each store: cookies know no ports."""
+        self._secure = secure
+        self._wall = wall
+        self._links: dict[str, None] = {}
+
+    # Letting in
+
+    def new_link(self) -> str:
+        """The path of a link that lets one browser in, once."""
+        code = secrets.token_urlsafe(32)
+        self._links[_digest(code)] = None
+        while len(self._links) > LINKS:
+            del self._links[next(iter(self._links))]
+        return f"/dashboard/login?code={code}"
+
+    def use_link(self, code: str) -> str | None:
+        """A cookie for who has a link; None where it was used or never was."""
+        known = _digest(code)
+        if self.door != "local" or known not in self._links:
+            return None
+        del self._links[known]
+        return self._signed({"kind": "local", "tenant": None, "who": "this machine"})
+
+    async def use_key(self, key: str) -> str | None:
+        """A cookie for who has a key; None where it is not known."""
+        key = key.strip()
+        if self._operator and hmac.compare_digest(_digest(key), self._operator):
+            mark = self._mark(self._operator)
+            return self._signed({"kind": "operator", "tenant": None, "who": "operator", "key": mark})
+        if self.door != "keys" or not is_key(key):
+            return None
+        digest = digest_of(key)
+        found = await self._store.find_key(digest, self._day())
+        if found is None or found.revoked is not None:
+            return None
+        return self._signed({"kind": "key", "tenant": found.key.tenant, "who": found.key.id, "key": digest})
+
+    async def viewer(self, cookies: str) -> Viewer | None:
+        """Who it is, by the cookie; None where there is none that counts."""
+        jar: SimpleCookie = SimpleCookie()
+        try:
+            jar.load(cookies)
+        except CookieError:
+            return None
+        held = jar.get(self.cookie)
+        said = self._read(held.value) if held is not None else None
+        if said is None or not await self._counts(said):
+            return None
+        nonce = str(said["nonce"])
+        return Viewer(said["tenant"], str(said["who"]), nonce, self._mark(f"csrf {nonce}"))
+
+    def is_genuine(self, viewer: Viewer, token: str) -> bool:
+        """Whether a form was ours, made for this session."""
+        return hmac.compare_digest(viewer.csrf.encode(), token.encode("utf-8", "replace"))
+
+    def set_cookie(self, value: str, *, life: float = LIFE) -> str:
+        secure = "; Secure" if self._secure else ""
+        return f"{self.cookie}={value}; Path=/; Max-Age={life:.0f}; HttpOnly; SameSite=Strict{secure}"
+
+    async def _counts(self, said: Mapping[str, Any]) -> bool:
+        kind = said["kind"]
+        if kind == "local":
+            return self.door == "local"
+        if kind == "operator":
+            return self._operator is not None and said.get("key") == self._mark(self._operator)
+        if self.door != "keys":
+            return False
+        found = await self._store.find_key(str(said.get("key")), self._day())
+        return found is not None and found.revoked is None and found.key.tenant == said["tenant"]
+
+    # Signing
+
+    def _signed(self, said: dict[str, Any]) -> str:
+        said |= {"nonce": secrets.token_hex(12), "until": self._wall() + LIFE}
+        text = base64.urlsafe_b64encode(json.dumps(said).encode()).decode().rstrip("=")
+        return f"{text}.{self._mark(text)}"
+
+    def _read(self, value: str) -> dict[str, Any] | None:
+        text, _, mark = value.partition(".")
+        if not hmac.compare_digest(mark.encode(), self._mark(text).encode()):
+            return None
+        said: dict[str, Any] = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        return said if said["until"] > self._wall() else None
+
+    def _mark(self, text: str) -> str:
+        return hmac.new(self._secret, text.encode("utf-8", "replace"), "sha256").hexdigest()
+
+    def _day(self) -> str:
+        return f"{datetime.fromtimestamp(self._wall(), UTC):%Y-%m-%d}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()

@@ -1,0 +1,517 @@
+"""The pages as an application: routes, who may see them, what may be changed, and what changed meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import mimetypes
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+from urllib.parse import parse_qsl, quote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
+
+from everthread._version import __version__
+from everthread.conversation.pins import add_pin, remove_pin
+from everthread.errors import EverthreadError, InputError
+from everthread.gateway.access import Refused
+from everthread.gateway.dashboard import text, views
+from everthread.gateway.dashboard.access import Access, Viewer
+from everthread.gateway.dashboard.charts import Chart, Limit, Line, Mark, Piece, bar, draw
+from everthread.gateway.dashboard.reader import NotFoundError, Reader, Trial, TrialResult
+from everthread.gateway.middleware import SitePolicy
+from everthread.store.models import new_id
+
+FORM_BYTES = 64 * 1024
+POLL = 1.0
+"""Seconds between two looks at the store while somebody watches."""
+HEARTBEAT = 15.0
+WATCHERS = 100
+"""So many open pages are told of changes; more are whole, but not live."""
+LEASE = 10.0
+TRIAL_SECONDS = 300.0
+_LOG = logging.getLogger("everthread.gateway.dashboard")
+_POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "content-security-policy": _POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+_SAID = {
+    "undone": "The compaction was undone: everything it took out is in view again.",
+    "pinned": "Pinned: every later compaction carries it word for word.",
+    "unpinned": "The pin was taken back.",
+    "branched": "A branch: it shares everything up to there and goes its own way from now on.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the pages say of the configuration."""
+
+    threshold: float = 0.50
+    ratio: float = 0.20
+    base: str = ""
+    """Where clients reach the gateway; empty: there is none."""
+
+
+class Dashboard:
+    """An ASGI application for `/` and `/dashboard/…`."""
+
+    def __init__(  # noqa: PLR0913 - what the pages need, each by its name
+        self,
+        reader: Reader,
+        access: Access,
+        *,
+        settings: Settings | None = None,
+        sites: SitePolicy | None = None,
+        trial: Trial | None = None,
+        failures: Callable[[], Sequence[tuple[str, int]]] | None = None,
+        announce: Callable[[str], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._reader = reader
+        self._store = reader.store
+        self.access = access
+        self.settings = settings or Settings()
+        self._sites = sites or SitePolicy()
+        self._trial = trial
+        self._failures = failures
+        self._announce = announce
+        self._clock = clock
+        self._announced = -1e9
+        self._trying = asyncio.Lock()
+        self._watchers = 0
+        self._ended = asyncio.Event()
+        self._static = _static_files()
+        self._pages = _environment(self._static)
+        route = "/dashboard/threads/{thread}"
+        self._app = Starlette(
+            routes=[
+                Route("/", self._seen(self._threads)),
+                Route("/dashboard", _to_root),
+                Route("/dashboard/", _to_root),
+                Route("/dashboard/login", self._login, methods=["GET", "POST"]),
+                Route("/dashboard/logout", self._done(self._logout), methods=["POST"]),
+                Route("/dashboard/static/{mark}/{name}", self._file),
+                Route("/dashboard/live", self._seen(self._live)),
+                Route("/dashboard/overview", self._seen(self._overview)),
+                Route(route, self._seen(self._thread)),
+                Route(f"{route}/compactions/{{number:int}}", self._seen(self._compaction)),
+                Route(f"{route}/messages/{{number:int}}", self._seen(self._message)),
+                Route(f"{route}/messages/{{number:int}}/reveal", self._done(self._reveal), methods=["POST"]),
+                Route(f"{route}/undo", self._done(self._undo), methods=["POST"]),
+                Route(f"{route}/pin", self._done(self._pin), methods=["POST"]),
+                Route(f"{route}/unpin", self._done(self._unpin), methods=["POST"]),
+                Route(f"{route}/branch", self._done(self._branch), methods=["POST"]),
+                Route(f"{route}/try", self._seen(self._settings_page)),
+                Route(f"{route}/try", self._done(self._try), methods=["POST"]),
+            ],
+            exception_handlers={404: self._missing, 405: self._missing},
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                given = {name.decode("latin-1").lower() for name, _ in message.get("headers", ())}
+                ours = [(n.encode(), v.encode()) for n, v in _HEADERS.items() if n not in given]
+                message = {**message, "headers": [*message.get("headers", ()), *ours]}
+            await send(message)
+
+        try:
+            self._sites.check_host(scope["headers"])
+            if scope["method"] not in ("GET", "HEAD"):
+                self._sites.check_origin(scope["headers"])
+        except Refused as refused:
+            await PlainTextResponse(f"{refused.message}\n", refused.status)(scope, receive, sending)
+            return
+        await self._app(scope, receive, sending)
+
+    def close(self) -> None:
+        """Let go of who watches."""
+        self._ended.set()
+
+    def new_link(self) -> str:
+        return self.access.new_link()
+
+    # Who, and whether
+
+    def _seen(self, page: Callable[[Request, Viewer], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        """A page for who was let in; others get the way in."""
+
+        async def answer(request: Request) -> Response:
+            viewer = await self.access.viewer(request.headers.get("cookie", ""))
+            if viewer is None:
+                return self._way_in(request)
+            try:
+                return await page(request, viewer)
+            except NotFoundError:
+                return self._error(404, "There is no such page.", "It never was, or it is not yours to see.", viewer)
+            except EverthreadError as error:
+                _LOG.warning("a page could not be shown: %s", error)
+                return self._error(503, "This page cannot be shown now.", text.clean(str(error)), viewer)
+
+        return answer
+
+    def _done(
+        self, change: Callable[[Request, Viewer, Mapping[str, str]], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """A change: only with the token of the session, and from our own pages."""
+
+        async def answer(request: Request) -> Response:
+            viewer = await self.access.viewer(request.headers.get("cookie", ""))
+            if viewer is None:
+                return self._way_in(request)
+            form = await _form(request)
+            if form is None:
+                return self._error(413, "That is too much.", "A form here has at most 64 KB.", viewer)
+            if not self.access.is_genuine(viewer, form.get("csrf", "")):
+                return self._error(403, "Not from here.", "Open the page again and use its own button.", viewer)
+            try:
+                return await change(request, viewer, form)
+            except NotFoundError:
+                return self._error(404, "There is no such page.", "It never was, or it is not yours to see.", viewer)
+            except InputError as error:
+                return self._error(409, "That cannot be done.", text.clean(str(error)), viewer)
+            except EverthreadError as error:
+                _LOG.warning("a change could not be made: %s", error)
+                return self._error(503, "That could not be done now.", text.clean(str(error)), viewer)
+
+        return answer
+
+    def _way_in(self, request: Request, problem: str = "", status: int = 401) -> Response:
+        """What a stranger sees. On this machine a fresh link is printed where the gateway runs."""
+        if request.url.path != "/" and request.headers.get("accept", "").startswith("text/event-stream"):
+            return PlainTextResponse("sign in first\n", 401)
+        if self.access.door == "local" and self._announce is not None and self._clock() - self._announced > 10:
+            self._announced = self._clock()
+            self._announce(self.new_link())
+        status = 200 if request.method == "GET" and request.url.path == "/" and not problem else status
+        return self._page("login.html", None, status=status, door=self.access.door, problem=problem)
+
+    async def _login(self, request: Request) -> Response:
+        if request.method == "GET":
+            code = request.query_params.get("code")
+            if code is None:
+                return RedirectResponse("/", 303)
+            cookie = self.access.use_link(code)
+            if cookie is None:
+                return self._way_in(request, "This link was used already, or is not from here.", 403)
+        else:
+            form = await _form(request) or {}
+            cookie = await self.access.use_key(form.get("key", ""))
+            if cookie is None:
+                _LOG.warning("the dashboard was asked for with a key that is not known")
+                return self._way_in(request, "This key is not known here, or was revoked.", 403)
+        # A page of our own that goes on: a cookie that is strict is not sent on a way that began elsewhere.
+        answer = self._page("entered.html", None)
+        answer.headers["set-cookie"] = self.access.set_cookie(cookie)
+        return answer
+
+    async def _logout(self, _request: Request, _viewer: Viewer, _form: Mapping[str, str]) -> Response:
+        answer = RedirectResponse("/", 303)
+        answer.headers["set-cookie"] = self.access.set_cookie("", life=0)
+        return answer
+
+    # Pages
+
+    async def _threads(self, request: Request, viewer: Viewer) -> Response:
+        query = request.query_params.get("q", "").strip()[:500]
+        if query:
+            items = await self._reader.found(viewer, query)
+            return self._page("threads.html", viewer, items=items, query=text.clean(query), page=1, more=False)
+        page = _number(request.query_params.get("page"), 1, 100_000)
+        items, more = await self._reader.threads(viewer, page)
+        live = "/dashboard/live" if page == 1 else ""
+        return self._page("threads.html", viewer, items=items, query="", page=page, more=more, live=live)
+
+    async def _thread(self, request: Request, viewer: Viewer) -> Response:
+        asked = request.query_params.get("page")
+        page = None if asked is None else _number(asked, 1, 10_000_000)
+        thread = request.path_params["thread"]
+        model = await self._reader.thread_page(viewer, thread, page)
+        said = _SAID.get(request.query_params.get("said", ""), "")
+        live = f"/dashboard/live?thread={quote(thread, safe='')}"
+        return self._page("thread.html", viewer, said=said, said_bad=False, live=live, **model)
+
+    async def _compaction(self, request: Request, viewer: Viewer) -> Response:
+        given = request.path_params
+        model = await self._reader.compaction_page(viewer, given["thread"], given["number"])
+        return self._page("compaction.html", viewer, **model)
+
+    async def _message(self, request: Request, viewer: Viewer) -> Response:
+        given = request.path_params
+        start = _number(request.query_params.get("start"), 0, 10**12)
+        model = await self._reader.message_page(viewer, given["thread"], given["number"], start, revealed=False)
+        return self._page("message.html", viewer, **model)
+
+    async def _overview(self, request: Request, viewer: Viewer) -> Response:
+        days = _number(request.query_params.get("days"), 30, 366) or 30
+        model = await self._reader.overview(viewer, days)
+        failures = None if self._failures is None else [(what, f"{count:,}") for what, count in self._failures()]
+        return self._page("overview.html", viewer, failures=failures, live="/dashboard/live", **model)
+
+    async def _settings_page(self, request: Request, viewer: Viewer) -> Response:
+        threshold, ratio = round(100 * self.settings.threshold), round(100 * self.settings.ratio)
+        return await self._tried(request, viewer, threshold, ratio)
+
+    # Changes
+
+    async def _reveal(self, request: Request, viewer: Viewer, form: Mapping[str, str]) -> Response:
+        given = request.path_params
+        start = _number(form.get("start"), 0, 10**12)
+        model = await self._reader.message_page(viewer, given["thread"], given["number"], start, revealed=True)
+        _LOG.warning("message %d of thread %s was revealed to %s", given["number"], given["thread"], viewer.name)
+        return self._page("message.html", viewer, **model)
+
+    async def _undo(self, request: Request, viewer: Viewer, form: Mapping[str, str]) -> Response:
+        thread = request.path_params["thread"]
+        first, tip = await self._reader.thread(viewer, thread)
+        records = [one for one in await self._store.compactions(first.id) if one.reverted is None]
+        if not records or str(records[-1].id) != form.get("compaction") or records[-1].session != tip.id:
+            raise InputError("only the last compaction of a thread can be undone, and this one is not it any more")
+        lease = await self._store.acquire(first.id, f"dashboard-{new_id()}", LEASE)
+        if lease is None:
+            raise InputError("a turn of this thread is under way; try again when it has ended")
+        try:
+            await self._store.undo(tip.id, lease=lease)
+        finally:
+            await self._store.release(lease)
+        _LOG.warning("compaction %s of thread %s was undone by %s", form.get("compaction"), first.id, viewer.name)
+        return _back(thread, "undone")
+
+    async def _pin(self, request: Request, viewer: Viewer, form: Mapping[str, str]) -> Response:
+        thread = request.path_params["thread"]
+        first, _ = await self._reader.thread(viewer, thread)
+        words = form.get("text", "")
+        if form.get("message"):
+            message = await self._reader.message(viewer, thread, _number(form["message"], 0, 2**62))
+            words = text.body_text(message.body)
+        await add_pin(self._store, first.id, words)
+        return _back(thread, "pinned", "state")
+
+    async def _unpin(self, request: Request, viewer: Viewer, form: Mapping[str, str]) -> Response:
+        thread = request.path_params["thread"]
+        first, _ = await self._reader.thread(viewer, thread)
+        await remove_pin(self._store, first.id, form.get("pin", ""))
+        return _back(thread, "unpinned", "state")
+
+    async def _branch(self, request: Request, viewer: Viewer, form: Mapping[str, str]) -> Response:
+        thread = request.path_params["thread"]
+        first, tip = await self._reader.thread(viewer, thread)
+        message = await self._reader.message(viewer, thread, _number(form.get("message"), 0, 2**62))
+        made = await self._store.branch(tip.id, message.id)
+        _LOG.info("thread %s was branched to %s by %s", first.id, made.id, viewer.name)
+        return _back(made.id, "branched")
+
+    async def _try(self, request: Request, viewer: Viewer, form: Mapping[str, str]) -> Response:
+        threshold = max(5, _number(form.get("threshold"), 50, 95))
+        ratio = max(10, _number(form.get("ratio"), 20, 80))
+        return await self._tried(request, viewer, threshold, ratio, run=True)
+
+    async def _tried(
+        self, request: Request, viewer: Viewer, threshold: int, ratio: int, *, run: bool = False
+    ) -> Response:
+        thread = request.path_params["thread"]
+        first, tip = await self._reader.thread(viewer, thread)
+        size = await self._reader.window_of(viewer, thread)
+        result, problem = None, ""
+        why_not = "" if self._trial is not None else "A replay needs the command line that started this page."
+        if run and self._trial is not None:
+            if self._trying.locked():
+                problem = "Another replay is under way; try again in a moment."
+            else:
+                try:
+                    async with self._trying, asyncio.timeout(TRIAL_SECONDS):
+                        result = await self._trial(await self._reader.trial_request(viewer, thread, threshold, ratio))
+                except InputError as error:
+                    problem = text.clean(str(error))
+                except TimeoutError:
+                    problem = "The replay took longer than five minutes and was given up."
+        chart = _trial_chart(result, size.tokens, round(size.tokens * threshold / 100)) if result else ""
+        title = await self._reader.title(first, tip)
+        return self._page(
+            "try.html", viewer, thread=first, title=title, threshold=threshold, ratio=ratio, window=size.tokens,
+            possible=self._trial is not None, why_not=why_not, problem=problem, chart=chart,
+            result=_trial_rows(result) if result else None,
+        )  # fmt: skip
+
+    # Live
+
+    async def _live(self, request: Request, viewer: Viewer) -> Response:
+        thread = request.query_params.get("thread")
+        if thread is not None:
+            await self._reader.thread(viewer, thread)
+        if self._watchers >= WATCHERS:
+            return PlainTextResponse("too many pages watch\n", 503)
+        return StreamingResponse(self._changes(viewer, thread), media_type="text/event-stream")
+
+    async def _changes(self, viewer: Viewer, thread: str | None) -> AsyncIterator[str]:
+        self._watchers += 1
+        try:
+            known = await self._store.last_change(tenant=viewer.tenant, thread=thread)
+            yield "retry: 2000\n\n"
+            beat = self._clock()
+            while not await self._pause():
+                now = await self._store.last_change(tenant=viewer.tenant, thread=thread)
+                if now != known:
+                    known, beat = now, self._clock()
+                    yield "event: changed\ndata: yes\n\n"
+                elif self._clock() - beat > HEARTBEAT:
+                    beat = self._clock()
+                    yield ": here\n\n"
+        except EverthreadError as error:
+            _LOG.info("a page is not told of changes any more: %s", error)
+        finally:
+            self._watchers -= 1
+
+    async def _pause(self) -> bool:
+        """Until the next look; whether it is over."""
+        try:
+            async with asyncio.timeout(POLL):
+                await self._ended.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    # Answers
+
+    async def _file(self, request: Request) -> Response:
+        held = self._static.get(request.path_params["name"])
+        if held is None or held.mark != request.path_params["mark"]:
+            return PlainTextResponse("no such file\n", 404)
+        kept = {"cache-control": "public, max-age=31536000, immutable"}
+        return Response(held.data, media_type=held.kind, headers=kept)
+
+    async def _missing(self, _request: Request, _error: Exception) -> Response:
+        return self._error(404, "There is no such page.", "Its address is not one of ours.", None)
+
+    def _error(self, status: int, title: str, message: str, viewer: Viewer | None) -> Response:
+        return self._page("error.html", viewer, status=status, title=title, message=message)
+
+    def _page(self, name: str, viewer: Viewer | None, *, status: int = 200, **model: Any) -> Response:
+        here = {"threads.html": "threads", "overview.html": "overview"}.get(name, "")
+        given = {"query": "", "live": "", "here": here, "base": self.settings.base} | model
+        body = self._pages.get_template(name).render(viewer=viewer, **given)
+        return HTMLResponse(body.encode("utf-8", "replace"), status)
+
+
+def is_page(method: str, path: str) -> bool:
+    """Whether a request is for the pages: reading the root, or anything below `/dashboard`."""
+    return (path == "/" and method in ("GET", "HEAD")) or path == "/dashboard" or path.startswith("/dashboard/")
+
+
+async def _to_root(_request: Request) -> Response:
+    return RedirectResponse("/", 303)
+
+
+async def _form(request: Request) -> dict[str, str] | None:
+    """The fields of a form; None where it is too large."""
+    pieces, size = [], 0
+    async for piece in request.stream():
+        size += len(piece)
+        if size > FORM_BYTES:
+            return None
+        pieces.append(piece)
+    return dict(parse_qsl(b"".join(pieces).decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=100))
+
+
+def _number(given: str | None, otherwise: int, most: int) -> int:
+    """A whole number that was asked for; what is none counts as not asked."""
+    if given is None or not given.isascii() or not given.isdecimal() or len(given) > 20:
+        return otherwise
+    return min(int(given), most)
+
+
+def _back(thread: str, said: str, anchor: str = "") -> Response:
+    where = f"/dashboard/threads/{quote(thread, safe='')}?said={said}"
+    return RedirectResponse(f"{where}#{anchor}" if anchor else where, 303)
+
+
+@dataclass(frozen=True, slots=True)
+class _StaticFile:
+    data: bytes
+    kind: str
+    mark: str
+
+
+def _static_files() -> dict[str, _StaticFile]:
+    found = {}
+    for entry in (files(__package__ or "everthread.gateway.dashboard") / "static").iterdir():
+        data = entry.read_bytes()
+        kind = mimetypes.guess_type(entry.name)[0] or "application/octet-stream"
+        found[entry.name] = _StaticFile(data, kind, hashlib.sha256(data).hexdigest()[:12])
+    return found
+
+
+def _environment(static: Mapping[str, _StaticFile]) -> Environment:
+    """Templates in which everything is escaped, and a name that was not given is an error."""
+    pages = Environment(
+        loader=PackageLoader("everthread.gateway.dashboard"), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    pages.globals |= {
+        "version": __version__,
+        "fates": views.FATES,
+        "static": lambda name: f"/dashboard/static/{static[name].mark}/{name}",
+        "bar": lambda pieces, whole, told, mark=None: bar([Piece(*piece) for piece in pieces], whole, told, mark=mark),
+    }
+    pages.filters |= {
+        "comma": lambda number: f"{number:,}",
+        "short": text.short,
+        "dollars": text.dollars,
+        "part": text.part,
+        "moment": text.moment,
+        "iso": text.iso,
+        "ago": lambda then: text.ago(then, time.time()),
+        "span": text.span,
+        "line": text.line_of,
+    }
+    return pages
+
+
+def _trial_rows(result: TrialResult) -> dict[str, Any]:
+    rows = []
+    for run in result.runs:
+        facts = [f"{count:,}" for count in run.facts] if run.facts else ["–", "–", "–"]
+        calls = f"{len(run.prompts):,}" + (", then refused" if run.refused else "")
+        mean = sum(run.prompts) / len(run.prompts) if run.prompts else 0
+        rows.append(
+            (
+                run.name, calls, f"{max(run.prompts, default=0):,}", f"{mean:,.0f}", f"{len(run.compactions):,}",
+                text.dollars(run.cost), *facts,
+            )
+        )  # fmt: skip
+    return {"rows": rows, "notes": [text.clean(note) for note in result.notes]}
+
+
+def _trial_chart(result: TrialResult, window: int, threshold: int) -> str:
+    most = max((len(run.prompts) for run in result.runs), default=0)
+    places = views.thinned(range(most))
+    lines = [
+        Line(run.name, style, [run.prompts[at] for at in places if at < len(run.prompts)])
+        for run, style in zip(result.runs, "cab", strict=False)
+    ]
+    tried = result.runs[1] if len(result.runs) > 1 else result.runs[0]
+    near = {at: number for number, at in enumerate(places)}
+    marks = [Mark(near[at], "compaction with these settings") for at in tried.compactions if at in near]
+    limits = [Limit("window", window), Limit("compaction from here on", threshold)]
+    told = " ".join(f"{run.name}: at most {max(run.prompts, default=0):,} tokens." for run in result.runs)
+    names = [f"{at + 1:,}" for at in places]
+    return draw(Chart("trial-chart", "Context, call by call", told, "tokens", lines, limits, marks, names=names))

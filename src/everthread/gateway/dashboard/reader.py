@@ -1,0 +1,568 @@
+"""Reads from the store what a page needs, and hands it to the views. Never more than a page's worth."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from everthread.conversation.pins import list_pins
+from everthread.core.cost import Prices, prices_for
+from everthread.core.messages import Message, text_of
+from everthread.core.redaction import redact
+from everthread.core.summary import is_summary
+from everthread.errors import UnknownIdError
+from everthread.gateway.dashboard import views
+from everthread.gateway.dashboard.access import Viewer
+from everthread.gateway.dashboard.charts import Chart, Limit, Line, Mark, Piece, bar, draw
+from everthread.gateway.dashboard.text import body_text, clean, counted, excerpt, line_of, summary_sections
+from everthread.gateway.dashboard.views import Saving, ThreadItem, WindowSize
+from everthread.store.models import (
+    CallRow,
+    CompactionRecord,
+    MessageKind,
+    SearchQuery,
+    Session,
+    StoredMessage,
+    StoredRewrite,
+    ThreadFigures,
+    ThreadRow,
+)
+from everthread.store.store import Store
+
+THREADS = 50
+MESSAGES = 30
+CHARS = 1_500
+"""Characters of a message in a list."""
+BRIEF = 300
+WHOLE = 100_000
+"""Characters of a message on its own page; a longer one is shown in parts."""
+SIDE = 60
+"""Messages of one side of a compaction: the first and the last of them."""
+HITS = 60
+DAY = 86_400.0
+
+
+class NotFoundError(Exception):
+    """There is no such page for this viewer."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRequest:
+    """A stored thread, to be replayed with other settings."""
+
+    source: str
+    model: str
+    window: int
+    system: Any
+    said: Sequence[tuple[Message, float]]
+    threshold: float
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRun:
+    """How a replay went."""
+
+    name: str
+    prompts: Sequence[int]
+    compactions: Sequence[int]
+    """Before which calls."""
+    cost: float | None
+    facts: tuple[int, int, int] | None = None
+    """In view at the end, found by search, lost."""
+    refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TrialResult:
+    runs: Sequence[TrialRun]
+    """As it is configured, with the settings tried, and the whole history without compaction."""
+    notes: Sequence[str] = ()
+
+
+Trial = Callable[[TrialRequest], Awaitable[TrialResult]]
+
+
+class WindowSource(Protocol):
+    def __call__(self, model: str, learnt: int | None) -> WindowSize: ...
+
+
+class Reader:
+    """What pages show, for one viewer at a time."""
+
+    def __init__(
+        self, store: Store, window: WindowSource, *, ttl: float = 300.0, wall: Callable[[], float] = time.time
+    ) -> None:
+        self.store = store
+        self._window = window
+        self._ttl = ttl
+        self._wall = wall
+
+    # The list
+
+    async def threads(self, viewer: Viewer, page: int) -> tuple[list[ThreadItem], bool]:
+        """A page of the list, and whether there are more."""
+        start = (page - 1) * THREADS
+        rows = await self.store.list_threads(tenant=viewer.tenant, limit=THREADS + 1, offset=start)
+        return await self._items(rows[:THREADS], {}), len(rows) > THREADS
+
+    async def found(self, viewer: Viewer, query: str) -> list[ThreadItem]:
+        """Threads with what was searched for, each with its first matches."""
+        hits = await self.store.search(SearchQuery(query, tenant=viewer.tenant, limit=HITS))
+        snippets: dict[str, list[tuple[str, str, int | None]]] = {}
+        for hit in hits:
+            listed = snippets.setdefault(hit.thread, [])
+            if len(listed) < 3:
+                role = f"{hit.role}: {hit.tool}" if hit.tool else hit.role
+                listed.append((line_of(role, 60), line_of(hit.snippet, 220), hit.message))
+        rows = [row for thread in snippets if (row := await self._row(viewer, thread)) is not None]
+        return await self._items(rows[:THREADS], snippets)
+
+    async def _row(self, viewer: Viewer, thread: str) -> ThreadRow | None:
+        try:
+            row = await self.store.thread_row(thread)
+        except UnknownIdError:
+            return None
+        return row if viewer.sees(row.first.tenant) else None
+
+    async def _items(
+        self, rows: Sequence[ThreadRow], snippets: Mapping[str, Sequence[tuple[str, str, int | None]]]
+    ) -> list[ThreadItem]:
+        ids = [row.first.id for row in rows]
+        figures, limits = await asyncio.gather(self.store.thread_figures(ids), self._limits())
+        compacted = [row.first.id for row in rows if row.compactions]
+        savings = await self._savings(compacted, limits)
+        untitled = [row.first.id for row in rows if not (row.tip.title or row.first.title)]
+        openings = dict(zip(untitled, await asyncio.gather(*map(self._opening, untitled)), strict=True))
+        items = []
+        for row in rows:
+            known = figures.get(row.first.id) or ThreadFigures(row.first.id)
+            model = known.model or row.tip.model
+            size = self._window(model, limits.get(model))
+            thread = row.first.id
+            items.append(
+                views.thread_item(
+                    row, known, size, savings.get(thread), openings.get(thread, ""), snippets.get(thread, ())
+                )
+            )
+        return items
+
+    async def _opening(self, thread: str) -> str:
+        """The first words of a thread without a title."""
+        first = await self.store.messages(thread, limit=3)
+        return next((text for one in first if one.body.get("role") == "user" and (text := text_of(one.body))), "")
+
+    async def _limits(self) -> dict[str, int]:
+        """Windows that were learnt, by model."""
+        found: dict[str, int] = {}
+        for limit in await self.store.limits():
+            found[limit.model] = min(limit.limit, found.get(limit.model, limit.limit))
+        return found
+
+    async def _savings(self, threads: Sequence[str], limits: Mapping[str, int]) -> dict[str, Saving]:
+        if not threads:
+            return {}
+        calls, records = await asyncio.gather(
+            self.store.call_rows(threads), self.store.period_compactions(threads=threads, limit=100_000)
+        )
+        by_thread: dict[str, list[CallRow]] = {thread: [] for thread in threads}
+        made: dict[str, list[CompactionRecord]] = {thread: [] for thread in threads}
+        for call in calls:
+            by_thread[call.thread].append(call)
+        for record in records:
+            made[record.thread].append(record)
+        return {thread: self._saving(by_thread[thread], made[thread], limits) for thread in threads}
+
+    def _saving(
+        self, calls: Sequence[CallRow], records: Sequence[CompactionRecord], limits: Mapping[str, int]
+    ) -> Saving:
+        windows = {call.model: self._window(call.model, limits.get(call.model)).tokens for call in calls}
+        return views.saving_of(calls, records, price=_Prices(), window=windows.__getitem__, ttl=self._ttl)
+
+    # A thread
+
+    async def thread(self, viewer: Viewer, thread: str) -> tuple[Session, Session]:
+        """A thread's first session and where it goes on. `NotFoundError` for who may not see it."""
+        row = await self._row(viewer, thread)
+        if row is None or row.first.id != thread:
+            raise NotFoundError
+        return row.first, row.tip
+
+    async def title(self, first: Session, tip: Session) -> str:
+        named = tip.title or first.title
+        return views.thread_title(first, tip, "" if named else await self._opening(first.id))
+
+    async def thread_page(self, viewer: Viewer, thread: str, page: int | None) -> dict[str, Any]:
+        row = await self._row(viewer, thread)
+        if row is None or row.first.id != thread:
+            raise NotFoundError
+        first, tip = row.first, row.tip
+        pages = max(1, -(-row.messages // MESSAGES))
+        shown = pages if page is None else max(1, min(page, pages))
+        start = max(0, row.messages - (pages - shown + 1) * MESSAGES)  # the last page is a full one
+        most = row.messages - (pages - shown) * MESSAGES - start
+        store = self.store
+        (
+            (figures, calls, records, rewrites, heaviest, tools),
+            (history, limits, summaries, pinned, todo),
+        ) = await asyncio.gather(
+            asyncio.gather(
+                store.thread_figures([thread]),
+                store.call_rows([thread]),
+                store.compactions(thread),
+                store.thread_rewrites(thread),
+                store.heaviest_messages(thread, 8),
+                store.tool_sizes(thread),
+            ),
+            asyncio.gather(
+                store.history(tip.id, start=start, limit=most),
+                self._limits(),
+                store.session_summaries(tip.id),
+                list_pins(store, thread),
+                store.get_state(thread, "todo"),
+            ),
+        )
+        known = figures.get(thread) or ThreadFigures(thread)
+        model = known.model or tip.model
+        size = self._window(model, limits.get(model))
+        used = rewrites[-1].rewrite if rewrites else None
+        texts = [text_of(message.body) for message in summaries]
+        if used is not None:
+            rest = await self.store.context_sizes(tip.id, start=used.length)
+            begun = views.rewritten_sizes(views.replacement_messages(used))
+            after = views.stored_sizes(rest, ())
+            sizes = {kind: begun[kind] + after[kind] for kind in begun}
+            context = views.rewritten_context(used, history)
+            texts = [text_of(message) for message in views.replacement_messages(used) if is_summary(message)]
+        else:
+            sizes = views.stored_sizes(await self.store.context_sizes(tip.id), texts)
+            context = views.stored_context(
+                *await self.store.shown_of(tip.id, [message.id for message in history]), texts
+            )
+        window = views.window_view(tip.system, sizes, size, calls)
+        seen = views.calls_view(calls, records, ttl=self._ttl)
+        return {
+            "thread": first, "tip": tip, "title": await self.title(first, tip), "client": views.client_name(first),
+            "model": model, "figures": known, "messages": row.messages, "window": window,
+            "window_bar": _window_bar(window), "calls": seen, "calls_chart": _calls_chart(seen, size),
+            "cache_share": known.read / known.prompts if known.prompts else None,
+            "cached": any(call.read for call in seen.calls),
+            "causes": [(cause, f"{count:,}", f"{tokens:,}") for cause, count, tokens in seen.causes],
+            "compactions": views.compaction_items(records, calls),
+            "saving": self._saving(calls, records, limits) if records else None,
+            "heaviest": heaviest,
+            "tools": [(line_of(name, 40), f"{count:,}", f"{tokens:,}") for name, count, tokens in tools],
+            "state": _state(texts, todo), "pins": [_Pin(pin.id, clean(pin.text)) for pin in pinned],
+            "conversation": [
+                views.message_view(message, chars=CHARS, fate=context.fate(message, start + number), show=excerpt)
+                for number, message in enumerate(history)
+            ],
+            "page": shown, "pages": pages,
+        }  # fmt: skip
+
+    # A compaction
+
+    async def compaction_page(self, viewer: Viewer, thread: str, number: int) -> dict[str, Any]:
+        first, tip = await self.thread(viewer, thread)
+        records, calls, rewrites = await asyncio.gather(
+            self.store.compactions(thread), self.store.call_rows([thread]), self.store.thread_rewrites(thread)
+        )
+        record = next((one for one in records if one.id == number), None)
+        if record is None:
+            raise NotFoundError
+        item = next(one for one in views.compaction_items(records, calls) if one.id == number)
+        sides = await self._sides(record, rewrites)
+        made = record.record
+        live = [one for one in records if one.reverted is None]
+        is_last = bool(live) and live[-1].id == record.id
+        why = "Only the last compaction can be undone." if not is_last else ""
+        if item.proxied:
+            why = "The client holds the whole history itself; what left is found by recall and here."
+        return {
+            "thread": first, "title": await self.title(first, tip), "made": item,
+            "focus": line_of(made.focus or "", 200), "left": len(sides.left),
+            "may_undo": is_last and not item.proxied and record.reverted is None, "why_no_undo": why,
+            "branch_at": sides.last, "warnings": [clean(redact(text)) for text in made.warnings],
+            "before": _side(sides.before, sides.left), "before_more": max(0, len(sides.before) - SIDE),
+            "after": _side(sides.after, frozenset()), "after_more": max(0, len(sides.after) - SIDE),
+            "before_bar": _side_bar(sides.before, made.tokens_before), "after_bar": _side_bar(
+                sides.after, made.tokens_before
+            ),
+            "sections": summary_sections(
+                made.summary, [(one.id, body_text(one.body)) for one in sides.before if one.id in sides.left]
+            ),
+            "checks": views.verification(made.figures),
+            "decision": clean(str(made.figures.get("decision") or "")),
+            "steps": [clean(str(step)) for step in made.figures.get("steps") or ()],
+            "phases": [
+                (clean(str(one.get("name"))), f"{one.get('before', 0):,}", f"{one.get('after', 0):,}",
+                 clean(str(one.get("note") or "")))
+                for one in made.figures.get("phases") or () if isinstance(one, dict)
+            ],
+            "spared_dollars": _spared(item, calls),
+        }  # fmt: skip
+
+    async def _sides(self, record: CompactionRecord, rewrites: Sequence[StoredRewrite]) -> _Sides:
+        if record.parent != record.session:
+            before, after = await asyncio.gather(
+                self.store.messages(record.parent), self.store.messages(record.session)
+            )
+            covered = frozenset(record.record.covered)
+            before = [message for message in before if message.created <= record.created]
+            carried = await self._carried(record, after)
+            said = [one.id for one in before if one.kind == "message"]
+            return _Sides(before, after[:carried], covered, said[-1] if said else None)
+        found = views.rewrite_of(record, rewrites)
+        if found is None:
+            return _Sides([], [], frozenset(), None)
+        rewrite = found.rewrite
+        whole = await self.store.history(record.session, limit=rewrite.length)
+        values = views.replacement_messages(rewrite)
+        kept = {body_text(value) for value in values}
+        left = frozenset(one.id for one in whole if body_text(one.body) not in kept)
+        made = [_as_stored(value, number, record) for number, value in enumerate(values)]
+        return _Sides(whole, made, left, whole[-1].id if whole else None)
+
+    async def _carried(self, record: CompactionRecord, after: Sequence[StoredMessage]) -> int:
+        """How many messages a continuation began with: what it holds up to its creation."""
+        return sum(message.created <= record.created for message in after)
+
+    # A message
+
+    async def message_page(
+        self, viewer: Viewer, thread: str, number: int, start: int, *, revealed: bool
+    ) -> dict[str, Any]:
+        first, tip = await self.thread(viewer, thread)
+        message = await self.message(viewer, thread, number)
+        body = body_text(message.body)
+        start = max(0, min(start, len(body)))
+        item = views.message_view(
+            message, chars=WHOLE, show=lambda text, most: excerpt(text, most, start=start, revealed=revealed)
+        )
+        return {
+            "thread": first, "title": await self.title(first, tip), "item": item, "size": len(body), "start": start,
+            "shown": min(WHOLE, len(body) - start), "most": WHOLE, "revealed": revealed, "kind": message.kind,
+            "may_pin": 0 < len(body.strip()) <= 2_000,
+        }  # fmt: skip
+
+    async def message(self, viewer: Viewer, thread: str, number: int) -> StoredMessage:
+        """A message that one of the thread's sessions shows or showed."""
+        try:
+            message = await self.store.message(number, tenant=viewer.tenant)
+            owner = await self.store.session(message.session)
+        except UnknownIdError:
+            raise NotFoundError from None
+        if owner.thread == thread:
+            return message
+        whole, _ = await self.store.shown_of(thread, [number])  # a branch shares messages with its parent
+        if number not in whole:
+            raise NotFoundError
+        return message
+
+    # The overview
+
+    async def overview(self, viewer: Viewer, days: int) -> dict[str, Any]:
+        until = self._wall() + 1
+        since = (until // DAY - days + 1) * DAY
+        tenant = viewer.tenant
+        found, records, limits = await asyncio.gather(
+            self.store.insights(since=since, until=until, tenant=tenant),
+            self.store.period_compactions(tenant=tenant, limit=5_000),
+            self._limits(),
+        )
+        compacted = list(dict.fromkeys(record.thread for record in records if record.reverted is None))
+        savings = views.total_savings(
+            list((await self._savings(compacted[:500], limits)).values()), since=since, day=_day
+        )
+        recent = [record for record in records if record.created >= since]
+        slowest = sorted(views.compaction_items(recent), key=lambda made: -made.duration)[:8]
+        groups = [("model", "model", found.by_model), ("client", "client", found.by_platform)]
+        if tenant is None:
+            tenants = await self.store.usage_by_tenant(since=since, until=until)
+            groups += [("tenant", "tenant", tenants)] if len(tenants) > 1 else []
+        groups.append(("day", "day", list(reversed(found.by_day))[:31]))
+        tables = [
+            (name, [_sum_row(row, savings.by.get(kind, {}).get(row.key, 0.0)) for row in rows])
+            for name, kind, rows in groups
+            if rows
+        ]
+        return {
+            "days": days, "total": found.total, "threads": found.threads, "savings": savings,
+            "compactions_count": found.compactions, "tokens_saved": found.tokens_saved, "tables": tables,
+            "slowest": slowest, "chart": _day_chart(found.by_day, savings, since, days),
+        }  # fmt: skip
+
+    # Settings, tried
+
+    async def trial_request(self, viewer: Viewer, thread: str, threshold: int, ratio: int) -> TrialRequest:
+        first, tip = await self.thread(viewer, thread)
+        history, figures, limits = await asyncio.gather(
+            self.store.history(tip.id), self.store.thread_figures([thread]), self._limits()
+        )
+        model = (figures[thread].model if thread in figures else "") or tip.model
+        size = self._window(model, limits.get(model))
+        said = [(message.body, message.created) for message in history]
+        return TrialRequest(first.id, model, size.tokens, first.system, said, threshold / 100, ratio / 100)
+
+    async def window_of(self, viewer: Viewer, thread: str) -> WindowSize:
+        _, tip = await self.thread(viewer, thread)
+        figures, limits = await asyncio.gather(self.store.thread_figures([thread]), self._limits())
+        model = (figures[thread].model if thread in figures else "") or tip.model
+        return self._window(model, limits.get(model))
+
+
+@dataclass(frozen=True, slots=True)
+class _Pin:
+    id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """The two sides of a compaction, what left between them, and the last message before."""
+
+    before: Sequence[StoredMessage]
+    after: Sequence[StoredMessage]
+    left: frozenset[int]
+    last: int | None
+
+
+class _Prices:
+    """Prices by model and day, asked for once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str, bool], Prices | None] = {}
+
+    def __call__(self, model: str, at: float, prompt: int) -> Prices | None:
+        key = (model, _day(at), prompt > 200_000)
+        if key not in self._known:
+            moment = datetime.fromtimestamp(at, UTC)
+            self._known[key] = prices_for(model, at=moment, prompt_tokens=prompt)
+        return self._known[key]
+
+
+def _day(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d}"
+
+
+def _as_stored(value: Message, number: int, record: CompactionRecord) -> StoredMessage:
+    """A message of a rewrite as a page shows one. It has no id of its own."""
+    kind: MessageKind = "summary" if is_summary(value) else "derived"
+    return StoredMessage(0, record.session, number, kind, value, "", None, "", "", record.created)
+
+
+def _side(messages: Sequence[StoredMessage], left: frozenset[int]) -> list[views.MessageView | None]:
+    """Brief messages; in the place of those in the middle that are not shown stands None."""
+    shown: list[StoredMessage | None] = list(messages)
+    if len(messages) > SIDE:
+        shown = [*messages[: SIDE // 2], None, *messages[-SIDE // 2 :]]
+    return [None if message is None else _brief(message, left) for message in shown]
+
+
+def _brief(message: StoredMessage, left: frozenset[int]) -> views.MessageView:
+    fate = "recall" if message.id in left else "view" if left else ""
+    return views.message_view(message, chars=BRIEF, fate=fate, show=excerpt)
+
+
+def _side_bar(messages: Sequence[StoredMessage], whole: int) -> str:
+    sizes = dict.fromkeys(views.PARTS, 0)
+    for message in messages:
+        tokens = message.tokens or (len(body_text(message.body)) + 3) // 4
+        kind = "summary" if message.kind == "summary" else "results" if message.body.get("role") == "tool" else "talk"
+        sizes[kind] += tokens
+    filled = [(kind, tokens) for kind, tokens in sizes.items() if tokens]
+    pieces = [Piece(kind, f"{views.PARTS[kind]}: {tokens:,} tokens", tokens) for kind, tokens in filled]
+    told = ", ".join(piece.name for piece in pieces) or "nothing"
+    return bar(pieces, max(whole, sum(sizes.values())), told)
+
+
+def _window_bar(window: views.WindowView) -> str:
+    pieces = [Piece(part.kind, f"{part.name}: {part.tokens:,} tokens", part.tokens) for part in window.parts]
+    told = "; ".join(piece.name for piece in pieces) + f"; free: {window.free:,} tokens"
+    return bar(pieces, window.size.tokens, told, mark=window.size.threshold)
+
+
+def _calls_chart(seen: views.CallsView, size: WindowSize) -> str:
+    places = views.thinned(seen.calls)
+    calls = [seen.calls[at] for at in places]
+    nearest = {at: number for number, at in enumerate(places)}
+
+    def place(at: int) -> int:
+        return nearest.get(at) or min(range(len(places)), key=lambda number: abs(places[number] - at), default=0)
+
+    lines = [
+        Line("read from the cache", "read", [call.read for call in calls]),
+        Line("written to it", "write", [call.write for call in calls]),
+        Line("fresh", "none", [call.input for call in calls]),
+    ]
+    marks = [Mark(place(at), text) for at, text in seen.marks[-100:]]
+    marks += [Mark(place(miss.call - 1), f"miss: {miss.cause}", "miss") for miss in seen.misses[-100:]]
+    top = max((call.prompt for call in calls), default=0)
+    limits = [Limit("compaction from here on", size.threshold)]
+    limits += [Limit("window", size.tokens)] if size.tokens < 3 * max(top, size.threshold) else []
+    told = (
+        f"{counted(len(seen.calls), 'call')}; the largest prompt has {top:,} tokens; "
+        f"{counted(len(seen.marks), 'compaction')}; {counted(len(seen.misses), 'cache miss')[:-1]}."
+    )
+    names = [f"{at + 1:,}" for at in places]
+    return draw(
+        Chart("calls-chart", "Every call’s prompt", told, "tokens", lines, limits, marks, stacked=True, names=names)
+    )
+
+
+def _day_chart(by_day: Sequence[Any], savings: views.Savings, since: float, days: int) -> str:
+    known = {row.key: float(row.cost) for row in by_day}
+    names = [_day(since + number * DAY) for number in range(days)]
+    if len(known) < 2:
+        return ""
+    first = next(number for number, name in enumerate(names) if name in known) if known.keys() & set(names) else 0
+    names = names[first:]
+    cost = [known.get(name, 0.0) for name in names]
+    without = [spent + savings.by["day"].get(name, 0.0) for name, spent in zip(names, cost, strict=True)]
+    lines = [Line("spent", "a", cost)]
+    if any(gain for gain in savings.by["day"].values()):
+        lines.append(Line("without compaction", "b", without))
+    told = f"Dollars by day: {sum(cost):.2f} spent in {len(names)} days."
+    return draw(Chart("days-chart", "Dollars by day", told, "$", lines, axis="day", names=[name[5:] for name in names]))
+
+
+def _sum_row(row: Any, saved: float) -> tuple[str, ...]:
+    share = row.cache_share
+    known = row.unpriced < row.calls
+    return (
+        line_of(row.key or "–", 60), f"{row.calls:,}", f"{row.prompt:,}", "–" if share is None else f"{share:.1%}",
+        f"{row.output:,}", f"${row.cost:,.2f}" if known else "unknown", f"${saved:,.2f}" if saved else "–",
+    )  # fmt: skip
+
+
+def _spared(item: views.CompactionItem, calls: Sequence[CallRow]) -> float | None:
+    """Dollars of the tokens that later calls did not carry, at the price their cache would have read them for."""
+    later = [call for call in calls if call.task == "main" and call.created > item.created]
+    if not later:
+        return None
+    prices = _Prices()(later[-1].model, later[-1].created, later[-1].prompt)
+    if prices is None or prices.input is None:
+        return None
+    cached = any(call.read for call in later) and prices.cache_read is not None
+    return item.spared * float(prices.cache_read if cached and prices.cache_read else prices.input) / 1_000_000
+
+
+_STATE_SECTIONS = ("Active State", "Relevant Files", "Blocked", "In Progress")
+
+
+def _state(summaries: Sequence[str], todo: Any) -> list[tuple[str, list[str]]]:
+    """What is known of the work: the agent's own list, and what the last summary says of files, tests and errors."""
+    found: list[tuple[str, list[str]]] = []
+    if isinstance(todo, list) and todo:
+        lines = [f"[{item.get('status', '')}] {item.get('text', '')}" for item in todo if isinstance(item, dict)]
+        found.append(("To do", [line_of(line, 200) for line in lines]))
+    for section in summary_sections("\n".join(summaries)):
+        if section.name in _STATE_SECTIONS:
+            lines = ["".join(words for _, words in line.pieces) for line in section.lines]
+            if lines and lines != ["None."]:
+                found.append((section.name, [line_of(line, 240) for line in lines[:20]]))
+    return found

@@ -1,0 +1,623 @@
+"""From what the store holds to what a page shows. Pure: no store, no clock, no request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from itertools import pairwise
+from typing import Any, cast
+
+from everthread.core.cost import Prices
+from everthread.core.messages import Message, calls_of, content_text, results_of, text_of
+from everthread.core.summary import is_summary, summaries_in
+from everthread.core.transcript import is_user_message
+from everthread.gateway.dashboard.text import body_text, line_of
+from everthread.store.models import (
+    CallRow,
+    CompactionRecord,
+    Rewrite,
+    Session,
+    StoredMessage,
+    StoredRewrite,
+    ThreadFigures,
+    ThreadRow,
+)
+
+CACHED_FROM = 1_024
+"""Prompt tokens below which no provider caches anything."""
+WORDS = "What the User Said"
+CHART_POINTS = 300
+_MILLION = 1_000_000
+
+PriceOf = Callable[[str, float, int], Prices | None]
+"""A model's prices at a moment for a prompt of this size."""
+
+REASONS = {
+    "in-loop": "the prompt had reached the threshold",
+    "preflight": "the new message took the prompt to the threshold",
+    "hygiene": "the stored history was over 85 % of the window",
+    "cold-cache": "the cache had forgotten the prompt, so a rewrite cost nothing there",
+    "overflow": "the provider refused the request as too long",
+    "manual": "somebody asked for it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSize:
+    """A model's window and where compaction starts."""
+
+    tokens: int
+    threshold: int
+    source: str = ""
+
+
+# The list
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadItem:
+    """A thread in the list."""
+
+    id: str
+    title: str
+    client: str
+    model: str
+    tenant: str
+    kind: str
+    calls: int
+    messages: int
+    active: float
+    prompt: int
+    window: WindowSize
+    cost: Decimal | None
+    saved: float | None
+    compactions: int
+    compacted: float | None
+    snippets: tuple[tuple[str, str, int | None], ...] = ()
+    """Role, words and message of what a search found."""
+
+
+def thread_title(first: Session, tip: Session, opening: str = "") -> str:
+    return line_of(tip.title or first.title or opening, 90) or first.id[:12]
+
+
+def thread_item(  # noqa: PLR0913, PLR0917 - what a line of the list tells
+    row: ThreadRow,
+    figures: ThreadFigures,
+    window: WindowSize,
+    saving: Saving | None,
+    opening: str,
+    snippets: Sequence[tuple[str, str, int | None]] = (),
+) -> ThreadItem:
+    first, tip = row.first, row.tip
+    return ThreadItem(
+        first.id, thread_title(first, tip, opening), client_name(first), figures.model or tip.model, first.tenant,
+        first.kind, figures.calls, row.messages, row.active, figures.prompt, window, figures.cost,
+        saving.saved if saving else None, row.compactions, figures.compacted, tuple(snippets),
+    )  # fmt: skip
+
+
+def client_name(session: Session) -> str:
+    """Who talks: the program's own name where it gave one, else the way it came."""
+    return line_of(session.client or session.platform or "library", 40)
+
+
+# The window
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    kind: str
+    name: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class WindowView:
+    """What fills the window now."""
+
+    size: WindowSize
+    parts: tuple[Part, ...]
+    used: int
+    reported: bool
+    """Scaled to what the provider counted, not estimated alone."""
+    ahead: str = ""
+    """When the next compaction is expected."""
+
+    @property
+    def free(self) -> int:
+        return max(0, self.size.tokens - self.used)
+
+
+PARTS = {
+    "system": "System prompt",
+    "tools": "Tools and framing",
+    "summary": "Summary",
+    "words": "User’s words",
+    "talk": "Recent conversation",
+    "results": "Tool results",
+}
+
+
+def stored_sizes(rows: Sequence[tuple[str, str, bool, int]], summaries: Sequence[str]) -> dict[str, int]:
+    """The parts of what a session shows; of its summaries the user's words apart."""
+    sizes = dict.fromkeys(PARTS, 0)
+    for kind, role, is_tool, tokens in rows:
+        part = "summary" if kind == "summary" else "results" if is_tool and role != "assistant" else "talk"
+        sizes[part] += tokens
+    return _with_words(sizes, summaries)
+
+
+def rewritten_sizes(messages: Sequence[Message]) -> dict[str, int]:
+    """The parts of what stands for the beginning of a proxied thread."""
+    sizes = dict.fromkeys(PARTS, 0)
+    summaries = []
+    for message in messages:
+        if is_summary(message):
+            summaries += summaries_in(message)
+        part = "summary" if is_summary(message) else "results" if results_of(message) else "talk"
+        sizes[part] += _estimate(body_text(message))
+    return _with_words(sizes, summaries)
+
+
+def _with_words(sizes: dict[str, int], summaries: Sequence[str]) -> dict[str, int]:
+    words = min(sum(_estimate(section) for text in summaries for section in user_words(text)), sizes["summary"])
+    return {**sizes, "words": sizes["words"] + words, "summary": sizes["summary"] - words}
+
+
+def _estimate(text: str) -> int:
+    return (len(text) + 3) // 4
+
+
+def window_view(system: Any, sizes: Mapping[str, int], size: WindowSize, calls: Sequence[CallRow]) -> WindowView:
+    """The parts of the next prompt. What the provider counted beyond them is tools and framing."""
+    parts = {**sizes, "system": _estimate(content_text(system)) if system else 0}
+    main = [call for call in calls if call.task == "main"]
+    known = sum(parts.values())
+    reported = bool(main) and not main[-1].estimated
+    used = known
+    if reported:
+        used = main[-1].prompt + main[-1].output
+        if used >= known:
+            parts["tools"] = used - known
+        else:  # the estimate was too high: the provider is right
+            parts = {kind: round(tokens * used / known) for kind, tokens in parts.items()}
+            used = sum(parts.values())
+    shown = tuple(Part(kind, PARTS[kind], parts[kind]) for kind in PARTS if parts[kind])
+    return WindowView(size, shown, used, reported, _ahead(main, used, size.threshold))
+
+
+def user_words(summary: str) -> list[str]:
+    """The part of a summary that holds the user's own words."""
+    lines = summary.split("\n")
+    starts = [number for number, line in enumerate(lines) if line.strip("# ") == WORDS and line.startswith("#")]
+    found = []
+    for start in starts:
+        end = next((n for n in range(start + 1, len(lines)) if lines[n].startswith("## ")), len(lines))
+        found.append("\n".join(lines[start + 1 : end]))
+    return found
+
+
+def _ahead(main: Sequence[CallRow], used: int, threshold: int) -> str:
+    """How many calls are left at the pace of the last ones."""
+    if used >= threshold:
+        return "The next call may compact."
+    steps = [later.prompt - sooner.prompt for sooner, later in pairwise(main[-11:])]
+    grown = [step for step in steps if step > 0]
+    if not grown:
+        return ""
+    calls = max(1, round((threshold - used) / (sum(grown) / len(grown))))
+    return f"The next compaction is expected in about {calls:,} call{'' if calls == 1 else 's'}."
+
+
+# Calls and the cache
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """A call that read less from the cache than the one before had left there."""
+
+    call: int
+    created: float
+    cause: str
+    missed: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallsView:
+    calls: tuple[CallRow, ...]
+    """To the main model, in order."""
+    marks: tuple[tuple[int, str], ...]
+    """Before which call a compaction happened, and how large it was."""
+    misses: tuple[Miss, ...]
+
+    @property
+    def causes(self) -> list[tuple[str, int, int]]:
+        """Cause, calls, tokens; the dearest first."""
+        sums: dict[str, tuple[int, int]] = {}
+        for miss in self.misses:
+            calls, tokens = sums.get(miss.cause, (0, 0))
+            sums[miss.cause] = calls + 1, tokens + miss.missed
+        return sorted(((cause, *found) for cause, found in sums.items()), key=lambda row: -row[2])
+
+
+def calls_view(calls: Sequence[CallRow], compactions: Sequence[CompactionRecord], *, ttl: float) -> CallsView:
+    main = [call for call in calls if call.task == "main"]
+    held = sorted((one for one in compactions if one.reverted is None), key=lambda one: one.created)
+    marks = []
+    for made in held:
+        at = next((n for n, call in enumerate(main) if call.created > made.created), len(main))
+        record = made.record
+        marks.append((at, f"compaction: {record.tokens_before:,} to {record.tokens_after:,} tokens"))
+    return CallsView(tuple(main), tuple(marks), tuple(_misses(main, {at for at, _ in marks}, ttl)))
+
+
+def _misses(main: Sequence[CallRow], compacted: set[int], ttl: float) -> list[Miss]:
+    found = []
+    if not any(call.read or call.write for call in main):
+        return []
+    for number, call in enumerate(main):
+        if number == 0:
+            continue
+        before = main[number - 1]
+        left = min(before.prompt, call.prompt)
+        missed = left - call.read
+        if left < CACHED_FROM or missed <= max(CACHED_FROM, left // 10):
+            continue
+        gap = call.created - before.created
+        if number in compacted:
+            cause = "compaction"
+        elif before.model != call.model:
+            cause = "model changed"
+        elif gap > ttl:
+            cause = "the cache had forgotten"
+        else:
+            cause = "the prompt changed, or the provider dropped it"
+        found.append(Miss(number + 1, call.created, cause, missed))
+    return found
+
+
+# Dollars with and without
+
+
+@dataclass(frozen=True, slots=True)
+class PricedCall:
+    """A call as it was, and as it would have been with the whole history and the same cache."""
+
+    call: CallRow
+    cost: float
+    without: float
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """What a thread's calls cost, and what they would have cost without compaction.
+
+    Compared are calls that both would have answered; `beyond` calls had outgrown the window by then.
+    """
+
+    cost: float
+    without: float
+    calls: int
+    beyond: int
+    unpriced: int
+    rows: tuple[PricedCall, ...] = ()
+
+    @property
+    def saved(self) -> float:
+        return self.without - self.cost
+
+    @property
+    def share(self) -> float | None:
+        return self.saved / self.without if self.without else None
+
+
+def saving_of(
+    calls: Sequence[CallRow],
+    compactions: Sequence[CompactionRecord],
+    *,
+    price: PriceOf,
+    window: Callable[[str], int],
+    ttl: float,
+) -> Saving:
+    """A thread's own traffic, reckoned again without compaction: the method of the replay.
+
+    A call that found the cache warm finds it warm with the whole history too; what was taken out until then is read
+    there at the cache's price, or paid in full where the cache was cold or there is none.
+    """
+    held = sorted((one for one in compactions if one.reverted is None), key=lambda one: one.created)
+    caching = any(call.read or call.write for call in calls)
+    auxiliary = [call for call in calls if call.task != "main"]
+    cost = sum(float(call.cost) for call in auxiliary if call.cost is not None)
+    unpriced = sum(call.cost is None for call in auxiliary)
+    rows: list[PricedCall] = []
+    removed = at = beyond = whole_before = 0
+    last: CallRow | None = None
+    for call in calls:
+        if call.task != "main":
+            continue
+        fresh_start = False
+        while at < len(held) and held[at].created <= call.created:
+            removed += max(0, held[at].record.tokens_before - held[at].record.tokens_after)
+            at, fresh_start = at + 1, True
+        whole = call.prompt + removed
+        paid = call.cost
+        if paid is None:
+            unpriced += 1
+        elif whole > window(call.model):
+            beyond += 1
+        elif not removed:
+            rows.append(PricedCall(call, float(paid), float(paid)))
+        else:
+            prices = price(call.model, call.created, whole)
+            same = last is not None and last.model == call.model
+            near = last is not None and call.created - last.created <= ttl
+            if not caching:
+                read = 0
+            elif fresh_start and same and near:
+                read = min(whole_before, whole)
+            else:
+                read = call.read + removed if call.read else 0
+            without = _price(prices, whole, read, call)
+            if without is None:
+                unpriced += 1
+            else:
+                rows.append(PricedCall(call, float(paid), without))
+        last, whole_before = call, whole
+    return Saving(
+        cost + sum(row.cost for row in rows), sum(row.without for row in rows), len(rows), beyond, unpriced, tuple(rows)
+    )
+
+
+def _price(prices: Prices | None, whole: int, read: int, call: CallRow) -> float | None:
+    """Dollars of a prompt of which a part is read from the cache."""
+    if prices is None or prices.input is None:
+        return None
+    fresh = prices.cache_write_5m if call.write and prices.cache_write_5m is not None else prices.input
+    cached = prices.cache_read if prices.cache_read is not None else prices.input
+    tokens = (whole - read) * fresh + read * cached + call.output * (prices.output or 0)
+    return float(tokens) / _MILLION
+
+
+# Messages and what became of them
+
+
+@dataclass(frozen=True, slots=True)
+class MessageView:
+    """A message in a list."""
+
+    id: int
+    role: str
+    label: str
+    """Whose it is, or which tools it calls or answers."""
+    text: str
+    cut: int
+    """Characters that are not shown."""
+    tokens: int
+    created: float
+    fate: str = ""
+    folded: bool = False
+
+
+FATES = {
+    "view": "in view",
+    "short": "in view, shortened",
+    "words": "in the user’s words",
+    "journal": "in the journal",
+    "recall": "recallable",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What the model sees now: ids of messages as they are, of those shortened, and the summary's words."""
+
+    shown: frozenset[int] = frozenset()
+    shortened: frozenset[int] = frozenset()
+    summary: str = ""
+    words: str = ""
+    covered: int | None = None
+    """For a proxied thread: so many of its first messages are replaced."""
+
+    def fate(self, message: StoredMessage, number: int) -> str:
+        """What became of a message; `number` is its place in the history."""
+        if message.id in self.shortened:
+            return "short"
+        if message.id in self.shown or (self.covered is not None and number >= self.covered):
+            return "view"
+        if is_user_message(message.body):
+            words = " ".join(text_of(message.body).split())[:60]
+            return "words" if words and words in self.words else "recall"
+        return "journal" if self._is_told(message.body) else "recall"
+
+    def _is_told(self, body: Message) -> bool:
+        """Whether the summary names what this message did."""
+        if not self.summary:
+            return False
+        for call in calls_of(body):
+            for value in call.parsed.values():
+                if isinstance(value, str) and len(value) >= 6 and " ".join(value.split())[:60] in self.summary:
+                    return True
+        return False
+
+
+def stored_context(shown: set[int], shortened: set[int], summaries: Sequence[str]) -> Context:
+    """Of a thread whose sessions hold what the model sees."""
+    summary = "\n".join(summaries)
+    words = " ".join(" ".join(user_words(summary)).split())
+    return Context(frozenset(shown), frozenset(shortened), " ".join(summary.split()), words)
+
+
+def rewritten_context(rewrite: Rewrite, page: Sequence[StoredMessage]) -> Context:
+    """Of a proxied thread: what stands for its beginning, and which of a page's messages are in that word for word."""
+    values = replacement_messages(rewrite)
+    summary = "\n".join(text_of(value) for value in values if is_summary(value))
+    kept = {text for value in values if not is_summary(value) and (text := body_text(value))}
+    shown = frozenset(message.id for message in page if body_text(message.body) in kept)
+    flat, words = " ".join(summary.split()), " ".join(" ".join(user_words(summary)).split())
+    return Context(shown, frozenset(), flat, words, rewrite.length)
+
+
+def replacement_messages(rewrite: Rewrite) -> list[Message]:
+    """The messages of a rewrite. Items that are no message (reasoning, calls of Responses) have no role: left out."""
+    try:
+        values = json.loads(f"[{rewrite.replacement.decode()}]")
+    except ValueError:
+        return []
+    found = [value for value in values if isinstance(value, dict) and isinstance(value.get("role"), str)]
+    return cast("list[Message]", found)
+
+
+def message_view(
+    message: StoredMessage, *, chars: int, fate: str = "", show: Callable[[str, int], str], tokens: int | None = None
+) -> MessageView:
+    body = body_text(message.body)
+    return MessageView(
+        message.id, str(message.body.get("role", "")), message_label(message), show(body, chars),
+        max(0, len(body) - chars), message.tokens or tokens or (len(body) + 3) // 4, message.created, fate,
+        fate not in ("", "view", "short"),
+    )  # fmt: skip
+
+
+def message_label(message: StoredMessage) -> str:
+    if message.kind == "summary":
+        return "summary"
+    body = message.body
+    names = [call.name for call in calls_of(body)] or [result.name for result in results_of(body) if result.name]
+    role = str(body.get("role", ""))
+    listed = ", ".join(dict.fromkeys(line_of(name, 40) for name in names[:4]))
+    return f"{role}: {listed}" if listed else role
+
+
+# A compaction
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionItem:
+    """A compaction in a list."""
+
+    id: int
+    number: int
+    created: float
+    before: int
+    after: int
+    author: str
+    reason: str
+    duration: float
+    cost: Decimal | None
+    reverted: bool
+    proxied: bool
+    thread: str
+    calls_since: int = 0
+    spared: int = 0
+    """Tokens that later calls did not carry because of it."""
+
+    @property
+    def share(self) -> float:
+        return 1 - self.after / self.before if self.before else 0.0
+
+
+def compaction_items(records: Sequence[CompactionRecord], calls: Sequence[CallRow] = ()) -> list[CompactionItem]:
+    """In the order they were made, those that were undone in their place."""
+    main = [call.created for call in calls if call.task == "main"]
+    items = []
+    for number, made in enumerate(sorted(records, key=lambda one: one.id), 1):
+        record = made.record
+        since = sum(created > made.created for created in main) if made.reverted is None else 0
+        items.append(
+            CompactionItem(
+                made.id, number, made.created, record.tokens_before, record.tokens_after, record.author or "nobody",
+                REASONS.get(record.reason, record.reason), record.duration, record.cost, made.reverted is not None,
+                made.parent == made.session, made.thread, since,
+                since * max(0, record.tokens_before - record.tokens_after),
+            )
+        )  # fmt: skip
+    return items
+
+
+def verification(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """How a summary was checked, as label and value."""
+    labels = {
+        "facts": "facts looked for",
+        "present": "of these in the summary as written",
+        "added": "added to it",
+        "checked": "names looked up in the sources",
+        "unverified": "of these in no source",
+    }
+    return [(label, f"{figures[name]:,}") for name, label in labels.items() if isinstance(figures.get(name), int)]
+
+
+def rewrite_of(record: CompactionRecord, rewrites: Sequence[StoredRewrite]) -> StoredRewrite | None:
+    """The rewrite that was stored with a compaction: both carry the same time."""
+    near = [one for one in rewrites if abs(one.created - record.created) < 0.001]
+    return near[-1] if near else None
+
+
+# The overview
+
+
+@dataclass(slots=True)
+class Sum:
+    """A line of the account."""
+
+    key: str
+    calls: int = 0
+    prompt: int = 0
+    read: int = 0
+    output: int = 0
+    cost: float = 0.0
+    without: float = 0.0
+    unpriced: int = 0
+
+    @property
+    def cache_share(self) -> float | None:
+        return self.read / self.prompt if self.prompt else None
+
+    @property
+    def saved(self) -> float:
+        return self.without - self.cost
+
+
+@dataclass(frozen=True, slots=True)
+class Savings:
+    """All threads together."""
+
+    cost: float = 0.0
+    without: float = 0.0
+    calls: int = 0
+    beyond: int = 0
+    by: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """By `day`, `model`, `client` and `tenant`: what was saved under each name."""
+
+    @property
+    def saved(self) -> float:
+        return self.without - self.cost
+
+    @property
+    def share(self) -> float | None:
+        return self.saved / self.without if self.without else None
+
+
+def total_savings(savings: Sequence[Saving], *, since: float, day: Callable[[float], str]) -> Savings:
+    by: dict[str, dict[str, float]] = {"day": {}, "model": {}, "client": {}, "tenant": {}}
+    cost = without = 0.0
+    calls = 0
+    for saving in savings:
+        for row in saving.rows:
+            if row.call.created < since:
+                continue
+            gained = row.without - row.cost
+            cost, without, calls = cost + row.cost, without + row.without, calls + 1
+            names = (day(row.call.created), row.call.model, row.call.platform, row.call.tenant)
+            for kind, name in zip(by, names, strict=True):
+                by[kind][name] = by[kind].get(name, 0.0) + gained
+    return Savings(cost, without, calls, sum(saving.beyond for saving in savings), by)
+
+
+def thinned(values: Sequence[Any], most: int = CHART_POINTS) -> list[int]:
+    """Which of many values a chart shows: the first, the last, and evenly between."""
+    if len(values) <= most:
+        return list(range(len(values)))
+    return sorted({round(number * (len(values) - 1) / (most - 1)) for number in range(most)})

@@ -1,0 +1,239 @@
+"""The pages: what they show of threads, windows, calls and compactions, and what can be done there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everthread.conversation.pins import list_pins
+from everthread.core.usage import CanonicalUsage
+from everthread.gateway.dashboard.reader import TrialRequest, TrialResult, TrialRun
+from everthread.store.models import NewCompaction, NewUsage, Rewrite
+from tests.gateway.pages import MODEL, SUMMARY, Browser, Desk, compact_thread, desk, make_thread
+from tests.store.test_proxied import point
+
+Work = Callable[[Desk, Browser], Awaitable[None]]
+
+
+def see(folder: Path, work: Work, **more: Any) -> None:
+    async def run() -> None:
+        async with desk(folder, **more) as here:
+            await work(here, await here.browser().enter())
+
+    asyncio.run(run())
+
+
+def test_an_empty_store_has_pages_too(tmp_path: Path) -> None:
+    async def work(_here: Desk, me: Browser) -> None:
+        assert "No conversation yet" in (await me.get("/")).words
+        assert "Nothing was found" in (await me.get("/?q=apple")).words
+        overview = await me.get("/dashboard/overview")
+        assert "Nothing was used" in overview.words
+        assert "reads the store alone" in overview.words
+        for path in ("/dashboard/threads/nobody", "/dashboard/threads/nobody/compactions/1", "/dashboard/nowhere"):
+            assert (await me.get(path)).status == 404
+        assert (await me.http.get("/dashboard")).headers["location"] == "/"
+
+    see(tmp_path, work)
+
+
+def test_threads_are_listed_and_found(tmp_path: Path) -> None:
+    async def work(here: Desk, me: Browser) -> None:
+        first = await make_thread(here.store, title="The ledger")
+        other = await make_thread(here.store, turns=1)
+        await compact_thread(here.store, first)
+        listed = await me.get("/")
+        assert listed.links("/dashboard/threads/") == [
+            f"/dashboard/threads/{first}",
+            f"/dashboard/threads/{other}",
+        ] or (
+            set(listed.links("/dashboard/threads/")) == {f"/dashboard/threads/{first}", f"/dashboard/threads/{other}"}
+        )
+        assert "The ledger" in listed.words
+        assert "Please mend src/ledger.py number 0" in listed.words, "without a title its first words name a thread"
+        assert "12.0k of 20k (60 %)" in listed.words.replace("12k", "12.0k")
+        found = await me.get("/?q=line3x7")
+        assert found.links("/dashboard/threads/[0-9a-f]+$") == [f"/dashboard/threads/{first}"]
+        assert "line3x7" in found.words
+        assert len(found.links("/messages/")) == 1
+
+    see(tmp_path, work)
+
+
+def test_a_thread_is_shown_with_all_its_parts(tmp_path: Path) -> None:
+    async def work(here: Desk, me: Browser) -> None:
+        thread = await make_thread(here.store, title="The ledger")
+        tip = await compact_thread(here.store, thread)
+        await here.store.record_usage(NewUsage(tip, MODEL, CanonicalUsage(4_000, 50), cost=Decimal("0.02")))
+        page = await me.get(f"/dashboard/threads/{thread}")
+        for words in ("System prompt", "Summary", "User’s words", "Recent conversation", "Tool results", "Free"):
+            assert words in page.words
+        assert "4,050 of 20,000 tokens, as the provider counted" in page.words
+        (chart,) = [given for given in page.of("svg") if given.get("id") == "calls-chart"]
+        assert chart["data-count"] == "9"
+        assert '<g class="mark"><title>compaction: 9,000 to 3,000 tokens</title>' in page.text
+        assert "9k → 3k tokens" in page.words
+        assert "compaction" in page.words.split("Why the cache missed")[1].split("Heaviest")[0]
+        assert "branch main, 3 files changed" in page.words
+        for fate in ("in view", "in the user’s words", "in the journal", "recallable"):
+            assert fate in page.words, fate
+        assert page.text.count("<details id=") == len([tag for tag in page.of("li") if "left" in str(tag.get("class"))])
+
+    see(tmp_path, work)
+
+
+def test_a_compaction_is_opened_and_undone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def work(here: Desk, me: Browser) -> None:
+        thread = await make_thread(here.store)
+        await compact_thread(here.store, thread)
+        (where,) = (await me.get(f"/dashboard/threads/{thread}")).links("/compactions/")
+        page = await me.get(where)
+        assert "Compaction 1: 9k → 3k tokens" in page.words
+        assert "24messages left view" in page.words.replace("\n", "")
+        for words in ("Active Task", "What the User Said", "written by journal", "of these in no source", "prune"):
+            assert words in page.words
+        line = next(part for part in page.text.split("<li") if "tests/test_part_2.py</code>" in part)
+        assert f"/dashboard/threads/{thread}/messages/" in line, "a line of a summary names its source"
+        undone = await me.post(f"/dashboard/threads/{thread}/undo", page.form("/undo"), follow_redirects=True)
+        assert "The compaction was undone" in undone.words
+        assert (await here.store.session(thread)).live
+        assert (await me.post(f"/dashboard/threads/{thread}/undo", page.form("/undo"))).status == 409
+        assert "undo" not in str([given.get("action") for given in (await me.get(where)).of("form")])
+        branched = await me.post(f"/dashboard/threads/{thread}/branch", page.form("/branch"))
+        assert branched.status == 303
+        made = branched.headers["location"].split("/")[-1].split("?")[0]
+        assert (await here.store.session(made)).kind == "branch"
+        assert "A branch" in (await me.get(branched.headers["location"])).words
+
+    with caplog.at_level(logging.WARNING):
+        see(tmp_path, work)
+    assert "was undone by this machine" in caplog.text
+
+
+def test_a_thread_in_a_turn_is_not_changed(tmp_path: Path) -> None:
+    async def work(here: Desk, me: Browser) -> None:
+        thread = await make_thread(here.store)
+        tip = await compact_thread(here.store, thread)
+        (where,) = (await me.get(f"/dashboard/threads/{thread}")).links("/compactions/")
+        form = (await me.get(where)).form("/undo")
+        lease = await here.store.acquire(thread, "somebody", 60)
+        assert lease is not None
+        assert "a turn of this thread is under way" in (await me.post(f"/dashboard/threads/{thread}/undo", form)).words
+        assert await here.store.get_compression_tip(thread) == tip
+
+    see(tmp_path, work)
+
+
+def test_texts_and_messages_are_pinned(tmp_path: Path) -> None:
+    async def work(here: Desk, me: Browser) -> None:
+        thread = await make_thread(here.store)
+        form = (await me.get(f"/dashboard/threads/{thread}")).form("/pin")
+        where = f"/dashboard/threads/{thread}/pin"
+        said = await me.post(where, form | {"text": "Never touch the audit log."}, follow_redirects=True)
+        assert "Pinned: every later compaction" in said.words
+        assert [pin.text for pin in await list_pins(here.store, thread)] == ["Never touch the audit log."]
+        first = (await here.store.history(thread, limit=1))[0]
+        page = await me.get(f"/dashboard/threads/{thread}/messages/{first.id}")
+        assert (await me.post(where, page.form("/pin"))).status == 303
+        assert len(await list_pins(here.store, thread)) == 2
+        shown = await me.get(f"/dashboard/threads/{thread}")
+        assert (await me.post(f"/dashboard/threads/{thread}/unpin", shown.form("/unpin"))).status == 303
+        assert len(await list_pins(here.store, thread)) == 1
+        assert (await me.post(where, form | {"text": " "})).status == 409
+        assert (await me.post(where, form | {"text": "x" * 70_000})).status == 413
+
+    see(tmp_path, work)
+
+
+def test_a_proxied_thread_shows_what_stands_for_its_beginning(tmp_path: Path) -> None:
+    async def work(here: Desk, me: Browser) -> None:
+        for number in range(1, 5):
+            await here.store.extend_link(point(f"d{number}", f"d{number - 1}" if number > 1 else "", length=number))
+        text = SUMMARY.replace("\n", "\\n")
+        replacement = f'{{"role":"user","content":"said d1"}},{{"role":"user","content":"{text}"}}'.encode()
+        rewrite = Rewrite("t", "e", "d3", 0, 3, "s3", "", "A", replacement)
+        await here.store.put_rewrite(rewrite, NewCompaction(tokens_before=900, tokens_after=300, summary=SUMMARY))
+        page = await me.get("/dashboard/threads/A")
+        assert [tag for tag in page.of("span") if "view" in str(tag.get("class")).split()] != []
+        fates = [str(tag["class"]).split()[1] for tag in page.of("span") if str(tag.get("class")).startswith("tag ")]
+        assert fates == ["view", "recall", "recall", "view"]
+        (where,) = page.links("/compactions/")
+        opened = await me.get(where)
+        assert "The client holds the whole history itself" in opened.words
+        assert "2messages left view" in opened.words.replace("\n", "")
+
+    see(tmp_path, work)
+
+
+def test_an_overview_adds_up(tmp_path: Path) -> None:
+    async def work(here: Desk, me: Browser) -> None:
+        thread = await make_thread(here.store, tenant="a")
+        tip = await compact_thread(here.store, thread)
+        for _ in range(3):
+            used = CanonicalUsage(100, 50, 3_000)
+            await here.store.record_usage(NewUsage(tip, MODEL, used, cost=Decimal("0.002")))
+        other = await make_thread(here.store, tenant="b", turns=1)
+        await here.store.record_usage(NewUsage(other, "nobodys-model", CanonicalUsage(10, 10)))
+        page = await me.get("/dashboard/overview?days=1")
+        assert "4calls in" in page.words.replace("\n", "")
+        assert "saved by compaction" in page.words
+        for words in ("By model", "By client", "By tenant", "By day", "Slowest compactions", "nobodys-model"):
+            assert words in page.words
+        assert "1 calls without a known price" in page.words
+        assert (await me.get("/dashboard/overview?days=x")).status == 200
+
+    see(tmp_path, work)
+
+
+def test_settings_are_tried_and_nothing_is_changed(tmp_path: Path) -> None:
+    asked: list[TrialRequest] = []
+
+    async def trial(request: TrialRequest) -> TrialResult:
+        asked.append(request)
+        runs = [TrialRun(name, [100, 200, 300], [2], 0.5, (3, 2, 1)) for name in ("as configured", "with these")]
+        return TrialResult([*runs, TrialRun("without", [100], [], None, refused=True)], ["a note"])
+
+    async def work(here: Desk, me: Browser) -> None:
+        thread = await make_thread(here.store)
+        form = (await me.get(f"/dashboard/threads/{thread}/try")).form("/try")
+        assert (form["threshold"], form["ratio"]) == ("50", "20")
+        page = await me.post(f"/dashboard/threads/{thread}/try", form | {"threshold": "30", "ratio": "999"})
+        assert (asked[0].threshold, asked[0].ratio, len(asked[0].said)) == (0.30, 0.80, 32)
+        for words in ("with these", "1, then refused", "$0.5000", "a note", "compression.threshold 0.30"):
+            assert words in page.words
+        assert await here.store.get_compression_tip(thread) == thread
+
+    see(tmp_path, work, trial=trial)
+
+
+def test_changes_are_told_while_they_happen(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with desk(tmp_path) as here:
+            thread = await make_thread(here.store, turns=1)
+            viewer = await here.pages.access.viewer(await _cookie(here))
+            assert viewer is not None
+            told: asyncio.Queue[str] = asyncio.Queue()
+
+            async def listen() -> None:
+                async for words in here.pages._changes(viewer, thread):
+                    told.put_nowait(words)
+
+            listening = asyncio.create_task(listen())
+            assert await told.get() == "retry: 2000\n\n"
+            await here.store.record_usage(NewUsage(thread, MODEL, CanonicalUsage(1, 1)))
+            assert await told.get() == "event: changed\ndata: yes\n\n"
+            here.pages.close()
+            await listening
+
+    asyncio.run(run())
+
+
+async def _cookie(here: Desk) -> str:
+    browser = await here.browser().enter()
+    return "; ".join(f"{name}={value}" for name, value in browser.http.cookies.items())

@@ -1,0 +1,319 @@
+"""The pages and people who mean no good: strangers, other tenants, other sites, hostile words, very much of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from everthread.config import parse_config
+from everthread.errors import ConfigError
+from everthread.factory.gateway import open_gateway
+from everthread.gateway.dashboard.text import clean
+from everthread.gateway.keys import issue
+from everthread.gateway.routes import Upstream
+from everthread.store.models import NewMessage, NewSession
+from tests.gateway.house import house
+from tests.gateway.pages import Browser, Desk, Page, compact_thread, desk, make_thread, read_page, turn
+
+Work = Callable[[Desk, Browser], Awaitable[None]]
+HOSTILE = (
+    "<script>alert(1)</script><img src=x onerror=alert(2)> \"'><svg/onload=alert(3)> {{7*7}} {% raw %} &lt;b&gt; "
+    "</pre></details></li></main></body> javascript:alert(4)"
+)
+CONTROLS = "a\x00b\x1b[31mred\x7f\u202eevil\u2066\u200bnothing\x85\r\nend\ud800"
+SECRET = "sk-proj-" + "a1B2c3D4e5F6g7H8" * 3
+PAGES = 300_000
+"""Bytes that no page exceeds."""
+
+
+def see(folder: Path, work: Work, **more: Any) -> None:
+    async def run() -> None:
+        async with desk(folder, **more) as here:
+            await work(here, here.browser())
+
+    asyncio.run(run())
+
+
+async def every_page(me: Browser, thread: str) -> list[Page]:
+    first = await me.get(f"/dashboard/threads/{thread}")
+    paths = ["/", "/?q=alert", "/dashboard/overview", *first.links("/messages/")[:3], *first.links("/compactions/")[:2]]
+    return [first, *[await me.get(path) for path in paths], await me.get(f"/dashboard/threads/{thread}/try")]
+
+
+def test_hostile_words_stay_words(tmp_path: Path) -> None:
+    async def work(here: Desk, me: Browser) -> None:
+        await me.enter()
+        said: list[Any] = [
+            {"role": "user", "content": HOSTILE},
+            {"role": "assistant", "content": CONTROLS, "tool_calls": [
+                {"id": "x", "type": "function", "function": {"name": HOSTILE, "arguments": f'{{"a": "{HOSTILE}'}}]},
+            {"role": "tool", "tool_call_id": "x", "name": HOSTILE, "content": [{"type": "text", "text": HOSTILE}]},
+            {"role": "user", "content": None}, {"role": HOSTILE, "content": {"odd": HOSTILE}},
+        ]  # fmt: skip
+        thread = await make_thread(here.store, title=HOSTILE, said=said, turns=4)
+        await compact_thread(here.store, thread)
+        for page in await every_page(me, thread):
+            assert page.status == 200
+            assert not re.search(r"<(script|img|svg)[^>]*(alert|onerror|onload)", page.text)
+            assert not any(name.startswith("on") or name == "style" for _, given in page.tags for name in given)
+            assert all(given.get("src") or given.get("type") == "application/json" for given in page.of("script"))
+            assert not any(str(given.get("href")).startswith("javascript") for given in page.of("a"))
+            assert "49" not in page.words.split("7*7")[-1][:3]
+            assert not set("\x00\x1b\x7f\u202e\u2066\x85") & set(page.text)
+
+    see(tmp_path, work)
+
+
+def test_special_characters_are_named() -> None:
+    assert clean(CONTROLS) == "a␀b␛[31mred␡⟦U+202E⟧evil⟦U+2066⟧⟦U+200B⟧nothing⟦U+0085⟧\nend\ufffd"
+
+
+def test_secrets_are_hidden_until_somebody_asks_and_that_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(here: Desk, me: Browser) -> None:
+        await me.enter()
+        said: list[Any] = [{"role": "user", "content": f"{'x ' * 1_490}OPENAI_API_KEY={SECRET} and go on " + "y " * 99}]
+        thread = await make_thread(here.store, said=said, turns=3, title=f"my key {SECRET}")
+        await compact_thread(here.store, thread)
+        for page in [*await every_page(me, thread), await me.get("/?q=OPENAI_API_KEY")]:
+            assert SECRET[:20] not in page.text
+        message = (await here.store.history(thread, limit=1))[0]
+        where = f"/dashboard/threads/{thread}/messages/{message.id}"
+        hidden = await me.get(where)
+        assert "[REDACTED]" in hidden.words
+        shown = await me.post(f"{where}/reveal", hidden.form("/reveal"))
+        assert SECRET in shown.words
+        assert shown.headers["cache-control"] == "no-store"
+        assert (await me.get(f"{where}/reveal")).status == 404, "nothing is revealed by an address"
+
+    with caplog.at_level(logging.WARNING):
+        see(tmp_path, work)
+    assert "was revealed to this machine" in caplog.text
+    assert SECRET not in caplog.text
+
+
+def test_a_link_works_once(tmp_path: Path) -> None:
+    announced: list[str] = []
+
+    async def work(here: Desk, me: Browser) -> None:
+        assert "opens by a link" in (await me.get("/")).words
+        assert len(announced) == 1, "who comes without one gets a fresh one printed"
+        await me.get("/")
+        assert len(announced) == 1, "but not every time"
+        entered = await me.get(announced[0])
+        cookie = entered.headers["set-cookie"]
+        assert "HttpOnly; SameSite=Strict" in cookie
+        assert (await me.get("/")).words.find("Threads") > 0
+        again = await here.browser().get(announced[0])
+        assert again.status == 403
+        assert "set-cookie" not in again.headers
+        assert (await here.browser().get("/dashboard/login?code=")).status == 403
+        form = (await me.get("/")).form("/logout")
+        left = await me.post("/dashboard/logout", form)
+        assert "Max-Age=0" in left.headers["set-cookie"]
+
+    see(tmp_path, work, announce=announced.append)
+
+
+@pytest.mark.parametrize("door", ["local", "keys", "operator", "off"])
+def test_a_stranger_sees_nothing(tmp_path: Path, door: Any) -> None:
+    async def work(here: Desk, me: Browser) -> None:
+        thread = await make_thread(here.store, title="Confidential")
+        first = (await here.store.history(thread, limit=1))[0]
+        paths = ["/?q=ledger", "/dashboard/overview", f"/dashboard/threads/{thread}", "/dashboard/live",
+                 f"/dashboard/threads/{thread}/messages/{first.id}", f"/dashboard/threads/{thread}/try"]  # fmt: skip
+        for forged in ("", "x.y", "e30.00", "a" * 5_000, "é"):
+            cookies = {"cookie": f"{here.pages.access.cookie}={forged}".encode()}
+            for path in paths:
+                page = await me.get(path, headers=cookies)
+                assert page.status in (200 if path.startswith("/?") else 401, 401)
+                assert "ledger" not in page.words.replace("q=ledger", "")
+                assert "Confidential" not in page.text
+        for change in ("pin", "undo", "branch", f"messages/{first.id}/reveal"):
+            assert (await me.post(f"/dashboard/threads/{thread}/{change}", {"text": "x"})).status == 401
+        assert (await me.post("/dashboard/login", {"key": "et_0123456789ab_" + "x" * 43})).status == 403
+
+    see(tmp_path, work, door=door)
+
+
+def test_a_key_sees_its_tenant_and_ends_when_it_is_revoked(tmp_path: Path) -> None:
+    async def work(here: Desk, me: Browser) -> None:
+        ours, theirs = (
+            await make_thread(here.store, tenant="a"),
+            await make_thread(here.store, tenant="b", title="Secret plan"),
+        )
+        await compact_thread(here.store, theirs)
+        token, new = issue(tenant="a")
+        await here.store.create_key(new)
+        assert (await me.post("/dashboard/login", {"key": f" {token} "})).status == 200
+        listed = await me.get("/")
+        assert listed.links("/dashboard/threads/") == [f"/dashboard/threads/{ours}"]
+        csrf = listed.form("/logout")
+        first = (await here.store.history(theirs, limit=1))[0]
+        record = (await here.store.compactions(theirs))[0]
+        for path in (
+            f"/dashboard/threads/{theirs}", f"/dashboard/threads/{theirs}/compactions/{record.id}",
+            f"/dashboard/threads/{theirs}/messages/{first.id}", f"/dashboard/threads/{theirs}/try",
+            f"/dashboard/threads/{ours}/messages/{first.id}", f"/dashboard/threads/{ours}/compactions/{record.id}",
+            f"/dashboard/live?thread={theirs}",
+        ):  # fmt: skip
+            assert (await me.get(path)).status == 404, path
+        for change in ("undo", "pin", "unpin", "branch", "try", f"messages/{first.id}/reveal"):
+            form = csrf | {"text": "mine", "compaction": str(record.id), "message": str(first.id)}
+            assert (await me.post(f"/dashboard/threads/{theirs}/{change}", form)).status == 404, change
+        assert (await me.post(f"/dashboard/threads/{ours}/branch", csrf | {"message": str(first.id)})).status == 404
+        assert (await me.get("/?q=ledger")).links("/threads/[0-9a-f]+$") == [f"/dashboard/threads/{ours}"]
+        overview = await me.get("/dashboard/overview?days=366")
+        assert "By tenant" not in overview.words
+        assert "Secret plan" not in overview.text
+        await here.store.revoke_key(new.id)
+        assert (await me.get("/dashboard/overview")).status == 401
+
+    see(tmp_path, work, door="keys")
+
+
+def test_the_operators_key_sees_all(tmp_path: Path) -> None:
+    async def work(here: Desk, me: Browser) -> None:
+        for tenant in ("a", "b"):
+            await make_thread(here.store, tenant=tenant)
+        assert (await me.post("/dashboard/login", {"key": "wrong"})).status == 403
+        assert (await me.post("/dashboard/login", {"key": "a-key-of-the-operator"})).status == 200
+        assert len((await me.get("/")).links("/dashboard/threads/")) == 2
+
+    see(tmp_path, work, door="operator", operator_key="a-key-of-the-operator")
+
+
+def test_a_change_needs_our_own_page(tmp_path: Path) -> None:
+    async def work(here: Desk, me: Browser) -> None:
+        await me.enter()
+        thread = await make_thread(here.store)
+        where = f"/dashboard/threads/{thread}/pin"
+        form = (await me.get(f"/dashboard/threads/{thread}")).form("/pin") | {"text": "x"}
+        other = await here.browser().enter()
+        theirs = (await other.get("/")).form("/logout")["csrf"]
+        for token in ("", "0" * 64, theirs, "é"):
+            assert (await me.post(where, form | {"csrf": token})).status == 403
+        for headers in ({"origin": "https://evil.example"}, {"sec-fetch-site": "cross-site"}, {"origin": "null"}):
+            assert (await me.post(where, form, headers=headers)).status == 403
+            assert (await me.post("/dashboard/login", {"key": "x"}, headers=headers)).status == 403
+        assert (await me.post(where, form, headers={"origin": "http://127.0.0.1"})).status == 303
+
+    see(tmp_path, work)
+
+
+def test_another_name_that_leads_here_is_refused(tmp_path: Path) -> None:
+    async def work(_here: Desk, me: Browser) -> None:
+        await me.enter()
+        for name in ("evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80", ""):
+            answer = await me.http.get("/", headers={"host": name})
+            assert answer.status_code == 403
+            assert "Threads" not in answer.text
+        for name in ("localhost:8484", "[::1]:80"):
+            assert (await me.http.get("/", headers={"host": name})).status_code == 200
+
+    see(tmp_path, work)
+
+
+def test_every_answer_has_a_strict_policy(tmp_path: Path) -> None:
+    async def work(here: Desk, me: Browser) -> None:
+        stranger = await me.get("/")
+        await me.enter()
+        thread = await make_thread(here.store)
+        sheet = str((await me.get("/")).of("link")[-1]["href"])
+        for page in [stranger, *await every_page(me, thread), await me.get("/nowhere"), await me.get(sheet)]:
+            policy = page.headers["content-security-policy"]
+            assert policy.startswith("default-src 'none'")
+            assert "unsafe" not in policy
+            assert "frame-ancestors 'none'" in policy
+            assert page.headers["x-content-type-options"] == "nosniff"
+            assert page.headers["referrer-policy"] == "no-referrer"
+        assert (await me.get(sheet)).headers["cache-control"].endswith("immutable")
+        assert (await me.get("/dashboard/static/x/style.css")).status == 404
+        assert (await me.get("/dashboard/static/x/..%2fapp.py")).status == 404
+
+    see(tmp_path, work)
+
+
+def test_pages_stay_small_however_much_was_said(tmp_path: Path) -> None:
+    async def work(here: Desk, me: Browser) -> None:
+        await me.enter()
+        thread = (await here.store.create_session(NewSession(title="long"))).id
+        for start in range(0, 2_500, 500):
+            some = [NewMessage(body) for number in range(start, start + 500) for body in turn(number, words=200)]
+            await here.store.append(thread, some)
+        huge: Any = {"role": "user", "content": "<b>" + "x" * 1_000_000}
+        await here.store.append(thread, [NewMessage(huge)])
+        await compact_thread(here.store, thread)
+        pages = await every_page(me, thread)
+        assert max(len(page.text.encode()) for page in pages) <= PAGES
+        first = await me.get(f"/dashboard/threads/{thread}?page=1")
+        assert "page 1 of 334" in first.words
+        last = (await here.store.history(thread, start=10_000, limit=1))[0]
+        whole = await me.get(f"/dashboard/threads/{thread}/messages/{last.id}?start=900000")
+        assert len(whole.text.encode()) <= PAGES
+        assert "shown 900,000 to 1,000,000" in whole.words
+
+    see(tmp_path, work)
+
+
+def test_five_thousand_threads_are_listed_page_by_page(tmp_path: Path) -> None:
+    async def work(here: Desk, me: Browser) -> None:
+        await me.enter()
+        for start in range(0, 5_000, 500):
+            made = (here.store.create_session(NewSession(title=f"thread {n}")) for n in range(start, start + 500))
+            await asyncio.gather(*made)
+        first, last = await me.get("/"), await me.get("/?page=100")
+        assert len(first.links("/dashboard/threads/")) == len(last.links("/dashboard/threads/")) == 50
+        assert len(first.text.encode()) <= PAGES
+        assert last.links("page=101") == []
+        assert (await me.get("/?page=101")).links("/dashboard/threads/") == []
+
+    see(tmp_path, work)
+
+
+def test_the_static_files_are_small() -> None:
+    folder = files("everthread.gateway.dashboard") / "static"
+    assert sum(len(file.read_bytes()) for file in folder.iterdir()) < 200_000
+
+
+def test_a_gateway_serves_them_at_its_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with house(tmp_path) as here:
+            url, key = await here.gateway("keys"), await here.key("acme")
+            async with httpx2.AsyncClient(base_url=url) as http:
+                assert "Give a key of this gateway once" in read_page(await http.get("/")).words
+                assert (await http.post("/", json={})).status_code == 401, "anything but reading goes on as it did"
+                signed = await http.post("/dashboard/login", data={"key": key})
+                assert signed.status_code == 200
+                page = read_page(await http.get("/"))
+                assert f"ANTHROPIC_BASE_URL={url}" in page.words
+                assert (
+                    "Nothing failed since this gateway started"
+                    in read_page(await http.get("/dashboard/overview")).words
+                )
+            off = await here.gateway("passthrough", key=None)
+            async with httpx2.AsyncClient(base_url=off) as http:
+                assert "Its pages are off" in read_page(await http.get("/")).words
+            closed = parse_config("gateway: {port: 0, dashboard: {enabled: false}}")
+            lab = [Upstream("lab", here.provider.url)]
+            async with open_gateway(closed, store=here.store, upstreams=lab) as gateway:
+                assert gateway.page() is None
+                async with httpx2.AsyncClient(base_url=gateway.url) as http:
+                    assert "text/html" not in (await http.get("/")).headers.get("content-type", "")
+            monkeypatch.setenv("PAGE_KEY", "short")
+            with pytest.raises(ConfigError, match="fewer than 16 characters"):
+                async with open_gateway(
+                    parse_config("gateway: {port: 0, dashboard: {key_env: PAGE_KEY}}"), store=here.store, upstreams=lab
+                ):
+                    pass
+
+    asyncio.run(run())
