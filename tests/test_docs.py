@@ -40,7 +40,7 @@ BEGINNING = 60
 NOT_RUN = {
     "everthread chat": "needs a person and a model",
     "everthread run": "needs a model",
-    "everthread dashboard": "it serves until it is told to end",
+    "everthread dashboard": "serves until it is ended",
     "everthread serve": "serves until it is ended",
     "everthread mcp": "serves until its client leaves",
     "everthread replay": "of the reader's own logs, or longer than a test may take",
