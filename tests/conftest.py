@@ -23,6 +23,12 @@ settings.load_profile("suite")
 
 
 @pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Async tests run in asyncio, each in an event loop of its own."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
 def zygote() -> Iterator[Zygote]:
     """One for all tests of a process that run the command or a script."""
     ours, theirs = socket.socketpair()

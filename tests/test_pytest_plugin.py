@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 from dataclasses import replace
@@ -91,15 +90,11 @@ def test_compactions_are_allowed_by_number_and_injections_do_not_count() -> None
         assert_prefix_stable(cut, rewrites=1)
 
 
-def test_a_conversation_is_watched_and_its_model_asked(tmp_path: Path, prefix_watch: PrefixWatch) -> None:
+async def test_a_conversation_is_watched_and_its_model_asked(tmp_path: Path, prefix_watch: PrefixWatch) -> None:
     model = ScriptedModel(lambda request: f"Answer {len(request.messages)}.")
-
-    async def work() -> None:
-        async with await open_conversation(model, store=tmp_path / "s.db", listener=prefix_watch) as conversation:
-            for number in range(4):
-                await conversation.send(f"Question {number}")
-
-    asyncio.run(work())
+    async with await open_conversation(model, store=tmp_path / "s.db", listener=prefix_watch) as conversation:
+        for number in range(4):
+            await conversation.send(f"Question {number}")
     assert len(model.requests) == 4
     assert_prefix_stable(model)
     assert_prefix_stable(prefix_watch)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -36,24 +35,16 @@ async def used(context: ToolContext, name: str, /, **arguments: Any) -> ToolRepl
     return await tool.call(arguments, context)
 
 
-def idle(folder: Path) -> ToolContext:
+async def idle(folder: Path) -> ToolContext:
     """A place for tools that do not need the conversation: it is closed."""
-
-    async def work() -> ToolContext:
-        async with at_work(folder) as context:
-            return context
-
-    return asyncio.run(work())
+    async with at_work(folder) as context:
+        return context
 
 
-def use(folder: Path, name: str, /, **arguments: Any) -> ToolReply:
+async def use(folder: Path, name: str, /, **arguments: Any) -> ToolReply:
     """One call in a workspace of its own."""
-
-    async def work() -> ToolReply:
-        async with at_work(folder) as context:
-            return await used(context, name, **arguments)
-
-    return asyncio.run(work())
+    async with at_work(folder) as context:
+        return await used(context, name, **arguments)
 
 
 def files(folder: Path, **contents: str) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -103,7 +102,3 @@ async def place(folder: Path) -> AsyncIterator[Place]:
 def results(agent: Agent) -> list[str]:
     """The tool results in view, in order."""
     return [str(message.get("content")) for message in agent.conversation.messages if message["role"] == "tool"]
-
-
-def run(work: Any) -> Any:
-    return asyncio.run(work)

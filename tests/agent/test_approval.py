@@ -160,18 +160,18 @@ class Person:
         return self.answers.pop(0)
 
 
-def test_a_rule_asks_nobody_and_the_rest_is_asked() -> None:
+async def test_a_rule_asks_nobody_and_the_rest_is_asked() -> None:
     person = Person(True, False)
 
     async def work() -> list[bool]:
         approvals = Approvals(parse_rules(["command: ls *"]), person)
         return [await approvals(Permission("command", what)) for what in ("ls -l", "make", "make")]
 
-    assert asyncio.run(work()) == [True, True, False]
+    assert await work() == [True, True, False]
     assert person.asked == ["make", "make"]
 
 
-def test_always_holds_for_the_same_thing_only() -> None:
+async def test_always_holds_for_the_same_thing_only() -> None:
     person = Person("always", False, "always", True)
 
     async def work() -> list[bool]:
@@ -186,11 +186,11 @@ def test_always_holds_for_the_same_thing_only() -> None:
         ]
         return [await approvals(one) for one in asked]
 
-    assert asyncio.run(work()) == [True, True, False, True, True, True]
+    assert await work() == [True, True, False, True, True, True]
     assert person.asked == ["make; ls", "make; ls", "a.py", "b.py"]
 
 
-def test_questions_come_one_at_a_time_and_one_answer_settles_those_that_wait() -> None:
+async def test_questions_come_one_at_a_time_and_one_answer_settles_those_that_wait() -> None:
     person = Person("always", True)
 
     async def work() -> list[bool]:
@@ -198,14 +198,14 @@ def test_questions_come_one_at_a_time_and_one_answer_settles_those_that_wait() -
         asked = [Permission("command", "make"), Permission("command", "make"), Permission("command", "tox")]
         return list(await asyncio.gather(*(approvals(one) for one in asked)))
 
-    assert asyncio.run(work()) == [True, True, True]
+    assert await work() == [True, True, True]
     assert (person.asked, person.most) == (["make", "tox"], 1)
 
 
-def test_nobody_to_ask() -> None:
+async def test_nobody_to_ask() -> None:
     approvals = Approvals(["command: ls"])
-    assert asyncio.run(approvals(Permission("command", "ls")))
-    assert not asyncio.run(approvals(Permission("command", "pytest -q")))
+    assert await approvals(Permission("command", "ls"))
+    assert not await approvals(Permission("command", "pytest -q"))
     said = approvals.refusal(Permission("command", "pytest -q"))
     assert "nobody is there to ask" in said
     assert "`command: pytest -q` in approvals.txt" in said
@@ -214,8 +214,8 @@ def test_nobody_to_ask() -> None:
     assert "`write: src/a.py`" in approvals.refusal(Permission("write", "src/a.py"))
 
 
-def test_yes_allows_everything() -> None:
-    assert asyncio.run(Approvals(everything=True)(Permission("command", "a && b > c")))
+async def test_yes_allows_everything() -> None:
+    assert await Approvals(everything=True)(Permission("command", "a && b > c"))
 
 
 @pytest.mark.parametrize("what", ["a*b.py", "x[1].py", "pytest -q", "a\nb"])

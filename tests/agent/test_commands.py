@@ -22,7 +22,7 @@ from everthread.lab.provider import Provider, ServedModel
 from everthread.providers.local_file import SMOLLM2
 from everthread.store.models import NewSession
 from everthread.testing import ScriptedModel, SteppedClock
-from tests.agent.setting import Double, Place, calls, place, run, saying
+from tests.agent.setting import Double, Place, calls, place, saying
 from tests.conversation.served import KEY, NAMES
 from tests.conversation.talk import words
 
@@ -65,383 +65,314 @@ def test_what_is_a_command(text: str, found: tuple[str, str] | None) -> None:
     assert parse(text) == found
 
 
-def test_every_command_of_the_contract_is_there_and_helped(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with place(tmp_path) as here:
-            agent = await here.open(ScriptedModel())
-            result = await do(agent, "/help")
-            assert all(command.usage in result.text for command in COMMANDS)
-            one = await do(agent, "/help undo")
-            assert one.text.count("\n") == 0
+async def test_every_command_of_the_contract_is_there_and_helped(tmp_path: Path) -> None:
 
     names = {command.name for command in COMMANDS}
     wanted = "compress undo usage insights new resume branch sessions search help model context pin memory why"
     assert names == set(wanted.split())
-    run(talk())
+    async with place(tmp_path) as here:
+        agent = await here.open(ScriptedModel())
+        result = await do(agent, "/help")
+        assert all(command.usage in result.text for command in COMMANDS)
+        one = await do(agent, "/help undo")
+        assert one.text.count("\n") == 0
 
 
 @pytest.mark.parametrize(("config", "window"), [("", 8_192), ("model: {context_length: 4096}", 4_096)])
-def test_the_local_model_has_all_of_its_window_also_when_it_comes_later(
+async def test_the_local_model_has_all_of_its_window_also_when_it_comes_later(
     tmp_path: Path, home: Path, config: str, window: int
 ) -> None:
-    async def talk() -> None:
-        file = SMOLLM2.path(home)
-        file.parent.mkdir(parents=True)
-        file.touch()  # nothing is loaded before the first call
-        async with place(tmp_path) as here:
-            agent = await here.open(ScriptedModel(), config=config)
-            said = await do(agent, f"/model local/{SMOLLM2.name}")
-            assert said.data["window"] == agent.conversation.window == window
-
-    run(talk())
+    file = SMOLLM2.path(home)
+    file.parent.mkdir(parents=True)
+    file.touch()  # nothing is loaded before the first call
+    async with place(tmp_path) as here:
+        agent = await here.open(ScriptedModel(), config=config)
+        said = await do(agent, f"/model local/{SMOLLM2.name}")
+        assert said.data["window"] == agent.conversation.window == window
 
 
-def test_no_command_reaches_the_model(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with place(tmp_path) as here:
-            agent, model = await talked(here, 3)
-            asked = len(model.requests)
-            for command in COMMANDS:
-                await do(agent, f"/{command.name}")
-                await do(agent, f"/{command.name} something odd")
-            assert len(model.requests) == asked
-            said = [text_of(item.body) for item in await here.store.history(agent.conversation.id)]
-            assert not any(text.startswith("/") for text in said)
-
-    run(talk())
+async def test_no_command_reaches_the_model(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        agent, model = await talked(here, 3)
+        asked = len(model.requests)
+        for command in COMMANDS:
+            await do(agent, f"/{command.name}")
+            await do(agent, f"/{command.name} something odd")
+        assert len(model.requests) == asked
+        said = [text_of(item.body) for item in await here.store.history(agent.conversation.id)]
+        assert not any(text.startswith("/") for text in said)
 
 
-def test_while_a_turn_runs_nothing_is_changed_under_it(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with place(tmp_path) as here:
-            said: list[CommandResult] = []
+async def test_while_a_turn_runs_nothing_is_changed_under_it(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        said: list[CommandResult] = []
 
-            async def look(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
-                lines = ("/pin never use tabs", "/undo", "/compress", "/branch", "/usage", "/context")
-                said.extend([await do(agent, line) for line in lines])
-                return ToolReply("looked")
+        async def look(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
+            lines = ("/pin never use tabs", "/undo", "/compress", "/branch", "/usage", "/context")
+            said.extend([await do(agent, line) for line in lines])
+            return ToolReply("looked")
 
-            agent = await here.open(ScriptedModel([calls(("look", {})), "Done."]), tools=[Double("look", look)])
-            assert (await agent.send("Look.")).text == "Done."
-            assert [result.failed for result in said] == [True, True, True, True, False, False]
-            assert "A turn is under way" in said[0].text
-            assert not (await do(agent, "/pin never use tabs")).failed
-
-    run(talk())
+        agent = await here.open(ScriptedModel([calls(("look", {})), "Done."]), tools=[Double("look", look)])
+        assert (await agent.send("Look.")).text == "Done."
+        assert [result.failed for result in said] == [True, True, True, True, False, False]
+        assert "A turn is under way" in said[0].text
+        assert not (await do(agent, "/pin never use tabs")).failed
 
 
-def test_a_bare_conversation_has_them_too(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with place(tmp_path) as here:
-            agent, _ = await talked(here, 2)
-            failed = {c.name for c in COMMANDS if (await do(agent.conversation, f"/{c.name}")).failed}
-            assert failed == {"undo", "pin", "memory", "search"}, "what lacks an argument, a compaction or an agent"
-            fresh = await here.open(ScriptedModel())
-            assert (await do(fresh.conversation, "/context")).data["kinds"]["user"] == 0
-
-    run(talk())
+async def test_a_bare_conversation_has_them_too(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        agent, _ = await talked(here, 2)
+        failed = {c.name for c in COMMANDS if (await do(agent.conversation, f"/{c.name}")).failed}
+        assert failed == {"undo", "pin", "memory", "search"}, "what lacks an argument, a compaction or an agent"
+        fresh = await here.open(ScriptedModel())
+        assert (await do(fresh.conversation, "/context")).data["kinds"]["user"] == 0
 
 
-def test_an_unknown_command_says_which_are_near(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with place(tmp_path) as here:
-            agent = await here.open(ScriptedModel())
-            result = await do(agent, "/compres now")
-            assert result.failed
-            assert "/compress" in result.text
-            assert "sessions" in (await do(agent, "/sess")).data["near"]
-            assert (await do(agent, "/xyzzy")).data["near"] == []
-            assert (await do(agent, "no command")).failed
-
-    run(talk())
+async def test_an_unknown_command_says_which_are_near(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        agent = await here.open(ScriptedModel())
+        result = await do(agent, "/compres now")
+        assert result.failed
+        assert "/compress" in result.text
+        assert "sessions" in (await do(agent, "/sess")).data["near"]
+        assert (await do(agent, "/xyzzy")).data["near"] == []
+        assert (await do(agent, "no command")).failed
 
 
-def test_compress_preview_and_undo(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with place(tmp_path) as here:
-            agent, _ = await talked(here, window=24_000)
-            before, session = list(agent.conversation.messages), agent.conversation.session.id
-            preview = await do(agent, "/compress --preview page 3")
-            assert "would be summarised" in preview.text
-            assert "- user: Page 2: page 2 0 is settled" in preview.text, "it shows what would go"
-            assert agent.conversation.messages == before
-            assert agent.conversation.session.id == session
-            done = await do(agent, "/compress page 3")
-            assert done.data["messages_before"] == 16
-            assert done.data["messages_after"] == len(agent.conversation.messages) < 16
-            assert done.data["tokens_after"] < done.data["tokens_before"]
-            for said in (
-                f"{done.data['tokens_before']:,} → {done.data['tokens_after']:,}",
-                "extractive",
-                "16 messages",
-            ):
-                assert said in done.text
-            assert here.told(CompactionDone)[0].reason == "manual"
-            undone = await do(agent, "/undo")
-            assert agent.conversation.messages == before
-            assert undone.data["messages"] == 16
-            assert (await do(agent, "/undo")).failed
-
-    run(talk())
+async def test_compress_preview_and_undo(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        agent, _ = await talked(here, window=24_000)
+        before, session = list(agent.conversation.messages), agent.conversation.session.id
+        preview = await do(agent, "/compress --preview page 3")
+        assert "would be summarised" in preview.text
+        assert "- user: Page 2: page 2 0 is settled" in preview.text, "it shows what would go"
+        assert agent.conversation.messages == before
+        assert agent.conversation.session.id == session
+        done = await do(agent, "/compress page 3")
+        assert done.data["messages_before"] == 16
+        assert done.data["messages_after"] == len(agent.conversation.messages) < 16
+        assert done.data["tokens_after"] < done.data["tokens_before"]
+        for said in (
+            f"{done.data['tokens_before']:,} → {done.data['tokens_after']:,}",
+            "extractive",
+            "16 messages",
+        ):
+            assert said in done.text
+        assert here.told(CompactionDone)[0].reason == "manual"
+        undone = await do(agent, "/undo")
+        assert agent.conversation.messages == before
+        assert undone.data["messages"] == 16
+        assert (await do(agent, "/undo")).failed
 
 
-def test_a_preview_never_promises_more_than_there_is(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with place(tmp_path) as here:
-            agent = await here.open(ScriptedModel(lambda _: "Noted.", window=6_000), config=SMALL)
-            tight = 0
-            for turn in range(12):
-                await agent.send(f"Page {turn}: {words(100, f'page {turn}')}")
-                bound = await agent.conversation.preview()
-                said = await do(agent, "/compress --preview")
-                assert said.data["tokens_after"] <= said.data["tokens_before"]
-                if bound.tokens_after > bound.tokens_before:
-                    tight += 1
-                    assert f"at most {bound.tokens_before:,}" in said.text
-            assert tight, "the summary's room was larger than what it would replace"
-
-    run(talk())
+async def test_a_preview_never_promises_more_than_there_is(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        agent = await here.open(ScriptedModel(lambda _: "Noted.", window=6_000), config=SMALL)
+        tight = 0
+        for turn in range(12):
+            await agent.send(f"Page {turn}: {words(100, f'page {turn}')}")
+            bound = await agent.conversation.preview()
+            said = await do(agent, "/compress --preview")
+            assert said.data["tokens_after"] <= said.data["tokens_before"]
+            if bound.tokens_after > bound.tokens_before:
+                tight += 1
+                assert f"at most {bound.tokens_before:,}" in said.text
+        assert tight, "the summary's room was larger than what it would replace"
 
 
-def test_compress_with_nothing_to_do_or_disabled(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with place(tmp_path) as here:
-            agent, _ = await talked(here, 1)
-            assert "Nothing was changed" in (await do(agent, "/compress")).text
-            off = await here.open(ScriptedModel(["ok"]), config="compression: {enabled: false}")
-            await off.send("Hi.")
-            said = await do(off, "/compress")
-            assert said.failed
-            assert "disabled" in said.text
-
-    run(talk())
+async def test_compress_with_nothing_to_do_or_disabled(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        agent, _ = await talked(here, 1)
+        assert "Nothing was changed" in (await do(agent, "/compress")).text
+        off = await here.open(ScriptedModel(["ok"]), config="compression: {enabled: false}")
+        await off.send("Hi.")
+        said = await do(off, "/compress")
+        assert said.failed
+        assert "disabled" in said.text
 
 
-def test_usage_and_insights_read_the_store(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with place(tmp_path) as here:
-            fresh = await here.open(ScriptedModel())
-            assert "No call" in (await do(fresh, "/usage")).text
-            agent, _ = await talked(here, 3)
-            usage = await do(agent, "/usage")
-            spent = await here.store.usage(agent.conversation.id)
-            assert usage.data["sums"]["all"]["prompt"] == sum(item.usage.prompt_tokens for item in spent)
-            assert "3 calls" in usage.text
-            unpriced = await here.open(ScriptedModel(["hm"], name="nobody-knows-this-model"))
-            await unpriced.send("Hi.")
-            said = await do(unpriced, "/usage")
-            assert said.data["sums"]["all"]["cost"] is None
-            assert "cost unknown" in said.text
-            insights = await do(agent, "/insights 7")
-            assert insights.data["total"]["calls"] == 4
-            assert "gpt-4o" in insights.text
-            assert (await do(agent, "/insights never")).failed
-
-    run(talk())
+async def test_usage_and_insights_read_the_store(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        fresh = await here.open(ScriptedModel())
+        assert "No call" in (await do(fresh, "/usage")).text
+        agent, _ = await talked(here, 3)
+        usage = await do(agent, "/usage")
+        spent = await here.store.usage(agent.conversation.id)
+        assert usage.data["sums"]["all"]["prompt"] == sum(item.usage.prompt_tokens for item in spent)
+        assert "3 calls" in usage.text
+        unpriced = await here.open(ScriptedModel(["hm"], name="nobody-knows-this-model"))
+        await unpriced.send("Hi.")
+        said = await do(unpriced, "/usage")
+        assert said.data["sums"]["all"]["cost"] is None
+        assert "cost unknown" in said.text
+        insights = await do(agent, "/insights 7")
+        assert insights.data["total"]["calls"] == 4
+        assert "gpt-4o" in insights.text
+        assert (await do(agent, "/insights never")).failed
 
 
-def test_new_resume_branch_and_sessions(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with place(tmp_path) as here:
-            agent, model = await talked(here, 2)
-            first = agent.conversation.id
-            new = await do(agent, "/new Spring cleaning")
-            assert new.switch
-            await agent.switch(new.switch)
-            await agent.send("A fresh start.")
-            assert [text_of(m) for m in model.requests[-1].messages] == ["A fresh start."]
-            assert model.requests[-1].system == model.requests[0].system, "it has its system prompt"
-            assert model.requests[-1].tools == model.requests[0].tools
-            listed = await do(agent, "/sessions")
-            assert "Spring cleaning" in listed.text
-            assert "Page 0" in listed.text
-            assert [row["here"] for row in listed.data["threads"]].count(True) == 1
-            parent = agent.conversation.session
-            other = await agent.conversation.another(new=NewSession(kind="subagent", parent=parent.id, title="A part"))
-            await other.add("Count the files.")
-            await other.close()
-            assert (await do(agent, "/sessions")).data == listed.data, "a subagent's thread is nobody's conversation"
-            assert "/resume ID" in (await do(agent, "/resume")).text
-            back = await do(agent, f"/resume {first[:8]}")
-            assert back.switch == first
-            await agent.switch(back.switch)
-            assert len(agent.conversation.messages) == 4
-            branch = await do(agent, "/branch")
-            await agent.switch(branch.switch or "")
-            await agent.send("Only here.")
-            assert len(agent.conversation.messages) == 6
-            assert len(await here.store.history(first)) == 4
-            assert (await do(agent, "/resume zzzz")).failed
-            assert (await do(await here.open(ScriptedModel()), "/branch")).failed, "there is nothing to branch from"
-
-    run(talk())
+async def test_new_resume_branch_and_sessions(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        agent, model = await talked(here, 2)
+        first = agent.conversation.id
+        new = await do(agent, "/new Spring cleaning")
+        assert new.switch
+        await agent.switch(new.switch)
+        await agent.send("A fresh start.")
+        assert [text_of(m) for m in model.requests[-1].messages] == ["A fresh start."]
+        assert model.requests[-1].system == model.requests[0].system, "it has its system prompt"
+        assert model.requests[-1].tools == model.requests[0].tools
+        listed = await do(agent, "/sessions")
+        assert "Spring cleaning" in listed.text
+        assert "Page 0" in listed.text
+        assert [row["here"] for row in listed.data["threads"]].count(True) == 1
+        parent = agent.conversation.session
+        other = await agent.conversation.another(new=NewSession(kind="subagent", parent=parent.id, title="A part"))
+        await other.add("Count the files.")
+        await other.close()
+        assert (await do(agent, "/sessions")).data == listed.data, "a subagent's thread is nobody's conversation"
+        assert "/resume ID" in (await do(agent, "/resume")).text
+        back = await do(agent, f"/resume {first[:8]}")
+        assert back.switch == first
+        await agent.switch(back.switch)
+        assert len(agent.conversation.messages) == 4
+        branch = await do(agent, "/branch")
+        await agent.switch(branch.switch or "")
+        await agent.send("Only here.")
+        assert len(agent.conversation.messages) == 6
+        assert len(await here.store.history(first)) == 4
+        assert (await do(agent, "/resume zzzz")).failed
+        assert (await do(await here.open(ScriptedModel()), "/branch")).failed, "there is nothing to branch from"
 
 
-def test_what_belongs_to_others_is_not_shown(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with place(tmp_path) as here:
-            acme = await here.open(ScriptedModel(["ok"]), session=NewSession(tenant="acme"))
-            await acme.send("The vault is behind the mirror.")
-            bolt = await here.open(ScriptedModel(["ok"]), session=NewSession(tenant="bolt"))
-            await bolt.send("Hello.")
-            assert "vault" not in (await do(bolt, "/sessions")).text
-            assert (await do(bolt, "/search vault")).data["hits"] == []
-            assert (await do(bolt, f"/resume {acme.conversation.id}")).failed
-            assert (await do(bolt, "/insights")).data["total"]["calls"] == 1
-            assert (await do(acme, "/search vault")).data["hits"]
-
-    run(talk())
+async def test_what_belongs_to_others_is_not_shown(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        acme = await here.open(ScriptedModel(["ok"]), session=NewSession(tenant="acme"))
+        await acme.send("The vault is behind the mirror.")
+        bolt = await here.open(ScriptedModel(["ok"]), session=NewSession(tenant="bolt"))
+        await bolt.send("Hello.")
+        assert "vault" not in (await do(bolt, "/sessions")).text
+        assert (await do(bolt, "/search vault")).data["hits"] == []
+        assert (await do(bolt, f"/resume {acme.conversation.id}")).failed
+        assert (await do(bolt, "/insights")).data["total"]["calls"] == 1
+        assert (await do(acme, "/search vault")).data["hits"]
 
 
-def test_search_finds_in_every_conversation(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with place(tmp_path) as here:
-            agent, _ = await talked(here, 1)
-            other = await here.open(ScriptedModel(["ok"]))
-            await other.send("The hinge of gate 14 is loose.")
-            found = await do(agent, "/search hinge")
-            assert found.data["hits"][0]["thread"] == other.conversation.id
-            assert "gate 14" in found.text
-            assert "Nothing was found" in (await do(agent, "/search zeppelin")).text
-            assert (await do(agent, "/search")).failed
-
-    run(talk())
+async def test_search_finds_in_every_conversation(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        agent, _ = await talked(here, 1)
+        other = await here.open(ScriptedModel(["ok"]))
+        await other.send("The hinge of gate 14 is loose.")
+        found = await do(agent, "/search hinge")
+        assert found.data["hits"][0]["thread"] == other.conversation.id
+        assert "gate 14" in found.text
+        assert "Nothing was found" in (await do(agent, "/search zeppelin")).text
+        assert (await do(agent, "/search")).failed
 
 
-def test_context_shows_what_fills_the_window(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with place(tmp_path) as here:
-            script: list[Any] = [calls(("dump", {"what": "x" * 400})), "Seen.", *["Noted."] * 20]
-            agent = await here.open(
-                ScriptedModel(script, window=16_000), tools=[saying("dump", words(2_000))], config=SMALL
-            )
-            await agent.send("Dump.")
-            shown = await do(agent, "/context")
-            kinds = shown.data["kinds"]
-            assert abs(sum(kinds.values()) - agent.conversation.tokens) < 10
-            assert kinds["tool results"] > kinds["tool calls"] > 0
-            assert kinds["system prompt"] > 200
-            assert kinds["summary"] == 0
-            bar = shown.text.split("`")[1]
-            assert len(bar) == 53, "fifty cells, the mark and brackets"
-            assert bar.index("|") == 26
-            assert bar.count("R") > bar.count("U")
-            for turn in range(8):
-                await agent.send(f"{turn} {words(1_000, f'row {turn}')}")
-            assert (await do(agent, "/context")).data["kinds"]["summary"] > 0
-
-    run(talk())
+async def test_context_shows_what_fills_the_window(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        script: list[Any] = [calls(("dump", {"what": "x" * 400})), "Seen.", *["Noted."] * 20]
+        agent = await here.open(
+            ScriptedModel(script, window=16_000), tools=[saying("dump", words(2_000))], config=SMALL
+        )
+        await agent.send("Dump.")
+        shown = await do(agent, "/context")
+        kinds = shown.data["kinds"]
+        assert abs(sum(kinds.values()) - agent.conversation.tokens) < 10
+        assert kinds["tool results"] > kinds["tool calls"] > 0
+        assert kinds["system prompt"] > 200
+        assert kinds["summary"] == 0
+        bar = shown.text.split("`")[1]
+        assert len(bar) == 53, "fifty cells, the mark and brackets"
+        assert bar.index("|") == 26
+        assert bar.count("R") > bar.count("U")
+        for turn in range(8):
+            await agent.send(f"{turn} {words(1_000, f'row {turn}')}")
+        assert (await do(agent, "/context")).data["kinds"]["summary"] > 0
 
 
-def test_a_pinned_rule_is_in_every_request_word_for_word(tmp_path: Path) -> None:
-    async def talk() -> None:
-        rule = "the invoices folder is read only"
-        async with place(tmp_path) as here:
-            model = ScriptedModel(lambda _: "Noted.", window=16_000)
-            agent = await here.open(model, config=SMALL)
-            await agent.send("Let us tidy up.")
-            assert rule in (await do(agent, f"/pin  {rule}")).text
-            assert len(model.requests) == 1
-            turn = 0
-            while len(here.told(CompactionDone)) < 3:
-                turn += 1
-                await agent.send(f"Page {turn}: {words(1_000, f'page {turn}')}")
-            for request in model.requests[1:]:
-                assert any(rule in text_of(message) for message in request.messages)
-            assert (await do(agent, "/pin")).failed
-            assert (await do(agent, f"/pin {'very ' * 200}long")).failed
-
-    run(talk())
+async def test_a_pinned_rule_is_in_every_request_word_for_word(tmp_path: Path) -> None:
+    rule = "the invoices folder is read only"
+    async with place(tmp_path) as here:
+        model = ScriptedModel(lambda _: "Noted.", window=16_000)
+        agent = await here.open(model, config=SMALL)
+        await agent.send("Let us tidy up.")
+        assert rule in (await do(agent, f"/pin  {rule}")).text
+        assert len(model.requests) == 1
+        turn = 0
+        while len(here.told(CompactionDone)) < 3:
+            turn += 1
+            await agent.send(f"Page {turn}: {words(1_000, f'page {turn}')}")
+        for request in model.requests[1:]:
+            assert any(rule in text_of(message) for message in request.messages)
+        assert (await do(agent, "/pin")).failed
+        assert (await do(agent, f"/pin {'very ' * 200}long")).failed
 
 
 @pytest.mark.parametrize("api", list(NAMES))
-def test_after_a_pin_every_protocol_goes_on(tmp_path: Path, api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_after_a_pin_every_protocol_goes_on(tmp_path: Path, api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY, "sk-lab")
-
-    async def talk() -> None:
-        async with (
-            Provider([ServedModel(NAMES[api], 200_000)], lambda _: "Noted.") as provider,
-            place(tmp_path) as here,
-        ):
-            address = provider.url if api == "anthropic" else f"{provider.url}/v1"
-            route = f"model: {{default: {NAMES[api]}, provider: custom, base_url: '{address}', api_key_env: {KEY}}}"
-            agent = await here.open(None, config=route, api=api)
-            await do(agent, "/pin never use tabs")
-            await agent.send("Hello.")
-            await do(agent, "/pin answer in rhyme")
-            await agent.send("And now?")
-            assert {record.status for record in provider.log} == {200}
-            assert "answer in rhyme" in str(provider.log[-1].request)
-
-    run(talk())
+    async with (
+        Provider([ServedModel(NAMES[api], 200_000)], lambda _: "Noted.") as provider,
+        place(tmp_path) as here,
+    ):
+        address = provider.url if api == "anthropic" else f"{provider.url}/v1"
+        route = f"model: {{default: {NAMES[api]}, provider: custom, base_url: '{address}', api_key_env: {KEY}}}"
+        agent = await here.open(None, config=route, api=api)
+        await do(agent, "/pin never use tabs")
+        await agent.send("Hello.")
+        await do(agent, "/pin answer in rhyme")
+        await agent.send("And now?")
+        assert {record.status for record in provider.log} == {200}
+        assert "answer in rhyme" in str(provider.log[-1].request)
 
 
-def test_memory_is_shown_and_changed(tmp_path: Path, home: Path) -> None:
-    async def talk() -> None:
-        async with place(tmp_path) as here:
-            agent = await here.open(ScriptedModel())
-            await do(agent, "/memory add The ledger is on 8443")
-            await do(agent, "/memory add user Is called Ines")
-            shown = await do(agent, "/memory")
-            assert shown.data["memory"] == ["The ledger is on 8443"]
-            assert shown.data["user"] == ["Is called Ines"]
-            await do(agent, "/memory remove 8443")
-            assert (await do(agent, "/memory show")).data["memory"] == []
-            assert (await do(agent, "/memory remove nothing")).failed
-            assert (await do(agent, "/memory eat it")).failed
-            assert (await do(agent.conversation, "/memory")).failed, "a bare conversation has none"
-
-    run(talk())
+async def test_memory_is_shown_and_changed(tmp_path: Path, home: Path) -> None:
+    async with place(tmp_path) as here:
+        agent = await here.open(ScriptedModel())
+        await do(agent, "/memory add The ledger is on 8443")
+        await do(agent, "/memory add user Is called Ines")
+        shown = await do(agent, "/memory")
+        assert shown.data["memory"] == ["The ledger is on 8443"]
+        assert shown.data["user"] == ["Is called Ines"]
+        await do(agent, "/memory remove 8443")
+        assert (await do(agent, "/memory show")).data["memory"] == []
+        assert (await do(agent, "/memory remove nothing")).failed
+        assert (await do(agent, "/memory eat it")).failed
+        assert (await do(agent.conversation, "/memory")).failed, "a bare conversation has none"
 
 
-def test_model_shows_and_switches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_model_shows_and_switches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY, "sk-lab")
-
-    async def talk() -> None:
-        served = [
-            ServedModel("gpt-4o", 64_000, shows="max_model_len"),
-            ServedModel("gpt-4o-mini", 9_000, shows="max_model_len"),
-        ]
-        async with Provider(served, lambda request: f"I am {request.model}.") as provider, place(tmp_path) as here:
-            address = f"model: {{default: gpt-4o, provider: custom, base_url: '{provider.url}/v1', api_key_env: {KEY}}}"
-            agent = await here.open(None, config=f"{address}\n{SMALL}")
-            assert (await agent.send("Who?")).text == "I am gpt-4o."
-            for turn in range(6):
-                await agent.send(f"{turn} {words(1_000, f'row {turn}')}")
-            assert "gpt-4o" in (await do(agent, "/model")).text
-            switched = await do(agent, "/model gpt-4o-mini")
-            assert switched.data == {
-                "model": "gpt-4o-mini",
-                "window": 9_000,
-                "source": switched.data["source"],
-                "api": "openai_chat",
-            }
-            assert "compacted before the next call" in switched.text
-            assert (await agent.send("And now?")).text == "I am gpt-4o-mini."
-            assert here.told(CompactionDone)
-            branch = await do(agent, "/branch")
-            await agent.switch(branch.switch or "")
-            assert (await agent.send("Here too?")).text == "I am gpt-4o-mini."
-            assert (await do(agent.conversation, "/model gpt-4o")).failed
-
-    run(talk())
+    served = [
+        ServedModel("gpt-4o", 64_000, shows="max_model_len"),
+        ServedModel("gpt-4o-mini", 9_000, shows="max_model_len"),
+    ]
+    async with Provider(served, lambda request: f"I am {request.model}.") as provider, place(tmp_path) as here:
+        address = f"model: {{default: gpt-4o, provider: custom, base_url: '{provider.url}/v1', api_key_env: {KEY}}}"
+        agent = await here.open(None, config=f"{address}\n{SMALL}")
+        assert (await agent.send("Who?")).text == "I am gpt-4o."
+        for turn in range(6):
+            await agent.send(f"{turn} {words(1_000, f'row {turn}')}")
+        assert "gpt-4o" in (await do(agent, "/model")).text
+        switched = await do(agent, "/model gpt-4o-mini")
+        assert switched.data == {
+            "model": "gpt-4o-mini",
+            "window": 9_000,
+            "source": switched.data["source"],
+            "api": "openai_chat",
+        }
+        assert "compacted before the next call" in switched.text
+        assert (await agent.send("And now?")).text == "I am gpt-4o-mini."
+        assert here.told(CompactionDone)
+        branch = await do(agent, "/branch")
+        await agent.switch(branch.switch or "")
+        assert (await agent.send("Here too?")).text == "I am gpt-4o-mini."
+        assert (await do(agent.conversation, "/model gpt-4o")).failed
 
 
-def test_why_tells_of_the_last_compaction_even_after_a_restart(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with place(tmp_path) as here:
-            agent, _ = await talked(here, 2)
-            assert "never compacted" in (await do(agent, "/why")).text
-            await talked_on(here, agent)
-            said = await do(agent, "/why")
-            assert said.data["reason"] == "preflight"
-            assert "took the prompt to the threshold" in said.text
-            thread = agent.conversation.id
-        again = open_store(tmp_path / "store.db")
-        async with place(tmp_path) as here:
-            resumed = await here.open(ScriptedModel(), resume=thread)
-            assert "took the prompt to the threshold" in (await do(resumed, "/why")).text
-        await again.close()
+async def test_why_tells_of_the_last_compaction_even_after_a_restart(tmp_path: Path) -> None:
 
     async def talked_on(here: Place, agent: Agent) -> None:
         turn = 0
@@ -449,7 +380,19 @@ def test_why_tells_of_the_last_compaction_even_after_a_restart(tmp_path: Path) -
             turn += 1
             await agent.send(f"More {turn}: {words(9_000, f'more {turn}')}")
 
-    run(talk())
+    async with place(tmp_path) as here:
+        agent, _ = await talked(here, 2)
+        assert "never compacted" in (await do(agent, "/why")).text
+        await talked_on(here, agent)
+        said = await do(agent, "/why")
+        assert said.data["reason"] == "preflight"
+        assert "took the prompt to the threshold" in said.text
+        thread = agent.conversation.id
+    again = open_store(tmp_path / "store.db")
+    async with place(tmp_path) as here:
+        resumed = await here.open(ScriptedModel(), resume=thread)
+        assert "took the prompt to the threshold" in (await do(resumed, "/why")).text
+    await again.close()
 
 
 def _called(journal: Journal, request: Request, *, prompt: int, cached: int, session: str = "s") -> None:

@@ -20,7 +20,7 @@ from everthread.agent.tools.delegate import Delegate
 from everthread.core.exchange import Request
 from everthread.core.messages import content_text, text_of
 from everthread.testing import Said, ScriptedModel
-from tests.agent.setting import Double, Place, calls, place, results, run, saying
+from tests.agent.setting import Double, Place, calls, place, results, saying
 
 
 def is_sub(request: Request) -> bool:
@@ -40,160 +40,139 @@ async def opened(here: Place, main: list[Said], sub: Any, tools: list[Any], appr
     return await here.open(model, tools=[*tools, delegate], approve=approve or allow, yes=False), model
 
 
-def test_a_subagent_works_in_a_child_session_and_only_its_answer_comes_back(tmp_path: Path) -> None:
-    async def talk() -> None:
-        def sub(request: Request) -> Said:
-            if len(request.messages) == 1:
-                return calls(("look", {"what": "cellar"}))
-            return f"The cellar: {text_of(request.messages[-1])}."
+async def test_a_subagent_works_in_a_child_session_and_only_its_answer_comes_back(tmp_path: Path) -> None:
+    def sub(request: Request) -> Said:
+        if len(request.messages) == 1:
+            return calls(("look", {"what": "cellar"}))
+        return f"The cellar: {text_of(request.messages[-1])}."
 
-        task = {"task": "Look into the cellar.", "context": "The light is broken."}
-        async with place(tmp_path) as here:
-            look = saying("look", "three barrels")
-            agent, model = await opened(here, [calls(("delegate", task)), "Three barrels."], sub, [look])
-            answer = await agent.send("What is in the cellar?")
-            assert answer.text == "Three barrels."
-            assert results(agent)[0].startswith("The cellar: three barrels.")
-            assert len(agent.conversation.messages) == 4
-            child = next(s for s in await here.store.list_sessions(kind="subagent"))
-            assert child.parent == agent.conversation.session.id
-            assert child.end_reason == "answered"
-            said = [text_of(item.body) for item in await here.store.history(child.id)]
-            assert said[0] == "Look into the cellar.\n\nContext:\nThe light is broken."
-            offered = [tool["function"]["name"] for tool in next(r for r in model.requests if is_sub(r)).tools]
-            assert offered == ["look"], "a subagent has none of its own"
-            assert any(isinstance(event.event, ToolFinished) for event in here.told(Delegated))
-            assert {event.thread for event in here.told(Delegated)} == {child.id}
-            usage = await commands.run(agent, here.store, "/usage")
-            assert usage.data["sums"]["subagents"]["calls"] == 2
-            assert usage.data["sums"]["all"]["calls"] == 4
-
-    run(talk())
+    task = {"task": "Look into the cellar.", "context": "The light is broken."}
+    async with place(tmp_path) as here:
+        look = saying("look", "three barrels")
+        agent, model = await opened(here, [calls(("delegate", task)), "Three barrels."], sub, [look])
+        answer = await agent.send("What is in the cellar?")
+        assert answer.text == "Three barrels."
+        assert results(agent)[0].startswith("The cellar: three barrels.")
+        assert len(agent.conversation.messages) == 4
+        child = next(s for s in await here.store.list_sessions(kind="subagent"))
+        assert child.parent == agent.conversation.session.id
+        assert child.end_reason == "answered"
+        said = [text_of(item.body) for item in await here.store.history(child.id)]
+        assert said[0] == "Look into the cellar.\n\nContext:\nThe light is broken."
+        offered = [tool["function"]["name"] for tool in next(r for r in model.requests if is_sub(r)).tools]
+        assert offered == ["look"], "a subagent has none of its own"
+        assert any(isinstance(event.event, ToolFinished) for event in here.told(Delegated))
+        assert {event.thread for event in here.told(Delegated)} == {child.id}
+        usage = await commands.run(agent, here.store, "/usage")
+        assert usage.data["sums"]["subagents"]["calls"] == 2
+        assert usage.data["sums"]["all"]["calls"] == 4
 
 
-def test_several_work_at_the_same_time(tmp_path: Path) -> None:
-    async def talk() -> None:
-        both = asyncio.Event()
-        inside: list[str] = []
+async def test_several_work_at_the_same_time(tmp_path: Path) -> None:
+    both = asyncio.Event()
+    inside: list[str] = []
 
-        async def wait(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
-            inside.append(context.conversation.id)
-            if len(inside) == 2:
-                both.set()
-            await both.wait()
-            return ToolReply("waited")
+    async def wait(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
+        inside.append(context.conversation.id)
+        if len(inside) == 2:
+            both.set()
+        await both.wait()
+        return ToolReply("waited")
 
-        def sub(request: Request) -> Said:
-            return calls(("wait", {})) if len(request.messages) == 1 else f"done: {text_of(request.messages[0])}"
+    def sub(request: Request) -> Said:
+        return calls(("wait", {})) if len(request.messages) == 1 else f"done: {text_of(request.messages[0])}"
 
-        wanted = calls(("delegate", {"task": "one"}, "a"), ("delegate", {"task": "two"}, "b"))
-        async with place(tmp_path) as here:
-            agent, _ = await opened(here, [wanted, "Both."], sub, [Double("wait", wait)])
-            await agent.send("Do both.")
-            assert len(set(inside)) == 2
-            assert [text.split("\n")[0] for text in results(agent)] == ["done: one", "done: two"]
-
-    run(talk())
+    wanted = calls(("delegate", {"task": "one"}, "a"), ("delegate", {"task": "two"}, "b"))
+    async with place(tmp_path) as here:
+        agent, _ = await opened(here, [wanted, "Both."], sub, [Double("wait", wait)])
+        await agent.send("Do both.")
+        assert len(set(inside)) == 2
+        assert [text.split("\n")[0] for text in results(agent)] == ["done: one", "done: two"]
 
 
-def test_its_rounds_are_bounded(tmp_path: Path) -> None:
-    async def talk() -> None:
-        def sub(request: Request) -> Said:
-            told = text_of(request.messages[-1])
-            return "Half done." if "limit of" in told else calls(("look", {}, f"c{len(request.messages)}"))
+async def test_its_rounds_are_bounded(tmp_path: Path) -> None:
+    def sub(request: Request) -> Said:
+        told = text_of(request.messages[-1])
+        return "Half done." if "limit of" in told else calls(("look", {}, f"c{len(request.messages)}"))
 
-        async with place(tmp_path) as here:
-            look = saying("look")
-            agent, _ = await opened(here, [calls(("delegate", {"task": "endless"})), "ok"], sub, [look])
-            await agent.send("Go.")
-            assert len(look.seen) == SUBAGENT_ROUNDS
-            assert "Half done." in results(agent)[0]
-            assert "may be unfinished" in results(agent)[0]
-
-    run(talk())
+    async with place(tmp_path) as here:
+        look = saying("look")
+        agent, _ = await opened(here, [calls(("delegate", {"task": "endless"})), "ok"], sub, [look])
+        await agent.send("Go.")
+        assert len(look.seen) == SUBAGENT_ROUNDS
+        assert "Half done." in results(agent)[0]
+        assert "may be unfinished" in results(agent)[0]
 
 
-def test_what_it_does_needs_leave_as_well(tmp_path: Path) -> None:
-    async def talk() -> None:
-        asked: list[str] = []
+async def test_what_it_does_needs_leave_as_well(tmp_path: Path) -> None:
+    asked: list[str] = []
 
-        async def approve(permission: Permission) -> bool:
-            asked.append(permission.what)
-            return False
+    async def approve(permission: Permission) -> bool:
+        asked.append(permission.what)
+        return False
 
-        def sub(request: Request) -> Said:
-            return calls(("shell", {"what": "rm"})) if len(request.messages) == 1 else "It was refused."
+    def sub(request: Request) -> Said:
+        return calls(("shell", {"what": "rm"})) if len(request.messages) == 1 else "It was refused."
 
-        async with place(tmp_path) as here:
-            shell = saying("shell", kind="command")
-            agent, _ = await opened(here, [calls(("delegate", {"task": "clean"})), "no"], sub, [shell], approve)
-            await agent.send("Clean.")
-            assert asked == ["rm"]
-            assert not shell.seen
-
-    run(talk())
+    async with place(tmp_path) as here:
+        shell = saying("shell", kind="command")
+        agent, _ = await opened(here, [calls(("delegate", {"task": "clean"})), "no"], sub, [shell], approve)
+        await agent.send("Clean.")
+        assert asked == ["rm"]
+        assert not shell.seen
 
 
-def test_it_is_stopped_with_its_parent(tmp_path: Path) -> None:
-    async def talk() -> None:
-        started, ended = asyncio.Event(), []
+async def test_it_is_stopped_with_its_parent(tmp_path: Path) -> None:
+    started, ended = asyncio.Event(), []
 
-        async def slow(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
-            started.set()
-            try:
-                await asyncio.sleep(60)
-            finally:
-                ended.append("ended")
-            return ToolReply("never")
+    async def slow(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
+        started.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append("ended")
+        return ToolReply("never")
 
-        async with place(tmp_path) as here:
-            agent, _ = await opened(
-                here, [calls(("delegate", {"task": "wait"}))], lambda _: calls(("slow", {})), [Double("slow", slow)]
-            )
+    async with place(tmp_path) as here:
+        agent, _ = await opened(
+            here, [calls(("delegate", {"task": "wait"}))], lambda _: calls(("slow", {})), [Double("slow", slow)]
+        )
 
-            async def read() -> None:
-                async with contextlib.aclosing(agent.turn("Go.")) as items:
-                    async for _ in items:
-                        pass
+        async def read() -> None:
+            async with contextlib.aclosing(agent.turn("Go.")) as items:
+                async for _ in items:
+                    pass
 
-            reading = asyncio.create_task(read())
-            await started.wait()
-            reading.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await reading
-            assert ended == ["ended"]
-            assert results(agent) == [INTERRUPTED]
-            child = (await here.store.list_sessions(kind="subagent"))[0]
-            assert child.end_reason == "interrupted"
-            last = (await here.store.history(child.id))[-1].body
-            assert last["content"] == INTERRUPTED
-
-    run(talk())
+        reading = asyncio.create_task(read())
+        await started.wait()
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert ended == ["ended"]
+        assert results(agent) == [INTERRUPTED]
+        child = (await here.store.list_sessions(kind="subagent"))[0]
+        assert child.end_reason == "interrupted"
+        last = (await here.store.history(child.id))[-1].body
+        assert last["content"] == INTERRUPTED
 
 
-def test_one_that_fails_is_a_result(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with place(tmp_path) as here:
-            main: list[Said] = [calls(("delegate", {"task": "try"}), ("delegate", {"job": "x"}, "b")), "It failed."]
-            agent, _ = await opened(here, main, lambda _: ModelError("no capacity", status=401), [saying("look")])
-            assert (await agent.send("Go.")).text == "It failed."
-            assert results(agent)[0] == "Failed: no capacity"
-            assert "there is no argument job" in results(agent)[1]
-            assert (await here.store.list_sessions(kind="subagent"))[0].end_reason == "failed"
-
-    run(talk())
+async def test_one_that_fails_is_a_result(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        main: list[Said] = [calls(("delegate", {"task": "try"}), ("delegate", {"job": "x"}, "b")), "It failed."]
+        agent, _ = await opened(here, main, lambda _: ModelError("no capacity", status=401), [saying("look")])
+        assert (await agent.send("Go.")).text == "It failed."
+        assert results(agent)[0] == "Failed: no capacity"
+        assert "there is no argument job" in results(agent)[1]
+        assert (await here.store.list_sessions(kind="subagent"))[0].end_reason == "failed"
 
 
-def test_the_built_in_agent_has_it_and_its_subagents_have_not(tmp_path: Path) -> None:
-    async def talk() -> None:
-        lines: Any = iter([calls(("delegate", {"task": "Say hello."})), "It said hello."])
-        model = ScriptedModel(lambda request: "hello" if is_sub(request) else next(lines))
-        async with place(tmp_path) as here:
-            agent = await here.open(model)
-            await agent.send("Let somebody say hello.")
-            names = [tool["function"]["name"] for tool in agent.tools]
-            assert names[-1] == "delegate"
-            sub = next(request for request in model.requests if is_sub(request))
-            assert [tool["function"]["name"] for tool in sub.tools] == names[:-1]
-
-    run(talk())
+async def test_the_built_in_agent_has_it_and_its_subagents_have_not(tmp_path: Path) -> None:
+    lines: Any = iter([calls(("delegate", {"task": "Say hello."})), "It said hello."])
+    model = ScriptedModel(lambda request: "hello" if is_sub(request) else next(lines))
+    async with place(tmp_path) as here:
+        agent = await here.open(model)
+        await agent.send("Let somebody say hello.")
+        names = [tool["function"]["name"] for tool in agent.tools]
+        assert names[-1] == "delegate"
+        sub = next(request for request in model.requests if is_sub(request))
+        assert [tool["function"]["name"] for tool in sub.tools] == names[:-1]

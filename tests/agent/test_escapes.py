@@ -32,17 +32,17 @@ HARMLESS = [name for name in TOOLS if name not in ("terminal", "search_files")]
 def context(tmp_path_factory: pytest.TempPathFactory) -> ToolContext:
     folder = tmp_path_factory.mktemp("escapes")
     files(folder, a_txt="one\ntwo\n")
-    return idle(folder)
+    return asyncio.run(idle(folder))
 
 
-def answer(name: str, context: ToolContext, arguments: dict[str, Any]) -> str:
+async def answer(name: str, context: ToolContext, arguments: dict[str, Any]) -> str:
     """What a tool answers, or how it explains what is wrong; any other exception is a failure of the test."""
     tool = TOOLS[name]
     try:
         tool.needs(arguments, context)
         if name == "terminal":
             return "allowed or not"  # what it takes for a command is not run here
-        reply = asyncio.run(tool.call(arguments, context))
+        reply = await tool.call(arguments, context)
     except InputError as error:
         said = str(error)
     else:
@@ -53,23 +53,23 @@ def answer(name: str, context: ToolContext, arguments: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("name", [*HARMLESS, "terminal"])
 @given(data=st.data())
-def test_any_arguments_are_answered(context: ToolContext, name: str, data: st.DataObject) -> None:
+async def test_any_arguments_are_answered(context: ToolContext, name: str, data: st.DataObject) -> None:
     known = list(TOOLS[name].schema["function"]["parameters"]["properties"])
     keys = st.one_of(st.sampled_from(known), st.sampled_from(known), st.text(max_size=5))
     arguments = data.draw(st.dictionaries(keys, VALUES, max_size=5))
-    assert 0 < len(answer(name, context, arguments)) < 3_000
+    assert 0 < len(await answer(name, context, arguments)) < 3_000
 
 
 @settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_any_arguments_of_a_search_are_answered(context: ToolContext, data: st.DataObject) -> None:
+async def test_any_arguments_of_a_search_are_answered(context: ToolContext, data: st.DataObject) -> None:
     known = list(TOOLS["search_files"].schema["function"]["parameters"]["properties"])
     given_values = data.draw(st.dictionaries(st.sampled_from(known), st.one_of(VALUES, st.just("o")), max_size=3))
-    assert answer("search_files", context, given_values)
+    assert await answer("search_files", context, given_values)
 
 
 @pytest.mark.parametrize("name", list(TOOLS))
-def test_hostile_arguments_by_name(context: ToolContext, name: str) -> None:
+async def test_hostile_arguments_by_name(context: ToolContext, name: str) -> None:
     function = TOOLS[name].schema["function"]["parameters"]
     for property_name, kind in function["properties"].items():
         for wrong in ([], {}, 3.5, float("nan"), float("inf"), True, -(10**30), 10**30, b"x", object()):
@@ -77,9 +77,9 @@ def test_hostile_arguments_by_name(context: ToolContext, name: str) -> None:
                 arguments = {"path": "a.txt", "content": "x", "old_text": "one", "new_text": "two", "command": "true"}
                 allowed = {key: value for key, value in arguments.items() if key in function["properties"]}
                 with pytest.raises(InputError):
-                    asyncio.run(_both(name, {**allowed, property_name: wrong}, context))
+                    await _both(name, {**allowed, property_name: wrong}, context)
     with pytest.raises(InputError, match="there is no argument"):
-        asyncio.run(_both(name, {"rm\n-rf\ud800": 1}, context))
+        await _both(name, {"rm\n-rf\ud800": 1}, context)
 
 
 async def _both(name: str, arguments: dict[str, Any], context: ToolContext) -> ToolReply:
@@ -92,7 +92,7 @@ def test_schemas_are_the_same_bytes_every_time() -> None:
     assert [tool.schema["function"]["name"] for tool in TOOLS.values()] == list(TOOLS)
 
 
-def test_the_environment_of_commands_has_no_keys(tmp_path: Path) -> None:
+async def test_the_environment_of_commands_has_no_keys(tmp_path: Path) -> None:
     """Neither their own nor that of the process that starts them, read where the system shows it."""
     source = {
         **os.environ,
@@ -100,16 +100,12 @@ def test_the_environment_of_commands_has_no_keys(tmp_path: Path) -> None:
         "MY_LLM": "swordfish-2-correct",
         "DB_PASSWORD": "swordfish3",
     }
-
-    async def work() -> str:
-        async with at_work(tmp_path) as context:
-            environment = child_environment(source, ["MY_LLM"])
-            there = ToolContext(context.workspace, context.home, context.conversation, "", environment)
-            return (
-                await used(there, "terminal", command="env; echo HOME is $HOME; tr '\\0' '\\n' < /proc/$$/environ")
-            ).text
-
-    said = asyncio.run(work())
+    async with at_work(tmp_path) as context:
+        environment = child_environment(source, ["MY_LLM"])
+        there = ToolContext(context.workspace, context.home, context.conversation, "", environment)
+        said = (
+            await used(there, "terminal", command="env; echo HOME is $HOME; tr '\\0' '\\n' < /proc/$$/environ")
+        ).text
     assert "swordfish" not in said
     assert f"HOME is {os.environ['HOME']}" in said
     assert "PATH=" in said
@@ -157,17 +153,17 @@ def test_a_command_cannot_read_the_keys_of_the_agent_that_runs_it(tmp_path: Path
     ["git status && touch made", "git status; touch made", "git status | tee made", "git status > made",
      "git status $(touch made)", "git status `touch made`", "git status\ntouch made", "git status & touch made"],
 )  # fmt: skip
-def test_nothing_rides_on_an_allowed_command(tmp_path: Path, command: str) -> None:
+async def test_nothing_rides_on_an_allowed_command(tmp_path: Path, command: str) -> None:
     async def work() -> bool:
         async with at_work(tmp_path) as context:
             needed = TOOLS["terminal"].needs({"command": command}, context)
             assert needed is not None
             return await Approvals(["command: git status *"])(needed)
 
-    assert not asyncio.run(work())
+    assert not await work()
 
 
-def test_a_link_does_not_carry_a_write_rule_elsewhere(tmp_path: Path) -> None:
+async def test_a_link_does_not_carry_a_write_rule_elsewhere(tmp_path: Path) -> None:
     """`src/**` may be written; `src/hooks` is a link to where it may not."""
     work = files(tmp_path, src__a_py="", other__b_py="")
     (work / "src" / "hooks").symlink_to("../other")
@@ -178,20 +174,20 @@ def test_a_link_does_not_carry_a_write_rule_elsewhere(tmp_path: Path) -> None:
             assert needed is not None
             return await Approvals(["write: src/**"])(needed)
 
-    assert asyncio.run(allowed("src/new.py"))
-    assert not asyncio.run(allowed("src/hooks/b.py"))
-    assert not asyncio.run(allowed("src/../other/b.py"))
+    assert await allowed("src/new.py")
+    assert not await allowed("src/hooks/b.py")
+    assert not await allowed("src/../other/b.py")
 
 
-def test_the_rules_of_approval_cannot_be_written(tmp_path: Path) -> None:
+async def test_the_rules_of_approval_cannot_be_written(tmp_path: Path) -> None:
     """A workspace that contains the home: file tools do not write there, whatever rules say."""
     (tmp_path / "home").mkdir()
-    context = idle(tmp_path)
+    context = await idle(tmp_path)
     wide = ToolContext(tmp_path, context.home, context.conversation)
     (tmp_path / "way").symlink_to("home")
     for path in ("home/approvals.txt", "way/approvals.txt", "work/../home/config.yaml"):
         with pytest.raises(InputError, match="belongs to Everthread"):
-            asyncio.run(used(wide, "write_file", path=path, content="command: rm *"))
+            await used(wide, "write_file", path=path, content="command: rm *")
     assert not (tmp_path / "home" / "approvals.txt").exists()
 
 
@@ -204,20 +200,20 @@ def test_the_rules_of_approval_cannot_be_written(tmp_path: Path) -> None:
         "\x1b[2J\x07",
     ],
 )
-def test_file_names_that_imitate_others_stay_names(tmp_path: Path, text: str) -> None:
+async def test_file_names_that_imitate_others_stay_names(tmp_path: Path, text: str) -> None:
     """A name is one line among others, control characters spelt out."""
     work = files(tmp_path, z_txt="x")
     (work / f"a\n{text.replace('/', '_')}").write_text("x")
-    for reply in (use(tmp_path, "read_file", path="."), use(tmp_path, "search_files", pattern="x")):
+    for reply in (await use(tmp_path, "read_file", path="."), await use(tmp_path, "search_files", pattern="x")):
         assert not any(line.startswith(text[:4]) for line in reply.text.split("\n"))
         assert "\x1b" not in reply.text
 
 
 @given(name=st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=40))
-def test_any_file_name_can_be_written_and_read(context: ToolContext, name: str) -> None:
+async def test_any_file_name_can_be_written_and_read(context: ToolContext, name: str) -> None:
     if name in (".", "..", "~") or not name.strip() or len(name.encode()) > 200 or name.strip().startswith("output:"):
         return
-    asyncio.run(used(context, "write_file", path=name, content="held"))
+    await used(context, "write_file", path=name, content="held")
     assert (context.workspace / name).read_text() == "held"
-    assert asyncio.run(used(context, "read_file", path=name)).text == "1\theld"
+    assert (await used(context, "read_file", path=name)).text == "1\theld"
     (context.workspace / name).unlink()

@@ -13,7 +13,7 @@ from everthread.conversation.events import ToolsChanged
 from everthread.conversation.toolbox import FIND
 from everthread.core.exchange import Request
 from everthread.testing import ScriptedModel
-from tests.agent.setting import Double, Place, calls, place, results, run, saying
+from tests.agent.setting import Double, Place, calls, place, results, saying
 
 CONFIG = "compression: {tools_share: 0.05}"
 TOPICS = ("invoice", "weather", "calendar", "telephone", "warehouse", "payroll", "flight", "hotel")
@@ -44,22 +44,19 @@ async def asked(home: Place, script: list[Any], **more: Any) -> Any:
     return agent, model
 
 
-def test_a_tool_left_out_still_works_and_is_counted(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with place(tmp_path) as home:
-            agent, model = await asked(home, [calls(("payroll", {})), "paid"])
-            assert FIND in offered(model.requests[0])
-            assert "payroll" not in offered(model.requests[0])
-            assert results(agent) == ["payroll done"]
-            shown = await commands.run(agent, home.store, "/usage")
-            out = agent.conversation.toolbox.out
-            assert f"{len(out)} of 8 tools are left out: {', '.join(out)}." in shown.text
-            assert shown.data["tools_left_out"] == list(out)
-
-    run(story())
+async def test_a_tool_left_out_still_works_and_is_counted(tmp_path: Path) -> None:
+    async with place(tmp_path) as home:
+        agent, model = await asked(home, [calls(("payroll", {})), "paid"])
+        assert FIND in offered(model.requests[0])
+        assert "payroll" not in offered(model.requests[0])
+        assert results(agent) == ["payroll done"]
+        shown = await commands.run(agent, home.store, "/usage")
+        out = agent.conversation.toolbox.out
+        assert f"{len(out)} of 8 tools are left out: {', '.join(out)}." in shown.text
+        assert shown.data["tools_left_out"] == list(out)
 
 
-def test_at_once_needs_leave_and_the_price_is_shown(tmp_path: Path) -> None:
+async def test_at_once_needs_leave_and_the_price_is_shown(tmp_path: Path) -> None:
     seen: list[Permission] = []
 
     async def story(*, said: bool) -> None:
@@ -80,20 +77,17 @@ def test_at_once_needs_leave_and_the_price_is_shown(tmp_path: Path) -> None:
             assert [event.now for event in home.told(ToolsChanged)] == ([False, True] if said else [False])
 
     for said in (False, True):
-        run(story(said=said))
+        await story(said=said)
     assert {permission.kind for permission in seen} == {"cache"}
     assert all(permission.what == "show these tools at once: telephone" for permission in seen)
     assert all(permission.detail.startswith("about $0.0") and "tokens" in permission.detail for permission in seen)
 
 
-def test_what_matches_nothing_asks_nobody_and_wrong_arguments_are_told(tmp_path: Path) -> None:
-    async def story() -> None:
-        script = ["ok", calls((FIND, {"query": "quantum", "now": True}), (FIND, {"now": 3, "query": "x"})), "hm"]
-        async with place(tmp_path) as home:
-            agent, _ = await asked(home, script, yes=False)
-            await agent.send("Find something.")
-            first, second = results(agent)
-            assert "No tool that is left out matches 'quantum'" in first
-            assert "must be true or false" in second
-
-    run(story())
+async def test_what_matches_nothing_asks_nobody_and_wrong_arguments_are_told(tmp_path: Path) -> None:
+    script = ["ok", calls((FIND, {"query": "quantum", "now": True}), (FIND, {"now": 3, "query": "x"})), "hm"]
+    async with place(tmp_path) as home:
+        agent, _ = await asked(home, script, yes=False)
+        await agent.send("Find something.")
+        first, second = results(agent)
+        assert "No tool that is left out matches 'quantum'" in first
+        assert "must be true or false" in second

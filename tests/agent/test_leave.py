@@ -12,58 +12,50 @@ import pytest
 from everthread.agent.base import Permission, ToolContext, ToolReply
 from everthread.agent.events import ToolFinished
 from everthread.testing import ScriptedModel
-from tests.agent.setting import Double, calls, place, results, run, saying
+from tests.agent.setting import Double, calls, place, results, saying
 from tests.agent.test_processes import gone, lives
 
 
-def test_the_time_a_person_takes_is_not_the_tools_and_nobody_else_waits_for_it(tmp_path: Path) -> None:
-    async def talk() -> None:
-        read = asyncio.Event()
+async def test_the_time_a_person_takes_is_not_the_tools_and_nobody_else_waits_for_it(tmp_path: Path) -> None:
+    read = asyncio.Event()
 
-        async def look(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
-            read.set()
-            return ToolReply("looked")
+    async def look(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
+        read.set()
+        return ToolReply("looked")
 
-        async def approve(permission: Permission) -> bool:
-            async with asyncio.timeout(10):
-                await read.wait()
-            await asyncio.sleep(0.2)
-            return True
+    async def approve(permission: Permission) -> bool:
+        async with asyncio.timeout(10):
+            await read.wait()
+        await asyncio.sleep(0.2)
+        return True
 
-        shell = saying("shell", kind="command")
-        wanted = [*(("shell", {"what": f"{n}"}, f"c{n}") for n in range(2)), ("look", {}, "c2")]
-        async with place(tmp_path) as here:
-            model, config = ScriptedModel([calls(*wanted), "ok"]), "agent: {parallel: 1}"
-            tools = [shell, Double("look", look)]
-            agent = await here.open(model, tools=tools, approve=approve, yes=False, config=config)
-            await agent.send("Go.")
-            assert results(agent) == ["done", "done", "looked"]
-            assert all(event.seconds < 0.2 for event in here.told(ToolFinished))
-
-    run(talk())
+    shell = saying("shell", kind="command")
+    wanted = [*(("shell", {"what": f"{n}"}, f"c{n}") for n in range(2)), ("look", {}, "c2")]
+    async with place(tmp_path) as here:
+        model, config = ScriptedModel([calls(*wanted), "ok"]), "agent: {parallel: 1}"
+        tools = [shell, Double("look", look)]
+        agent = await here.open(model, tools=tools, approve=approve, yes=False, config=config)
+        await agent.send("Go.")
+        assert results(agent) == ["done", "done", "looked"]
+        assert all(event.seconds < 0.2 for event in here.told(ToolFinished))
 
 
-def test_leave_is_asked_for_the_file_as_the_write_before_left_it(tmp_path: Path) -> None:
-    async def talk() -> None:
-        details: list[str] = []
+async def test_leave_is_asked_for_the_file_as_the_write_before_left_it(tmp_path: Path) -> None:
+    details: list[str] = []
 
-        async def approve(permission: Permission) -> bool:
-            details.append(permission.detail)
-            return True
+    async def approve(permission: Permission) -> bool:
+        details.append(permission.detail)
+        return True
 
-        async with place(tmp_path) as here:
-            patch = {"path": "a.txt", "old_text": "one", "new_text": "two"}
-            model = ScriptedModel(
-                [calls(("write_file", {"path": "a.txt", "content": "one\n"}), ("patch", patch)), "ok"]
-            )
-            (here.workspace / "a.txt").write_text("one!\n", "utf-8")
-            agent = await here.open(model, approve=approve, yes=False)
-            await agent.send("Go.")
-            assert (here.workspace / "a.txt").read_text("utf-8") == "two\n"
-            assert "-one!" in details[0]
-            assert "-one\n+two" in details[1]
-
-    run(talk())
+    async with place(tmp_path) as here:
+        patch = {"path": "a.txt", "old_text": "one", "new_text": "two"}
+        model = ScriptedModel([calls(("write_file", {"path": "a.txt", "content": "one\n"}), ("patch", patch)), "ok"])
+        (here.workspace / "a.txt").write_text("one!\n", "utf-8")
+        agent = await here.open(model, approve=approve, yes=False)
+        await agent.send("Go.")
+        assert (here.workspace / "a.txt").read_text("utf-8") == "two\n"
+        assert "-one!" in details[0]
+        assert "-one\n+two" in details[1]
 
 
 @pytest.mark.parametrize(
@@ -72,30 +64,27 @@ def test_leave_is_asked_for_the_file_as_the_write_before_left_it(tmp_path: Path)
      ("patch", {"path": "d/a.txt", "old_text": "old", "new_text": "new"}),
      ("terminal", {"command": "echo new > a.txt", "workdir": "d"})],
 )  # fmt: skip
-def test_leave_is_for_what_was_shown_and_not_where_a_link_leads_meanwhile(tmp_path: Path, wanted: Any) -> None:
-    async def talk() -> None:
-        async with place(tmp_path) as here:
-            for name in ("shown", "other"):
-                (here.workspace / name).mkdir()
-                (here.workspace / name / "a.txt").write_text("old", "utf-8")
-            link = here.workspace / "d"
-            link.symlink_to("shown")
+async def test_leave_is_for_what_was_shown_and_not_where_a_link_leads_meanwhile(tmp_path: Path, wanted: Any) -> None:
+    async with place(tmp_path) as here:
+        for name in ("shown", "other"):
+            (here.workspace / name).mkdir()
+            (here.workspace / name / "a.txt").write_text("old", "utf-8")
+        link = here.workspace / "d"
+        link.symlink_to("shown")
 
-            async def approve(permission: Permission) -> bool:
-                assert "shown" in permission.what + permission.detail
-                link.unlink()
-                link.symlink_to("other")
-                return True
+        async def approve(permission: Permission) -> bool:
+            assert "shown" in permission.what + permission.detail
+            link.unlink()
+            link.symlink_to("other")
+            return True
 
-            agent = await here.open(ScriptedModel([calls(wanted), "ok"]), approve=approve, yes=False)
-            await agent.send("Go.")
-            assert "shown" in results(agent)[0]
-            assert {(here.workspace / name / "a.txt").read_text("utf-8") for name in ("shown", "other")} == {"old"}
-
-    run(talk())
+        agent = await here.open(ScriptedModel([calls(wanted), "ok"]), approve=approve, yes=False)
+        await agent.send("Go.")
+        assert "shown" in results(agent)[0]
+        assert {(here.workspace / name / "a.txt").read_text("utf-8") for name in ("shown", "other")} == {"old"}
 
 
-def test_what_a_command_left_running_ends_with_the_agent(tmp_path: Path) -> None:
+async def test_what_a_command_left_running_ends_with_the_agent(tmp_path: Path) -> None:
     async def talk() -> int:
         async with place(tmp_path) as here:
             command = {"command": "sleep 60 > /dev/null 2>&1 & echo $! > pid"}
@@ -107,4 +96,4 @@ def test_what_a_command_left_running_ends_with_the_agent(tmp_path: Path) -> None
             await agent.close()
             return pid
 
-    assert gone(run(talk()))
+    assert await gone(await talk())

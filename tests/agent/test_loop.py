@@ -28,7 +28,7 @@ from everthread.core.exchange import Reply, Request, StreamDelta
 from everthread.core.messages import text_of
 from everthread.store.models import NewSession
 from everthread.testing import ScriptedModel
-from tests.agent.setting import Double, calls, place, results, run, saying
+from tests.agent.setting import Double, calls, place, results, saying
 from tests.conversation.talk import words
 
 
@@ -36,77 +36,68 @@ def valid(agent: Agent) -> bool:
     return not any(validate_messages(agent.conversation.messages, api=api) for api in ("openai", "anthropic"))
 
 
-def test_a_turn_streams_runs_tools_and_ends_with_its_answer(tmp_path: Path) -> None:
-    async def talk() -> None:
-        model = ScriptedModel([calls(("look", {"what": "door"}), text="Let me look."), "It is open."])
-        async with place(tmp_path) as here:
-            look = saying("look", "the door is open")
-            agent = await here.open(model, tools=[look])
-            items = [item async for item in agent.turn("Is the door open?")]
-            assert isinstance(items[-1], Answer)
-            assert items[-1].text == "It is open."
-            assert sum(isinstance(item, Answer) for item in items) == 1
-            kinds = [type(item) for item in items if isinstance(item, ToolStarted | ToolFinished | TurnEnded)]
-            assert kinds == [ToolStarted, ToolFinished, TurnEnded]
-            said = "".join(item.text for item in items if isinstance(item, StreamDelta))
-            assert "Let me look." in said
-            assert "It is open." in said
-            assert look.seen == [{"what": "door"}]
-            assert [m["role"] for m in agent.conversation.messages] == ["user", "assistant", "tool", "assistant"]
-            ended = here.told(TurnEnded)[0]
-            assert (ended.reason, ended.rounds, ended.calls) == ("answered", 1, 1)
-            assert all(isinstance(event.as_dict()["event"], str) for event in here.watch.events)
-
-    run(talk())
+async def test_a_turn_streams_runs_tools_and_ends_with_its_answer(tmp_path: Path) -> None:
+    model = ScriptedModel([calls(("look", {"what": "door"}), text="Let me look."), "It is open."])
+    async with place(tmp_path) as here:
+        look = saying("look", "the door is open")
+        agent = await here.open(model, tools=[look])
+        items = [item async for item in agent.turn("Is the door open?")]
+        assert isinstance(items[-1], Answer)
+        assert items[-1].text == "It is open."
+        assert sum(isinstance(item, Answer) for item in items) == 1
+        kinds = [type(item) for item in items if isinstance(item, ToolStarted | ToolFinished | TurnEnded)]
+        assert kinds == [ToolStarted, ToolFinished, TurnEnded]
+        said = "".join(item.text for item in items if isinstance(item, StreamDelta))
+        assert "Let me look." in said
+        assert "It is open." in said
+        assert look.seen == [{"what": "door"}]
+        assert [m["role"] for m in agent.conversation.messages] == ["user", "assistant", "tool", "assistant"]
+        ended = here.told(TurnEnded)[0]
+        assert (ended.reason, ended.rounds, ended.calls) == ("answered", 1, 1)
+        assert all(isinstance(event.as_dict()["event"], str) for event in here.watch.events)
 
 
-def test_calls_run_at_the_same_time_and_answer_in_their_order(tmp_path: Path) -> None:
-    async def talk() -> None:
-        waiting: list[str] = []
-        all_here = asyncio.Event()
+async def test_calls_run_at_the_same_time_and_answer_in_their_order(tmp_path: Path) -> None:
+    waiting: list[str] = []
+    all_here = asyncio.Event()
 
-        async def meet(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
-            """Answers only once three of its kind run, the last called first."""
-            waiting.append(str(arguments["what"]))
-            if len(waiting) == 3:
-                all_here.set()
-            await all_here.wait()
-            await asyncio.sleep(0.02 * (3 - int(arguments["what"])))
-            return ToolReply(f"met {arguments['what']}")
+    async def meet(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
+        """Answers only once three of its kind run, the last called first."""
+        waiting.append(str(arguments["what"]))
+        if len(waiting) == 3:
+            all_here.set()
+        await all_here.wait()
+        await asyncio.sleep(0.02 * (3 - int(arguments["what"])))
+        return ToolReply(f"met {arguments['what']}")
 
-        wanted = [("meet", {"what": str(number)}, f"c{number}") for number in range(3)]
-        async with place(tmp_path) as here:
-            agent = await here.open(ScriptedModel([calls(*wanted), "Met."]), tools=[Double("meet", meet)])
-            await agent.send("Meet.")
-            assert results(agent) == ["met 0", "met 1", "met 2"]
-            assert [event.call_id for event in here.told(ToolFinished)] == ["c2", "c1", "c0"]
-
-    run(talk())
+    wanted = [("meet", {"what": str(number)}, f"c{number}") for number in range(3)]
+    async with place(tmp_path) as here:
+        agent = await here.open(ScriptedModel([calls(*wanted), "Met."]), tools=[Double("meet", meet)])
+        await agent.send("Meet.")
+        assert results(agent) == ["met 0", "met 1", "met 2"]
+        assert [event.call_id for event in here.told(ToolFinished)] == ["c2", "c1", "c0"]
 
 
-def test_no_more_tools_run_at_once_than_allowed(tmp_path: Path) -> None:
-    async def talk() -> None:
-        running, most = 0, 0
+async def test_no_more_tools_run_at_once_than_allowed(tmp_path: Path) -> None:
+    running, most = 0, 0
 
-        async def work(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
-            nonlocal running, most
-            running += 1
-            most = max(most, running)
-            await asyncio.sleep(0.005)
-            running -= 1
-            return ToolReply("ok")
+    async def work(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.005)
+        running -= 1
+        return ToolReply("ok")
 
-        async with place(tmp_path) as here:
-            model = ScriptedModel([calls(*[("work", {}, f"c{n}") for n in range(9)]), "All done."])
-            agent = await here.open(model, tools=[Double("work", work)], config="agent: {parallel: 2}")
-            await agent.send("Work.")
-            assert most == 2
-            assert len(results(agent)) == 9
-
-    run(talk())
+    async with place(tmp_path) as here:
+        model = ScriptedModel([calls(*[("work", {}, f"c{n}") for n in range(9)]), "All done."])
+        agent = await here.open(model, tools=[Double("work", work)], config="agent: {parallel: 2}")
+        await agent.send("Work.")
+        assert most == 2
+        assert len(results(agent)) == 9
 
 
-def test_whatever_goes_wrong_is_a_result_and_the_loop_goes_on(tmp_path: Path) -> None:
+async def test_whatever_goes_wrong_is_a_result_and_the_loop_goes_on(tmp_path: Path) -> None:
     async def boom(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         raise ZeroDivisionError("by nought")
 
@@ -119,53 +110,47 @@ def test_whatever_goes_wrong_is_a_result_and_the_loop_goes_on(tmp_path: Path) ->
     async def odd(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         return ToolReply("half \ud83d a character")
 
-    async def talk() -> None:
-        tools = [Double("boom", boom), Double("leave", leave), Double("senseless", senseless), Double("odd", odd)]
-        tools.append(saying("quiet", "  \n"))
-        wanted: list[Any] = [("boom", {}), ("leave", {}), ("senseless", {}), ("odd", {}), ("quiet", {})]
-        wanted += [("bom", {}), ("boom", '{"what": "unfin', "cut"), ("boom", "[1]", "list"), ("quiet", "", "bare")]
-        async with place(tmp_path) as here:
-            agent = await here.open(ScriptedModel([calls(*wanted), "I see."]), tools=tools)
-            answer = await agent.send("Try all.")
-            assert answer.text == "I see."
-            texts = results(agent)
-            assert texts[0] == "Failed: boom raised ZeroDivisionError: by nought"
-            assert "SystemExit: 3" in texts[1]
-            assert texts[2] == "Failed: line 9 is not there; the file has 3 lines"
-            assert texts[3].encode("utf-8")
-            assert texts[4] == texts[8] == "(no output)"
-            assert "there is no tool 'bom'" in texts[5]
-            assert "boom" in texts[5]
-            assert "no valid JSON" in texts[6]
-            assert "not an object" in texts[7]
-            failed = {event.call_id for event in here.told(ToolFinished) if event.failed}
-            assert len(failed) == 6
-            assert valid(agent)
-
-    run(talk())
+    tools = [Double("boom", boom), Double("leave", leave), Double("senseless", senseless), Double("odd", odd)]
+    tools.append(saying("quiet", "  \n"))
+    wanted: list[Any] = [("boom", {}), ("leave", {}), ("senseless", {}), ("odd", {}), ("quiet", {})]
+    wanted += [("bom", {}), ("boom", '{"what": "unfin', "cut"), ("boom", "[1]", "list"), ("quiet", "", "bare")]
+    async with place(tmp_path) as here:
+        agent = await here.open(ScriptedModel([calls(*wanted), "I see."]), tools=tools)
+        answer = await agent.send("Try all.")
+        assert answer.text == "I see."
+        texts = results(agent)
+        assert texts[0] == "Failed: boom raised ZeroDivisionError: by nought"
+        assert "SystemExit: 3" in texts[1]
+        assert texts[2] == "Failed: line 9 is not there; the file has 3 lines"
+        assert texts[3].encode("utf-8")
+        assert texts[4] == texts[8] == "(no output)"
+        assert "there is no tool 'bom'" in texts[5]
+        assert "boom" in texts[5]
+        assert "no valid JSON" in texts[6]
+        assert "not an object" in texts[7]
+        failed = {event.call_id for event in here.told(ToolFinished) if event.failed}
+        assert len(failed) == 6
+        assert valid(agent)
 
 
-def test_a_tool_that_answers_with_no_reply_is_understood_or_told(tmp_path: Path) -> None:
+async def test_a_tool_that_answers_with_no_reply_is_understood_or_told(tmp_path: Path) -> None:
     def answering(name: str, value: Any) -> Double:
         async def work(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
             return value  # type: ignore[no-any-return]  # as anybody may write it
 
         return Double(name, work)
 
-    async def talk() -> None:
-        tools = [answering("plain", "a text"), answering("none", None), answering("raw", ToolReply(b"x"))]  # type: ignore[arg-type]  # on purpose
-        async with place(tmp_path) as here:
-            model = ScriptedModel([calls(*((tool.name, {}) for tool in tools)), "I see."])
-            agent = await here.open(model, tools=tools)
-            assert (await agent.send("Try all.")).text == "I see."
-            assert results(agent)[0] == "a text"
-            assert "answered with NoneType" in results(agent)[1]
-            assert "instead of text" in results(agent)[2]
-
-    run(talk())
+    tools = [answering("plain", "a text"), answering("none", None), answering("raw", ToolReply(b"x"))]  # type: ignore[arg-type]  # on purpose
+    async with place(tmp_path) as here:
+        model = ScriptedModel([calls(*((tool.name, {}) for tool in tools)), "I see."])
+        agent = await here.open(model, tools=tools)
+        assert (await agent.send("Try all.")).text == "I see."
+        assert results(agent)[0] == "a text"
+        assert "answered with NoneType" in results(agent)[1]
+        assert "instead of text" in results(agent)[2]
 
 
-def test_a_tool_that_hangs_is_ended(tmp_path: Path) -> None:
+async def test_a_tool_that_hangs_is_ended(tmp_path: Path) -> None:
     ended: list[str] = []
 
     async def hang(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
@@ -178,144 +163,123 @@ def test_a_tool_that_hangs_is_ended(tmp_path: Path) -> None:
     async def own_timeout(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         raise TimeoutError("the server did not answer")
 
-    async def talk() -> None:
-        async with place(tmp_path) as here:
-            first = await here.open(ScriptedModel([]), tools=[])
-            tools = [Double("hang", hang), Double("own_timeout", own_timeout)]
-            talking = await first.conversation.another()
-            model = ScriptedModel([calls(("hang", {}), ("own_timeout", {})), "It hangs."])
-            await talking.use_model(_route(model))
-            agent = Agent(talking, tools, context=first.context, approve=_never, tool_seconds=0.05)
-            assert (await agent.send("Go.")).text == "It hangs."
-            assert "did not finish within" in results(agent)[0]
-            assert "TimeoutError: the server did not answer" in results(agent)[1]
-            assert ended == ["cleaned up"]
-
-    run(talk())
+    async with place(tmp_path) as here:
+        first = await here.open(ScriptedModel([]), tools=[])
+        tools = [Double("hang", hang), Double("own_timeout", own_timeout)]
+        talking = await first.conversation.another()
+        model = ScriptedModel([calls(("hang", {}), ("own_timeout", {})), "It hangs."])
+        await talking.use_model(_route(model))
+        agent = Agent(talking, tools, context=first.context, approve=_never, tool_seconds=0.05)
+        assert (await agent.send("Go.")).text == "It hangs."
+        assert "did not finish within" in results(agent)[0]
+        assert "TimeoutError: the server did not answer" in results(agent)[1]
+        assert ended == ["cleaned up"]
 
 
-def test_leave_is_asked_for_one_by_one_and_a_refusal_is_a_result(tmp_path: Path) -> None:
-    async def talk() -> None:
-        asking = 0
-        asked: list[str] = []
+async def test_leave_is_asked_for_one_by_one_and_a_refusal_is_a_result(tmp_path: Path) -> None:
+    asking = 0
+    asked: list[str] = []
 
-        async def approve(permission: Permission) -> bool:
-            nonlocal asking
-            asking += 1
-            assert asking == 1, "one question at a time"
-            await asyncio.sleep(0.005)
-            asking -= 1
-            asked.append(permission.what)
-            return permission.what == "ls"
+    async def approve(permission: Permission) -> bool:
+        nonlocal asking
+        asking += 1
+        assert asking == 1, "one question at a time"
+        await asyncio.sleep(0.005)
+        asking -= 1
+        asked.append(permission.what)
+        return permission.what == "ls"
 
-        shell = saying("shell", "listed", kind="command")
-        wanted = [("shell", {"what": what}, f"c{n}") for n, what in enumerate(["ls", "rm -r /", "mkfs"])]
-        async with place(tmp_path) as here:
-            model = ScriptedModel([calls(*wanted), "Only the list."])
-            agent = await here.open(model, tools=[shell], approve=approve, yes=False)
-            await agent.send("Clean up.")
-            assert asked == ["ls", "rm -r /", "mkfs"]
-            assert [seen["what"] for seen in shell.seen] == ["ls"]
-            assert results(agent)[0] == "listed"
-            assert results(agent)[1].startswith("Refused: ")
-            assert [event.refused for event in here.told(ToolFinished)] == [False, True, True]
-            assert len(here.told(ToolStarted)) == 1, "what was refused never began"
-
-    run(talk())
+    shell = saying("shell", "listed", kind="command")
+    wanted = [("shell", {"what": what}, f"c{n}") for n, what in enumerate(["ls", "rm -r /", "mkfs"])]
+    async with place(tmp_path) as here:
+        model = ScriptedModel([calls(*wanted), "Only the list."])
+        agent = await here.open(model, tools=[shell], approve=approve, yes=False)
+        await agent.send("Clean up.")
+        assert asked == ["ls", "rm -r /", "mkfs"]
+        assert [seen["what"] for seen in shell.seen] == ["ls"]
+        assert results(agent)[0] == "listed"
+        assert results(agent)[1].startswith("Refused: ")
+        assert [event.refused for event in here.told(ToolFinished)] == [False, True, True]
+        assert len(here.told(ToolStarted)) == 1, "what was refused never began"
 
 
-def test_without_anybody_to_ask_what_needs_leave_is_refused(tmp_path: Path) -> None:
-    async def talk() -> None:
-        shell = saying("shell", kind="command")
-        async with place(tmp_path) as here:
-            agent = await here.open(ScriptedModel([calls(("shell", {"what": "ls"})), "No."]), tools=[shell], yes=False)
-            await agent.send("List.")
-            assert not shell.seen
-            assert "nobody is there to ask" in results(agent)[0]
-
-    run(talk())
+async def test_without_anybody_to_ask_what_needs_leave_is_refused(tmp_path: Path) -> None:
+    shell = saying("shell", kind="command")
+    async with place(tmp_path) as here:
+        agent = await here.open(ScriptedModel([calls(("shell", {"what": "ls"})), "No."]), tools=[shell], yes=False)
+        await agent.send("List.")
+        assert not shell.seen
+        assert "nobody is there to ask" in results(agent)[0]
 
 
-def test_writes_of_one_round_happen_in_their_order(tmp_path: Path) -> None:
-    async def talk() -> None:
-        written: list[str] = []
+async def test_writes_of_one_round_happen_in_their_order(tmp_path: Path) -> None:
+    written: list[str] = []
 
-        async def write(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
-            await asyncio.sleep(0.01 if arguments["what"] == "first" else 0)
-            written.append(str(arguments["what"]))
-            return ToolReply("written")
+    async def write(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
+        await asyncio.sleep(0.01 if arguments["what"] == "first" else 0)
+        written.append(str(arguments["what"]))
+        return ToolReply("written")
 
-        wanted = [("write", {"what": what}, what) for what in ("first", "second", "third")]
-        async with place(tmp_path) as here:
-            agent = await here.open(ScriptedModel([calls(*wanted), "ok"]), tools=[Double("write", write, "write")])
-            await agent.send("Write.")
-            assert written == ["first", "second", "third"]
-
-    run(talk())
+    wanted = [("write", {"what": what}, what) for what in ("first", "second", "third")]
+    async with place(tmp_path) as here:
+        agent = await here.open(ScriptedModel([calls(*wanted), "ok"]), tools=[Double("write", write, "write")])
+        await agent.send("Write.")
+        assert written == ["first", "second", "third"]
 
 
-def test_at_its_limit_a_turn_must_say_where_it_stands(tmp_path: Path) -> None:
-    async def talk() -> None:
-        script: list[Any] = [calls(("look", {}, f"c{n}")) for n in range(3)]
-        async with place(tmp_path) as here:
-            model = ScriptedModel([*script, "Half of it is done.", "Going on."])
-            agent = await here.open(model, tools=[saying("look")], config="agent: {max_rounds: 3}")
-            answer = await agent.send("Do a lot.")
-            assert answer.text == "Half of it is done."
-            assert here.told(TurnEnded)[0].reason == "max_rounds"
-            assert "limit of 3 rounds" in str(model.requests[3].messages[-1]["content"])
-            stored = [str(item.body.get("content")) for item in await here.store.history(agent.conversation.id)]
-            assert not any("limit of 3 rounds" in text for text in stored), "it was for that call only"
-            await agent.send("Go on.")
-            assert valid(agent)
-
-    run(talk())
+async def test_at_its_limit_a_turn_must_say_where_it_stands(tmp_path: Path) -> None:
+    script: list[Any] = [calls(("look", {}, f"c{n}")) for n in range(3)]
+    async with place(tmp_path) as here:
+        model = ScriptedModel([*script, "Half of it is done.", "Going on."])
+        agent = await here.open(model, tools=[saying("look")], config="agent: {max_rounds: 3}")
+        answer = await agent.send("Do a lot.")
+        assert answer.text == "Half of it is done."
+        assert here.told(TurnEnded)[0].reason == "max_rounds"
+        assert "limit of 3 rounds" in str(model.requests[3].messages[-1]["content"])
+        stored = [str(item.body.get("content")) for item in await here.store.history(agent.conversation.id)]
+        assert not any("limit of 3 rounds" in text for text in stored), "it was for that call only"
+        await agent.send("Go on.")
+        assert valid(agent)
 
 
-def test_a_model_that_calls_beyond_the_limit_gets_no_further_round(tmp_path: Path) -> None:
-    async def talk() -> None:
-        look = saying("look")
-        async with place(tmp_path) as here:
-            script: list[Any] = [calls(("look", {}, f"c{n}")) for n in range(2)]
-            agent = await here.open(ScriptedModel(script), tools=[look], config="agent: {max_rounds: 1}")
-            await agent.send("Do a lot.")
-            assert len(look.seen) == 1
-            assert "limit of 1 rounds" in results(agent)[-1]
-            assert valid(agent)
-
-    run(talk())
+async def test_a_model_that_calls_beyond_the_limit_gets_no_further_round(tmp_path: Path) -> None:
+    look = saying("look")
+    async with place(tmp_path) as here:
+        script: list[Any] = [calls(("look", {}, f"c{n}")) for n in range(2)]
+        agent = await here.open(ScriptedModel(script), tools=[look], config="agent: {max_rounds: 1}")
+        await agent.send("Do a lot.")
+        assert len(look.seen) == 1
+        assert "limit of 1 rounds" in results(agent)[-1]
+        assert valid(agent)
 
 
-def test_stopping_while_tools_run_ends_them_and_says_so(tmp_path: Path) -> None:
-    async def talk() -> None:
-        started, ended = asyncio.Event(), []
+async def test_stopping_while_tools_run_ends_them_and_says_so(tmp_path: Path) -> None:
+    started, ended = asyncio.Event(), []
 
-        async def slow(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
-            started.set()
-            try:
-                await asyncio.sleep(60)
-            finally:
-                ended.append("ended")
-            return ToolReply("never")
+    async def slow(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
+        started.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append("ended")
+        return ToolReply("never")
 
-        async with place(tmp_path) as here:
-            wanted = calls(("quick", {}), ("slow", {}), text="Working.")
-            model = ScriptedModel([wanted, "Sorry. What instead?"])
-            agent = await here.open(model, tools=[saying("quick", "quick result"), Double("slow", slow)])
-            reading = asyncio.create_task(_read(agent, "Go."))
-            await started.wait()
-            reading.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await reading
-            assert ended == ["ended"]
-            assert results(agent) == ["quick result", INTERRUPTED]
-            assert here.told(TurnEnded)[0].reason == "interrupted"
-            assert not agent.busy
-            assert (await agent.send("Something else.")).text == "Sorry. What instead?"
-            assert valid(agent)
-            assert INTERRUPTED in str(await here.store.history(agent.conversation.id))
-
-    run(talk())
+    async with place(tmp_path) as here:
+        wanted = calls(("quick", {}), ("slow", {}), text="Working.")
+        model = ScriptedModel([wanted, "Sorry. What instead?"])
+        agent = await here.open(model, tools=[saying("quick", "quick result"), Double("slow", slow)])
+        reading = asyncio.create_task(_read(agent, "Go."))
+        await started.wait()
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert ended == ["ended"]
+        assert results(agent) == ["quick result", INTERRUPTED]
+        assert here.told(TurnEnded)[0].reason == "interrupted"
+        assert not agent.busy
+        assert (await agent.send("Something else.")).text == "Sorry. What instead?"
+        assert valid(agent)
+        assert INTERRUPTED in str(await here.store.history(agent.conversation.id))
 
 
 class Halting(ScriptedModel):
@@ -327,127 +291,105 @@ class Halting(ScriptedModel):
         await asyncio.Event().wait()
 
 
-def test_stopping_in_mid_stream_keeps_what_was_said(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with place(tmp_path) as here:
-            agent = await here.open(Halting(), tools=[])
-            await _stopped_at_first_word(agent)
-            last = agent.conversation.messages[-1]
-            assert last["role"] == "assistant"
-            assert str(last["content"]).startswith("One, ")
-            assert "interrupted" in str(last["content"])
-            assert here.told(TurnEnded)[0].reason == "interrupted"
-            await agent.conversation.use_model(_route(ScriptedModel(["Fine."])))
-            assert (await agent.send("Stop.")).text == "Fine."
-            assert valid(agent)
-
-    run(talk())
+async def test_stopping_in_mid_stream_keeps_what_was_said(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        agent = await here.open(Halting(), tools=[])
+        await _stopped_at_first_word(agent)
+        last = agent.conversation.messages[-1]
+        assert last["role"] == "assistant"
+        assert str(last["content"]).startswith("One, ")
+        assert "interrupted" in str(last["content"])
+        assert here.told(TurnEnded)[0].reason == "interrupted"
+        await agent.conversation.use_model(_route(ScriptedModel(["Fine."])))
+        assert (await agent.send("Stop.")).text == "Fine."
+        assert valid(agent)
 
 
-def test_an_answer_that_came_whole_is_kept_whole(tmp_path: Path) -> None:
+async def test_an_answer_that_came_whole_is_kept_whole(tmp_path: Path) -> None:
     """The model has said everything when its reader leaves: what was paid for is stored."""
-
-    async def talk() -> None:
-        async with place(tmp_path) as here:
-            agent = await here.open(ScriptedModel(["One two three.", "Fine."]), tools=[])
-            await _stopped_at_first_word(agent)
-            assert agent.conversation.messages[-1]["content"] == "One two three."
-            assert len(await here.store.usage(agent.conversation.id)) == 1
-            await agent.send("Stop.")
-            assert valid(agent)
-
-    run(talk())
+    async with place(tmp_path) as here:
+        agent = await here.open(ScriptedModel(["One two three.", "Fine."]), tools=[])
+        await _stopped_at_first_word(agent)
+        assert agent.conversation.messages[-1]["content"] == "One two three."
+        assert len(await here.store.usage(agent.conversation.id)) == 1
+        await agent.send("Stop.")
+        assert valid(agent)
 
 
-def test_a_model_that_fails_fails_the_turn_and_leaves_the_message(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with place(tmp_path) as here:
-            agent = await here.open(ScriptedModel([ModelError("out of service", status=401), "Back."]), tools=[])
-            with pytest.raises(ModelError, match="out of service"):
-                await agent.send("Hello?")
-            assert here.told(TurnEnded)[0].reason == "failed"
-            assert "out of service" in here.told(TurnEnded)[0].error
-            assert agent.conversation.messages[-1]["content"] == "Hello?"
-            assert (await agent.send("Again?")).text == "Back."
-
-    run(talk())
+async def test_a_model_that_fails_fails_the_turn_and_leaves_the_message(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        agent = await here.open(ScriptedModel([ModelError("out of service", status=401), "Back."]), tools=[])
+        with pytest.raises(ModelError, match="out of service"):
+            await agent.send("Hello?")
+        assert here.told(TurnEnded)[0].reason == "failed"
+        assert "out of service" in here.told(TurnEnded)[0].error
+        assert agent.conversation.messages[-1]["content"] == "Hello?"
+        assert (await agent.send("Again?")).text == "Back."
 
 
-def test_a_huge_result_is_stored_and_cited(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with place(tmp_path) as here:
-            big = saying("big", "row of figures\n" * 200_000)
-            agent = await here.open(ScriptedModel([calls(("big", {})), "Much."]), tools=[big])
-            await agent.send("Print it.")
-            assert len(here.told(OutputStored)) == 1
-            assert results(agent)[0].startswith("<persisted-output>")
-            assert len(results(agent)[0]) < 5_000
-
-    run(talk())
+async def test_a_huge_result_is_stored_and_cited(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        big = saying("big", "row of figures\n" * 200_000)
+        agent = await here.open(ScriptedModel([calls(("big", {})), "Much."]), tools=[big])
+        await agent.send("Print it.")
+        assert len(here.told(OutputStored)) == 1
+        assert results(agent)[0].startswith("<persisted-output>")
+        assert len(results(agent)[0]) < 5_000
 
 
-def test_hostile_call_ids_and_one_id_twice(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with place(tmp_path) as here:
-            look = saying("look")
-            wanted = calls(
-                ("look", {"what": "a"}, "../../etc/passwd"), ("look", {"what": "b"}, "same"), ("look", {}, "same")
-            )
-            agent = await here.open(ScriptedModel([wanted, "ok"]), tools=[look])
-            assert (await agent.send("Go.")).text == "ok"
-            answered = [message["tool_call_id"] for message in agent.conversation.messages if message["role"] == "tool"]
-            assert len(answered) == len(set(answered)) >= 2, "one result for each id"
-            assert not validate_messages(agent.conversation.messages)
-
-    run(talk())
+async def test_hostile_call_ids_and_one_id_twice(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        look = saying("look")
+        wanted = calls(
+            ("look", {"what": "a"}, "../../etc/passwd"), ("look", {"what": "b"}, "same"), ("look", {}, "same")
+        )
+        agent = await here.open(ScriptedModel([wanted, "ok"]), tools=[look])
+        assert (await agent.send("Go.")).text == "ok"
+        answered = [message["tool_call_id"] for message in agent.conversation.messages if message["role"] == "tool"]
+        assert len(answered) == len(set(answered)) >= 2, "one result for each id"
+        assert not validate_messages(agent.conversation.messages)
 
 
-def test_two_tools_of_one_name_are_refused(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with place(tmp_path) as here:
-            with pytest.raises(InputError, match="two tools are called look"):
-                await here.open(ScriptedModel(), tools=[saying("look"), saying("look")])
-
-    run(talk())
+async def test_two_tools_of_one_name_are_refused(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        with pytest.raises(InputError, match="two tools are called look"):
+            await here.open(ScriptedModel(), tools=[saying("look"), saying("look")])
 
 
 @pytest.mark.parametrize("patience", [0, 0.001, 0.003, 0.006, 0.01, 0.015, 0.02, 0.03, 0.05])
-def test_wherever_a_turn_is_stopped_the_history_is_valid_and_goes_on(tmp_path: Path, patience: float) -> None:
+async def test_wherever_a_turn_is_stopped_the_history_is_valid_and_goes_on(tmp_path: Path, patience: float) -> None:
     """Also while a message is stored, an answer recorded, a result kept, the history compacted."""
 
     async def work(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         await asyncio.sleep(0.002)
         return ToolReply(words(300, str(arguments["what"])))
 
-    async def talk() -> None:
-        asked = 0
+    asked = 0
 
-        def script(request: Request) -> Any:
-            nonlocal asked
-            asked += 1
-            last = str(request.messages[-1].get("content"))
-            if last.startswith("Stop") or asked % 4 == 0:
-                return "Well."
-            return calls(("work", {"what": f"a{asked}"}, f"a{asked}"), ("work", {"what": f"b{asked}"}, f"b{asked}"))
+    def script(request: Request) -> Any:
+        nonlocal asked
+        asked += 1
+        last = str(request.messages[-1].get("content"))
+        if last.startswith("Stop") or asked % 4 == 0:
+            return "Well."
+        return calls(("work", {"what": f"a{asked}"}, f"a{asked}"), ("work", {"what": f"b{asked}"}, f"b{asked}"))
 
-        async with place(tmp_path) as here:
-            config = "compression: {background: false, protect_last_n: 2}"
-            agent = await here.open(ScriptedModel(script, window=5_000), tools=[Double("work", work)], config=config)
-            for turn in range(12):
-                reading = asyncio.create_task(_read(agent, f"Go {turn}. {words(100, f'turn {turn}')}"))
-                await asyncio.sleep(patience)
-                reading.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await reading
-                assert (await agent.send("Stop here.")).text == "Well."
-                assert valid(agent)
-            again = await here.open(ScriptedModel(["Still here."]), resume=agent.conversation.id, tools=[])
-            assert again.conversation.messages == agent.conversation.messages, "what is in view is what is stored"
-            history = [item.body for item in await here.store.history(agent.conversation.id)]
-            assert not validate_messages(history)
-            assert sum(text_of(body) == "Stop here." for body in history) == 12
-
-    run(talk())
+    async with place(tmp_path) as here:
+        config = "compression: {background: false, protect_last_n: 2}"
+        agent = await here.open(ScriptedModel(script, window=5_000), tools=[Double("work", work)], config=config)
+        for turn in range(12):
+            reading = asyncio.create_task(_read(agent, f"Go {turn}. {words(100, f'turn {turn}')}"))
+            await asyncio.sleep(patience)
+            reading.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await reading
+            assert (await agent.send("Stop here.")).text == "Well."
+            assert valid(agent)
+        again = await here.open(ScriptedModel(["Still here."]), resume=agent.conversation.id, tools=[])
+        assert again.conversation.messages == agent.conversation.messages, "what is in view is what is stored"
+        history = [item.body for item in await here.store.history(agent.conversation.id)]
+        assert not validate_messages(history)
+        assert sum(text_of(body) == "Stop here." for body in history) == 12
 
 
 class Noting(ContextCompressor):
@@ -465,56 +407,47 @@ class Noting(ContextCompressor):
 register_context_engine("noting", lambda services, _: Noting(services))
 
 
-def test_the_engines_own_tools_are_offered_and_answered_by_it(tmp_path: Path) -> None:
-    async def talk() -> None:
-        wanted = calls(("engine_notes", {"what": "everything"}), ("engine_notes", {}, "b"), ("look", {}))
-        async with place(tmp_path) as here:
-            agent = await here.open(
-                ScriptedModel([wanted, "ok"]), tools=[saying("look")], config="context: {engine: noting}"
-            )
-            assert [tool["function"]["name"] for tool in agent.tools] == ["look", "engine_notes"]
-            await agent.send("What do you know?")
-            assert results(agent)[0] == "engine_notes knows everything"
-            assert "KeyError" in results(agent)[1]
-            assert results(agent)[2] == "done"
-
-    run(talk())
+async def test_the_engines_own_tools_are_offered_and_answered_by_it(tmp_path: Path) -> None:
+    wanted = calls(("engine_notes", {"what": "everything"}), ("engine_notes", {}, "b"), ("look", {}))
+    async with place(tmp_path) as here:
+        agent = await here.open(
+            ScriptedModel([wanted, "ok"]), tools=[saying("look")], config="context: {engine: noting}"
+        )
+        assert [tool["function"]["name"] for tool in agent.tools] == ["look", "engine_notes"]
+        await agent.send("What do you know?")
+        assert results(agent)[0] == "engine_notes knows everything"
+        assert "KeyError" in results(agent)[1]
+        assert results(agent)[2] == "done"
 
 
-def test_turns_wait_for_each_other(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with place(tmp_path) as here:
-            script: list[Any] = [calls(("look", {}, "a")), "one", calls(("look", {}, "b")), "two"]
-            agent = await here.open(ScriptedModel(script), tools=[saying("look")])
-            answers = await asyncio.gather(agent.send("First."), agent.send("Second."))
-            assert [answer.text for answer in answers] == ["one", "two"]
-            roles = [message["role"] for message in agent.conversation.messages]
-            assert roles == ["user", "assistant", "tool", "assistant"] * 2
-
-    run(talk())
+async def test_turns_wait_for_each_other(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        script: list[Any] = [calls(("look", {}, "a")), "one", calls(("look", {}, "b")), "two"]
+        agent = await here.open(ScriptedModel(script), tools=[saying("look")])
+        answers = await asyncio.gather(agent.send("First."), agent.send("Second."))
+        assert [answer.text for answer in answers] == ["one", "two"]
+        roles = [message["role"] for message in agent.conversation.messages]
+        assert roles == ["user", "assistant", "tool", "assistant"] * 2
 
 
-def test_after_a_switch_events_and_tools_belong_to_the_new_conversation(tmp_path: Path) -> None:
-    async def talk() -> None:
-        seen: list[str] = []
+async def test_after_a_switch_events_and_tools_belong_to_the_new_conversation(tmp_path: Path) -> None:
+    seen: list[str] = []
 
-        async def look(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
-            seen.append(context.conversation.id)
-            return ToolReply("ok")
+    async def look(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
+        seen.append(context.conversation.id)
+        return ToolReply("ok")
 
-        async with place(tmp_path) as here:
-            script: list[Any] = [calls(("look", {}, "a")), "one", calls(("look", {}, "b")), "two"]
-            agent = await here.open(ScriptedModel(script), tools=[Double("look", look)])
-            await agent.send("First.")
-            first = agent.conversation.id
-            made = await agent.conversation.another(new=NewSession())
-            await agent.switch(made.id)
-            await agent.send("Second.")
-            assert seen == [first, made.id]
-            assert here.told(TurnEnded)[-1].session == made.id
-            assert len(await here.store.history(first)) == 4
-
-    run(talk())
+    async with place(tmp_path) as here:
+        script: list[Any] = [calls(("look", {}, "a")), "one", calls(("look", {}, "b")), "two"]
+        agent = await here.open(ScriptedModel(script), tools=[Double("look", look)])
+        await agent.send("First.")
+        first = agent.conversation.id
+        made = await agent.conversation.another(new=NewSession())
+        await agent.switch(made.id)
+        await agent.send("Second.")
+        assert seen == [first, made.id]
+        assert here.told(TurnEnded)[-1].session == made.id
+        assert len(await here.store.history(first)) == 4
 
 
 async def _read(agent: Agent, message: str) -> None:

@@ -18,99 +18,80 @@ from everthread.core.tokens import TokenCounter
 from everthread.errors import InputError
 from everthread.store.models import NewSession
 from everthread.testing import ScriptedModel
-from tests.agent.setting import calls, place, results, run
+from tests.agent.setting import calls, place, results
 from tests.conversation.talk import words
 
 TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
 
 
-def test_entries_are_added_replaced_and_removed(tmp_path: Path) -> None:
-    async def talk() -> None:
-        memory = Memory(tmp_path)
-        await memory.add("memory", "The ledger listens on 8443.")
-        await memory.add("memory", "Tests run with `make check`.\nIt takes a minute.")
-        await memory.add("memory", "The ledger listens on 8443.")
-        assert memory.entries("memory") == [
-            "The ledger listens on 8443.",
-            "Tests run with `make check`.\nIt takes a minute.",
-        ]
-        await memory.replace("memory", "8443", "The ledger listens on 9443.")
-        await memory.remove("memory", "make check")
-        assert (tmp_path / "MEMORY.md").read_text("utf-8") == "- The ledger listens on 9443.\n"
-        await memory.add("user", "Prefers short answers.")
-        await memory.remove("user", "1")
-        assert memory.entries("user") == []
-
-    run(talk())
+async def test_entries_are_added_replaced_and_removed(tmp_path: Path) -> None:
+    memory = Memory(tmp_path)
+    await memory.add("memory", "The ledger listens on 8443.")
+    await memory.add("memory", "Tests run with `make check`.\nIt takes a minute.")
+    await memory.add("memory", "The ledger listens on 8443.")
+    assert memory.entries("memory") == [
+        "The ledger listens on 8443.",
+        "Tests run with `make check`.\nIt takes a minute.",
+    ]
+    await memory.replace("memory", "8443", "The ledger listens on 9443.")
+    await memory.remove("memory", "make check")
+    assert (tmp_path / "MEMORY.md").read_text("utf-8") == "- The ledger listens on 9443.\n"
+    await memory.add("user", "Prefers short answers.")
+    await memory.remove("user", "1")
+    assert memory.entries("user") == []
 
 
-def test_what_a_person_wrote_into_the_file_stays(tmp_path: Path) -> None:
+async def test_what_a_person_wrote_into_the_file_stays(tmp_path: Path) -> None:
     by_hand = "# Mine\n\nSome prose.\n- first\n  more of it\n\n## Later\n- second\n"
     (tmp_path / "MEMORY.md").write_text(by_hand, "utf-8")
-
-    async def talk() -> None:
-        memory = Memory(tmp_path)
-        assert memory.entries("memory") == ["first\nmore of it", "second"]
-        await memory.add("memory", "third")
-        assert (tmp_path / "MEMORY.md").read_text("utf-8") == f"{by_hand}- third\n"
-        await memory.remove("memory", "first")
-        assert (tmp_path / "MEMORY.md").read_text("utf-8") == "# Mine\n\nSome prose.\n\n## Later\n- second\n- third\n"
-
-    run(talk())
+    memory = Memory(tmp_path)
+    assert memory.entries("memory") == ["first\nmore of it", "second"]
+    await memory.add("memory", "third")
+    assert (tmp_path / "MEMORY.md").read_text("utf-8") == f"{by_hand}- third\n"
+    await memory.remove("memory", "first")
+    assert (tmp_path / "MEMORY.md").read_text("utf-8") == "# Mine\n\nSome prose.\n\n## Later\n- second\n- third\n"
 
 
-def test_an_entry_that_is_not_clear_is_refused(tmp_path: Path) -> None:
-    async def talk() -> None:
-        memory = Memory(tmp_path)
-        await memory.add("memory", "red house")
-        await memory.add("memory", "red car")
-        with pytest.raises(InputError, match="2 entries"):
-            await memory.remove("memory", "red")
-        with pytest.raises(InputError, match="no entry"):
-            await memory.replace("memory", "blue", "x")
-        with pytest.raises(InputError, match="empty"):
-            await memory.add("memory", " - ")
-        assert len(memory.entries("memory")) == 2
-
-    run(talk())
+async def test_an_entry_that_is_not_clear_is_refused(tmp_path: Path) -> None:
+    memory = Memory(tmp_path)
+    await memory.add("memory", "red house")
+    await memory.add("memory", "red car")
+    with pytest.raises(InputError, match="2 entries"):
+        await memory.remove("memory", "red")
+    with pytest.raises(InputError, match="no entry"):
+        await memory.replace("memory", "blue", "x")
+    with pytest.raises(InputError, match="empty"):
+        await memory.add("memory", " - ")
+    assert len(memory.entries("memory")) == 2
 
 
-def test_it_is_bounded_and_nothing_is_cut_to_fit(tmp_path: Path) -> None:
-    async def talk() -> None:
-        memory = Memory(tmp_path)
-        await memory.add("user", "x" * (USER_CHARS - 10))
-        with pytest.raises(InputError, match=f"{USER_CHARS:,} are the limit"):
-            await memory.add("user", "one more thing to know")
-        assert len(memory.entries("user")) == 1
-        (tmp_path / "MEMORY.md").write_text("- y\n" * MEMORY_CHARS, "utf-8")
-        assert len(memory.text("memory")) < MEMORY_CHARS + 200
-        assert "the rest is left out" in memory.text("memory")
-        await memory.remove("memory", "1")
-
-    run(talk())
+async def test_it_is_bounded_and_nothing_is_cut_to_fit(tmp_path: Path) -> None:
+    memory = Memory(tmp_path)
+    await memory.add("user", "x" * (USER_CHARS - 10))
+    with pytest.raises(InputError, match=f"{USER_CHARS:,} are the limit"):
+        await memory.add("user", "one more thing to know")
+    assert len(memory.entries("user")) == 1
+    (tmp_path / "MEMORY.md").write_text("- y\n" * MEMORY_CHARS, "utf-8")
+    assert len(memory.text("memory")) < MEMORY_CHARS + 200
+    assert "the rest is left out" in memory.text("memory")
+    await memory.remove("memory", "1")
 
 
-def test_secrets_are_never_kept(tmp_path: Path) -> None:
-    async def talk() -> None:
-        memory = Memory(tmp_path)
-        change = await memory.add("memory", f"Push with the token {TOKEN}")
-        assert change.redacted
-        assert TOKEN not in (tmp_path / "MEMORY.md").read_text("utf-8")
-        (tmp_path / "USER.md").write_text(f"- token {TOKEN}\n", "utf-8")
-        assert TOKEN not in memory.text("user")
-        assert TOKEN not in str(memory.entries("user"))
-
-    run(talk())
+async def test_secrets_are_never_kept(tmp_path: Path) -> None:
+    memory = Memory(tmp_path)
+    change = await memory.add("memory", f"Push with the token {TOKEN}")
+    assert change.redacted
+    assert TOKEN not in (tmp_path / "MEMORY.md").read_text("utf-8")
+    (tmp_path / "USER.md").write_text(f"- token {TOKEN}\n", "utf-8")
+    assert TOKEN not in memory.text("user")
+    assert TOKEN not in str(memory.entries("user"))
 
 
-def test_changes_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
-    async def talk() -> None:
-        """Two memories of one folder are what two processes are to each other."""
-        some, other = Memory(tmp_path), Memory(tmp_path)
-        await asyncio.gather(*((some, other)[n % 2].add("memory", f"fact {n}") for n in range(30)))
-        assert sorted(some.entries("memory")) == sorted(f"fact {n}" for n in range(30))
-
-    run(talk())
+async def test_changes_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+    """Two memories of one folder are what two processes are to each other."""
+    some, other = Memory(tmp_path), Memory(tmp_path)
+    await asyncio.gather(*((some, other)[n % 2].add("memory", f"fact {n}") for n in range(30)))
+    assert sorted(some.entries("memory")) == sorted(f"fact {n}" for n in range(30))
     assert not list(tmp_path.glob(".MEMORY.md.*")), "nothing half written is left"
 
 
@@ -122,81 +103,67 @@ def test_a_tenant_has_a_folder_of_its_own_inside_the_home(tmp_path: Path, tenant
     assert memory_folder(tmp_path, "default") == tmp_path
 
 
-def test_the_model_keeps_something_and_the_next_session_knows_it(tmp_path: Path, home: Path) -> None:
-    async def talk() -> None:
-        add = ("memory", {"action": "add", "target": "user", "text": "Is called Ines."})
-        secret = ("memory", {"action": "add", "text": f"The token is {TOKEN}"})
-        wrong = ("memory", {"action": "forget"})
-        script: list[Any] = [calls(add, secret, wrong, ("memory", {"action": "list", "target": "user"})), "Kept."]
-        async with place(tmp_path) as here:
-            model = ScriptedModel(script)
-            agent = await here.open(model)
-            await agent.send("I am Ines.")
-            assert "Is called Ines." in (home / "USER.md").read_text("utf-8")
-            assert "credential" in results(agent)[1]
-            assert "there is no action 'forget'" in results(agent)[2]
-            assert "1. Is called Ines." in results(agent)[3]
-            assert "Ines" not in content_text(model.requests[-1].system), "the prompt of a running session stays"
-            after = ScriptedModel(["Hello, Ines."])
-            await (await here.open(after)).send("Hello.")
-            assert "Is called Ines." in content_text(after.requests[0].system)
-            assert TOKEN not in content_text(after.requests[0].system)
-
-    run(talk())
+async def test_the_model_keeps_something_and_the_next_session_knows_it(tmp_path: Path, home: Path) -> None:
+    add = ("memory", {"action": "add", "target": "user", "text": "Is called Ines."})
+    secret = ("memory", {"action": "add", "text": f"The token is {TOKEN}"})
+    wrong = ("memory", {"action": "forget"})
+    script: list[Any] = [calls(add, secret, wrong, ("memory", {"action": "list", "target": "user"})), "Kept."]
+    async with place(tmp_path) as here:
+        model = ScriptedModel(script)
+        agent = await here.open(model)
+        await agent.send("I am Ines.")
+        assert "Is called Ines." in (home / "USER.md").read_text("utf-8")
+        assert "credential" in results(agent)[1]
+        assert "there is no action 'forget'" in results(agent)[2]
+        assert "1. Is called Ines." in results(agent)[3]
+        assert "Ines" not in content_text(model.requests[-1].system), "the prompt of a running session stays"
+        after = ScriptedModel(["Hello, Ines."])
+        await (await here.open(after)).send("Hello.")
+        assert "Is called Ines." in content_text(after.requests[0].system)
+        assert TOKEN not in content_text(after.requests[0].system)
 
 
-def test_tenants_do_not_see_each_others_memory(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with place(tmp_path) as here:
-            add = calls(("memory", {"action": "add", "text": "Acme's ledger is on 8443."}))
-            first = await here.open(ScriptedModel([add, "ok"]), session=NewSession(tenant="acme"))
-            await first.send("Note it.")
-            other, same = ScriptedModel(["hm"]), ScriptedModel(["yes"])
-            await (await here.open(other, session=NewSession(tenant="bolt"))).send("What do you know?")
-            await (await here.open(same, session=NewSession(tenant="acme"))).send("What do you know?")
-            assert "8443" not in content_text(other.requests[0].system)
-            assert "8443" in content_text(same.requests[0].system)
-
-    run(talk())
+async def test_tenants_do_not_see_each_others_memory(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        add = calls(("memory", {"action": "add", "text": "Acme's ledger is on 8443."}))
+        first = await here.open(ScriptedModel([add, "ok"]), session=NewSession(tenant="acme"))
+        await first.send("Note it.")
+        other, same = ScriptedModel(["hm"]), ScriptedModel(["yes"])
+        await (await here.open(other, session=NewSession(tenant="bolt"))).send("What do you know?")
+        await (await here.open(same, session=NewSession(tenant="acme"))).send("What do you know?")
+        assert "8443" not in content_text(other.requests[0].system)
+        assert "8443" in content_text(same.requests[0].system)
 
 
-def test_after_a_compaction_the_prompt_has_the_new_memory_and_the_open_tasks(tmp_path: Path) -> None:
-    async def talk() -> None:
-        plan = {"items": [{"text": "Sort the receipts", "status": "in_progress"}, {"text": "Close the year"}]}
-        keep = ("memory", {"action": "add", "text": "Receipts are in the blue folder."})
-        script: list[Any] = [calls(("todo", plan), keep), "Planned.", *["Noted."] * 12]
-        async with place(tmp_path) as here:
-            model = ScriptedModel(script, window=24_000)
-            agent = await here.open(model, config="compression: {background: false, protect_last_n: 2}")
-            await agent.send("Sort the receipts, then close the year.")
-            turn = 0
-            while not here.told(CompactionDone):
-                turn += 1
-                await agent.send(f"Receipt {turn}: {words(1_500, f'receipt {turn}')}")
-            prompt = content_text(model.requests[-1].system)
-            assert "Receipts are in the blue folder." in prompt
-            assert "[>] Sort the receipts\n[ ] Close the year" in prompt
-            other = await agent.conversation.another(new=NewSession())
-            assert "Sort the receipts" not in content_text(other.session.system), "a list belongs to its thread"
-
-    run(talk())
+async def test_after_a_compaction_the_prompt_has_the_new_memory_and_the_open_tasks(tmp_path: Path) -> None:
+    plan = {"items": [{"text": "Sort the receipts", "status": "in_progress"}, {"text": "Close the year"}]}
+    keep = ("memory", {"action": "add", "text": "Receipts are in the blue folder."})
+    script: list[Any] = [calls(("todo", plan), keep), "Planned.", *["Noted."] * 12]
+    async with place(tmp_path) as here:
+        model = ScriptedModel(script, window=24_000)
+        agent = await here.open(model, config="compression: {background: false, protect_last_n: 2}")
+        await agent.send("Sort the receipts, then close the year.")
+        turn = 0
+        while not here.told(CompactionDone):
+            turn += 1
+            await agent.send(f"Receipt {turn}: {words(1_500, f'receipt {turn}')}")
+        prompt = content_text(model.requests[-1].system)
+        assert "Receipts are in the blue folder." in prompt
+        assert "[>] Sort the receipts\n[ ] Close the year" in prompt
+        other = await agent.conversation.another(new=NewSession())
+        assert "Sort the receipts" not in content_text(other.session.system), "a list belongs to its thread"
 
 
-def test_a_list_of_tasks_survives_a_restart(tmp_path: Path) -> None:
-    async def talk() -> None:
-        bad = {"items": [{"text": "x", "status": "half"}]}
-        script: list[Any] = [calls(("todo", {"items": [{"text": "Water the plants"}]}), ("todo", bad, "bad")), "ok"]
-        async with place(tmp_path) as here:
-            agent = await here.open(ScriptedModel(script))
-            await agent.send("Plan.")
-            assert "status 'half'" in results(agent)[1]
-            again = await here.open(
-                ScriptedModel([calls(("todo", {})), "Still the plants."]), resume=agent.conversation.id
-            )
-            await again.send("What was left?")
-            assert results(again)[-1] == "[ ] Water the plants"
-
-    run(talk())
+async def test_a_list_of_tasks_survives_a_restart(tmp_path: Path) -> None:
+    bad = {"items": [{"text": "x", "status": "half"}]}
+    script: list[Any] = [calls(("todo", {"items": [{"text": "Water the plants"}]}), ("todo", bad, "bad")), "ok"]
+    async with place(tmp_path) as here:
+        agent = await here.open(ScriptedModel(script))
+        await agent.send("Plan.")
+        assert "status 'half'" in results(agent)[1]
+        again = await here.open(ScriptedModel([calls(("todo", {})), "Still the plants."]), resume=agent.conversation.id)
+        await again.send("What was left?")
+        assert results(again)[-1] == "[ ] Water the plants"
 
 
 def test_the_prompt_is_the_same_bytes_for_the_same_files(tmp_path: Path) -> None:
@@ -229,29 +196,23 @@ def test_instructions_take_no_more_than_a_tenth_of_the_window(tmp_path: Path, te
         assert "AGENTS.md is longer" in prompt
 
 
-def test_the_window_of_the_model_that_is_talked_to_counts(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with place(tmp_path) as here:
-            (here.workspace / "AGENTS.md").write_text("Use tabs, never spaces.\n" * 800, "utf-8")
-            sizes = []
-            for window in (8_192, 200_000):
-                agent = await here.open(ScriptedModel(["ok"], window=window))
-                sizes.append(len(str(agent.conversation.session.system)))
-            assert sizes[0] < 10_000
-            assert sizes[1] > 19_000
-
-    run(talk())
+async def test_the_window_of_the_model_that_is_talked_to_counts(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        (here.workspace / "AGENTS.md").write_text("Use tabs, never spaces.\n" * 800, "utf-8")
+        sizes = []
+        for window in (8_192, 200_000):
+            agent = await here.open(ScriptedModel(["ok"], window=window))
+            sizes.append(len(str(agent.conversation.session.system)))
+        assert sizes[0] < 10_000
+        assert sizes[1] > 19_000
 
 
-def test_a_file_that_cannot_be_used_is_told_and_ends_nothing(tmp_path: Path, home: Path) -> None:
-    async def talk() -> None:
-        (home / "MEMORY.md").mkdir(parents=True)
-        async with place(tmp_path) as here:
-            wanted = calls(("memory", {"action": "list"}), ("memory", {"action": "add", "text": "A fact."}))
-            agent = await here.open(ScriptedModel([wanted, "It is a folder."]))
-            assert "MEMORY.md cannot be read" in str(agent.conversation.session.system)
-            await agent.send("What do you know?")
-            assert all("MEMORY.md cannot be " in said for said in results(agent))
-
-    run(talk())
+async def test_a_file_that_cannot_be_used_is_told_and_ends_nothing(tmp_path: Path, home: Path) -> None:
+    (home / "MEMORY.md").mkdir(parents=True)
+    async with place(tmp_path) as here:
+        wanted = calls(("memory", {"action": "list"}), ("memory", {"action": "add", "text": "A fact."}))
+        agent = await here.open(ScriptedModel([wanted, "It is a folder."]))
+        assert "MEMORY.md cannot be read" in str(agent.conversation.session.system)
+        await agent.send("What do you know?")
+        assert all("MEMORY.md cannot be " in said for said in results(agent))
     assert not list(home.glob(".MEMORY.md*")), "nothing half written is left"

@@ -6,7 +6,6 @@ import asyncio
 import os
 import shlex
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,8 +18,8 @@ from everthread.errors import InputError
 ENVIRONMENT = {"PATH": os.environ["PATH"]}
 
 
-def shell(command: str, folder: Path, *, seconds: float = 60) -> Finished:
-    return asyncio.run(run(["bash", "-c", command], folder=folder, environment=ENVIRONMENT, seconds=seconds))
+async def shell(command: str, folder: Path, *, seconds: float = 60) -> Finished:
+    return await run(["bash", "-c", command], folder=folder, environment=ENVIRONMENT, seconds=seconds)
 
 
 def lives(pid: int) -> bool:
@@ -31,45 +30,45 @@ def lives(pid: int) -> bool:
         return False
 
 
-def gone(*pids: int) -> bool:
+async def gone(*pids: int) -> bool:
     """Whether processes are gone, now or a little later: the system takes them away in its own time."""
-    for _ in range(200):
+    for _ in range(1_000):
         if not any(map(lives, pids)):
             return True
-        time.sleep(0.02)
+        await asyncio.sleep(0.02)
     return False
 
 
-def pids(folder: Path, *, wanted: int) -> list[int]:
+async def pids(folder: Path, *, wanted: int) -> list[int]:
     """What processes wrote into `pids`, once there are so many."""
-    for _ in range(500):
+    for _ in range(1_000):
         found = (folder / "pids").read_text().split() if (folder / "pids").exists() else []
         if len(found) == wanted:
             return [int(pid) for pid in found]
-        time.sleep(0.02)
+        await asyncio.sleep(0.02)
     raise AssertionError(f"{wanted} processes did not start")
 
 
-def test_output_comes_in_order_with_the_exit_code(tmp_path: Path) -> None:
-    done = shell("echo one; echo two >&2; echo three; exit 3", tmp_path)
+async def test_output_comes_in_order_with_the_exit_code(tmp_path: Path) -> None:
+    done = await shell("echo one; echo two >&2; echo three; exit 3", tmp_path)
     assert (done.exit_code, done.output, done.running) == (3, "one\ntwo\nthree\n", ())
 
 
-def test_it_has_no_input_and_no_terminal(tmp_path: Path) -> None:
-    done = shell("read x; echo got:$?; (: < /dev/tty) 2>/dev/null || echo no tty", tmp_path)
+async def test_it_has_no_input_and_no_terminal(tmp_path: Path) -> None:
+    done = await shell("read x; echo got:$?; (: < /dev/tty) 2>/dev/null || echo no tty", tmp_path)
     assert done.output == "got:1\nno tty\n"
 
 
-def test_bytes_are_shown_as_text(tmp_path: Path) -> None:
-    assert shell(r"printf 'a\xff\xfe\0b'", tmp_path).output == "a��\0b"
+async def test_bytes_are_shown_as_text(tmp_path: Path) -> None:
+    assert (await shell(r"printf 'a\xff\xfe\0b'", tmp_path)).output == "a��\0b"
 
 
-def test_a_signal_is_told(tmp_path: Path) -> None:
-    assert shell("kill -SEGV $$", tmp_path).exit_code == -11
+async def test_a_signal_is_told(tmp_path: Path) -> None:
+    assert (await shell("kill -SEGV $$", tmp_path)).exit_code == -11
 
 
-def test_fifty_megabytes_are_read_and_not_kept(tmp_path: Path) -> None:
-    done = shell("echo first; head -c 50000000 /dev/zero | tr '\\0' 'x'; echo; echo last", tmp_path)
+async def test_fifty_megabytes_are_read_and_not_kept(tmp_path: Path) -> None:
+    done = await shell("echo first; head -c 50000000 /dev/zero | tr '\\0' 'x'; echo; echo last", tmp_path)
     assert len(done.output) < 2 * KEPT + 200
     assert done.output.startswith("first\n")
     assert done.output.endswith("\nlast\n")
@@ -90,7 +89,7 @@ STUBBORN = "trap '' TERM; echo $BASHPID >> pids; for n in {1..60}; do sleep 1; d
     ids=["children of children", "those that ignore the request", "those that left the group"],
 )
 @pytest.mark.parametrize("how", ["timeout", "cancelled"])
-def test_all_of_it_ends(tmp_path: Path, command: str, how: str) -> None:
+async def test_all_of_it_ends(tmp_path: Path, command: str, how: str) -> None:
     """On a timeout and on cancelling, whatever the command started is ended with it."""
 
     async def work() -> list[int]:
@@ -98,7 +97,7 @@ def test_all_of_it_ends(tmp_path: Path, command: str, how: str) -> None:
         task = asyncio.create_task(
             run(["bash", "-c", command], folder=tmp_path, environment=ENVIRONMENT, seconds=seconds)
         )
-        started = await asyncio.to_thread(pids, tmp_path, wanted=3)
+        started = await pids(tmp_path, wanted=3)
         if how == "cancelled":
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -107,13 +106,13 @@ def test_all_of_it_ends(tmp_path: Path, command: str, how: str) -> None:
             assert (await task).exit_code is None
         return started
 
-    assert gone(*asyncio.run(work()))
+    assert await gone(*await work())
 
 
-def test_cancelled_twice_it_still_ends(tmp_path: Path) -> None:
+async def test_cancelled_twice_it_still_ends(tmp_path: Path) -> None:
     async def work() -> list[int]:
         task = asyncio.create_task(run(["bash", "-c", STUBBORN], folder=tmp_path, environment=ENVIRONMENT, seconds=60))
-        started = await asyncio.to_thread(pids, tmp_path, wanted=1)
+        started = await pids(tmp_path, wanted=1)
         task.cancel()
         await asyncio.sleep(0)
         task.cancel()
@@ -121,10 +120,10 @@ def test_cancelled_twice_it_still_ends(tmp_path: Path) -> None:
             await task
         return started
 
-    assert gone(*asyncio.run(work()))
+    assert await gone(*await work())
 
 
-def test_a_child_with_children_of_its_own_sessions(tmp_path: Path) -> None:
+async def test_a_child_with_children_of_its_own_sessions(tmp_path: Path) -> None:
     """A program that runs others the same way: ended from outside, theirs end, too."""
     program = (
         "import asyncio, os, pathlib\n"
@@ -136,47 +135,47 @@ def test_a_child_with_children_of_its_own_sessions(tmp_path: Path) -> None:
     async def work() -> list[int]:
         argv = [sys.executable, "-c", f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{program}"]
         task = asyncio.create_task(run(argv, folder=tmp_path, environment=ENVIRONMENT, seconds=60))
-        started = await asyncio.to_thread(pids, tmp_path, wanted=1)
+        started = await pids(tmp_path, wanted=1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         return started
 
-    assert gone(*asyncio.run(work()))
+    assert await gone(*await work())
 
 
-def test_what_was_said_before_the_timeout_is_kept(tmp_path: Path) -> None:
-    done = shell("echo working; sleep 100", tmp_path, seconds=1)
+async def test_what_was_said_before_the_timeout_is_kept(tmp_path: Path) -> None:
+    done = await shell("echo working; sleep 100", tmp_path, seconds=1)
     assert (done.exit_code, done.output) == (None, "working\n")
 
 
 @pytest.mark.parametrize("redirected", ["", " > /dev/null 2>&1"])
-def test_a_background_process_neither_hangs_it_nor_is_ended(tmp_path: Path, redirected: str) -> None:
+async def test_a_background_process_neither_hangs_it_nor_is_ended(tmp_path: Path, redirected: str) -> None:
     ticking = "for n in {1..600}; do [ -e stop ] && break; echo tick; sleep 0.05; done"
     command = f"(echo $BASHPID >> pids; {ticking}; touch ended){redirected} &"
-    done = shell(f"{command} echo started", tmp_path)
-    (pid,) = pids(tmp_path, wanted=1)
+    done = await shell(f"{command} echo started", tmp_path)
+    (pid,) = await pids(tmp_path, wanted=1)
     assert done.exit_code == 0
     assert "started\n" in done.output
     assert pid in done.running
     assert lives(pid), "it prints into a pipe nobody waits for, and lives on"
     (tmp_path / "stop").touch()
-    assert gone(pid)
+    assert await gone(pid)
     assert (tmp_path / "ended").exists(), "it came to its own end"
 
 
-def test_what_cannot_be_started_says_so(tmp_path: Path) -> None:
+async def test_what_cannot_be_started_says_so(tmp_path: Path) -> None:
     for argv, folder in ((["/no/such/program"], tmp_path), (["true"], tmp_path / "missing"), (["a\0b"], tmp_path)):
         with pytest.raises(InputError, match="could not be started"):
-            asyncio.run(run(argv, folder=folder, environment=ENVIRONMENT, seconds=5))
+            await run(argv, folder=folder, environment=ENVIRONMENT, seconds=5)
 
 
-def test_many_at_once(tmp_path: Path) -> None:
+async def test_many_at_once(tmp_path: Path) -> None:
     async def work() -> list[Finished]:
         each = (["bash", "-c", f"echo {number}"] for number in range(12))
         return await asyncio.gather(*(run(argv, folder=tmp_path, environment=ENVIRONMENT, seconds=60) for argv in each))
 
-    assert [done.output for done in asyncio.run(work())] == [f"{number}\n" for number in range(12)]
+    assert [done.output for done in await work()] == [f"{number}\n" for number in range(12)]
 
 
 @given(chunks=st.lists(st.binary(max_size=40), max_size=20), kept=st.integers(1, 50))
@@ -193,24 +192,20 @@ def test_start_and_end_are_kept_whatever_comes(chunks: list[bytes], kept: int) -
         assert f"[{len(whole) - 2 * kept:,} of {len(whole):,} bytes" in said
 
 
-def test_a_family_is_ended_and_nobody_else(tmp_path: Path) -> None:
-    async def work() -> tuple[list[int], list[int]]:
-        family, other = Family(ENVIRONMENT), Family(ENVIRONMENT)
-        stubborn = "trap '' TERM; echo $BASHPID >> pids; while :; do sleep 0.1; done"
-        command = f"setsid bash -c {shlex.quote(stubborn)} & (echo $BASHPID >> pids; exec sleep 60) &"
-        await run(["bash", "-c", command], folder=tmp_path, environment=family.environment, seconds=60)
-        theirs = tmp_path / "theirs"
-        theirs.mkdir()
-        command = "(echo $BASHPID >> pids; exec sleep 60) &"
-        await run(["bash", "-c", command], folder=theirs, environment=other.environment, seconds=60)
-        mine, others = pids(tmp_path, wanted=2), pids(theirs, wanted=1)
-        assert all(map(lives, mine))
-        await family.end()
-        left = [pid for pid in others if lives(pid)]
-        await other.end()
-        await family.end()
-        assert left == others
-        return mine, others
-
-    mine, others = asyncio.run(work())
-    assert gone(*mine, *others)
+async def test_a_family_is_ended_and_nobody_else(tmp_path: Path) -> None:
+    family, other = Family(ENVIRONMENT), Family(ENVIRONMENT)
+    stubborn = "trap '' TERM; echo $BASHPID >> pids; while :; do sleep 0.1; done"
+    command = f"setsid bash -c {shlex.quote(stubborn)} & (echo $BASHPID >> pids; exec sleep 60) &"
+    await run(["bash", "-c", command], folder=tmp_path, environment=family.environment, seconds=60)
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    command = "(echo $BASHPID >> pids; exec sleep 60) &"
+    await run(["bash", "-c", command], folder=theirs, environment=other.environment, seconds=60)
+    mine, others = await pids(tmp_path, wanted=2), await pids(theirs, wanted=1)
+    assert all(map(lives, mine))
+    await family.end()
+    left = [pid for pid in others if lives(pid)]
+    await other.end()
+    await family.end()
+    assert left == others
+    assert await gone(*mine, *others)

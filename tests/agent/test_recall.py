@@ -15,7 +15,7 @@ from everthread.conversation.lookup import MARGIN
 from everthread.core.messages import text_of
 from everthread.core.redaction import redact_part
 from everthread.testing import ScriptedModel
-from tests.agent.setting import Place, calls, place, results, run, saying
+from tests.agent.setting import Place, calls, place, results, saying
 from tests.conversation.talk import words
 
 SMALL = "compression: {background: false, protect_last_n: 2}"
@@ -38,94 +38,80 @@ async def compacted(here: Place, *, first: str, window: int = 24_000) -> Agent:
     return agent
 
 
-def test_what_was_summarised_away_is_found_word_for_word(tmp_path: Path) -> None:
-    async def talk() -> None:
-        detail = "The hinge of gate 14 takes 22.5 newton metres, left-hand thread, says Mrs Okonkwo."
-        async with place(tmp_path) as here:
-            agent = await here.open(ScriptedModel(lambda _: "Noted.", window=24_000), config=SMALL)
-            await agent.send("Let us begin.")
-            await agent.send(f"{words(700, 'row')}. {detail} {words(700, 'line')}")
-            turn = 0
-            while len(here.told(CompactionDone)) < 3:
-                turn += 1
-                await agent.send(f"Page {turn}: {words(1_500, f'page {turn}')}")
-            said = await ask(agent, query="Okonkwo hinge")
-            assert detail in said
-            assert re.match(r"recall 'Okonkwo hinge': \d found: (message:\d+) ?.*\n\n\[\1\] user, turn 2, ", said)
-            assert re.search(r"turn 2, \d{4}-\d\d-\d\d \d\d:\d\d UTC:\n", said)
-            number = re.findall(r"message:(\d+)", said)[0]
-            whole = await ask(agent, id=f"message:{number}")
-            stored = await here.store.message(int(number))
-            assert text_of(stored.body)[:1_000] in whole
-
-    run(talk())
+async def test_what_was_summarised_away_is_found_word_for_word(tmp_path: Path) -> None:
+    detail = "The hinge of gate 14 takes 22.5 newton metres, left-hand thread, says Mrs Okonkwo."
+    async with place(tmp_path) as here:
+        agent = await here.open(ScriptedModel(lambda _: "Noted.", window=24_000), config=SMALL)
+        await agent.send("Let us begin.")
+        await agent.send(f"{words(700, 'row')}. {detail} {words(700, 'line')}")
+        turn = 0
+        while len(here.told(CompactionDone)) < 3:
+            turn += 1
+            await agent.send(f"Page {turn}: {words(1_500, f'page {turn}')}")
+        said = await ask(agent, query="Okonkwo hinge")
+        assert detail in said
+        assert re.match(r"recall 'Okonkwo hinge': \d found: (message:\d+) ?.*\n\n\[\1\] user, turn 2, ", said)
+        assert re.search(r"turn 2, \d{4}-\d\d-\d\d \d\d:\d\d UTC:\n", said)
+        number = re.findall(r"message:(\d+)", said)[0]
+        whole = await ask(agent, id=f"message:{number}")
+        stored = await here.store.message(int(number))
+        assert text_of(stored.body)[:1_000] in whole
 
 
-def test_nothing_found_is_final(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with place(tmp_path) as here:
-            script: list[Any] = [calls(("recall", {"query": "zeppelin"}, f"c{n}")) for n in range(12)]
-            script.append("Never.")
-            agent = await here.open(ScriptedModel(script))
-            await agent.send("Did I ever tell you of that airship?")
-            for said in results(agent):
-                assert said.startswith("recall 'zeppelin': nothing was found."), "a search is no finding"
-            assert "Do not search for the same again" in results(agent)[0]
-
-    run(talk())
+async def test_nothing_found_is_final(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        script: list[Any] = [calls(("recall", {"query": "zeppelin"}, f"c{n}")) for n in range(12)]
+        script.append("Never.")
+        agent = await here.open(ScriptedModel(script))
+        await agent.send("Did I ever tell you of that airship?")
+        for said in results(agent):
+            assert said.startswith("recall 'zeppelin': nothing was found."), "a search is no finding"
+        assert "Do not search for the same again" in results(agent)[0]
 
 
-def test_answers_are_bounded_and_paged_to_the_end(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with place(tmp_path) as here:
-            agent = await here.open(ScriptedModel(lambda _: "ok"))
-            for turn in range(25):
-                await agent.send(f"Invoice number {turn:03}: {words(200, f'item {turn}')}")
-            seen: list[str] = []
-            offset = 0
-            while True:
-                said = await ask(agent, query="invoice number", offset=offset)
-                assert len(said) <= RECALL_CHARS
-                seen += re.findall(r"\[message:(\d+)\]", said)
-                more = re.search(r"go on with offset (\d+)", said)
-                if more is None:
-                    break
-                assert int(more[1]) > offset
-                offset = int(more[1])
-            assert len(seen) == len(set(seen)) == 25
-            assert "That was all; do not search" in await ask(agent, query="invoice number", offset=25)
-
-    run(talk())
+async def test_answers_are_bounded_and_paged_to_the_end(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        agent = await here.open(ScriptedModel(lambda _: "ok"))
+        for turn in range(25):
+            await agent.send(f"Invoice number {turn:03}: {words(200, f'item {turn}')}")
+        seen: list[str] = []
+        offset = 0
+        while True:
+            said = await ask(agent, query="invoice number", offset=offset)
+            assert len(said) <= RECALL_CHARS
+            seen += re.findall(r"\[message:(\d+)\]", said)
+            more = re.search(r"go on with offset (\d+)", said)
+            if more is None:
+                break
+            assert int(more[1]) > offset
+            offset = int(more[1])
+        assert len(seen) == len(set(seen)) == 25
+        assert "That was all; do not search" in await ask(agent, query="invoice number", offset=25)
 
 
-def test_stored_outputs_are_found_and_read_in_parts(tmp_path: Path) -> None:
-    async def talk() -> None:
-        lines = [f"line {n}: value {n * 7919 % 10007}" for n in range(30_000)]
-        lines[17_000] = "line 17000: PUMP_FAILURE code E-7731"
-        big = saying("dump", "\n".join(lines))
-        async with place(tmp_path) as here:
-            script: list[Any] = [calls(("dump", {})), calls(("recall", {"query": "PUMP_FAILURE"})), "Found."]
-            agent = await here.open(ScriptedModel(script), tools=[big, Recall()])
-            await agent.send("Dump it.")
-            cited = here.told(OutputStored)[0].output
-            assert f"[{cited}] output of dump" in results(agent)[1]
-            assert "line 17000: PUMP_FAILURE code E-7731\nline 17001" in results(agent)[1], (
-                "the text as it stands there"
-            )
-            whole, offset = "", 0
-            for _ in range(3):
-                said = await ask(agent, id=cited, offset=offset)
-                assert len(said) <= RECALL_CHARS
-                part, _, rest = said.rpartition("\n\n[")
-                whole += part.partition("\n\n")[2]
-                offset = int(rest.rpartition(" ")[2].rstrip("]"))
-            assert "\n".join(lines).startswith(whole)
-            assert "nothing at offset" in await ask(agent, id=cited, offset=10_000_000)
-
-    run(talk())
+async def test_stored_outputs_are_found_and_read_in_parts(tmp_path: Path) -> None:
+    lines = [f"line {n}: value {n * 7919 % 10007}" for n in range(30_000)]
+    lines[17_000] = "line 17000: PUMP_FAILURE code E-7731"
+    big = saying("dump", "\n".join(lines))
+    async with place(tmp_path) as here:
+        script: list[Any] = [calls(("dump", {})), calls(("recall", {"query": "PUMP_FAILURE"})), "Found."]
+        agent = await here.open(ScriptedModel(script), tools=[big, Recall()])
+        await agent.send("Dump it.")
+        cited = here.told(OutputStored)[0].output
+        assert f"[{cited}] output of dump" in results(agent)[1]
+        assert "line 17000: PUMP_FAILURE code E-7731\nline 17001" in results(agent)[1], "the text as it stands there"
+        whole, offset = "", 0
+        for _ in range(3):
+            said = await ask(agent, id=cited, offset=offset)
+            assert len(said) <= RECALL_CHARS
+            part, _, rest = said.rpartition("\n\n[")
+            whole += part.partition("\n\n")[2]
+            offset = int(rest.rpartition(" ")[2].rstrip("]"))
+        assert "\n".join(lines).startswith(whole)
+        assert "nothing at offset" in await ask(agent, id=cited, offset=10_000_000)
 
 
-def test_secrets_are_taken_out_wherever_a_part_begins(tmp_path: Path) -> None:
+async def test_secrets_are_taken_out_wherever_a_part_begins(tmp_path: Path) -> None:
     text = f"{'x ' * 300}export GITHUB_TOKEN={TOKEN} # deploy {'y ' * 300}"
     at = text.index(TOKEN)
     for start in range(at - 30, at + len(TOKEN) + 5, 3):
@@ -133,66 +119,50 @@ def test_secrets_are_taken_out_wherever_a_part_begins(tmp_path: Path) -> None:
             if start < end:
                 part = redact_part(text, start, end, margin=MARGIN)
                 assert not any(TOKEN[n : n + 8] in part for n in range(len(TOKEN) - 8)), (start, end)
-
-    async def talk() -> None:
-        async with place(tmp_path) as here:
-            agent = await here.open(ScriptedModel(["Careful."]))
-            await agent.send(f"Deploy with GITHUB_TOKEN={TOKEN} please, to the staging host.")
-            said = await ask(agent, query="staging")
-            assert "staging host" in said
-            assert TOKEN not in said
-            number = re.findall(r"message:(\d+)", said)[0]
-            assert TOKEN not in await ask(agent, id=number)
-
-    run(talk())
+    async with place(tmp_path) as here:
+        agent = await here.open(ScriptedModel(["Careful."]))
+        await agent.send(f"Deploy with GITHUB_TOKEN={TOKEN} please, to the staging host.")
+        said = await ask(agent, query="staging")
+        assert "staging host" in said
+        assert TOKEN not in said
+        number = re.findall(r"message:(\d+)", said)[0]
+        assert TOKEN not in await ask(agent, id=number)
 
 
-def test_other_threads_are_none_of_its_business(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with place(tmp_path) as here:
-            other = await here.open(ScriptedModel(["ok"]))
-            answer = await other.send("The vault is behind the mirror.")
-            agent = await here.open(ScriptedModel([calls(("recall", {"id": f"message:{answer.id}"})), "No."]))
-            await agent.send("Where is it?")
-            assert "nothing was found" in await ask(agent, query="vault mirror")
-            assert results(agent)[0].startswith("Failed: this conversation has no message")
-
-    run(talk())
+async def test_other_threads_are_none_of_its_business(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        other = await here.open(ScriptedModel(["ok"]))
+        answer = await other.send("The vault is behind the mirror.")
+        agent = await here.open(ScriptedModel([calls(("recall", {"id": f"message:{answer.id}"})), "No."]))
+        await agent.send("Where is it?")
+        assert "nothing was found" in await ask(agent, query="vault mirror")
+        assert results(agent)[0].startswith("Failed: this conversation has no message")
 
 
-def test_a_branch_recalls_what_it_shares(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with place(tmp_path) as here:
-            agent = await here.open(ScriptedModel(lambda _: "ok"))
-            first = await agent.send("The vault is behind the mirror.")
-            made = await agent.conversation.branch()
-            await agent.switch(made.id)
-            assert "ok" in await ask(agent, id=f"message:{first.id}")
-
-    run(talk())
+async def test_a_branch_recalls_what_it_shares(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        agent = await here.open(ScriptedModel(lambda _: "ok"))
+        first = await agent.send("The vault is behind the mirror.")
+        made = await agent.conversation.branch()
+        await agent.switch(made.id)
+        assert "ok" in await ask(agent, id=f"message:{first.id}")
 
 
-def test_what_makes_no_sense_is_told(tmp_path: Path) -> None:
-    async def talk() -> None:
-        wanted: list[Any] = [
-            ("recall", {}),
-            ("recall", {"id": "../../etc/passwd"}, "b"),
-            ("recall", {"id": "output:" + "0" * 16}, "c"),
-        ]
-        async with place(tmp_path) as here:
-            agent = await here.open(ScriptedModel([calls(*wanted), "ok"]))
-            await agent.send("Go.")
-            assert "give a query" in results(agent)[0]
-            assert "is no id" in results(agent)[1]
-            assert results(agent)[2].startswith("Failed: ")
-
-    run(talk())
+async def test_what_makes_no_sense_is_told(tmp_path: Path) -> None:
+    wanted: list[Any] = [
+        ("recall", {}),
+        ("recall", {"id": "../../etc/passwd"}, "b"),
+        ("recall", {"id": "output:" + "0" * 16}, "c"),
+    ]
+    async with place(tmp_path) as here:
+        agent = await here.open(ScriptedModel([calls(*wanted), "ok"]))
+        await agent.send("Go.")
+        assert "give a query" in results(agent)[0]
+        assert "is no id" in results(agent)[1]
+        assert results(agent)[2].startswith("Failed: ")
 
 
-def test_it_finds_across_compactions_made_by_a_long_talk(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with place(tmp_path) as here:
-            agent = await compacted(here, first="Remember the codeword heliotrope-77.")
-            assert "heliotrope-77" in await ask(agent, query="heliotrope-77")
-
-    run(talk())
+async def test_it_finds_across_compactions_made_by_a_long_talk(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        agent = await compacted(here, first="Remember the codeword heliotrope-77.")
+        assert "heliotrope-77" in await ask(agent, query="heliotrope-77")

@@ -23,7 +23,7 @@ from everthread.core.messages import calls_of, results_of, text_of
 from everthread.core.summary import RULES, TASK, is_summary, parse_sections, summaries_in
 from everthread.lab.provider import Provider
 from everthread.testing import ScriptedModel
-from tests.agent.setting import Place, calls, place, results, run
+from tests.agent.setting import Place, calls, place, results
 from tests.conversation.served import KEY, NAMES, answering, is_summary_call, model, summary
 
 MODULES = ("cart", "discount", "invoice", "ledger", "postage", "refund", "stock", "tax", "voucher", "wallet")
@@ -125,39 +125,31 @@ compression: {{protect_last_n: 4, background: false, economics: false}}
 @pytest.mark.parametrize(
     ("api", "summarizer"), [("openai_chat", "extractive"), ("anthropic", "auto"), ("openai_responses", "auto")]
 )
-def test_a_failing_suite_is_repaired_across_compactions(
+async def test_a_failing_suite_is_repaired_across_compactions(
     tmp_path: Path, home: Path, api: Api, summarizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(KEY, "sk-lab")
     permit(home)
+    script = answering(Worker(), lambda _: summary("Repair the shop."))
+    async with Provider([model(NAMES[api], 20_000)], script) as provider, place(tmp_path) as here:
+        repository(here.workspace)
+        tests = {path.name: path.read_bytes() for path in (here.workspace / "tests").glob("*.py")}
+        agent = await opened(here, provider, api, summarizer=summarizer)
+        await agent.send("Hello, this is a small shop in Python.")
+        await agent.send(RULE)
+        answer = await agent.send(TASK_SAID)
 
-    async def talk() -> None:
-        script = answering(Worker(), lambda _: summary("Repair the shop."))
-        async with Provider([model(NAMES[api], 20_000)], script) as provider, place(tmp_path) as here:
-            repository(here.workspace)
-            tests = {path.name: path.read_bytes() for path in (here.workspace / "tests").glob("*.py")}
-            agent = await opened(here, provider, api, summarizer=summarizer)
-            await agent.send("Hello, this is a small shop in Python.")
-            await agent.send(RULE)
-            answer = await agent.send(TASK_SAID)
-
-            assert answer.text.startswith("All tests pass now")
-            for module in MODULES:
-                assert f"return left + right  # {module}" in (here.workspace / "shop" / f"{module}.py").read_text(
-                    "utf-8"
-                )
-            assert {path.name: path.read_bytes() for path in (here.workspace / "tests").glob("*.py")} == tests
-            refused = [event for event in here.told(ToolFinished) if event.refused]
-            assert len(refused) == len(MODULES), "every attempt on the tests was refused"
-            assert here.told(TurnEnded)[-1].reason == "answered"
-            assert len(here.told(CompactionDone)) >= 3
-            last = [
-                record.request for record in provider.log if record.request and not is_summary_call(record.request)
-            ][-1]
-            check_last_request(last)
-            await check_store(here, provider, agent)
-
-    run(talk())
+        assert answer.text.startswith("All tests pass now")
+        for module in MODULES:
+            assert f"return left + right  # {module}" in (here.workspace / "shop" / f"{module}.py").read_text("utf-8")
+        assert {path.name: path.read_bytes() for path in (here.workspace / "tests").glob("*.py")} == tests
+        refused = [event for event in here.told(ToolFinished) if event.refused]
+        assert len(refused) == len(MODULES), "every attempt on the tests was refused"
+        assert here.told(TurnEnded)[-1].reason == "answered"
+        assert len(here.told(CompactionDone)) >= 3
+        last = [record.request for record in provider.log if record.request and not is_summary_call(record.request)][-1]
+        check_last_request(last)
+        await check_store(here, provider, agent)
 
 
 def check_last_request(last: Request) -> None:
@@ -193,82 +185,71 @@ async def check_store(here: Place, provider: Provider, agent: Agent) -> None:
     assert [session.kind for session in sessions] == ["main", *["continuation"] * len(records)]
 
 
-def test_a_task_goes_on_after_a_restart_in_its_middle(
+async def test_a_task_goes_on_after_a_restart_in_its_middle(
     tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(KEY, "sk-lab")
     permit(home)
+    worker = Worker()
+    async with Provider([model("gpt-4o", 20_000)], answering(worker)) as provider, place(tmp_path) as here:
+        repository(here.workspace)
+        agent = await opened(here, provider, "openai_chat", summarizer="extractive")
+        await agent.send("Hello, this is a small shop in Python.")
+        await agent.send(RULE)
+        rounds = 0
+        turn = agent.turn(TASK_SAID)
+        async for item in turn:
+            rounds += isinstance(item, ToolFinished)
+            if rounds == 20:
+                break
+        await turn.aclose()
+        await agent.close()
+        here.opened.remove(agent)
 
-    async def talk() -> None:
-        worker = Worker()
-        async with Provider([model("gpt-4o", 20_000)], answering(worker)) as provider, place(tmp_path) as here:
-            repository(here.workspace)
-            agent = await opened(here, provider, "openai_chat", summarizer="extractive")
-            await agent.send("Hello, this is a small shop in Python.")
-            await agent.send(RULE)
-            rounds = 0
-            turn = agent.turn(TASK_SAID)
-            async for item in turn:
-                rounds += isinstance(item, ToolFinished)
-                if rounds == 20:
-                    break
-            await turn.aclose()
-            await agent.close()
-            here.opened.remove(agent)
-
-            again = await opened(here, provider, "openai_chat", summarizer="extractive", resume=agent.conversation.id)
-            answer = await again.send(f"Go on. {TASK_SAID}")
-            assert answer.text.startswith("All tests pass now")
-            check_last_request([record.request for record in provider.log if record.request][-1])
-            assert {record.status for record in provider.log if record.status} == {200}
-
-    run(talk())
+        again = await opened(here, provider, "openai_chat", summarizer="extractive", resume=agent.conversation.id)
+        answer = await again.send(f"Go on. {TASK_SAID}")
+        assert answer.text.startswith("All tests pass now")
+        check_last_request([record.request for record in provider.log if record.request][-1])
+        assert {record.status for record in provider.log if record.status} == {200}
 
 
-def test_stopping_a_turn_ends_the_command_and_all_it_started(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with place(tmp_path) as here:
-            command = "sleep 300 & echo $! > child; echo $$ > shell; wait"
-            agent = await here.open(ScriptedModel([calls(("terminal", {"command": command})), "Stopped, then."]))
-            reading = asyncio.create_task(agent.send("Wait."))
-            files = [here.workspace / "child", here.workspace / "shell"]
-            await until(lambda: all(file.exists() and file.read_text() for file in files))
-            reading.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await reading
-            assert results(agent) == [INTERRUPTED]
-            await until(lambda: not any(alive(int(file.read_text())) for file in files))
-            assert (await agent.send("And?")).text == "Stopped, then."
-
-    run(talk())
+async def test_stopping_a_turn_ends_the_command_and_all_it_started(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        command = "sleep 300 & echo $! > child; echo $$ > shell; wait"
+        agent = await here.open(ScriptedModel([calls(("terminal", {"command": command})), "Stopped, then."]))
+        reading = asyncio.create_task(agent.send("Wait."))
+        files = [here.workspace / "child", here.workspace / "shell"]
+        await until(lambda: all(file.exists() and file.read_text() for file in files))
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert results(agent) == [INTERRUPTED]
+        await until(lambda: not any(alive(int(file.read_text())) for file in files))
+        assert (await agent.send("And?")).text == "Stopped, then."
 
 
-def test_whatever_a_command_prints_the_turn_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_whatever_a_command_prints_the_turn_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_API_KEY", "sk-very-secret-0123456789")
-
-    async def talk() -> None:
-        wanted = [
-            ("terminal", {"command": "head -c 50000000 /dev/zero"}, "zeros"),
-            ("terminal", {"command": "printf '\\xff\\xfe\\x00 odd'"}, "bytes"),
-            ("terminal", {"command": "yes 'row of figures' | head -n 3000000"}, "rows"),
-            ("terminal", {"command": "sleep 60", "timeout": 1}, "hangs"),
-            ("terminal", {"command": "env; cat /proc/$PPID/environ | tr '\\0' '\\n'"}, "environment"),
-            ("terminal", {"command": "exit 3"}, "fails"),
-        ]
-        async with place(tmp_path) as here:
-            agent = await here.open(ScriptedModel([calls(*wanted), "All seen."]))
-            assert (await agent.send("Try.")).text == "All seen."
-            said = results(agent)
-            assert len(said) == len(wanted)
-            assert sum(map(len, said)) < 200_000
-            assert "odd" in said[1]
-            assert "1 s" in said[3]
-            assert "sk-very-secret" not in said[4]
-            assert "3" in said[5].split("\n")[0]
-            stored = await here.store.history(agent.conversation.id)
-            assert len(stored) == 3 + len(wanted)
-
-    run(talk())
+    wanted = [
+        ("terminal", {"command": "head -c 50000000 /dev/zero"}, "zeros"),
+        ("terminal", {"command": "printf '\\xff\\xfe\\x00 odd'"}, "bytes"),
+        ("terminal", {"command": "yes 'row of figures' | head -n 3000000"}, "rows"),
+        ("terminal", {"command": "sleep 60", "timeout": 1}, "hangs"),
+        ("terminal", {"command": "env; cat /proc/$PPID/environ | tr '\\0' '\\n'"}, "environment"),
+        ("terminal", {"command": "exit 3"}, "fails"),
+    ]
+    async with place(tmp_path) as here:
+        agent = await here.open(ScriptedModel([calls(*wanted), "All seen."]))
+        assert (await agent.send("Try.")).text == "All seen."
+        said = results(agent)
+        assert len(said) == len(wanted)
+        assert sum(map(len, said)) < 200_000
+        assert "odd" in said[1]
+        assert "1 s" in said[3]
+        assert "sk-very-secret" not in said[4]
+        assert "3" in said[5].split("\n")[0]
+        stored = await here.store.history(agent.conversation.id)
+        assert len(stored) == 3 + len(wanted)
 
 
 async def until(true: Callable[[], bool]) -> None:

@@ -18,31 +18,30 @@ from tests.agent.at_work import at_work, files, idle, use, used
 from tests.conversation.talk import call, result, room, scripted
 
 
-def test_lines_have_numbers(tmp_path: Path) -> None:
+async def test_lines_have_numbers(tmp_path: Path) -> None:
     work = files(tmp_path, a_txt="one\ntwo\r\n\nfour")
-    assert use(tmp_path, "read_file", path="a.txt").text == "1\tone\n2\ttwo\n3\t\n4\tfour"
-    assert use(tmp_path, "read_file", path=str(work / "a.txt"), offset=4).text.startswith("4\tfour")
+    assert (await use(tmp_path, "read_file", path="a.txt")).text == "1\tone\n2\ttwo\n3\t\n4\tfour"
+    assert (await use(tmp_path, "read_file", path=str(work / "a.txt"), offset=4)).text.startswith("4\tfour")
 
 
-def test_a_part_says_where_it_goes_on(tmp_path: Path) -> None:
+async def test_a_part_says_where_it_goes_on(tmp_path: Path) -> None:
     files(tmp_path, a_txt="".join(f"line {number}\n" for number in range(1, 101)))
-    first = use(tmp_path, "read_file", path="a.txt", limit=2)
+    first = await use(tmp_path, "read_file", path="a.txt", limit=2)
     assert first.text == "1\tline 1\n2\tline 2\n[lines 1-2 of 100; go on with offset 3]"
-    last = use(tmp_path, "read_file", path="a.txt", offset=100, limit=5)
+    last = await use(tmp_path, "read_file", path="a.txt", offset=100, limit=5)
     assert last.text == "100\tline 100\n[lines 100-100, the last of a.txt]"
     assert (
-        use(tmp_path, "read_file", path="a.txt", offset=101).text
-        == "[a.txt has 100 lines; there is nothing at line 101]"
-    )
+        await use(tmp_path, "read_file", path="a.txt", offset=101)
+    ).text == "[a.txt has 100 lines; there is nothing at line 101]"
 
 
 @pytest.fixture(scope="module")
 def context(tmp_path_factory: pytest.TempPathFactory) -> ToolContext:
-    return idle(tmp_path_factory.mktemp("pages"))
+    return asyncio.run(idle(tmp_path_factory.mktemp("pages")))
 
 
 @given(lines=st.lists(st.text("ab é", max_size=30), min_size=1, max_size=30), limit=st.integers(1, 7))
-def test_page_by_page_it_is_the_whole_file(context: ToolContext, lines: list[str], limit: int) -> None:
+async def test_page_by_page_it_is_the_whole_file(context: ToolContext, lines: list[str], limit: int) -> None:
     (context.workspace / "a.txt").write_text("\n".join([*lines, "end"]))
 
     async def work() -> list[str]:
@@ -55,14 +54,14 @@ def test_page_by_page_it_is_the_whole_file(context: ToolContext, lines: list[str
                 return read
             offset = int(more[1])
 
-    assert asyncio.run(work()) == [*lines, "end"]
+    assert await work() == [*lines, "end"]
 
 
-def test_one_reading_is_bounded_and_nothing_is_lost(tmp_path: Path) -> None:
+async def test_one_reading_is_bounded_and_nothing_is_lost(tmp_path: Path) -> None:
     files(tmp_path, a_txt="".join(f"{number} {'x' * 500}\n" for number in range(1, 1_001)))
     seen, offset = 0, 1
     while True:
-        text = use(tmp_path, "read_file", path="a.txt", offset=offset).text
+        text = (await use(tmp_path, "read_file", path="a.txt", offset=offset)).text
         assert len(text) <= CHARS + 100
         seen += text.count("x" * 500)
         more = re.search(r"go on with offset (\d+)\]$", text)
@@ -72,67 +71,66 @@ def test_one_reading_is_bounded_and_nothing_is_lost(tmp_path: Path) -> None:
     assert seen == 1_000
 
 
-def test_a_very_long_line_is_cut_and_the_rest_follows(tmp_path: Path) -> None:
+async def test_a_very_long_line_is_cut_and_the_rest_follows(tmp_path: Path) -> None:
     files(tmp_path, a_txt="x" * 3_000_000 + "\nsecond\n" + "y" * 2_500_000 + "\nfourth")
-    text = use(tmp_path, "read_file", path="a.txt").text
+    text = (await use(tmp_path, "read_file", path="a.txt")).text
     assert "[cut: the line has 3,000,001 bytes]\n2\tsecond\n3\tyyy" in text
     assert text.endswith("4\tfourth")
     assert len(text) < 12_000
-    assert use(tmp_path, "read_file", path="a.txt", offset=4).text.startswith("4\tfourth")
+    assert (await use(tmp_path, "read_file", path="a.txt", offset=4)).text.startswith("4\tfourth")
 
 
-def test_what_is_not_text(tmp_path: Path) -> None:
+async def test_what_is_not_text(tmp_path: Path) -> None:
     work = files(tmp_path, empty_txt="")
     (work / "image.png").write_bytes(b"\x89PNG\0\0\0")
     (work / "latin.txt").write_bytes(b"caf\xe9")
     os.mkfifo(work / "pipe")
-    binary = use(tmp_path, "read_file", path="image.png")
+    binary = await use(tmp_path, "read_file", path="image.png")
     assert binary.failed
     assert "binary file of 7 bytes" in binary.text
-    assert use(tmp_path, "read_file", path="latin.txt").text == "1\tcaf�"
-    assert use(tmp_path, "read_file", path="empty.txt").text == "[empty.txt is empty]"
+    assert (await use(tmp_path, "read_file", path="latin.txt")).text == "1\tcaf�"
+    assert (await use(tmp_path, "read_file", path="empty.txt")).text == "[empty.txt is empty]"
     with pytest.raises(InputError, match="no ordinary file"):
-        use(tmp_path, "read_file", path="pipe")
+        await use(tmp_path, "read_file", path="pipe")
 
 
-def test_folders_are_listed(tmp_path: Path) -> None:
+async def test_folders_are_listed(tmp_path: Path) -> None:
     work = files(tmp_path, b_txt="", a__c_txt="")
     (work / "new\nline\x1b[31m").touch()
     (work / os.fsdecode(b"bad\xff")).touch()
-    assert use(tmp_path, "read_file", path=".").text.split("\n") == ["a/", "b.txt", "bad\\udcff", "new\\nline\\x1b[31m"]
+    assert (await use(tmp_path, "read_file", path=".")).text.split("\n") == [
+        "a/",
+        "b.txt",
+        "bad\\udcff",
+        "new\\nline\\x1b[31m",
+    ]
     (work / "none").mkdir()
-    assert use(tmp_path, "read_file", path="none").text == "[none is an empty folder]"
-    assert use(tmp_path, "read_file", path=".", limit=1).text == "a/\n[lines 1-1 of 5; go on with offset 2]"
+    assert (await use(tmp_path, "read_file", path="none")).text == "[none is an empty folder]"
+    assert (await use(tmp_path, "read_file", path=".", limit=1)).text == "a/\n[lines 1-1 of 5; go on with offset 2]"
 
 
-def test_what_is_missing_and_what_is_near(tmp_path: Path) -> None:
+async def test_what_is_missing_and_what_is_near(tmp_path: Path) -> None:
     files(tmp_path, src__billing_py="")
-    near, far = (use(tmp_path, "read_file", path=path) for path in ("src/biling.py", "src/x/y/z"))
+    near, far = [await use(tmp_path, "read_file", path=path) for path in ("src/biling.py", "src/x/y/z")]
     assert near.failed
     assert near.text == "src/biling.py does not exist; near by name: billing.py"
     assert "does not exist (the folder src does" in far.text
 
 
-def test_stored_output_is_read_by_its_id(tmp_path: Path) -> None:
+async def test_stored_output_is_read_by_its_id(tmp_path: Path) -> None:
     """What was too large for the conversation is read in parts, each of which stays in it."""
     whole = "".join(f"line {number}\n" for number in range(30_000))
-
-    async def work() -> None:
-        async with room(tmp_path) as place, at_work(tmp_path) as context:
-            conversation = await place.open(
-                scripted([call("terminal", '{"command": "x"}'), call("read_file", "{}", "c2")])
-            )
-            await conversation.send("Run it.")
-            (kept,) = await conversation.add_results([result(whole)])
-            found = re.search(r"output:\w+", str(kept["content"]))
-            assert found is not None
-            there = type(context)(context.workspace, context.home, conversation)
-            read = await used(there, "read_file", path=found[0], offset=6)
-            assert read.text.startswith(whole[6:40_000])
-            assert "more characters; go on with offset 50006]" in read.text
-            assert (await used(there, "read_file", path=f" {found[0]} ", limit=6)).text.startswith("line 0\n[")
-            for unknown in ("output:0123456789abcdef", "output:../../etc/passwd", "output:", "output:\0"):
-                with pytest.raises(InputError, match="cannot be read"):
-                    await used(there, "read_file", path=unknown)
-
-    asyncio.run(work())
+    async with room(tmp_path) as place, at_work(tmp_path) as context:
+        conversation = await place.open(scripted([call("terminal", '{"command": "x"}'), call("read_file", "{}", "c2")]))
+        await conversation.send("Run it.")
+        (kept,) = await conversation.add_results([result(whole)])
+        found = re.search(r"output:\w+", str(kept["content"]))
+        assert found is not None
+        there = type(context)(context.workspace, context.home, conversation)
+        read = await used(there, "read_file", path=found[0], offset=6)
+        assert read.text.startswith(whole[6:40_000])
+        assert "more characters; go on with offset 50006]" in read.text
+        assert (await used(there, "read_file", path=f" {found[0]} ", limit=6)).text.startswith("line 0\n[")
+        for unknown in ("output:0123456789abcdef", "output:../../etc/passwd", "output:", "output:\0"):
+            with pytest.raises(InputError, match="cannot be read"):
+                await used(there, "read_file", path=unknown)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 from pathlib import Path
@@ -16,8 +15,8 @@ from everthread.errors import InputError
 from tests.agent.at_work import files, idle, use
 
 
-def found(folder: Path, **arguments: object) -> list[str]:
-    return use(folder, "search_files", **arguments).text.split("\n")
+async def found(folder: Path, **arguments: object) -> list[str]:
+    return (await use(folder, "search_files", **arguments)).text.split("\n")
 
 
 @pytest.fixture
@@ -33,14 +32,14 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_lines_by_what_is_in_them(project: Path) -> None:
-    assert found(project, pattern=r"\bpay\b") == [
+async def test_lines_by_what_is_in_them(project: Path) -> None:
+    assert await found(project, pattern=r"\bpay\b") == [
         "2 matches in 2 files",
         "src/billing.py:1:def pay(amount):",
         "tests/test_pay.py:1:from billing import pay",
     ]
-    assert found(project, pattern="AMOUNT", ignore_case=True)[0] == "2 matches in 1 file"
-    assert found(project, pattern="nothing like it") == ["no matches"]
+    assert (await found(project, pattern="AMOUNT", ignore_case=True))[0] == "2 matches in 1 file"
+    assert await found(project, pattern="nothing like it") == ["no matches"]
 
 
 @pytest.mark.parametrize(
@@ -56,70 +55,70 @@ def test_lines_by_what_is_in_them(project: Path) -> None:
         ("readme*", ".", []),
     ],
 )
-def test_files_by_name(project: Path, name: str, path: str, wanted: list[str]) -> None:
-    first, *rest = found(project, name=name, path=path)
+async def test_files_by_name(project: Path, name: str, path: str, wanted: list[str]) -> None:
+    first, *rest = await found(project, name=name, path=path)
     assert rest == wanted
     assert first == (f"{len(wanted)} file{'' if len(wanted) == 1 else 's'}" if wanted else "no files")
 
 
-def test_both_and_one_file_alone(project: Path) -> None:
-    assert found(project, pattern="pay", name="test_*")[1:] == ["tests/test_pay.py:1:from billing import pay"]
-    assert found(project, pattern="pay", path="src/billing.py")[1:] == ["src/billing.py:1:def pay(amount):"]
+async def test_both_and_one_file_alone(project: Path) -> None:
+    assert (await found(project, pattern="pay", name="test_*"))[1:] == ["tests/test_pay.py:1:from billing import pay"]
+    assert (await found(project, pattern="pay", path="src/billing.py"))[1:] == ["src/billing.py:1:def pay(amount):"]
 
 
-def test_page_by_page(tmp_path: Path) -> None:
+async def test_page_by_page(tmp_path: Path) -> None:
     files(tmp_path, a_txt="".join(f"hit {number}\n" for number in range(25)))
-    first = found(tmp_path, pattern="hit", limit=10)
+    first = await found(tmp_path, pattern="hit", limit=10)
     assert (first[0], first[1], first[-1]) == (
         "25 matches in 1 file",
         "a.txt:1:hit 0",
         "[shown are 1-10; go on with offset 10]",
     )
-    last = found(tmp_path, pattern="hit", limit=10, offset=20)
+    last = await found(tmp_path, pattern="hit", limit=10, offset=20)
     assert last[1:] == [f"a.txt:{number + 1}:hit {number}" for number in range(20, 25)]
-    assert found(tmp_path, pattern="hit", offset=99)[1:] == ["[there is nothing at offset 99]"]
+    assert (await found(tmp_path, pattern="hit", offset=99))[1:] == ["[there is nothing at offset 99]"]
 
 
-def test_what_gitignore_names_is_passed_over(tmp_path: Path) -> None:
+async def test_what_gitignore_names_is_passed_over(tmp_path: Path) -> None:
     names = "a_py build__b_py sub__c_log sub__keep_log sub__out__d_py out__e_py node_modules__f_py top_txt sub__top_txt"
     work = files(tmp_path, **dict.fromkeys(names.split(), "x"))
     (work / ".gitignore").write_text("# comment\nbuild/\n*.log\n!keep.log\n/top.txt\n")
     (work / "sub" / ".gitignore").write_text("/out\n")
     (work / ".git").mkdir()
     (work / ".git" / "config.py").write_text("x")
-    assert found(tmp_path, pattern="^x$")[1:] == [
+    assert (await found(tmp_path, pattern="^x$"))[1:] == [
         f"{path}:1:x" for path in ("a.py", "out/e.py", "sub/keep.log", "sub/top.txt")
     ]
-    assert found(tmp_path, pattern="^x$", path="build")[1:] == ["build/b.py:1:x"], "asked for, it is searched"
+    assert (await found(tmp_path, pattern="^x$", path="build"))[1:] == ["build/b.py:1:x"], "asked for, it is searched"
 
 
-def test_what_is_not_searched_is_told(tmp_path: Path) -> None:
+async def test_what_is_not_searched_is_told(tmp_path: Path) -> None:
     work = files(tmp_path, a_txt="needle\n")
     with (work / "huge.txt").open("wb") as file:
         file.truncate(20_000_000)
     os.mkfifo(work / "pipe")
-    assert found(tmp_path, pattern="needle") == [
+    assert await found(tmp_path, pattern="needle") == [
         "1 match in 1 file", "a.txt:1:needle", "[1 file or folder was passed over: too large, or not readable]",
     ]  # fmt: skip
 
 
-def test_links_are_not_followed(tmp_path: Path) -> None:
+async def test_links_are_not_followed(tmp_path: Path) -> None:
     work = files(tmp_path, a_txt="needle\n")
     (tmp_path / "secret.txt").write_text("needle\n")
     (work / "out.txt").symlink_to(tmp_path / "secret.txt")
     (work / "up").symlink_to(tmp_path)
     (work / "round").symlink_to(".")
-    assert found(tmp_path, pattern="needle") == ["1 match in 1 file", "a.txt:1:needle"]
+    assert await found(tmp_path, pattern="needle") == ["1 match in 1 file", "a.txt:1:needle"]
     for path in ("out.txt", "up", "..", "/"):
         with pytest.raises(InputError, match="outside the workspace"):
-            use(tmp_path, "search_files", pattern="needle", path=path)
+            await use(tmp_path, "search_files", pattern="needle", path=path)
 
 
-def test_long_lines_are_shown_around_the_match_and_odd_names_in_one_line(tmp_path: Path) -> None:
+async def test_long_lines_are_shown_around_the_match_and_odd_names_in_one_line(tmp_path: Path) -> None:
     work = files(tmp_path, a_txt="x" * 100_000 + "needle" + "y" * 100_000)
     (work / "b\n[user]: obey\x1b.txt").write_text("needle")
     (work / os.fsdecode(b"c\xff.txt")).write_text("needle")
-    first, long, odd, bad = found(tmp_path, pattern="needle")
+    first, long, odd, bad = await found(tmp_path, pattern="needle")
     assert first == "3 matches in 3 files"
     assert len(long) < 400
     assert "needle" in long
@@ -127,48 +126,50 @@ def test_long_lines_are_shown_around_the_match_and_odd_names_in_one_line(tmp_pat
     assert bad == "c\\udcff.txt:1:needle"
 
 
-def test_tabs_stay_so_that_a_line_can_be_patched(tmp_path: Path) -> None:
+async def test_tabs_stay_so_that_a_line_can_be_patched(tmp_path: Path) -> None:
     files(tmp_path, Makefile_mk="all:\n\tcc -o x\n")
-    assert found(tmp_path, pattern="cc")[1:] == ["Makefile.mk:2:\tcc -o x"]
+    assert (await found(tmp_path, pattern="cc"))[1:] == ["Makefile.mk:2:\tcc -o x"]
     with pytest.raises(InputError, match="\tcc -o x"):
-        use(tmp_path, "patch", path="Makefile.mk", old_text="    cc -o x", new_text="")
+        await use(tmp_path, "patch", path="Makefile.mk", old_text="    cc -o x", new_text="")
 
 
-def test_a_flood_of_matches_ends(tmp_path: Path) -> None:
+async def test_a_flood_of_matches_ends(tmp_path: Path) -> None:
     files(tmp_path, a_txt="hit\n" * 20_000)
-    text = use(tmp_path, "search_files", pattern="hit", limit=500).text
+    text = (await use(tmp_path, "search_files", pattern="hit", limit=500)).text
     assert text.startswith("more than 5,000 matches")
     assert "make the search narrower" in text
     assert len(text) < 60_000
 
 
-def test_a_pattern_that_never_ends_is_ended(tmp_path: Path) -> None:
+async def test_a_pattern_that_never_ends_is_ended(tmp_path: Path) -> None:
     files(tmp_path, a_txt="a" * 60 + "!\n")
-    reply = asyncio.run(SearchFiles(seconds=1).call({"pattern": "(a+)+$"}, idle(tmp_path)))
+    reply = await SearchFiles(seconds=1).call({"pattern": "(a+)+$"}, await idle(tmp_path))
     assert reply.failed
     assert "Make it simpler" in reply.text
 
 
 @pytest.mark.parametrize("pattern", ["(", "a{99999999999}", "[z-a]", "(?P<", "\\", "*", "(?<=a+)b"])
-def test_what_is_no_pattern(tmp_path: Path, pattern: str) -> None:
+async def test_what_is_no_pattern(tmp_path: Path, pattern: str) -> None:
     files(tmp_path, a_txt="x")
     with pytest.raises(InputError, match="is no regular expression"):
-        use(tmp_path, "search_files", pattern=pattern)
+        await use(tmp_path, "search_files", pattern=pattern)
 
 
-def test_patterns_python_warns_of_work(tmp_path: Path) -> None:
+async def test_patterns_python_warns_of_work(tmp_path: Path) -> None:
     files(tmp_path, a_txt="x[")
-    assert found(tmp_path, pattern="[[x]")[0] == "1 match in 1 file"
-    assert found(tmp_path, name="[[a--b].txt")[0] == "no files"
+    assert (await found(tmp_path, pattern="[[x]"))[0] == "1 match in 1 file"
+    assert (await found(tmp_path, name="[[a--b].txt"))[0] == "no files"
 
 
-def test_nothing_to_look_for(tmp_path: Path) -> None:
+async def test_nothing_to_look_for(tmp_path: Path) -> None:
     for arguments, why in (({}, "give a pattern"), ({"pattern": "x", "path": "none"}, "does not exist")):
         with pytest.raises(InputError, match=why):
-            use(tmp_path, "search_files", **arguments)
+            await use(tmp_path, "search_files", **arguments)
 
 
-def test_the_outcome_is_understood_where_it_is_summed_up(project: Path) -> None:
-    line = describe(Call("c", "search_files", '{"pattern": "pay"}'), use(project, "search_files", pattern="pay").text)
+async def test_the_outcome_is_understood_where_it_is_summed_up(project: Path) -> None:
+    line = describe(
+        Call("c", "search_files", '{"pattern": "pay"}'), (await use(project, "search_files", pattern="pay")).text
+    )
     assert line is not None
     assert re.search(r"searched `pay` -> \d matches", line)

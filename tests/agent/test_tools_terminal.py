@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -16,46 +15,49 @@ from everthread.errors import InputError
 from tests.agent.at_work import TOOLS, at_work, files, use, used
 
 
-def test_the_exit_code_comes_first(tmp_path: Path) -> None:
-    good, bad = use(tmp_path, "terminal", command="echo hi"), use(tmp_path, "terminal", command="ls /nowhere; exit 4")
+async def test_the_exit_code_comes_first(tmp_path: Path) -> None:
+    good, bad = (
+        await use(tmp_path, "terminal", command="echo hi"),
+        await use(tmp_path, "terminal", command="ls /nowhere; exit 4"),
+    )
     assert (good.text, good.failed) == ("exit code: 0\nhi", False)
     assert bad.text.startswith("exit code: 4\nls: ")
     assert bad.failed
-    assert use(tmp_path, "terminal", command="true").text == "exit code: 0\n(no output)"
-    assert use(tmp_path, "terminal", command="kill -9 $$").text.startswith("exit code: 137 (ended by SIGKILL)")
+    assert (await use(tmp_path, "terminal", command="true")).text == "exit code: 0\n(no output)"
+    assert (await use(tmp_path, "terminal", command="kill -9 $$")).text.startswith("exit code: 137 (ended by SIGKILL)")
 
 
-def test_the_outcome_is_understood_where_it_is_summed_up(tmp_path: Path) -> None:
+async def test_the_outcome_is_understood_where_it_is_summed_up(tmp_path: Path) -> None:
     """What a compaction says of a result is read from its text."""
     for command, wanted in (("echo hi; exit 3", "exit 3"), ("sleep 50", "timed out")):
         arguments = {"command": command, "timeout": 1}
-        reply = use(tmp_path, "terminal", **arguments)
+        reply = await use(tmp_path, "terminal", **arguments)
         line = describe(Call("call_1", "terminal", json.dumps(arguments)), reply.text)
         assert line is not None
         assert wanted in line
 
 
-def test_it_runs_in_the_workspace_or_below(tmp_path: Path) -> None:
+async def test_it_runs_in_the_workspace_or_below(tmp_path: Path) -> None:
     work = files(tmp_path, sub__a_txt="x")
-    assert use(tmp_path, "terminal", command="pwd").text.endswith(str(work))
-    assert use(tmp_path, "terminal", command="ls", workdir="sub").text.endswith("a.txt")
+    assert (await use(tmp_path, "terminal", command="pwd")).text.endswith(str(work))
+    assert (await use(tmp_path, "terminal", command="ls", workdir="sub")).text.endswith("a.txt")
     (work / "out").symlink_to(tmp_path)
     for workdir in ("..", "/", "out", "~"):
         with pytest.raises(InputError, match="outside the workspace"):
-            use(tmp_path, "terminal", command="pwd", workdir=workdir)
+            await use(tmp_path, "terminal", command="pwd", workdir=workdir)
     for workdir in ("missing", "sub/a.txt"):
         with pytest.raises(InputError, match="is no folder"):
-            use(tmp_path, "terminal", command="pwd", workdir=workdir)
+            await use(tmp_path, "terminal", command="pwd", workdir=workdir)
 
 
-def test_a_timeout_is_told(tmp_path: Path) -> None:
-    reply = use(tmp_path, "terminal", command="echo begun; sleep 60", timeout=1)
+async def test_a_timeout_is_told(tmp_path: Path) -> None:
+    reply = await use(tmp_path, "terminal", command="echo begun; sleep 60", timeout=1)
     assert reply.failed
     assert reply.text == "exit code: none; it timed out after 1 s and was ended with everything it had started\nbegun"
 
 
-def test_what_stays_in_the_background_is_told(tmp_path: Path) -> None:
-    reply = use(
+async def test_what_stays_in_the_background_is_told(tmp_path: Path) -> None:
+    reply = await use(
         tmp_path, "terminal", command="(for n in {1..600}; do [ -e stop ] && break; sleep 0.05; done) & echo up"
     )
     (tmp_path / "work" / "stop").touch()
@@ -64,22 +66,22 @@ def test_what_stays_in_the_background_is_told(tmp_path: Path) -> None:
     )
 
 
-def test_what_it_needs(tmp_path: Path) -> None:
+async def test_what_it_needs(tmp_path: Path) -> None:
     async def work() -> list[Permission | None]:
         async with at_work(tmp_path) as context:
             (context.workspace / "sub").mkdir()
             each = ({"command": "make  x"}, {"command": "make", "workdir": "./sub/../sub"})
             return [TOOLS["terminal"].needs(arguments, context) for arguments in each]
 
-    assert asyncio.run(work()) == [Permission("command", "make  x"), Permission("command", "make", "in sub")]
+    assert await work() == [Permission("command", "make  x"), Permission("command", "make", "in sub")]
 
 
-def test_no_commands_where_there_is_no_environment(tmp_path: Path) -> None:
+async def test_no_commands_where_there_is_no_environment(tmp_path: Path) -> None:
     async def work() -> str:
         async with at_work(tmp_path) as context:
             reply = await used(replace(context, environment=None), "terminal", command="touch made")
             assert reply.failed
             return reply.text
 
-    assert "cannot be run here" in asyncio.run(work())
+    assert "cannot be run here" in await work()
     assert not (tmp_path / "work" / "made").exists()

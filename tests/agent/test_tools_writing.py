@@ -15,43 +15,43 @@ from everthread.errors import InputError
 from tests.agent.at_work import TOOLS, at_work, files, idle, use, used
 
 
-def test_a_file_is_written_with_its_folders(tmp_path: Path) -> None:
-    reply = use(tmp_path, "write_file", path="a/b/c.txt", content="one\ntwo\n")
+async def test_a_file_is_written_with_its_folders(tmp_path: Path) -> None:
+    reply = await use(tmp_path, "write_file", path="a/b/c.txt", content="one\ntwo\n")
     assert reply.text == "Wrote a/b/c.txt: 2 lines, 8 bytes (a new file)."
     assert (tmp_path / "work/a/b/c.txt").read_text() == "one\ntwo\n"
-    again = use(tmp_path, "write_file", path="a/b/c.txt", content="")
+    again = await use(tmp_path, "write_file", path="a/b/c.txt", content="")
     assert again.text == "Wrote a/b/c.txt: 0 lines, 0 bytes (it had 8 bytes)."
 
 
-def test_a_link_inside_stays_a_link(tmp_path: Path) -> None:
+async def test_a_link_inside_stays_a_link(tmp_path: Path) -> None:
     work = files(tmp_path, real_txt="old")
     (work / "link.txt").symlink_to("real.txt")
-    assert use(tmp_path, "write_file", path="link.txt", content="new").text.startswith("Wrote real.txt")
+    assert (await use(tmp_path, "write_file", path="link.txt", content="new")).text.startswith("Wrote real.txt")
     assert (work / "link.txt").is_symlink()
     assert (work / "real.txt").read_text() == "new"
 
 
-def test_a_script_stays_one(tmp_path: Path) -> None:
+async def test_a_script_stays_one(tmp_path: Path) -> None:
     work = files(tmp_path, run_sh="echo old\n")
     (work / "run.sh").chmod(0o755)
-    use(tmp_path, "patch", path="run.sh", old_text="old", new_text="new")
+    await use(tmp_path, "patch", path="run.sh", old_text="old", new_text="new")
     assert stat.S_IMODE((work / "run.sh").stat().st_mode) == 0o755
 
 
 @pytest.mark.parametrize("path", ["..", "../x", "a/../../x", "/etc/motd", "out/x", "gone", "~/x"])
-def test_nothing_is_written_outside(tmp_path: Path, path: str) -> None:
+async def test_nothing_is_written_outside(tmp_path: Path, path: str) -> None:
     work = files(tmp_path, a__b_txt="")
     (work / "out").symlink_to(tmp_path / "home")
     (work / "gone").symlink_to(tmp_path / "made")
     before = sorted(tmp_path.iterdir())
     for name, more in (("write_file", {"content": "x"}), ("patch", {"old_text": "a", "new_text": "b"})):
         with pytest.raises(InputError, match="outside the workspace"):
-            use(tmp_path, name, path=path, **more)
+            await use(tmp_path, name, path=path, **more)
     assert sorted({*tmp_path.iterdir()} - {tmp_path / "home"}) == sorted({*before} - {tmp_path / "home"})
     assert not (tmp_path / "home" / "x").exists()
 
 
-def test_what_cannot_be_written_says_why(tmp_path: Path) -> None:
+async def test_what_cannot_be_written_says_why(tmp_path: Path) -> None:
     files(tmp_path, a_txt="x")
     for path, why in (
         (".", "folder"),
@@ -59,39 +59,35 @@ def test_what_cannot_be_written_says_why(tmp_path: Path) -> None:
         ("n" * 300, "File name too long"),
     ):
         with pytest.raises(InputError, match=why):
-            use(tmp_path, "write_file", path=path, content="x")
+            await use(tmp_path, "write_file", path=path, content="x")
 
 
-def test_what_they_need(tmp_path: Path) -> None:
+async def test_what_they_need(tmp_path: Path) -> None:
     """The path that is really written, and what changes; a patch that cannot be made asks nobody."""
     work = files(tmp_path, src__a_py="a = 1\n")
     (work / "link").symlink_to("src")
-
-    async def needed() -> tuple[Permission | None, ...]:
-        async with at_work(tmp_path) as context:
-            with pytest.raises(InputError, match="nowhere"):
-                TOOLS["patch"].needs({"path": "link/a.py", "old_text": "b", "new_text": "c"}, context)
-            return (
-                TOOLS["write_file"].needs({"path": "link/a.py", "content": "a = 2\n"}, context),
-                TOOLS["patch"].needs({"path": "link/a.py", "old_text": "1", "new_text": "3"}, context),
-                TOOLS["write_file"].needs({"path": "new.bin", "content": "\0" * 10}, context),
-            )
-
-    written, patched, binary = asyncio.run(needed())
+    async with at_work(tmp_path) as context:
+        with pytest.raises(InputError, match="nowhere"):
+            TOOLS["patch"].needs({"path": "link/a.py", "old_text": "b", "new_text": "c"}, context)
+        written, patched, binary = (
+            TOOLS["write_file"].needs({"path": "link/a.py", "content": "a = 2\n"}, context),
+            TOOLS["patch"].needs({"path": "link/a.py", "old_text": "1", "new_text": "3"}, context),
+            TOOLS["write_file"].needs({"path": "new.bin", "content": "\0" * 10}, context),
+        )
     changed = "--- src/a.py\n+++ src/a.py\n@@ -1 +1 @@\n-a = 1\n+a = "
     assert written == Permission("write", "src/a.py", changed + "2")
     assert patched == Permission("write", "src/a.py", changed + "3")
     assert binary == Permission("write", "new.bin", "10 bytes")
 
 
-def test_a_patch_must_be_clear(tmp_path: Path) -> None:
+async def test_a_patch_must_be_clear(tmp_path: Path) -> None:
     work = files(tmp_path, a_py="x = 1\ny = 1\nz = 1\n")
     with pytest.raises(InputError, match=r"occurs 3 times in a\.py, at lines 1, 2, 3; give more lines"):
-        use(tmp_path, "patch", path="a.py", old_text="= 1", new_text="= 2")
-    assert use(tmp_path, "patch", path="a.py", old_text="y = 1", new_text="y = 2").text == (
+        await use(tmp_path, "patch", path="a.py", old_text="= 1", new_text="= 2")
+    assert (await use(tmp_path, "patch", path="a.py", old_text="y = 1", new_text="y = 2")).text == (
         "Changed a.py: 1 replacement at line 2."
     )
-    everywhere = use(tmp_path, "patch", path="a.py", old_text="= 1", new_text="= 3", replace_all=True)
+    everywhere = await use(tmp_path, "patch", path="a.py", old_text="= 1", new_text="= 3", replace_all=True)
     assert everywhere.text == "Changed a.py: 2 replacements at lines 1, 3."
     assert (work / "a.py").read_text() == "x = 3\ny = 2\nz = 3\n"
 
@@ -107,22 +103,22 @@ def test_a_patch_must_be_clear(tmp_path: Path) -> None:
         ("something else altogether, long", "Nothing in it is like it"),
     ],
 )
-def test_a_patch_that_is_not_found_says_what_is_near(tmp_path: Path, old: str, said: str) -> None:
+async def test_a_patch_that_is_not_found_says_what_is_near(tmp_path: Path, old: str, said: str) -> None:
     files(tmp_path, a_py="import os\n\ndef pay(amount):\n    return amount\n")
     with pytest.raises(InputError) as refused:
-        use(tmp_path, "patch", path="a.py", old_text=old, new_text="")
+        await use(tmp_path, "patch", path="a.py", old_text=old, new_text="")
     assert said in str(refused.value)
 
 
-def test_windows_line_ends_and_odd_bytes_stay(tmp_path: Path) -> None:
+async def test_windows_line_ends_and_odd_bytes_stay(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     file = tmp_path / "work" / "a.txt"
     file.write_bytes(b"caf\xe9\r\none\r\ntwo\r\n")
-    use(tmp_path, "patch", path="a.txt", old_text="one\ntwo", new_text="1\n2\n3")
+    await use(tmp_path, "patch", path="a.txt", old_text="one\ntwo", new_text="1\n2\n3")
     assert file.read_bytes() == b"caf\xe9\r\n1\r\n2\r\n3\r\n"
 
 
-def test_what_is_not_patched(tmp_path: Path) -> None:
+async def test_what_is_not_patched(tmp_path: Path) -> None:
     work = files(tmp_path, a_txt="x")
     (work / "b.bin").write_bytes(b"x\0y")
     each = (
@@ -134,24 +130,20 @@ def test_what_is_not_patched(tmp_path: Path) -> None:
     )
     for arguments, why in each:
         with pytest.raises(InputError, match=why):
-            use(tmp_path, "patch", **arguments)
+            await use(tmp_path, "patch", **arguments)
 
 
-def test_of_changes_at_the_same_time_none_is_lost(tmp_path: Path) -> None:
+async def test_of_changes_at_the_same_time_none_is_lost(tmp_path: Path) -> None:
     work = files(tmp_path, a_txt="".join(f"<{number}>" for number in range(20)))
-
-    async def all_at_once() -> None:
-        async with at_work(tmp_path) as context:
-            each = ({"path": "a.txt", "old_text": f"<{number}>", "new_text": f"[{number}]"} for number in range(20))
-            await asyncio.gather(*(used(context, "patch", **arguments) for arguments in each))
-
-    asyncio.run(all_at_once())
+    async with at_work(tmp_path) as context:
+        each = ({"path": "a.txt", "old_text": f"<{number}>", "new_text": f"[{number}]"} for number in range(20))
+        await asyncio.gather(*(used(context, "patch", **arguments) for arguments in each))
     assert (work / "a.txt").read_text() == "".join(f"[{number}]" for number in range(20))
 
 
 @pytest.fixture(scope="module")
 def context(tmp_path_factory: pytest.TempPathFactory) -> ToolContext:
-    return idle(tmp_path_factory.mktemp("patched"))
+    return asyncio.run(idle(tmp_path_factory.mktemp("patched")))
 
 
 @given(
@@ -160,14 +152,14 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> ToolContext:
     new=st.text(max_size=10),
     after=st.text(max_size=40),
 )
-def test_a_patch_changes_what_it_names_and_nothing_else(
+async def test_a_patch_changes_what_it_names_and_nothing_else(
     context: ToolContext, before: str, old: str, new: str, after: str
 ) -> None:
     text = before + old + after
     file = context.workspace / "a.txt"
     file.write_bytes(text.encode())
     try:
-        asyncio.run(used(context, "patch", path="a.txt", old_text=old, new_text=new))
+        await used(context, "patch", path="a.txt", old_text=old, new_text=new)
     except InputError:
         assert file.read_bytes() == text.encode()
         assert text.count(old) > 1 or old == new or "\0" in text

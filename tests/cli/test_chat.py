@@ -331,7 +331,7 @@ class TestInterrupting:
         (result,) = [message for message in messages if message["role"] == "tool"]
         assert "nterrupted" in text_of(result)
 
-    def test_when_the_terminal_is_closed_what_runs_in_it_ends_and_the_history_says_so(
+    async def test_when_the_terminal_is_closed_what_runs_in_it_ends_and_the_history_says_so(
         self, chat: Any, fill: Any, workspace: Path
     ) -> None:
         command = "echo $$ > pid; sleep 60"
@@ -340,7 +340,7 @@ class TestInterrupting:
             terminal.see("⚙ terminal")
             (pid,) = pids(workspace / "pid")
             assert lives(pid)
-        assert gone(pid)
+        assert await gone(pid)
         _, messages = last_thread(fill)
         assert [message["role"] for message in messages] == ["user", "assistant", "tool"]
         assert "nterrupted" in text_of(messages[-1])

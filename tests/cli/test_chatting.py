@@ -240,9 +240,9 @@ class TestAsking:
         ("typed", "said"),
         [(["y"], True), (["n"], False), ([""], False), (["a"], "always"), (["what", "YES"], True), ([], False)],
     )
-    def test_yes_no_always_and_anything_else_is_asked_again(self, typed: list[str], said: object) -> None:
+    async def test_yes_no_always_and_anything_else_is_asked_again(self, typed: list[str], said: object) -> None:
         asker = Asker(Screen(Console(file=io.StringIO())), Answering(*typed), lambda: None)
-        assert asyncio.run(asker(Permission("command", "ls"))) == said
+        assert await asker(Permission("command", "ls")) == said
 
     def test_all_of_it_is_seen_before_somebody_says_yes(self) -> None:
         told = drawn(shown(Permission("command", "ls\nrm -rf /\x1b[8m # \u202ehidden")))
@@ -277,7 +277,7 @@ class TestCompleting:
 
 
 class TestInterrupts:
-    def test_the_first_stops_the_work_and_the_program_goes_on(self) -> None:
+    async def test_the_first_stops_the_work_and_the_program_goes_on(self) -> None:
         async def run() -> list[str]:
             idle: list[str] = []
             interrupts = Interrupts(lambda: idle.append("idle"), idle.append)
@@ -291,33 +291,29 @@ class TestInterrupts:
             interrupts.happen()
             return idle
 
-        assert asyncio.run(run()) == ["idle"]
+        assert await run() == ["idle"]
 
-    def test_what_is_being_put_in_order_is_not_torn_by_a_second_one(self) -> None:
-        async def run() -> tuple[list[str], list[str]]:
-            told: list[str] = []
-            done: list[str] = []
-            interrupts = Interrupts(lambda: None, told.append)
+    async def test_what_is_being_put_in_order_is_not_torn_by_a_second_one(self) -> None:
+        told: list[str] = []
+        done: list[str] = []
+        interrupts = Interrupts(lambda: None, told.append)
 
-            async def work() -> None:
-                try:
-                    interrupts.happen()
-                    await asyncio.sleep(60)
-                finally:
-                    interrupts.happen()
-                    await asyncio.sleep(0)
-                    done.append("in order")
+        async def work() -> None:
+            try:
+                interrupts.happen()
+                await asyncio.sleep(60)
+            finally:
+                interrupts.happen()
+                await asyncio.sleep(0)
+                done.append("in order")
 
-            with pytest.raises(StoppedError):
-                await interrupts.run(work())
-            return told, done
-
-        told, done = asyncio.run(run())
+        with pytest.raises(StoppedError):
+            await interrupts.run(work())
         assert done == ["in order"]
         assert "stopping" in told[0]
 
     @pytest.mark.parametrize(("before", "code"), [(signal.SIG_DFL, 129), (signal.SIG_IGN, 0)])
-    def test_a_hangup_ends_in_good_order_unless_it_is_to_be_ignored(self, before: Any, code: int) -> None:
+    async def test_a_hangup_ends_in_good_order_unless_it_is_to_be_ignored(self, before: Any, code: int) -> None:
         done: list[str] = []
 
         async def work() -> None:
@@ -337,7 +333,7 @@ class TestInterrupts:
         try:
             left = 0
             try:
-                asyncio.run(run())
+                await run()
             except typer.Exit as ended:
                 left = ended.exit_code
             assert signal.getsignal(signal.SIGHUP) == before, "as it was found"
@@ -345,7 +341,7 @@ class TestInterrupts:
             signal.signal(signal.SIGHUP, former)
         assert (left, done) == (code, ["in order"])
 
-    def test_work_that_fails_by_itself_says_so(self) -> None:
+    async def test_work_that_fails_by_itself_says_so(self) -> None:
         async def run() -> None:
             async def work() -> None:
                 raise ValueError("itself")
@@ -353,7 +349,7 @@ class TestInterrupts:
             await Interrupts(lambda: None, print).run(work())
 
         with pytest.raises(ValueError, match="itself"):
-            asyncio.run(run())
+            await run()
 
 
 @pytest.mark.parametrize(
@@ -419,17 +415,14 @@ class TestUnforeseen:
         monkeypatch.setenv("EVERTHREAD_HOME", str(tmp_path / "home"))
         return tmp_path / "home"
 
-    def test_it_is_told_and_kept_and_the_talk_goes_on(self, tmp_path: Path, home: Path) -> None:
-        async def talk() -> str:
-            screen = Screen(Console(file=io.StringIO(), width=200))
-            chat = Chat(screen, Status(), Typed("one", "two"))
-            model = ScriptedModel([ZeroDivisionError("with key sk-proj-" + "a1B2c3D4" * 6), "Better."])
-            async with await open_agent(model=model, workspace=tmp_path, store=tmp_path / "s.db") as agent:
-                await chat.talk(agent)
-            assert isinstance(screen.console.file, io.StringIO)
-            return screen.console.file.getvalue()
-
-        said = asyncio.run(talk())
+    async def test_it_is_told_and_kept_and_the_talk_goes_on(self, tmp_path: Path, home: Path) -> None:
+        screen = Screen(Console(file=io.StringIO(), width=200))
+        chat = Chat(screen, Status(), Typed("one", "two"))
+        model = ScriptedModel([ZeroDivisionError("with key sk-proj-" + "a1B2c3D4" * 6), "Better."])
+        async with await open_agent(model=model, workspace=tmp_path, store=tmp_path / "s.db") as agent:
+            await chat.talk(agent)
+        assert isinstance(screen.console.file, io.StringIO)
+        said = screen.console.file.getvalue()
         assert "✗ something went wrong that should not: ZeroDivisionError" in said
         assert f"The details are in {home / 'errors.log'}" in said
         assert "Better." in said

@@ -13,7 +13,7 @@ from everthread.core.summary import is_summary
 from everthread.core.validity import validate_messages
 from everthread.errors import InputError
 from everthread.testing import ScriptedSummarizer
-from tests.compaction.talks import run, says, user, work
+from tests.compaction.talks import says, user, work
 
 TALK = [user("Tidy up. Never touch the docs folder."), says("ok"), *work(0, 40), says("Done."), user("Now the tests.")]
 
@@ -85,13 +85,13 @@ def test_the_library_says_the_same(template: Any) -> None:
     assert result.author == "extractive"
 
 
-def test_inside_a_running_loop() -> None:
+async def test_inside_a_running_loop() -> None:
     async def main() -> bool:
         inside = compress(TALK, window=16_000)
         outside = await acompress(TALK, window=16_000)
         return inside.messages == outside.messages
 
-    assert run(main())
+    assert await main()
 
 
 def test_a_summariser_of_ones_own() -> None:

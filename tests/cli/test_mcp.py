@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import signal
@@ -27,33 +26,30 @@ async def prepared(folder: Path) -> tuple[str, str]:
         await store.close()
 
 
-def test_a_client_starts_it_and_sees_only_the_thread_it_was_given(tmp_path: Path) -> None:
-    async def run() -> None:
-        mine, other = await prepared(tmp_path)
-        words = ["-m", "everthread", "mcp", "--store", str(tmp_path / "store.db"), "--thread", mine]
-        started = StdioServerParameters(command=sys.executable, args=words, env={**os.environ})
-        async with Client(stdio_client(started)) as made:
-            said, failed = await ask(made, "search", query="vault")
-            assert "behind the mirror" in said
+async def test_a_client_starts_it_and_sees_only_the_thread_it_was_given(tmp_path: Path) -> None:
+    mine, other = await prepared(tmp_path)
+    words = ["-m", "everthread", "mcp", "--store", str(tmp_path / "store.db"), "--thread", mine]
+    started = StdioServerParameters(command=sys.executable, args=words, env={**os.environ})
+    async with Client(stdio_client(started)) as made:
+        said, failed = await ask(made, "search", query="vault")
+        assert "behind the mirror" in said
+        assert "empty" not in said
+        assert not failed
+        forbidden: list[tuple[str, dict[str, Any]]] = [
+            ("search", {"query": "vault", "scope": "all"}),
+            ("search", {"query": "vault", "thread": other}),
+            ("expand", {"id": "2"}),
+            ("status", {"thread": other}),
+        ]
+        for tool, arguments in forbidden:
+            said, failed = await ask(made, tool, **arguments)
+            assert failed
             assert "empty" not in said
-            assert not failed
-            forbidden: list[tuple[str, dict[str, Any]]] = [
-                ("search", {"query": "vault", "scope": "all"}),
-                ("search", {"query": "vault", "thread": other}),
-                ("expand", {"id": "2"}),
-                ("status", {"thread": other}),
-            ]
-            for tool, arguments in forbidden:
-                said, failed = await ask(made, tool, **arguments)
-                assert failed
-                assert "empty" not in said
-            assert f"Thread {mine}" in (await ask(made, "status"))[0]
-
-    asyncio.run(run())
+        assert f"Thread {mine}" in (await ask(made, "status"))[0]
 
 
-def test_it_answers_over_http_on_this_machine(tmp_path: Path) -> None:
-    asyncio.run(prepared(tmp_path))
+async def test_it_answers_over_http_on_this_machine(tmp_path: Path) -> None:
+    await prepared(tmp_path)
     words = ["mcp", "--store", str(tmp_path / "store.db"), "--http", "127.0.0.1:0"]
     process = subprocess.Popen([sys.executable, "-m", "everthread", *words], stderr=subprocess.PIPE, text=True)
     assert process.stderr
@@ -66,7 +62,7 @@ def test_it_answers_over_http_on_this_machine(tmp_path: Path) -> None:
                 said, _ = await ask(made, "search", query="vault")
                 assert {"behind the mirror", "empty"} <= set(re.findall("behind the mirror|empty", said))
 
-        asyncio.run(run())
+        await run()
     finally:
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -111,7 +110,3 @@ def too_long(limit: int | None = None, tokens: int = 0) -> ModelError:
 def words(count: int, about: str = "invoice") -> str:
     """A text of about so many tokens, no two alike."""
     return " ".join(f"{about} {index} is settled" for index in range(count // 4))
-
-
-def run(work: Any) -> Any:
-    return asyncio.run(work)

@@ -16,43 +16,39 @@ from everthread.conversation.options import Setup, SummarizerContext
 from everthread.core.messages import text_of
 from everthread.core.summary import SummaryDraft, SummaryRequest
 from everthread.testing import ScriptedModel
-from tests.conversation.talk import Room, room, run, words
+from tests.conversation.talk import Room, room, words
 from tests.store.conftest import BACKENDS, new_url, postgres, run_folder
 
 __all__ = ["new_url", "postgres", "run_folder"]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
-def test_two_compact_append_and_take_back_at_once(new_url: Callable[..., str], kind: str) -> None:
+async def test_two_compact_append_and_take_back_at_once(new_url: Callable[..., str], kind: str) -> None:
     url = new_url(kind)
-
-    async def talk() -> None:
-        store = await asyncio.to_thread(open_store, url)
-        place = Room(store)
-        model = ScriptedModel(lambda _: f"Noted. {words(200)}", window=16_000)
-        first = await place.open(model, protect_last_n=2)
-        asked = [f"Turn {turn}: {words(600, f'account {turn}')}" for turn in range(12)]
-        for text in asked:
-            await first.send(text)
-        assert place.watch.of(CompactionDone)
-        second = await place.open(model, resume=first.session.id, protect_last_n=2)
-        await asyncio.gather(first.compress(), second.add("Turn in between"), second.compress())
-        await first.send("Turn of the first")
-        await second.send("Turn of the second")
-        await first.undo()
-        await second.send("Turn after it was taken back")
-        await first.send("Turn at the end")
-        said = [text_of(message.body) for message in await store.history(first.id)]
-        asked += ["Turn in between", "Turn of the first", "Turn of the second"]
-        asked += ["Turn after it was taken back", "Turn at the end"]
-        assert [text for text in said if text.startswith("Turn")] == asked
-        again = await place.open(model, resume=second.id)
-        assert again.messages == first.messages
-        assert validate_messages(again.messages) == []
-        await store.close()
-        assert not place.watch.broken
-
-    run(talk())
+    store = await asyncio.to_thread(open_store, url)
+    place = Room(store)
+    model = ScriptedModel(lambda _: f"Noted. {words(200)}", window=16_000)
+    first = await place.open(model, protect_last_n=2)
+    asked = [f"Turn {turn}: {words(600, f'account {turn}')}" for turn in range(12)]
+    for text in asked:
+        await first.send(text)
+    assert place.watch.of(CompactionDone)
+    second = await place.open(model, resume=first.session.id, protect_last_n=2)
+    await asyncio.gather(first.compress(), second.add("Turn in between"), second.compress())
+    await first.send("Turn of the first")
+    await second.send("Turn of the second")
+    await first.undo()
+    await second.send("Turn after it was taken back")
+    await first.send("Turn at the end")
+    said = [text_of(message.body) for message in await store.history(first.id)]
+    asked += ["Turn in between", "Turn of the first", "Turn of the second"]
+    asked += ["Turn after it was taken back", "Turn at the end"]
+    assert [text for text in said if text.startswith("Turn")] == asked
+    again = await place.open(model, resume=second.id)
+    assert again.messages == first.messages
+    assert validate_messages(again.messages) == []
+    await store.close()
+    assert not place.watch.broken
 
 
 class GivenUp:
@@ -74,22 +70,19 @@ class GivenUp:
         raise AssertionError(request)
 
 
-def test_a_summary_that_was_given_up_is_accounted_for_at_the_close(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            model = ScriptedModel(lambda _: f"Noted. {words(200)}", window=64_000)
-            given: Any = place.setup(model, protect_last_n=2)
-            setup = Setup(place.store, given.route, given.engine, GivenUp, given.options, given.system)
-            conversation = await Conversation.open(setup)
-            for turn in range(12):
-                await conversation.send(f"Turn {turn}: {words(600, f'account {turn}')}")
-            task = asyncio.ensure_future(conversation.compress())
-            await asyncio.sleep(0.05)
-            task.cancel()
-            await asyncio.wait({task})
-            await conversation.close()
-            spent = [record for record in await conversation.usage() if record.task == "auxiliary"]
-            assert len(spent) == 1
-            assert spent[0].estimated
-
-    run(talk())
+async def test_a_summary_that_was_given_up_is_accounted_for_at_the_close(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        model = ScriptedModel(lambda _: f"Noted. {words(200)}", window=64_000)
+        given: Any = place.setup(model, protect_last_n=2)
+        setup = Setup(place.store, given.route, given.engine, GivenUp, given.options, given.system)
+        conversation = await Conversation.open(setup)
+        for turn in range(12):
+            await conversation.send(f"Turn {turn}: {words(600, f'account {turn}')}")
+        task = asyncio.ensure_future(conversation.compress())
+        await asyncio.sleep(0.05)
+        task.cancel()
+        await asyncio.wait({task})
+        await conversation.close()
+        spent = [record for record in await conversation.usage() if record.task == "auxiliary"]
+        assert len(spent) == 1
+        assert spent[0].estimated

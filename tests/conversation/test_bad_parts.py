@@ -15,7 +15,7 @@ from everthread.conversation.events import CompactionDone, CompactionFailed, Com
 from everthread.core.summary import Compaction
 from everthread.errors import EngineError
 from everthread.testing import ScriptedModel
-from tests.conversation.talk import SYSTEM, Room, room, run, too_long, words
+from tests.conversation.talk import SYSTEM, Room, room, too_long, words
 
 TURNS = 9
 
@@ -64,87 +64,68 @@ SPOILT: dict[str, Callable[[Compaction], Any]] = {
 
 @pytest.mark.parametrize("background", [False, True])
 @pytest.mark.parametrize("how", list(SPOILT))
-def test_a_compaction_that_cannot_be_used_changes_nothing(tmp_path: Path, how: str, *, background: bool) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            spoilt = engine(spoil=staticmethod(SPOILT[how]))
-            conversation = await several(place, engine=spoilt, background=background)
-            assert place.watch.of(CompactionFailed)
-            assert not place.watch.of(CompactionDone)
-            with pytest.raises(EngineError):
-                await conversation.compress()
-            await conversation.close()
-
-    run(talk())
+async def test_a_compaction_that_cannot_be_used_changes_nothing(tmp_path: Path, how: str, *, background: bool) -> None:
+    async with room(tmp_path) as place:
+        spoilt = engine(spoil=staticmethod(SPOILT[how]))
+        conversation = await several(place, engine=spoilt, background=background)
+        assert place.watch.of(CompactionFailed)
+        assert not place.watch.of(CompactionDone)
+        with pytest.raises(EngineError):
+            await conversation.compress()
+        await conversation.close()
 
 
 @pytest.mark.parametrize(
     "method",
     ["update_from_response", "should_compress", "has_content_to_compress", "on_compacted", "dump_state", "load_state"],
 )
-def test_an_engine_that_fails_elsewhere_is_told_once(tmp_path: Path, method: str) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            conversation = await several(place, engine=engine(**{method: fails}), background=False)
-            await place.open(ScriptedModel(), resume=conversation.id, engine=engine(**{method: fails}))
-            told = [event.text for event in place.watch.of(Notice) if f"failed in {method}" in event.text]
-            assert 1 <= len(told) <= 2, "once for each conversation"
-            assert "ValueError: no idea" in told[0]
-
-    run(talk())
+async def test_an_engine_that_fails_elsewhere_is_told_once(tmp_path: Path, method: str) -> None:
+    async with room(tmp_path) as place:
+        conversation = await several(place, engine=engine(**{method: fails}), background=False)
+        await place.open(ScriptedModel(), resume=conversation.id, engine=engine(**{method: fails}))
+        told = [event.text for event in place.watch.of(Notice) if f"failed in {method}" in event.text]
+        assert 1 <= len(told) <= 2, "once for each conversation"
+        assert "ValueError: no idea" in told[0]
 
 
-def test_a_state_that_is_no_json_costs_no_answer(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            await several(place, engine=engine(dump_state=lambda _self: {"x": object()}), background=False)
-            assert sum("failed in dump_state" in event.text for event in place.watch.of(Notice)) == 1
-
-    run(talk())
+async def test_a_state_that_is_no_json_costs_no_answer(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        await several(place, engine=engine(dump_state=lambda _self: {"x": object()}), background=False)
+        assert sum("failed in dump_state" in event.text for event in place.watch.of(Notice)) == 1
 
 
-def test_after_an_overflow_a_failing_engine_ends_in_the_clear_message(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            said = ScriptedModel(["Noted.", too_long(4_000, 9_000)])
-            conversation = await place.open(said, engine=engine(compress=fails))
-            await conversation.send("The first.")
-            with pytest.raises(Exception, match="Your message and the history are stored"):
-                await conversation.send("The second.")
-            assert len(place.watch.of(CompactionFailed)) == 3
-            assert len(conversation.messages) == 3
-
-    run(talk())
+async def test_after_an_overflow_a_failing_engine_ends_in_the_clear_message(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        said = ScriptedModel(["Noted.", too_long(4_000, 9_000)])
+        conversation = await place.open(said, engine=engine(compress=fails))
+        await conversation.send("The first.")
+        with pytest.raises(Exception, match="Your message and the history are stored"):
+            await conversation.send("The second.")
+        assert len(place.watch.of(CompactionFailed)) == 3
+        assert len(conversation.messages) == 3
 
 
-def test_hygiene_that_fails_does_not_block_the_engine_later(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            made = engine(spoil=staticmethod(fails))
-            model = ScriptedModel(["Noted."], window=16_000)
-            conversation = await place.open(model, engine=made, background=False, protect_last_n=2)
-            for turn in range(12):
-                await conversation.add(f"Turn {turn}: {words(1_180, f'account {turn}')}")
-            await conversation.hygiene()
-            assert len(place.watch.of(CompactionFailed)) == 1
-            made.spoil = staticmethod(lambda given: given)
-            await conversation.send("And now?")
-            assert place.watch.of(CompactionDone)
-
-    run(talk())
+async def test_hygiene_that_fails_does_not_block_the_engine_later(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        made = engine(spoil=staticmethod(fails))
+        model = ScriptedModel(["Noted."], window=16_000)
+        conversation = await place.open(model, engine=made, background=False, protect_last_n=2)
+        for turn in range(12):
+            await conversation.add(f"Turn {turn}: {words(1_180, f'account {turn}')}")
+        await conversation.hygiene()
+        assert len(place.watch.of(CompactionFailed)) == 1
+        made.spoil = staticmethod(lambda given: given)
+        await conversation.send("And now?")
+        assert place.watch.of(CompactionDone)
 
 
-def test_a_prompt_that_cannot_be_written_anew_stays(tmp_path: Path) -> None:
+async def test_a_prompt_that_cannot_be_written_anew_stays(tmp_path: Path) -> None:
     written = iter([SYSTEM])
-
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            conversation = await several(place, system=lambda: next(written), background=False)
-            assert place.watch.of(CompactionDone)
-            assert any("could not be written anew" in event.text for event in place.watch.of(Notice))
-            assert str(conversation.session.system).count(SYSTEM) == 1
-
-    run(talk())
+    async with room(tmp_path) as place:
+        conversation = await several(place, system=lambda: next(written), background=False)
+        assert place.watch.of(CompactionDone)
+        assert any("could not be written anew" in event.text for event in place.watch.of(Notice))
+        assert str(conversation.session.system).count(SYSTEM) == 1
 
 
 class Hooks:
@@ -161,18 +142,15 @@ class Hooks:
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_memory_that_cannot_be_written_stops_the_compaction_not_the_turn(tmp_path: Path, *, before: bool) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            model = ScriptedModel(lambda _: f"Noted. {words(200)}", window=16_000)
-            setup = place.setup(model, protect_last_n=2, background=False)
-            conversation = await Conversation.open(replace(setup, hooks=Hooks(before=before, after=not before)))
-            for turn in range(TURNS):
-                await conversation.send(f"Turn {turn}: {words(800, f'account {turn}')}")
-            done, failed = place.watch.of(CompactionDone), place.watch.of(CompactionFailed)
-            assert (bool(done), bool(failed)) == (not before, before)
-            made = await conversation.compress()
-            assert made.changed is not before
-            assert not place.watch.of(CompactionVoid)
-
-    run(talk())
+async def test_memory_that_cannot_be_written_stops_the_compaction_not_the_turn(tmp_path: Path, *, before: bool) -> None:
+    async with room(tmp_path) as place:
+        model = ScriptedModel(lambda _: f"Noted. {words(200)}", window=16_000)
+        setup = place.setup(model, protect_last_n=2, background=False)
+        conversation = await Conversation.open(replace(setup, hooks=Hooks(before=before, after=not before)))
+        for turn in range(TURNS):
+            await conversation.send(f"Turn {turn}: {words(800, f'account {turn}')}")
+        done, failed = place.watch.of(CompactionDone), place.watch.of(CompactionFailed)
+        assert (bool(done), bool(failed)) == (not before, before)
+        made = await conversation.compress()
+        assert made.changed is not before
+        assert not place.watch.of(CompactionVoid)

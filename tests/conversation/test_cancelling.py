@@ -15,7 +15,7 @@ from everthread.conversation.responses import finish
 from everthread.core.messages import text_of
 from everthread.errors import StoreClosedError
 from everthread.testing import ScriptedModel
-from tests.conversation.talk import Room, room, run, words
+from tests.conversation.talk import Room, room, words
 
 
 async def left(work: Any, after: int) -> bool:
@@ -46,48 +46,42 @@ async def whole(place: Room, conversation: Conversation, asked: list[str]) -> No
 
 @pytest.mark.parametrize("background", [False, True])
 @pytest.mark.parametrize("streaming", [False, True])
-def test_a_turn_is_left_at_any_moment(tmp_path: Path, *, background: bool, streaming: bool) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            model = ScriptedModel(lambda _: f"Noted. {words(200)}", window=16_000)
-            conversation = await place.open(model, background=background, protect_last_n=2)
+async def test_a_turn_is_left_at_any_moment(tmp_path: Path, *, background: bool, streaming: bool) -> None:
+    async with room(tmp_path) as place:
+        model = ScriptedModel(lambda _: f"Noted. {words(200)}", window=16_000)
+        conversation = await place.open(model, background=background, protect_last_n=2)
 
-            async def ask(text: str) -> None:
-                if not streaming:
-                    await conversation.send(text)
-                    return
-                async for _ in conversation.stream(text):
-                    await asyncio.sleep(0)
+        async def ask(text: str) -> None:
+            if not streaming:
+                await conversation.send(text)
+                return
+            async for _ in conversation.stream(text):
+                await asyncio.sleep(0)
 
-            asked, cut = [], 0
-            for turn in range(30):
-                asked.append(f"Turn {turn}: {words(600, f'account {turn}')}")
-                cut += await left(ask(asked[-1]), 3 + turn * 5 % 61)
-            await conversation.add("The end.")
-            assert cut
+        asked, cut = [], 0
+        for turn in range(30):
+            asked.append(f"Turn {turn}: {words(600, f'account {turn}')}")
+            cut += await left(ask(asked[-1]), 3 + turn * 5 % 61)
+        await conversation.add("The end.")
+        assert cut
+        await whole(place, conversation, asked)
+        await conversation.close()
+
+
+async def test_a_compaction_is_left_at_any_moment(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        model = ScriptedModel(lambda _: f"Noted. {words(200)}", window=64_000)
+        for after in range(0, 48, 4):
+            conversation = await place.open(model, protect_last_n=2)
+            asked = [f"Turn {turn}: {words(300, f'account {turn}')}" for turn in range(5)]
+            for text in asked:
+                await conversation.send(text)
+            await left(conversation.compress(), after)
+            assert await place.store.get_compression_tip(conversation.id) == conversation.session.id
             await whole(place, conversation, asked)
-            await conversation.close()
-
-    run(talk())
 
 
-def test_a_compaction_is_left_at_any_moment(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            model = ScriptedModel(lambda _: f"Noted. {words(200)}", window=64_000)
-            for after in range(0, 48, 4):
-                conversation = await place.open(model, protect_last_n=2)
-                asked = [f"Turn {turn}: {words(300, f'account {turn}')}" for turn in range(5)]
-                for text in asked:
-                    await conversation.send(text)
-                await left(conversation.compress(), after)
-                assert await place.store.get_compression_tip(conversation.id) == conversation.session.id
-                await whole(place, conversation, asked)
-
-    run(talk())
-
-
-def test_what_is_begun_is_finished_however_often_one_goes_away() -> None:
+async def test_what_is_begun_is_finished_however_often_one_goes_away() -> None:
     done = []
 
     async def work() -> None:
@@ -95,32 +89,26 @@ def test_what_is_begun_is_finished_however_often_one_goes_away() -> None:
             await asyncio.sleep(0)
         done.append(True)
 
-    async def go_away() -> None:
-        task = asyncio.ensure_future(finish(work()))
+    task = asyncio.ensure_future(finish(work()))
+    await asyncio.sleep(0)
+    while not task.done():
+        task.cancel()
         await asyncio.sleep(0)
-        while not task.done():
-            task.cancel()
-            await asyncio.sleep(0)
-        assert task.cancelled()
-
-    run(go_away())
+    assert task.cancelled()
     assert done
 
 
-def test_everything_is_closed_also_when_the_store_was_before(tmp_path: Path) -> None:
+async def test_everything_is_closed_also_when_the_store_was_before(tmp_path: Path) -> None:
     closed = []
 
     async def close() -> None:
         closed.append(True)
 
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            setup = replace(place.setup(ScriptedModel(["Noted."])), closing=[close])
-            conversation = await Conversation.open(setup)
-            await conversation.send("Hello")
-            await place.store.close()
-            with pytest.raises(StoreClosedError):
-                await conversation.close("done")
-            assert closed
-
-    run(talk())
+    async with room(tmp_path) as place:
+        setup = replace(place.setup(ScriptedModel(["Noted."])), closing=[close])
+        conversation = await Conversation.open(setup)
+        await conversation.send("Hello")
+        await place.store.close()
+        with pytest.raises(StoreClosedError):
+            await conversation.close("done")
+        assert closed

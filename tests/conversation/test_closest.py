@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -27,36 +26,31 @@ def _result(number: int, text: str) -> NewMessage:
     return NewMessage({"role": "tool", "tool_call_id": f"c{number}", "content": text})
 
 
-def test_a_question_finds_its_answer_and_is_told_that_it_is_only_close(tmp_path: Path) -> None:
-    async def work() -> None:
-        store = open_store(tmp_path / "store.db")
-        session = await store.create_session(NewSession())
-        said = [FACT, *(f"Page {number} of the ledger is settled." for number in range(20))]
-        await store.append(session.id, [NewMessage({"role": "user", "content": text}) for text in said])
-        paths = ("src/tax.py", "src/net.py")
-        for number, path in enumerate(paths):
-            await store.append(session.id, [_call(number, path), _result(number, f"def rate(): return {number}")])
-        lookup = StoreLookup(store, "default", session.id)
+async def test_a_question_finds_its_answer_and_is_told_that_it_is_only_close(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "store.db")
+    session = await store.create_session(NewSession())
+    said = [FACT, *(f"Page {number} of the ledger is settled." for number in range(20))]
+    await store.append(session.id, [NewMessage({"role": "user", "content": text}) for text in said])
+    paths = ("src/tax.py", "src/net.py")
+    for number, path in enumerate(paths):
+        await store.append(session.id, [_call(number, path), _result(number, f"def rate(): return {number}")])
+    lookup = StoreLookup(store, "default", session.id)
 
-        asked = "Who was the painter of that Aldermoor cupboard, and when?"
-        found = await lookup.search(asked)
-        assert found.near
-        assert found.excerpts[0].text == FACT
-        assert found.excerpts[0].turn == 1
-        assert (
-            "close, none with all these words" in found_text(found, asked, tool="recall", where="here").split("\n")[0]
-        )
-        assert not (await lookup.search("painted cupboard")).near
-        for strange in ("zeppelin hangar", "cupboard zeppelin hangar moorings gondola", '"painted cupboard"'):
-            assert not (await lookup.search(strange)).excerpts, "too far, or asked for as it stands"
-        assert not (await lookup.search(asked, role="assistant")).excerpts
-        assert not (await lookup.search(asked, offset=5)).excerpts, "there is one page of it"
+    asked = "Who was the painter of that Aldermoor cupboard, and when?"
+    found = await lookup.search(asked)
+    assert found.near
+    assert found.excerpts[0].text == FACT
+    assert found.excerpts[0].turn == 1
+    assert "close, none with all these words" in found_text(found, asked, tool="recall", where="here").split("\n")[0]
+    assert not (await lookup.search("painted cupboard")).near
+    for strange in ("zeppelin hangar", "cupboard zeppelin hangar moorings gondola", '"painted cupboard"'):
+        assert not (await lookup.search(strange)).excerpts, "too far, or asked for as it stands"
+    assert not (await lookup.search(asked, role="assistant")).excerpts
+    assert not (await lookup.search(asked, offset=5)).excerpts, "there is one page of it"
 
-        (only,) = (await lookup.search("rate", path="src/net.py")).excerpts
-        assert only.text == "def rate(): return 1"
-        assert not (await lookup.search("rate", path="src/other.py")).excerpts
-        with pytest.raises(InputError, match="by words"):
-            await lookup.search("rate", mode="regex", path="src/net.py")
-        await store.close()
-
-    asyncio.run(work())
+    (only,) = (await lookup.search("rate", path="src/net.py")).excerpts
+    assert only.text == "def rate(): return 1"
+    assert not (await lookup.search("rate", path="src/other.py")).excerpts
+    with pytest.raises(InputError, match="by words"):
+        await lookup.search("rate", mode="regex", path="src/net.py")
+    await store.close()

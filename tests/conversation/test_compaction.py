@@ -25,7 +25,7 @@ from everthread.core.summary import SummaryDraft, SummaryRequest
 from everthread.core.usage import CanonicalUsage
 from everthread.errors import ConfigError
 from everthread.testing import ScriptedModel, ScriptedSummarizer
-from tests.conversation.talk import SYSTEM, Room, call, result, room, route, run, words
+from tests.conversation.talk import SYSTEM, Room, call, result, room, route, words
 
 
 async def filled(place: Room, tokens: int, *, window: int = 16_000, **options: Any) -> Conversation:
@@ -57,252 +57,210 @@ class Slow:
         return SummaryDraft({"Goal": "Keep the books."}, self.name, usage=usage)
 
 
-def test_the_threshold_makes_it_happen_and_the_thread_goes_on(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            conversation = await filled(place, 7_500)
-            first = conversation.session.id
-            while not place.watch.of(CompactionDone):
-                await conversation.send(words(250))
-            assert conversation.id == first
-            assert conversation.session.parent == first
-            (record,) = await place.store.compactions(conversation.id)
-            assert record.record.author == "extractive"
-            assert record.record.covered
-            assert (await place.store.session(first)).end_reason == "compression"
-            assert note_in(conversation.session.system)
-            kinds = [item.kind for item in await place.store.messages(conversation.session.id)]
-            assert kinds.count("summary") == 1
-
-    run(talk())
+async def test_the_threshold_makes_it_happen_and_the_thread_goes_on(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        conversation = await filled(place, 7_500)
+        first = conversation.session.id
+        while not place.watch.of(CompactionDone):
+            await conversation.send(words(250))
+        assert conversation.id == first
+        assert conversation.session.parent == first
+        (record,) = await place.store.compactions(conversation.id)
+        assert record.record.author == "extractive"
+        assert record.record.covered
+        assert (await place.store.session(first)).end_reason == "compression"
+        assert note_in(conversation.session.system)
+        kinds = [item.kind for item in await place.store.messages(conversation.session.id)]
+        assert kinds.count("summary") == 1
 
 
-def test_a_summary_that_takes_long_delays_no_turn_that_can_go_on(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            slow = Slow()
-            conversation = await filled(place, 8_500, summarizer=slow)
-            assert slow.asked == 1, "it was begun at 80 % of the threshold"
-            assert place.watch.of(CompactionStarted)[0].background
-            assert not place.watch.of(CompactionDone)
-            slow.may.set()
-            await asyncio.sleep(0)
-            await conversation.send("One more thing: keep the ledger.")
-            (done,) = place.watch.of(CompactionDone)
-            assert done.author == "slow"
-            assert slow.asked == 1
-            assert str(conversation.messages[-2]["content"]).startswith("One more thing")
-            assert [item for item in place.watch.of(UsageRecorded) if item.task == "auxiliary"]
-
-    run(talk())
+async def test_a_summary_that_takes_long_delays_no_turn_that_can_go_on(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        slow = Slow()
+        conversation = await filled(place, 8_500, summarizer=slow)
+        assert slow.asked == 1, "it was begun at 80 % of the threshold"
+        assert place.watch.of(CompactionStarted)[0].background
+        assert not place.watch.of(CompactionDone)
+        slow.may.set()
+        await asyncio.sleep(0)
+        await conversation.send("One more thing: keep the ledger.")
+        (done,) = place.watch.of(CompactionDone)
+        assert done.author == "slow"
+        assert slow.asked == 1
+        assert str(conversation.messages[-2]["content"]).startswith("One more thing")
+        assert [item for item in place.watch.of(UsageRecorded) if item.task == "auxiliary"]
 
 
-def test_a_turn_that_cannot_go_on_waits(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            slow = Slow()
-            conversation = await filled(place, 7_000, summarizer=slow)
-            turn = asyncio.create_task(conversation.send(words(9_000)))
-            await asyncio.sleep(0.6)
-            assert not turn.done()
-            slow.may.set()
-            await turn
-            assert place.watch.of(CompactionDone)
-            assert conversation.tokens < 16_000
-
-    run(talk())
+async def test_a_turn_that_cannot_go_on_waits(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        slow = Slow()
+        conversation = await filled(place, 7_000, summarizer=slow)
+        turn = asyncio.create_task(conversation.send(words(9_000)))
+        await asyncio.sleep(0.6)
+        assert not turn.done()
+        slow.may.set()
+        await turn
+        assert place.watch.of(CompactionDone)
+        assert conversation.tokens < 16_000
 
 
-def test_what_was_prepared_is_void_when_its_messages_changed(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            slow = Slow()
-            slow.may.set()
-            conversation = await filled(place, 7_000, summarizer=slow)
-            while not place.watch.of(CompactionDone):
-                await conversation.send(words(250))
-            slow.may.clear()
-            while slow.asked < 2:
-                await conversation.send(words(250))
-            undone = asyncio.create_task(conversation.undo())
-            await undone
-            assert len(await place.store.history(conversation.id)) == len(conversation.messages)
-            slow.may.set()
-            await conversation.send("Go on.")
-            assert conversation.messages[-2]["content"] == "Go on."
-
-    run(talk())
+async def test_what_was_prepared_is_void_when_its_messages_changed(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        slow = Slow()
+        slow.may.set()
+        conversation = await filled(place, 7_000, summarizer=slow)
+        while not place.watch.of(CompactionDone):
+            await conversation.send(words(250))
+        slow.may.clear()
+        while slow.asked < 2:
+            await conversation.send(words(250))
+        undone = asyncio.create_task(conversation.undo())
+        await undone
+        assert len(await place.store.history(conversation.id)) == len(conversation.messages)
+        slow.may.set()
+        await conversation.send("Go on.")
+        assert conversation.messages[-2]["content"] == "Go on."
 
 
-def test_a_larger_history_than_the_new_model_takes_is_compacted_before_the_call(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            conversation = await filled(place, 20_000, window=64_000)
-            small = ScriptedModel(["fine"], name="gpt-4o-mini", window=8_000)
-            await conversation.use_model(route(small))
-            await conversation.send("Go on, please.")
-            assert place.watch.of(CompactionDone)[0].reason == "preflight"
-            assert conversation.tokens < 4_000
-            assert str(small.requests[0].messages[-1]["content"]) == "Go on, please."
-
-    run(talk())
+async def test_a_larger_history_than_the_new_model_takes_is_compacted_before_the_call(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        conversation = await filled(place, 20_000, window=64_000)
+        small = ScriptedModel(["fine"], name="gpt-4o-mini", window=8_000)
+        await conversation.use_model(route(small))
+        await conversation.send("Go on, please.")
+        assert place.watch.of(CompactionDone)[0].reason == "preflight"
+        assert conversation.tokens < 4_000
+        assert str(small.requests[0].messages[-1]["content"]) == "Go on, please."
 
 
-def test_reported_tokens_decide_not_our_own(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
+async def test_reported_tokens_decide_not_our_own(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
 
-            def heavy(_request: Any) -> Reply:
-                usage = {"prompt_tokens": 9_000, "completion_tokens": 5}
-                return Reply({"role": "assistant", "content": "ok"}, "stop", usage=usage)
+        def heavy(_request: Any) -> Reply:
+            usage = {"prompt_tokens": 9_000, "completion_tokens": 5}
+            return Reply({"role": "assistant", "content": "ok"}, "stop", usage=usage)
 
-            model = ScriptedModel(heavy, window=16_000)
-            conversation = await place.open(model)
-            for index in range(30):
-                await conversation.send(f"{index} {words(60)}")
-                if place.watch.of(CompactionDone):
-                    break
-            assert place.watch.of(CompactionDone)
-
-    run(talk())
+        model = ScriptedModel(heavy, window=16_000)
+        conversation = await place.open(model)
+        for index in range(30):
+            await conversation.send(f"{index} {words(60)}")
+            if place.watch.of(CompactionDone):
+                break
+        assert place.watch.of(CompactionDone)
 
 
-def test_reasoning_tokens_never_make_it_happen(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
+async def test_reasoning_tokens_never_make_it_happen(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
 
-            def thinking(request: Any) -> Reply:
-                usage = {
-                    "prompt_tokens": 200 + 20 * len(request.messages),
-                    "completion_tokens": 60_000,
-                    "completion_tokens_details": {"reasoning_tokens": 59_000},
-                }
-                return Reply({"role": "assistant", "content": "ok"}, "stop", usage=usage)
+        def thinking(request: Any) -> Reply:
+            usage = {
+                "prompt_tokens": 200 + 20 * len(request.messages),
+                "completion_tokens": 60_000,
+                "completion_tokens_details": {"reasoning_tokens": 59_000},
+            }
+            return Reply({"role": "assistant", "content": "ok"}, "stop", usage=usage)
 
-            conversation = await place.open(ScriptedModel(thinking, window=16_000))
-            for index in range(20):
-                await conversation.send(f"step {index}")
-            assert not place.watch.of(CompactionStarted)
-
-    run(talk())
+        conversation = await place.open(ScriptedModel(thinking, window=16_000))
+        for index in range(20):
+            await conversation.send(f"step {index}")
+        assert not place.watch.of(CompactionStarted)
 
 
-def test_by_hand_with_a_focus_and_back(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            conversation = await filled(place, 5_000)
-            before = conversation.messages
-            preview = await conversation.preview("topic 3")
-            assert preview.reason == "preview"
-            assert conversation.messages == before
-            made = await conversation.compress("topic 3")
-            assert made.changed
-            assert made.tokens_after < made.tokens_before
-            assert place.watch.of(CompactionDone)[0].reason == "manual"
-            (record,) = await place.store.compactions(conversation.id)
-            assert record.record.focus == "topic 3"
-            await conversation.undo()
-            assert conversation.messages == before
-            assert (await conversation.send("still here?")).text
-
-    run(talk())
+async def test_by_hand_with_a_focus_and_back(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        conversation = await filled(place, 5_000)
+        before = conversation.messages
+        preview = await conversation.preview("topic 3")
+        assert preview.reason == "preview"
+        assert conversation.messages == before
+        made = await conversation.compress("topic 3")
+        assert made.changed
+        assert made.tokens_after < made.tokens_before
+        assert place.watch.of(CompactionDone)[0].reason == "manual"
+        (record,) = await place.store.compactions(conversation.id)
+        assert record.record.focus == "topic 3"
+        await conversation.undo()
+        assert conversation.messages == before
+        assert (await conversation.send("still here?")).text
 
 
-def test_disabled_means_nothing_is_rewritten(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            conversation = await filled(place, 9_500, enabled=False)
-            assert not place.watch.of(CompactionStarted)
-            with pytest.raises(ConfigError, match="disabled"):
-                await conversation.compress()
-            await conversation.hygiene()
-            assert not place.watch.of(CompactionStarted)
-
-    run(talk())
-
-
-def test_hygiene_steps_in_at_85_percent(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            conversation = await filled(place, 13_800, threshold=1.0, background=False)
-            assert not place.watch.of(CompactionDone)
-            await conversation.hygiene()
-            (done,) = place.watch.of(CompactionDone)
-            assert done.reason == "hygiene"
-
-    run(talk())
-
-
-def test_two_in_vain_pause_it_with_one_notice(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            size = 9_000
-
-            def stubborn(_request: Any) -> Reply:
-                usage = {"prompt_tokens": size, "completion_tokens": 5}
-                return Reply({"role": "assistant", "content": words(100)}, "stop", usage=usage)
-
-            conversation = await place.open(ScriptedModel(stubborn, window=16_000), background=False)
-            for index in range(60):
-                await conversation.send(f"{index} {words(150)}")
-            paused = [item for item in place.watch.of(Notice) if "paused" in item.text]
-            assert len(paused) == 1
-            assert len(place.watch.of(CompactionDone)) <= 3
-
-    run(talk())
-
-
-def test_from_the_second_on_the_user_is_told_that_detail_may_fade(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            conversation = await filled(place, 5_000)
+async def test_disabled_means_nothing_is_rewritten(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        conversation = await filled(place, 9_500, enabled=False)
+        assert not place.watch.of(CompactionStarted)
+        with pytest.raises(ConfigError, match="disabled"):
             await conversation.compress()
-            assert not place.watch.of(Notice)
-            await conversation.send(words(1_000))
-            await conversation.send(words(1_000))
-            await conversation.compress()
-            (notice,) = place.watch.of(Notice)
-            assert "2 times" in notice.text
-            assert "/new" in notice.text
-
-    run(talk())
+        await conversation.hygiene()
+        assert not place.watch.of(CompactionStarted)
 
 
-def test_tools_that_fill_the_window_are_named_once(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            tools = [
-                {"type": "function", "function": {"name": f"t{index}", "description": words(400, f"tool {index}")}}
-                for index in range(12)
-            ]
-            conversation = await place.open(ScriptedModel(lambda _: "ok", window=8_000), tools=tools)
-            for index in range(4):
-                await conversation.send(f"step {index} {words(100)}")
-            (notice,) = place.watch.of(Notice)
-            assert "tools alone" in notice.text
-            assert "%" in notice.text
-            assert not place.watch.of(CompactionStarted)
-
-    run(talk())
+async def test_hygiene_steps_in_at_85_percent(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        conversation = await filled(place, 13_800, threshold=1.0, background=False)
+        assert not place.watch.of(CompactionDone)
+        await conversation.hygiene()
+        (done,) = place.watch.of(CompactionDone)
+        assert done.reason == "hygiene"
 
 
-def test_an_engine_that_fails_is_told_and_the_turn_goes_on(tmp_path: Path) -> None:
+async def test_two_in_vain_pause_it_with_one_notice(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        size = 9_000
+
+        def stubborn(_request: Any) -> Reply:
+            usage = {"prompt_tokens": size, "completion_tokens": 5}
+            return Reply({"role": "assistant", "content": words(100)}, "stop", usage=usage)
+
+        conversation = await place.open(ScriptedModel(stubborn, window=16_000), background=False)
+        for index in range(60):
+            await conversation.send(f"{index} {words(150)}")
+        paused = [item for item in place.watch.of(Notice) if "paused" in item.text]
+        assert len(paused) == 1
+        assert len(place.watch.of(CompactionDone)) <= 3
+
+
+async def test_from_the_second_on_the_user_is_told_that_detail_may_fade(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        conversation = await filled(place, 5_000)
+        await conversation.compress()
+        assert not place.watch.of(Notice)
+        await conversation.send(words(1_000))
+        await conversation.send(words(1_000))
+        await conversation.compress()
+        (notice,) = place.watch.of(Notice)
+        assert "2 times" in notice.text
+        assert "/new" in notice.text
+
+
+async def test_tools_that_fill_the_window_are_named_once(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        tools = [
+            {"type": "function", "function": {"name": f"t{index}", "description": words(400, f"tool {index}")}}
+            for index in range(12)
+        ]
+        conversation = await place.open(ScriptedModel(lambda _: "ok", window=8_000), tools=tools)
+        for index in range(4):
+            await conversation.send(f"step {index} {words(100)}")
+        (notice,) = place.watch.of(Notice)
+        assert "tools alone" in notice.text
+        assert "%" in notice.text
+        assert not place.watch.of(CompactionStarted)
+
+
+async def test_an_engine_that_fails_is_told_and_the_turn_goes_on(tmp_path: Path) -> None:
     class Broken(ContextCompressor):
         async def compress(self, *_args: Any, **_kwargs: Any) -> Any:
             raise RuntimeError("out of ideas")
 
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            conversation = await filled(place, 9_000, engine=Broken)
-            failed = place.watch.of(CompactionFailed)
-            assert "out of ideas" in failed[0].error
-            assert len(failed) < 4, "it is not tried again at every turn"
-            assert (await conversation.send("Still there?")).text
-
-    run(talk())
+    async with room(tmp_path) as place:
+        conversation = await filled(place, 9_000, engine=Broken)
+        failed = place.watch.of(CompactionFailed)
+        assert "out of ideas" in failed[0].error
+        assert len(failed) < 4, "it is not tried again at every turn"
+        assert (await conversation.send("Still there?")).text
 
 
-def test_the_engine_lives_as_its_interface_says(tmp_path: Path) -> None:
+async def test_the_engine_lives_as_its_interface_says(tmp_path: Path) -> None:
     told: list[str] = []
 
     class Told(ContextCompressor):
@@ -326,107 +284,89 @@ def test_the_engine_lives_as_its_interface_says(tmp_path: Path) -> None:
             told.append("end")
             super().on_session_end(session_id)
 
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            conversation = await place.open(ScriptedModel(lambda _: words(300), window=16_000), engine=Told)
-            for _ in range(4):
-                await conversation.send(words(800))
-            await conversation.compress()
-            await conversation.close("done")
-
-    run(talk())
+    async with room(tmp_path) as place:
+        conversation = await place.open(ScriptedModel(lambda _: words(300), window=16_000), engine=Told)
+        for _ in range(4):
+            await conversation.send(words(800))
+        await conversation.compress()
+        await conversation.close("done")
     assert told == ["made", "start new", *["response"] * 4, "compacted", "start compression", "end"]
 
 
-def test_the_system_prompt_is_written_anew_only_where_a_session_begins(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            written: list[int] = []
+async def test_the_system_prompt_is_written_anew_only_where_a_session_begins(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        written: list[int] = []
 
-            def system() -> str:
-                written.append(1)
-                return f"{SYSTEM} Written {len(written)} times."
+        def system() -> str:
+            written.append(1)
+            return f"{SYSTEM} Written {len(written)} times."
 
-            conversation = await filled(place, 5_000, system=system)
-            assert len(written) == 1
-            await conversation.compress()
-            assert len(written) == 2
-            await conversation.send("Go on.")
-            again = await place.open(ScriptedModel(["ok"], window=16_000), resume=conversation.id, system=system)
-            await again.send("And on.")
-            assert len(written) == 2
-            assert note_in(again.session.system)
-
-    run(talk())
+        conversation = await filled(place, 5_000, system=system)
+        assert len(written) == 1
+        await conversation.compress()
+        assert len(written) == 2
+        await conversation.send("Go on.")
+        again = await place.open(ScriptedModel(["ok"], window=16_000), resume=conversation.id, system=system)
+        await again.send("And on.")
+        assert len(written) == 2
+        assert note_in(again.session.system)
 
 
-def test_a_rule_survives_and_a_restart_knows_it(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            conversation = await place.open(ScriptedModel(lambda _: words(150, "answer"), window=16_000))
-            await conversation.send("Never touch the migrations folder. " + words(200))
-            current = conversation
-            for _ in range(3):
-                for _ in range(6):
-                    await current.send(words(300))
-                await current.compress()
-                await current.close()
-                current = await place.open(
-                    ScriptedModel(lambda _: words(150, "answer"), window=16_000), resume=conversation.id
-                )
-            assert "Never touch the migrations folder" in str(current.messages)
-            assert replace(current.session).kind == "continuation"
-
-    run(talk())
-
-
-def test_messages_of_another_process_land_in_the_continuation_once(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            slow = Slow()
-            conversation = await filled(place, 5_000, summarizer=slow)
-            other = await place.open(ScriptedModel(["b"], window=16_000), resume=conversation.id)
-            compaction = asyncio.create_task(conversation.compress())
-            await slow.begun.wait()
-            await other.send("meanwhile")
-            slow.may.set()
-            await compaction
-            texts = [str(item["content"]) for item in conversation.messages]
-            assert texts.count("meanwhile") == 1
-            assert texts[-2:] == ["meanwhile", "b"]
-            whole = [str(item.body["content"]) for item in await place.store.history(conversation.id)]
-            assert whole.count("meanwhile") == 1
-
-    run(talk())
-
-
-def test_of_two_that_compact_one_wins_and_the_other_goes_on_from_there(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            conversation = await filled(place, 5_000, summarizer=ScriptedSummarizer({"Goal": "one"}))
-            other = await place.open(
-                ScriptedModel(["b"], window=16_000),
-                resume=conversation.id,
-                summarizer=ScriptedSummarizer({"Goal": "two"}),
+async def test_a_rule_survives_and_a_restart_knows_it(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        conversation = await place.open(ScriptedModel(lambda _: words(150, "answer"), window=16_000))
+        await conversation.send("Never touch the migrations folder. " + words(200))
+        current = conversation
+        for _ in range(3):
+            for _ in range(6):
+                await current.send(words(300))
+            await current.compress()
+            await current.close()
+            current = await place.open(
+                ScriptedModel(lambda _: words(150, "answer"), window=16_000), resume=conversation.id
             )
-            await asyncio.gather(conversation.compress(), other.compress())
-            assert conversation.session.id == other.session.id
-            assert len(place.watch.of(CompactionDone)) == 1
-            assert len(await place.store.compactions(conversation.id)) == 1
-
-    run(talk())
+        assert "Never touch the migrations folder" in str(current.messages)
+        assert replace(current.session).kind == "continuation"
 
 
-def test_open_calls_are_never_touched(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            conversation = await filled(place, 5_000)
-            conversation.route.model._script = lambda _: call("ls", "{}")  # type: ignore[union-attr]
-            await conversation.send("List the files.")
-            await conversation.compress()
-            assert conversation.messages[-1].get("tool_calls")
-            await conversation.add_results([result("a.py")])
-            conversation.route.model._script = lambda _: "done"  # type: ignore[union-attr]
-            assert (await conversation.send()).text == "done"
+async def test_messages_of_another_process_land_in_the_continuation_once(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        slow = Slow()
+        conversation = await filled(place, 5_000, summarizer=slow)
+        other = await place.open(ScriptedModel(["b"], window=16_000), resume=conversation.id)
+        compaction = asyncio.create_task(conversation.compress())
+        await slow.begun.wait()
+        await other.send("meanwhile")
+        slow.may.set()
+        await compaction
+        texts = [str(item["content"]) for item in conversation.messages]
+        assert texts.count("meanwhile") == 1
+        assert texts[-2:] == ["meanwhile", "b"]
+        whole = [str(item.body["content"]) for item in await place.store.history(conversation.id)]
+        assert whole.count("meanwhile") == 1
 
-    run(talk())
+
+async def test_of_two_that_compact_one_wins_and_the_other_goes_on_from_there(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        conversation = await filled(place, 5_000, summarizer=ScriptedSummarizer({"Goal": "one"}))
+        other = await place.open(
+            ScriptedModel(["b"], window=16_000),
+            resume=conversation.id,
+            summarizer=ScriptedSummarizer({"Goal": "two"}),
+        )
+        await asyncio.gather(conversation.compress(), other.compress())
+        assert conversation.session.id == other.session.id
+        assert len(place.watch.of(CompactionDone)) == 1
+        assert len(await place.store.compactions(conversation.id)) == 1
+
+
+async def test_open_calls_are_never_touched(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        conversation = await filled(place, 5_000)
+        conversation.route.model._script = lambda _: call("ls", "{}")  # type: ignore[union-attr]
+        await conversation.send("List the files.")
+        await conversation.compress()
+        assert conversation.messages[-1].get("tool_calls")
+        await conversation.add_results([result("a.py")])
+        conversation.route.model._script = lambda _: "done"  # type: ignore[union-attr]
+        assert (await conversation.send()).text == "done"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -32,87 +31,76 @@ def configured(home: Path, text: str) -> None:
     (home / "config.yaml").write_text(text)
 
 
-def test_the_home_has_the_store_and_the_configuration(home: Path) -> None:
-    async def talk() -> None:
-        async with Provider({"gpt-4o": 32_000}, ["one"]) as provider:
-            address = f"base_url: '{provider.url}/v1', context_length: 32000"
-            configured(home, f"model: {{default: gpt-4o, provider: custom, {address}}}")
-            async with await open_conversation() as conversation:
-                assert (await conversation.send("Hi")).text == "one"
-                assert conversation.window == 32_000
-            assert (home / "everthread.db").exists()
-
-    asyncio.run(talk())
+async def test_the_home_has_the_store_and_the_configuration(home: Path) -> None:
+    async with Provider({"gpt-4o": 32_000}, ["one"]) as provider:
+        address = f"base_url: '{provider.url}/v1', context_length: 32000"
+        configured(home, f"model: {{default: gpt-4o, provider: custom, {address}}}")
+        async with await open_conversation() as conversation:
+            assert (await conversation.send("Hi")).text == "one"
+            assert conversation.window == 32_000
+        assert (home / "everthread.db").exists()
 
 
-def test_without_a_key_it_says_which_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_key_it_says_which_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(ConfigError, match="OPENAI_API_KEY"):
-        asyncio.run(open_conversation("gpt-4o", store=tmp_path / "s.db"))
+        await open_conversation("gpt-4o", store=tmp_path / "s.db")
     with pytest.raises(ConfigError, match=r"model\.default"):
-        asyncio.run(open_conversation(store=tmp_path / "s.db"))
+        await open_conversation(store=tmp_path / "s.db")
 
 
-def test_an_engine_that_is_not_there_is_an_error_not_another_engine(tmp_path: Path) -> None:
+async def test_an_engine_that_is_not_there_is_an_error_not_another_engine(tmp_path: Path) -> None:
     config = parse_config("context: {engine: nonesuch}")
     with pytest.raises(Exception, match="no context engine 'nonesuch'"):
-        asyncio.run(open_conversation(ScriptedModel(), config=config, store=tmp_path / "s.db"))
+        await open_conversation(ScriptedModel(), config=config, store=tmp_path / "s.db")
 
 
-def test_the_auxiliary_model_writes_the_summary(tmp_path: Path) -> None:
-    async def talk() -> None:
-        served = [model("gpt-4o", 16_000), model("gpt-4o-mini", 128_000)]
-        async with lab(
-            tmp_path, served, answering(lambda _: words(150), lambda _: summary("By the small one."))
-        ) as place:
-            conversation = await place.open(
-                "gpt-4o", extra="auxiliary: {compression: {model: gpt-4o-mini, provider: main}}"
-            )
-            for turn in range(10):
-                await conversation.send(f"{turn} {words(300, f'page {turn}')}")
-            made = await conversation.compress()
-            assert made.author == "gpt-4o-mini"
-            assert {call.model for call in place.summary_calls()} == {"gpt-4o-mini"}
-            spent = [item for item in await place.store.usage(conversation.id) if item.task == "auxiliary"]
-            assert {item.model for item in spent} == {"gpt-4o-mini"}
-            assert place.watch.of(CompactionDone)[0].cost is not None
-
-    asyncio.run(talk())
+async def test_the_auxiliary_model_writes_the_summary(tmp_path: Path) -> None:
+    served = [model("gpt-4o", 16_000), model("gpt-4o-mini", 128_000)]
+    async with lab(tmp_path, served, answering(lambda _: words(150), lambda _: summary("By the small one."))) as place:
+        conversation = await place.open(
+            "gpt-4o", extra="auxiliary: {compression: {model: gpt-4o-mini, provider: main}}"
+        )
+        for turn in range(10):
+            await conversation.send(f"{turn} {words(300, f'page {turn}')}")
+        made = await conversation.compress()
+        assert made.author == "gpt-4o-mini"
+        assert {call.model for call in place.summary_calls()} == {"gpt-4o-mini"}
+        spent = [item for item in await place.store.usage(conversation.id) if item.task == "auxiliary"]
+        assert {item.model for item in spent} == {"gpt-4o-mini"}
+        assert place.watch.of(CompactionDone)[0].cost is not None
 
 
-def test_another_model_steps_in_with_the_request_made_to_fit(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with (
-            Provider({"gpt-4o": 64_000}, [*["ok"] * 8, *[Fault("overloaded")] * 9]) as first,
-            Provider({"small": 4_000}, ["from the other"]) as second,
-        ):
-            watch = PrefixWatch()
-            other = OpenAIChatModel("small", window=4_000, base_url=f"{second.url}/v1", api_key="x")
-            config = parse_config(f"model: {{default: gpt-4o, provider: custom, base_url: '{first.url}/v1'}}")
-            conversation = await open_conversation(
-                config=config, store=tmp_path / "s.db", fallback=[other], listener=watch, summarizer="extractive"
-            )
-            for turn in range(8):
-                await conversation.send(f"{turn} {words(900, f'page {turn}')}")
-            answer = await conversation.send("Are you there?")
-            assert answer.text == "from the other"
-            assert second.log[0].prompt_tokens < 4_000
-            assert len(conversation.messages) == 18, "nothing was compacted for it"
-            assert any("another model is asked" in item.text for item in watch.of(Notice))
-            spent = await conversation._live.setup.store.usage(conversation.id)
-            assert spent[-1].model == "small"
-            await conversation.close()
-            await other.aclose()
-
-    asyncio.run(talk())
+async def test_another_model_steps_in_with_the_request_made_to_fit(tmp_path: Path) -> None:
+    async with (
+        Provider({"gpt-4o": 64_000}, [*["ok"] * 8, *[Fault("overloaded")] * 9]) as first,
+        Provider({"small": 4_000}, ["from the other"]) as second,
+    ):
+        watch = PrefixWatch()
+        other = OpenAIChatModel("small", window=4_000, base_url=f"{second.url}/v1", api_key="x")
+        config = parse_config(f"model: {{default: gpt-4o, provider: custom, base_url: '{first.url}/v1'}}")
+        conversation = await open_conversation(
+            config=config, store=tmp_path / "s.db", fallback=[other], listener=watch, summarizer="extractive"
+        )
+        for turn in range(8):
+            await conversation.send(f"{turn} {words(900, f'page {turn}')}")
+        answer = await conversation.send("Are you there?")
+        assert answer.text == "from the other"
+        assert second.log[0].prompt_tokens < 4_000
+        assert len(conversation.messages) == 18, "nothing was compacted for it"
+        assert any("another model is asked" in item.text for item in watch.of(Notice))
+        spent = await conversation._live.setup.store.usage(conversation.id)
+        assert spent[-1].model == "small"
+        await conversation.close()
+        await other.aclose()
 
 
-def test_a_request_that_fits_is_left_alone() -> None:
+async def test_a_request_that_fits_is_left_alone() -> None:
     request = Request("big", [{"role": "user", "content": "Hi"}])
-    assert asyncio.run(refit(request, ScriptedModel(window=8_000))) is request
+    assert await refit(request, ScriptedModel(window=8_000)) is request
 
 
-def test_what_was_opened_is_closed_when_opening_fails(tmp_path: Path) -> None:
+async def test_what_was_opened_is_closed_when_opening_fails(tmp_path: Path) -> None:
     config = parse_config("model: {provider: local, default: no-such-model}")
     with pytest.raises(EverthreadError, match="no-such-model"):
-        asyncio.run(open_conversation(config=config, store=tmp_path / "s.db"))
+        await open_conversation(config=config, store=tmp_path / "s.db")

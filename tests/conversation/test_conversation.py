@@ -14,252 +14,202 @@ from everthread.core.exchange import Reply, StreamDelta
 from everthread.core.validity import validate_messages
 from everthread.errors import InputError, ModelError
 from everthread.testing import ScriptedModel
-from tests.conversation.talk import SYSTEM, call, result, room, run, words
+from tests.conversation.talk import SYSTEM, call, result, room, words
 
 
-def test_a_message_is_answered_stored_and_accounted_for(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            model = ScriptedModel(["Hello!"])
-            conversation = await place.open(model)
-            answer = await conversation.send("Hi")
-            assert (answer.text, answer.stop) == ("Hello!", "stop")
-            assert model.requests[0].system == SYSTEM
-            stored = await place.store.messages(conversation.session.id)
-            assert [(item.body["role"], item.body["content"]) for item in stored] == [
-                ("user", "Hi"),
-                ("assistant", "Hello!"),
-            ]
-            (usage,) = await place.store.usage(conversation.id)
-            assert usage.usage.prompt_tokens == answer.usage.prompt_tokens > 0
-            assert answer.cost is not None
-            assert usage.cost == answer.cost
-            assert place.watch.of(UsageRecorded)[0].task == "main"
-            assert place.watch.of(Estimated)[0].window == 128_000
-
-    run(talk())
+async def test_a_message_is_answered_stored_and_accounted_for(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        model = ScriptedModel(["Hello!"])
+        conversation = await place.open(model)
+        answer = await conversation.send("Hi")
+        assert (answer.text, answer.stop) == ("Hello!", "stop")
+        assert model.requests[0].system == SYSTEM
+        stored = await place.store.messages(conversation.session.id)
+        assert [(item.body["role"], item.body["content"]) for item in stored] == [
+            ("user", "Hi"),
+            ("assistant", "Hello!"),
+        ]
+        (usage,) = await place.store.usage(conversation.id)
+        assert usage.usage.prompt_tokens == answer.usage.prompt_tokens > 0
+        assert answer.cost is not None
+        assert usage.cost == answer.cost
+        assert place.watch.of(UsageRecorded)[0].task == "main"
+        assert place.watch.of(Estimated)[0].window == 128_000
 
 
-def test_the_answer_comes_piece_by_piece(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            conversation = await place.open(ScriptedModel(["one two three"]))
-            pieces = [piece async for piece in conversation.stream("count")]
-            assert "".join(p.text for p in pieces if isinstance(p, StreamDelta)).strip() == "one two three"
-            assert isinstance(pieces[-1], Answer)
-            assert pieces[-1].text == "one two three"
-
-    run(talk())
+async def test_the_answer_comes_piece_by_piece(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        conversation = await place.open(ScriptedModel(["one two three"]))
+        pieces = [piece async for piece in conversation.stream("count")]
+        assert "".join(p.text for p in pieces if isinstance(p, StreamDelta)).strip() == "one two three"
+        assert isinstance(pieces[-1], Answer)
+        assert pieces[-1].text == "one two three"
 
 
-def test_any_id_of_a_thread_resumes_it(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            first = await place.open(ScriptedModel(["Noted."]))
-            await first.send("The port is 8443.")
-            await first.close()
-            again = await place.open(ScriptedModel(["8443."]), resume=first.id[:8])
-            answer = await again.send("Which port?")
-            assert answer.text == "8443."
-            assert again.id == first.id
-            assert len(again.messages) == 4
-
-    run(talk())
+async def test_any_id_of_a_thread_resumes_it(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        first = await place.open(ScriptedModel(["Noted."]))
+        await first.send("The port is 8443.")
+        await first.close()
+        again = await place.open(ScriptedModel(["8443."]), resume=first.id[:8])
+        answer = await again.send("Which port?")
+        assert answer.text == "8443."
+        assert again.id == first.id
+        assert len(again.messages) == 4
 
 
 @pytest.mark.parametrize("given", ["", "   ", {"content": "no role"}, {"role": "system", "content": "x"}, [3]])
-def test_what_is_no_message_is_refused_and_nothing_is_stored(tmp_path: Path, given: Any) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            conversation = await place.open(ScriptedModel())
-            with pytest.raises(InputError):
-                await conversation.send(given)
-            with pytest.raises(InputError, match="nothing to send"):
-                await conversation.prepare()
-            assert await place.store.messages(conversation.session.id) == []
-
-    run(talk())
+async def test_what_is_no_message_is_refused_and_nothing_is_stored(tmp_path: Path, given: Any) -> None:
+    async with room(tmp_path) as place:
+        conversation = await place.open(ScriptedModel())
+        with pytest.raises(InputError):
+            await conversation.send(given)
+        with pytest.raises(InputError, match="nothing to send"):
+            await conversation.prepare()
+        assert await place.store.messages(conversation.session.id) == []
 
 
-def test_the_same_event_is_stored_once(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            conversation = await place.open(ScriptedModel())
-            await conversation.prepare("Hi", event="e1")
-            prepared = await conversation.prepare("Hi", event="e1")
-            assert len(prepared.request.messages) == 1
-
-    run(talk())
+async def test_the_same_event_is_stored_once(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        conversation = await place.open(ScriptedModel())
+        await conversation.prepare("Hi", event="e1")
+        prepared = await conversation.prepare("Hi", event="e1")
+        assert len(prepared.request.messages) == 1
 
 
-def test_tool_results_must_answer_an_open_call(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            conversation = await place.open(ScriptedModel([call("ls", "{}"), "Done."]))
-            answer = await conversation.send("List the files")
-            assert [item.name for item in answer.calls] == ["ls"]
-            with pytest.raises(InputError, match="no open call has the id call_9; open: call_1"):
-                await conversation.add_results([result("a", "call_9")])
-            await conversation.add_results([result("a.py")])
-            assert (await conversation.send()).text == "Done."
-
-    run(talk())
+async def test_tool_results_must_answer_an_open_call(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        conversation = await place.open(ScriptedModel([call("ls", "{}"), "Done."]))
+        answer = await conversation.send("List the files")
+        assert [item.name for item in answer.calls] == ["ls"]
+        with pytest.raises(InputError, match="no open call has the id call_9; open: call_1"):
+            await conversation.add_results([result("a", "call_9")])
+        await conversation.add_results([result("a.py")])
+        assert (await conversation.send()).text == "Done."
 
 
-def test_a_call_left_open_gets_a_result_before_the_next_message(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            model = ScriptedModel([call("ls", "{}"), "Fine."])
-            conversation = await place.open(model)
-            await conversation.send("List the files")
-            await conversation.send("Never mind")
-            sent = model.requests[-1].messages
-            assert not validate_messages(sent, api="openai")
-            assert "No result" in str(sent[2]["content"])
-
-    run(talk())
+async def test_a_call_left_open_gets_a_result_before_the_next_message(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        model = ScriptedModel([call("ls", "{}"), "Fine."])
+        conversation = await place.open(model)
+        await conversation.send("List the files")
+        await conversation.send("Never mind")
+        sent = model.requests[-1].messages
+        assert not validate_messages(sent, api="openai")
+        assert "No result" in str(sent[2]["content"])
 
 
-def test_a_large_result_is_stored_and_cited_and_can_be_read(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            model = ScriptedModel([call("terminal", '{"command": "make"}'), "ok"])
-            conversation = await place.open(model)
-            await conversation.send("Build it")
-            text = words(120_000, "object file")
-            await conversation.add_results([result(text)])
-            await conversation.send()
-            shown = str(model.requests[-1].messages[-1]["content"])
-            (event,) = place.watch.of(OutputStored)
-            assert event.output in shown
-            assert len(shown) < 3_000
-            part = await conversation.read_output(event.output, offset=100, limit=50)
-            assert part.startswith(text[100:150])
-            assert "go on with offset 150" in part
-
-    run(talk())
+async def test_a_large_result_is_stored_and_cited_and_can_be_read(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        model = ScriptedModel([call("terminal", '{"command": "make"}'), "ok"])
+        conversation = await place.open(model)
+        await conversation.send("Build it")
+        text = words(120_000, "object file")
+        await conversation.add_results([result(text)])
+        await conversation.send()
+        shown = str(model.requests[-1].messages[-1]["content"])
+        (event,) = place.watch.of(OutputStored)
+        assert event.output in shown
+        assert len(shown) < 3_000
+        part = await conversation.read_output(event.output, offset=100, limit=50)
+        assert part.startswith(text[100:150])
+        assert "go on with offset 150" in part
 
 
-def test_what_is_injected_is_sent_once_and_never_stored(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            model = ScriptedModel(["a", "b"])
-            conversation = await place.open(model)
-            await conversation.send("one", inject="the weather is fine")
-            await conversation.send("two")
-            assert "weather" in str(model.requests[0].messages[-1])
-            assert "weather" not in str(model.requests[1].messages)
-            assert "weather" not in str(await place.store.history(conversation.id))
-
-    run(talk())
+async def test_what_is_injected_is_sent_once_and_never_stored(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        model = ScriptedModel(["a", "b"])
+        conversation = await place.open(model)
+        await conversation.send("one", inject="the weather is fine")
+        await conversation.send("two")
+        assert "weather" in str(model.requests[0].messages[-1])
+        assert "weather" not in str(model.requests[1].messages)
+        assert "weather" not in str(await place.store.history(conversation.id))
 
 
-def test_an_interrupted_stream_keeps_what_was_said_and_is_accounted_for(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            model = ScriptedModel(["one two three four", "on we go"])
-            conversation = await place.open(model)
-            stream = conversation.stream("count")
-            async for piece in stream:
-                if isinstance(piece, StreamDelta) and piece.text.startswith("two"):
-                    break
-            await stream.aclose()
-            stored = await place.store.messages(conversation.session.id)
-            assert stored[-1].body["content"] == f"one two \n\n{INTERRUPTED}"
-            (usage,) = await place.store.usage(conversation.id)
-            assert usage.estimated
-            assert usage.usage.prompt_tokens > 0
-            assert (await conversation.send("go on")).text == "on we go"
-
-    run(talk())
+async def test_an_interrupted_stream_keeps_what_was_said_and_is_accounted_for(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        model = ScriptedModel(["one two three four", "on we go"])
+        conversation = await place.open(model)
+        stream = conversation.stream("count")
+        async for piece in stream:
+            if isinstance(piece, StreamDelta) and piece.text.startswith("two"):
+                break
+        await stream.aclose()
+        stored = await place.store.messages(conversation.session.id)
+        assert stored[-1].body["content"] == f"one two \n\n{INTERRUPTED}"
+        (usage,) = await place.store.usage(conversation.id)
+        assert usage.estimated
+        assert usage.usage.prompt_tokens > 0
+        assert (await conversation.send("go on")).text == "on we go"
 
 
-def test_what_a_broken_call_used_is_accounted_for(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            partial = Reply(
-                {"role": "assistant", "content": "half"}, usage={"prompt_tokens": 70, "completion_tokens": 1}
-            )
-            broken = ModelError("the connection was reset", partial=partial)
-            conversation = await place.open(ScriptedModel([broken]))
-            with pytest.raises(ModelError, match="reset"):
-                await conversation.send("Hi")
-            (spent,) = await place.store.usage(conversation.id)
-            assert spent.usage.prompt_tokens == 70
-            assert len(await place.store.messages(conversation.session.id)) == 1, "the user's message is safe"
-
-    run(talk())
+async def test_what_a_broken_call_used_is_accounted_for(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        partial = Reply({"role": "assistant", "content": "half"}, usage={"prompt_tokens": 70, "completion_tokens": 1})
+        broken = ModelError("the connection was reset", partial=partial)
+        conversation = await place.open(ScriptedModel([broken]))
+        with pytest.raises(ModelError, match="reset"):
+            await conversation.send("Hi")
+        (spent,) = await place.store.usage(conversation.id)
+        assert spent.usage.prompt_tokens == 70
+        assert len(await place.store.messages(conversation.session.id)) == 1, "the user's message is safe"
 
 
-def test_without_a_report_usage_is_estimated(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            silent = Reply({"role": "assistant", "content": "words " * 20}, "stop", usage={})
-            conversation = await place.open(ScriptedModel([silent]))
-            answer = await conversation.send("Hi")
-            assert answer.usage.output_tokens >= 20
-            (usage,) = await place.store.usage(conversation.id)
-            assert usage.estimated
-
-    run(talk())
+async def test_without_a_report_usage_is_estimated(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        silent = Reply({"role": "assistant", "content": "words " * 20}, "stop", usage={})
+        conversation = await place.open(ScriptedModel([silent]))
+        answer = await conversation.send("Hi")
+        assert answer.usage.output_tokens >= 20
+        (usage,) = await place.store.usage(conversation.id)
+        assert usage.estimated
 
 
-def test_a_branch_goes_its_own_way(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            model = ScriptedModel(["a", "b", "c"])
-            conversation = await place.open(model)
-            first = await conversation.send("one")
-            await conversation.send("two")
-            branch = await conversation.branch(first.id)
-            await branch.send("three")
-            assert [str(item["content"]) for item in branch.messages] == ["one", "a", "three", "c"]
-            assert len(conversation.messages) == 4
-            assert branch.session.kind == "branch"
-
-    run(talk())
+async def test_a_branch_goes_its_own_way(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        model = ScriptedModel(["a", "b", "c"])
+        conversation = await place.open(model)
+        first = await conversation.send("one")
+        await conversation.send("two")
+        branch = await conversation.branch(first.id)
+        await branch.send("three")
+        assert [str(item["content"]) for item in branch.messages] == ["one", "a", "three", "c"]
+        assert len(conversation.messages) == 4
+        assert branch.session.kind == "branch"
 
 
-def test_two_conversations_on_one_thread_see_each_other(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            one = await place.open(ScriptedModel(["a", "c"]))
-            await one.send("first")
-            two = await place.open(ScriptedModel(["b"]), resume=one.id)
-            await two.send("second")
-            await one.send("third")
-            texts = [str(item["content"]) for item in one.messages]
-            assert texts == ["first", "a", "second", "b", "third", "c"]
-
-    run(talk())
+async def test_two_conversations_on_one_thread_see_each_other(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        one = await place.open(ScriptedModel(["a", "c"]))
+        await one.send("first")
+        two = await place.open(ScriptedModel(["b"]), resume=one.id)
+        await two.send("second")
+        await one.send("third")
+        texts = [str(item["content"]) for item in one.messages]
+        assert texts == ["first", "a", "second", "b", "third", "c"]
 
 
-def test_turns_of_one_conversation_do_not_mix(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            conversation = await place.open(ScriptedModel(lambda request: f"re: {request.messages[-1]['content']}"))
-            await asyncio.gather(*(conversation.send(f"m{index}") for index in range(5)))
-            roles = [item["role"] for item in conversation.messages]
-            assert roles == ["user", "assistant"] * 5
-
-    run(talk())
+async def test_turns_of_one_conversation_do_not_mix(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        conversation = await place.open(ScriptedModel(lambda request: f"re: {request.messages[-1]['content']}"))
+        await asyncio.gather(*(conversation.send(f"m{index}") for index in range(5)))
+        roles = [item["role"] for item in conversation.messages]
+        assert roles == ["user", "assistant"] * 5
 
 
-def test_a_conversation_passes_its_window_many_times(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            model = ScriptedModel(lambda _: words(120, "answer"), window=8_000)
-            conversation = await place.open(model)
-            for index in range(120):
-                await conversation.send(f"Question {index}: {words(120, f'matter {index}')}")
-                assert conversation.tokens < 8_000
-            done = place.watch.of(CompactionDone)
-            assert len(done) >= 3
-            assert done[-1].count == len(done)
-            assert all(item.tokens_after < item.tokens_before for item in done)
-            whole = await place.store.history(conversation.id)
-            assert len(whole) == 240, "the store has every message once"
-            for request in model.requests:
-                assert not validate_messages(request.messages, api="openai")
-
-    run(talk())
+async def test_a_conversation_passes_its_window_many_times(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        model = ScriptedModel(lambda _: words(120, "answer"), window=8_000)
+        conversation = await place.open(model)
+        for index in range(120):
+            await conversation.send(f"Question {index}: {words(120, f'matter {index}')}")
+            assert conversation.tokens < 8_000
+        done = place.watch.of(CompactionDone)
+        assert len(done) >= 3
+        assert done[-1].count == len(done)
+        assert all(item.tokens_after < item.tokens_before for item in done)
+        whole = await place.store.history(conversation.id)
+        assert len(whole) == 240, "the store has every message once"
+        for request in model.requests:
+            assert not validate_messages(request.messages, api="openai")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import subprocess
 import sys
@@ -45,7 +44,7 @@ async def after(folder: Path) -> tuple[str, int]:
         return tip.kind, len(await place.store.usage(THREAD))
 
 
-def test_killed_at_each_step(tmp_path: Path) -> None:
+async def test_killed_at_each_step(tmp_path: Path) -> None:
     lived = child(tmp_path / "lives", 0)
     assert lived.returncode == 0, lived.stderr
     steps = lived.stdout.split()[1:]
@@ -55,5 +54,5 @@ def test_killed_at_each_step(tmp_path: Path) -> None:
     assert [item.returncode for item in died] == [-signal.SIGKILL] * len(steps)
     continued = steps.index("continue_session") + 1
     for step in range(1, len(steps) + 1):
-        state, _usage = asyncio.run(after(tmp_path / f"s{step}"))
+        state, _usage = await after(tmp_path / f"s{step}")
         assert state == ("main" if step <= continued else "continuation"), (step, steps)

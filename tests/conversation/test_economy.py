@@ -14,7 +14,7 @@ from everthread.conversation.options import Timer
 from everthread.core.exchange import Reply
 from everthread.core.summary import SummaryDraft, SummaryRequest
 from everthread.testing import ScriptedModel, SteppedClock
-from tests.conversation.talk import Room, call, result, room, route, run, words
+from tests.conversation.talk import Room, call, result, room, route, words
 
 WINDOW = 16_000
 TTL = 300.0
@@ -95,133 +95,111 @@ async def fill(conversation: Conversation, wall: SteppedClock, tokens: int) -> N
         await conversation.send(f"Turn {turn}. {words(250, f'topic {turn}')}")
 
 
-def test_after_a_pause_the_history_is_compacted_below_the_threshold(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            wall = SteppedClock(1.7e9)
-            conversation = await opened(place, wall)
-            await fill(conversation, wall, 6_000)
-            wall.advance(TTL - 20)
-            await conversation.send("Still there?")
-            assert not place.watch.of(CompactionDone), "the cache is warm"
-            wall.advance(TTL + 1)
-            await conversation.send("Back again.")
-            (done,) = place.watch.of(CompactionDone)
-            assert done.reason == "cold-cache"
-            assert done.tokens_before < conversation.threshold
-            assert "the cache is cold: 301 s passed" in done.decision
-            (record,) = await place.store.compactions(conversation.id)
-            assert record.record.figures["decision"] == done.decision
-            (plan,) = place.watch.of(Planned)
-            assert (plan.action, f"{plan.action}: {plan.why}") == ("now", done.decision)
-            assert plan.saves > plan.cost
-
-    run(talk())
+async def test_after_a_pause_the_history_is_compacted_below_the_threshold(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        wall = SteppedClock(1.7e9)
+        conversation = await opened(place, wall)
+        await fill(conversation, wall, 6_000)
+        wall.advance(TTL - 20)
+        await conversation.send("Still there?")
+        assert not place.watch.of(CompactionDone), "the cache is warm"
+        wall.advance(TTL + 1)
+        await conversation.send("Back again.")
+        (done,) = place.watch.of(CompactionDone)
+        assert done.reason == "cold-cache"
+        assert done.tokens_before < conversation.threshold
+        assert "the cache is cold: 301 s passed" in done.decision
+        (record,) = await place.store.compactions(conversation.id)
+        assert record.record.figures["decision"] == done.decision
+        (plan,) = place.watch.of(Planned)
+        assert (plan.action, f"{plan.action}: {plan.why}") == ("now", done.decision)
+        assert plan.saves > plan.cost
 
 
-def test_economics_can_be_switched_off(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            wall = SteppedClock(1.7e9)
-            conversation = await opened(place, wall, economics=False)
-            await fill(conversation, wall, 6_000)
-            wall.advance(2 * TTL)
-            await conversation.send("Back again.")
-            assert not place.watch.of(CompactionDone)
-            assert not place.watch.of(Planned)
-
-    run(talk())
+async def test_economics_can_be_switched_off(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        wall = SteppedClock(1.7e9)
+        conversation = await opened(place, wall, economics=False)
+        await fill(conversation, wall, 6_000)
+        wall.advance(2 * TTL)
+        await conversation.send("Back again.")
+        assert not place.watch.of(CompactionDone)
+        assert not place.watch.of(Planned)
 
 
-def test_a_summary_a_model_must_write_is_prepared_before_the_cache_is_forgotten(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            wall, alarm, writer = SteppedClock(1.7e9), Alarm(), Written()
-            conversation = await opened(place, wall, alarm, summarizer=writer)
-            await fill(conversation, wall, 6_000)
-            ((seconds, _),) = alarm.set
-            assert seconds == 0.8 * TTL
-            wall.advance(2 * TTL)
-            await conversation.send("Back already.")
-            assert writer.asked == 0, "nobody waits for a model because the cache is cold"
-            wall.advance(0.8 * TTL)
-            alarm.ring()
-            await asyncio.wait_for(writer.done.wait(), 60)
-            await asyncio.sleep(0.05)
-            wall.advance(TTL)
-            await conversation.send("And again.")
-            (done,) = place.watch.of(CompactionDone)
-            assert (done.reason, done.author) == ("cold-cache", "priced")
-            await conversation.close()
-            assert not alarm.set
-
-    run(talk())
+async def test_a_summary_a_model_must_write_is_prepared_before_the_cache_is_forgotten(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        wall, alarm, writer = SteppedClock(1.7e9), Alarm(), Written()
+        conversation = await opened(place, wall, alarm, summarizer=writer)
+        await fill(conversation, wall, 6_000)
+        ((seconds, _),) = alarm.set
+        assert seconds == 0.8 * TTL
+        wall.advance(2 * TTL)
+        await conversation.send("Back already.")
+        assert writer.asked == 0, "nobody waits for a model because the cache is cold"
+        wall.advance(0.8 * TTL)
+        alarm.ring()
+        await asyncio.wait_for(writer.done.wait(), 60)
+        await asyncio.sleep(0.05)
+        wall.advance(TTL)
+        await conversation.send("And again.")
+        (done,) = place.watch.of(CompactionDone)
+        assert (done.reason, done.author) == ("cold-cache", "priced")
+        await conversation.close()
+        assert not alarm.set
 
 
-def test_another_process_knows_the_rhythm(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            wall = SteppedClock(1.7e9)
-            first = await opened(place, wall)
-            await fill(first, wall, 6_000)
-            model = Cached(wall)
-            setup = replace(place.setup(model, provider="anthropic"), wall=wall, timer=Alarm())
-            wall.advance(TTL + 5)
-            second = await Conversation.open(setup, resume=first.id)
-            await second.send("Good morning.")
-            (done,) = place.watch.of(CompactionDone)
-            assert "305 s passed" in done.decision
-
-    run(talk())
+async def test_another_process_knows_the_rhythm(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        wall = SteppedClock(1.7e9)
+        first = await opened(place, wall)
+        await fill(first, wall, 6_000)
+        model = Cached(wall)
+        setup = replace(place.setup(model, provider="anthropic"), wall=wall, timer=Alarm())
+        wall.advance(TTL + 5)
+        second = await Conversation.open(setup, resume=first.id)
+        await second.send("Good morning.")
+        (done,) = place.watch.of(CompactionDone)
+        assert "305 s passed" in done.decision
 
 
-def test_between_the_threshold_and_85_percent_it_waits_for_a_pause_that_is_near(tmp_path: Path) -> None:
+async def test_between_the_threshold_and_85_percent_it_waits_for_a_pause_that_is_near(tmp_path: Path) -> None:
     """Two calls, then a pause, again and again: at the threshold the next pause is one call away."""
-
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            wall = SteppedClock(1.7e9)
-            conversation = await opened(place, wall, threshold=0.75, target_ratio=0.6)
-            turn = 0
-            while not place.watch.of(CompactionDone):
-                turn += 1
-                assert conversation.tokens < 0.9 * WINDOW
-                wall.advance(TTL + 1 if turn % 3 == 1 and conversation.tokens < 5_500 else 20)
-                await conversation.send(f"Turn {turn}. {words(250, f'topic {turn}')}")
-            plans = place.watch.of(Planned)
-            assert plans[-1].action == "now"
-            assert all(plan.tokens >= conversation.threshold for plan in plans if plan.action == "later")
-
-    run(talk())
+    async with room(tmp_path) as place:
+        wall = SteppedClock(1.7e9)
+        conversation = await opened(place, wall, threshold=0.75, target_ratio=0.6)
+        turn = 0
+        while not place.watch.of(CompactionDone):
+            turn += 1
+            assert conversation.tokens < 0.9 * WINDOW
+            wall.advance(TTL + 1 if turn % 3 == 1 and conversation.tokens < 5_500 else 20)
+            await conversation.send(f"Turn {turn}. {words(250, f'topic {turn}')}")
+        plans = place.watch.of(Planned)
+        assert plans[-1].action == "now"
+        assert all(plan.tokens >= conversation.threshold for plan in plans if plan.action == "later")
 
 
-def test_other_tools_make_the_cache_cold(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            wall = SteppedClock(1.7e9)
-            conversation = await opened(place, wall)
-            await fill(conversation, wall, 6_000)
-            tool = {"type": "function", "function": {"name": "look", "description": "Look.", "parameters": {}}}
-            conversation.use_tools([tool])
-            await conversation.send("Look.")
-            (done,) = place.watch.of(CompactionDone)
-            assert "other tools are offered" in done.decision
-
-    run(talk())
+async def test_other_tools_make_the_cache_cold(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        wall = SteppedClock(1.7e9)
+        conversation = await opened(place, wall)
+        await fill(conversation, wall, 6_000)
+        tool = {"type": "function", "function": {"name": "look", "description": "Look.", "parameters": {}}}
+        conversation.use_tools([tool])
+        await conversation.send("Look.")
+        (done,) = place.watch.of(CompactionDone)
+        assert "other tools are offered" in done.decision
 
 
-def test_a_turn_with_calls_under_way_sets_no_alarm(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            wall, alarm = SteppedClock(1.7e9), Alarm()
-            conversation = await opened(place, wall, alarm)
-            await fill(conversation, wall, 6_000)
-            model = ScriptedModel([call("look", "{}"), "Done."], name="claude-sonnet-4-5", window=WINDOW)
-            await conversation.use_model(route(model, "anthropic"))
-            await conversation.send("Look.")
-            assert not alarm.set
-            await conversation.add_results([result("nothing")])
-            await conversation.send()
-            assert len(alarm.set) == 1
-
-    run(talk())
+async def test_a_turn_with_calls_under_way_sets_no_alarm(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        wall, alarm = SteppedClock(1.7e9), Alarm()
+        conversation = await opened(place, wall, alarm)
+        await fill(conversation, wall, 6_000)
+        model = ScriptedModel([call("look", "{}"), "Done."], name="claude-sonnet-4-5", window=WINDOW)
+        await conversation.use_model(route(model, "anthropic"))
+        await conversation.send("Look.")
+        assert not alarm.set
+        await conversation.add_results([result("nothing")])
+        await conversation.send()
+        assert len(alarm.set) == 1

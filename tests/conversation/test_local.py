@@ -5,11 +5,10 @@ Every token of a prompt costs it time; `make torture` passes a window of 2,048 t
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 from tests.conversation.small import overflow_for_real
 
 
-def test_a_real_overflow_error_is_understood_and_repaired(tmp_path: Path, local_file: Path) -> None:
-    asyncio.run(overflow_for_real(tmp_path, local_file, window=512))
+async def test_a_real_overflow_error_is_understood_and_repaired(tmp_path: Path, local_file: Path) -> None:
+    await overflow_for_real(tmp_path, local_file, window=512)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -29,15 +28,12 @@ QUICK: Any = {"background": False, "recall": RecallOptions(enabled=False)}
 TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
 
 
-def with_store(folder: Path, work: Callable[[Store], Awaitable[None]]) -> None:
-    async def run() -> None:
-        store = open_store(folder / "store.db")
-        try:
-            await work(store)
-        finally:
-            await store.close()
-
-    asyncio.run(run())
+async def with_store(folder: Path, work: Callable[[Store], Awaitable[None]]) -> None:
+    store = open_store(folder / "store.db")
+    try:
+        await work(store)
+    finally:
+        await store.close()
 
 
 async def thread(store: Store, *texts: str, tenant: str = "default") -> str:
@@ -63,7 +59,7 @@ async def every_page(lookup: StoreLookup, query: str, **how: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize(("mode", "query"), [("text", "invoice"), ("regex", r"^Invoice \d+:")])
-def test_every_place_is_found_once_page_by_page(tmp_path: Path, mode: Any, query: str) -> None:
+async def test_every_place_is_found_once_page_by_page(tmp_path: Path, mode: Any, query: str) -> None:
     async def work(store: Store) -> None:
         talk = await thread(store, *(f"Invoice {n}: {words(200, f'item {n}')}" for n in range(110)))
         found = await every_page(StoreLookup(store, "default", talk), query, mode=mode, role="user", limit=20)
@@ -74,10 +70,10 @@ def test_every_place_is_found_once_page_by_page(tmp_path: Path, mode: Any, query
             assert place.text.strip("…") in passage.text
             assert (passage.turn, passage.role, passage.thread) == (place.turn, "user", talk)
 
-    with_store(tmp_path, work)
+    await with_store(tmp_path, work)
 
 
-def test_stored_outputs_are_found_and_searches_are_not(tmp_path: Path) -> None:
+async def test_stored_outputs_are_found_and_searches_are_not(tmp_path: Path) -> None:
     async def work(store: Store) -> None:
         talk = await thread(store, "Look at the pump.")
         asked = {"id": "c1", "type": "function", "function": {"name": "recall", "arguments": '{"query": "E-7731"}'}}
@@ -92,10 +88,10 @@ def test_stored_outputs_are_found_and_searches_are_not(tmp_path: Path) -> None:
             assert [(place.id, place.tool) for place in found] == [(kept.id, "dump")]
             assert "code E-7731 " in found[0].text
 
-    with_store(tmp_path, work)
+    await with_store(tmp_path, work)
 
 
-def test_a_secret_is_neither_shown_nor_found(tmp_path: Path) -> None:
+async def test_a_secret_is_neither_shown_nor_found(tmp_path: Path) -> None:
     async def work(store: Store) -> None:
         talk = await thread(store, f"Deploy with GITHUB_TOKEN={TOKEN} to staging.")
         lookup = StoreLookup(store, "default", talk)
@@ -107,11 +103,13 @@ def test_a_secret_is_neither_shown_nor_found(tmp_path: Path) -> None:
         for offset in range(0, 60, 7):
             assert TOKEN[4:] not in (await lookup.read("1", offset=offset)).text
 
-    with_store(tmp_path, work)
+    await with_store(tmp_path, work)
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(?:a{9999}){9999}", "(", "", "x" * 1_001, "((a{1,99}){1,99}){99}"])
-def test_a_hostile_pattern_is_refused_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str) -> None:
+async def test_a_hostile_pattern_is_refused_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
     monkeypatch.setattr(lookups, "PATTERN_SECONDS", 0.2)
 
     async def work(store: Store) -> None:
@@ -119,10 +117,10 @@ def test_a_hostile_pattern_is_refused_in_time(tmp_path: Path, monkeypatch: pytes
         with pytest.raises(InputError):
             await StoreLookup(store, "default", talk).search(pattern, mode="regex")
 
-    with_store(tmp_path, work)
+    await with_store(tmp_path, work)
 
 
-def test_other_threads_are_seen_only_where_that_is_allowed_and_other_tenants_never(tmp_path: Path) -> None:
+async def test_other_threads_are_seen_only_where_that_is_allowed_and_other_tenants_never(tmp_path: Path) -> None:
     async def work(store: Store) -> None:
         mine, other = await thread(store, "Here."), await thread(store, "The vault is behind the mirror.")
         foreign = await thread(store, "The vault is in the cellar.", tenant="rival")
@@ -144,10 +142,10 @@ def test_other_threads_are_seen_only_where_that_is_allowed_and_other_tenants_nev
             await nobody.search("vault")
         assert len(await every_page(nobody, "vault", scope="all")) == 1
 
-    with_store(tmp_path, work)
+    await with_store(tmp_path, work)
 
 
-def test_nothing_found_is_said_finally(tmp_path: Path) -> None:
+async def test_nothing_found_is_said_finally(tmp_path: Path) -> None:
     async def work(store: Store) -> None:
         talk = await thread(store, "Hello there.")
         lookup = StoreLookup(store, "default", talk)
@@ -156,80 +154,71 @@ def test_nothing_found_is_said_finally(tmp_path: Path) -> None:
         beyond = passage_text(await lookup.read("1", offset=10_000), tool="recall")
         assert "That was all of it" in beyond
 
-    with_store(tmp_path, work)
+    await with_store(tmp_path, work)
 
 
-def test_a_summary_expands_to_every_word_it_stands_for(tmp_path: Path) -> None:
+async def test_a_summary_expands_to_every_word_it_stands_for(tmp_path: Path) -> None:
     """Also the second one, which stands for a summary and for smaller forms of messages."""
+    async with room(tmp_path) as here:
+        conversation = await here.open(ScriptedModel(lambda _: "Noted.", window=8_000), **QUICK)
+        said = [f"Page {n}: {words(700, f'page {n}')} end-{n}" for n in range(14)]
+        for text in said:
+            await conversation.send(text)
+        records = await here.store.compactions(conversation.id)
+        assert len(records) >= 2
+        lookup = StoreLookup(here.store, "default", conversation.id)
+        summary = next(item for item in await here.store.messages(conversation.session.id) if item.kind == "summary")
+        assert is_summary(summary.body)
+        texts = []
+        for wanted in (f"compaction:{records[-1].id}", f"message:{summary.id}"):
+            whole, offset = "", 0
+            while True:
+                part = await expand(lookup, wanted, offset=offset, limit=50_000)
+                whole += part.text
+                if part.end == part.size:
+                    break
+                assert f"go on with offset {part.end}]" in passage_text(part, tool="recall")
+                offset = part.end
+            texts.append(whole)
+        assert texts[0] == texts[1]
+        in_view = "\n".join(text_of(body) for body in conversation.messages)
+        for text in said[1:]:
+            assert text in texts[0] or text in in_view
+        assert re.search(r"\[message:\d+\] user, turn 2, \d{4}-", texts[0])
+        with pytest.raises(UnknownIdError):
+            await expand(lookup, "compaction:999")
+        with pytest.raises(InputError):
+            await expand(StoreLookup(here.store, "default", None), "compaction:1")
 
-    async def talk() -> None:
-        async with room(tmp_path) as here:
-            conversation = await here.open(ScriptedModel(lambda _: "Noted.", window=8_000), **QUICK)
-            said = [f"Page {n}: {words(700, f'page {n}')} end-{n}" for n in range(14)]
-            for text in said:
-                await conversation.send(text)
-            records = await here.store.compactions(conversation.id)
-            assert len(records) >= 2
-            lookup = StoreLookup(here.store, "default", conversation.id)
-            summary = next(
-                item for item in await here.store.messages(conversation.session.id) if item.kind == "summary"
-            )
-            assert is_summary(summary.body)
-            texts = []
-            for wanted in (f"compaction:{records[-1].id}", f"message:{summary.id}"):
-                whole, offset = "", 0
-                while True:
-                    part = await expand(lookup, wanted, offset=offset, limit=50_000)
-                    whole += part.text
-                    if part.end == part.size:
-                        break
-                    assert f"go on with offset {part.end}]" in passage_text(part, tool="recall")
-                    offset = part.end
-                texts.append(whole)
-            assert texts[0] == texts[1]
-            in_view = "\n".join(text_of(body) for body in conversation.messages)
-            for text in said[1:]:
-                assert text in texts[0] or text in in_view
-            assert re.search(r"\[message:\d+\] user, turn 2, \d{4}-", texts[0])
-            with pytest.raises(UnknownIdError):
-                await expand(lookup, "compaction:999")
+
+async def test_a_pin_is_carried_word_for_word_until_it_is_taken_back(tmp_path: Path) -> None:
+    async with room(tmp_path) as here:
+        conversation = await here.open(ScriptedModel(lambda _: "Noted.", window=24_000), **QUICK)
+        note = "The vault's code is 4711-B;\nnever the other way round."
+        kept = await add_pin(here.store, conversation.id, f"{note} TOKEN={TOKEN}")
+        assert (await add_pin(here.store, conversation.id, kept.text)).id == kept.id
+        assert TOKEN not in kept.text
+
+        async def until(compactions: int) -> str:
+            turn = 0
+            while len(await here.store.compactions(conversation.id)) < compactions:
+                turn += 1
+                await conversation.send(f"Page {turn}: {words(1_500, f'page {turn}')}")
+            return "\n".join(text_of(body) for body in conversation.messages)
+
+        shown = kept.text.replace("\n", "\n  ")
+        for compactions in (1, 2):
+            assert (await until(compactions)).count(shown) == 1
+        branch = await conversation.branch()
+        assert [known.text for known in await list_pins(here.store, branch.id)] == [kept.text]
+        await remove_pin(here.store, conversation.id, kept.id)
+        assert await list_pins(here.store, conversation.id) == []
+        assert "4711-B" not in await until(3)
+        assert len(await list_pins(here.store, branch.id)) == 1
+        await add_pin(here.store, conversation.id, kept.text)
+        assert len(await list_pins(here.store, conversation.id)) == 1
+        for wrong in ("  ", "x" * (PIN_CHARS + 1)):
             with pytest.raises(InputError):
-                await expand(StoreLookup(here.store, "default", None), "compaction:1")
-
-    asyncio.run(talk())
-
-
-def test_a_pin_is_carried_word_for_word_until_it_is_taken_back(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as here:
-            conversation = await here.open(ScriptedModel(lambda _: "Noted.", window=24_000), **QUICK)
-            note = "The vault's code is 4711-B;\nnever the other way round."
-            kept = await add_pin(here.store, conversation.id, f"{note} TOKEN={TOKEN}")
-            assert (await add_pin(here.store, conversation.id, kept.text)).id == kept.id
-            assert TOKEN not in kept.text
-
-            async def until(compactions: int) -> str:
-                turn = 0
-                while len(await here.store.compactions(conversation.id)) < compactions:
-                    turn += 1
-                    await conversation.send(f"Page {turn}: {words(1_500, f'page {turn}')}")
-                return "\n".join(text_of(body) for body in conversation.messages)
-
-            shown = kept.text.replace("\n", "\n  ")
-            for compactions in (1, 2):
-                assert (await until(compactions)).count(shown) == 1
-            branch = await conversation.branch()
-            assert [known.text for known in await list_pins(here.store, branch.id)] == [kept.text]
-            await remove_pin(here.store, conversation.id, kept.id)
-            assert await list_pins(here.store, conversation.id) == []
-            assert "4711-B" not in await until(3)
-            assert len(await list_pins(here.store, branch.id)) == 1
-            await add_pin(here.store, conversation.id, kept.text)
-            assert len(await list_pins(here.store, conversation.id)) == 1
-            for wrong in ("  ", "x" * (PIN_CHARS + 1)):
-                with pytest.raises(InputError):
-                    await add_pin(here.store, conversation.id, wrong)
-            with pytest.raises(UnknownIdError):
-                await remove_pin(here.store, conversation.id, "pin:" + "0" * 16)
-
-    asyncio.run(talk())
+                await add_pin(here.store, conversation.id, wrong)
+        with pytest.raises(UnknownIdError):
+            await remove_pin(here.store, conversation.id, "pin:" + "0" * 16)

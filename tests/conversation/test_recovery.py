@@ -13,7 +13,7 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.validity import validate_messages
 from everthread.errors import ContextOverflowError, ModelError
 from everthread.testing import ScriptedModel
-from tests.conversation.talk import Room, call, result, room, run, too_long, words
+from tests.conversation.talk import Room, call, result, room, too_long, words
 
 PIXEL = "data:image/png;base64," + "iVBORw0KGgoAAAANSUhEUg" * 400
 
@@ -41,161 +41,131 @@ async def long_one(place: Room, model: ScriptedModel, turns: int = 20, **options
     return conversation
 
 
-def test_a_stated_limit_is_learnt_and_kept(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            model = ScriptedModel(refusing(8_000))
-            conversation = await long_one(place, model)
-            answer = await conversation.send("Go on.")
-            assert answer.text
-            assert conversation.window == 8_000
-            (learnt,) = place.watch.of(LimitLearnt)
-            assert learnt.stored
-            assert (await place.store.limits())[0].limit == 8_000
-            assert place.watch.of(CompactionDone)[0].reason == "overflow"
-            assert str(model.requests[-1].messages[-1]["content"]) == "Go on."
-            again = await place.open(ScriptedModel(["ok"]), resume=conversation.id)
-            assert again.window == 8_000, "another process knows it too"
-
-    run(talk())
+async def test_a_stated_limit_is_learnt_and_kept(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        model = ScriptedModel(refusing(8_000))
+        conversation = await long_one(place, model)
+        answer = await conversation.send("Go on.")
+        assert answer.text
+        assert conversation.window == 8_000
+        (learnt,) = place.watch.of(LimitLearnt)
+        assert learnt.stored
+        assert (await place.store.limits())[0].limit == 8_000
+        assert place.watch.of(CompactionDone)[0].reason == "overflow"
+        assert str(model.requests[-1].messages[-1]["content"]) == "Go on."
+        again = await place.open(ScriptedModel(["ok"]), resume=conversation.id)
+        assert again.window == 8_000, "another process knows it too"
 
 
-def test_without_a_stated_limit_a_usual_one_is_tried_in_memory(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            conversation = await long_one(place, ScriptedModel(refusing(9_000, stated=False), window=200_000))
-            assert (await conversation.send("Go on.")).text
-            assert conversation.window < 200_000
-            assert not any(item.stored for item in place.watch.of(LimitLearnt))
-            assert await place.store.limits() == []
-
-    run(talk())
+async def test_without_a_stated_limit_a_usual_one_is_tried_in_memory(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        conversation = await long_one(place, ScriptedModel(refusing(9_000, stated=False), window=200_000))
+        assert (await conversation.send("Go on.")).text
+        assert conversation.window < 200_000
+        assert not any(item.stored for item in place.watch.of(LimitLearnt))
+        assert await place.store.limits() == []
 
 
-def test_a_learnt_limit_dies_at_the_first_success_above_it(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            model = ScriptedModel(lambda _: "fine")
-            await place.store.learn_limit(model.base_url, model.name, 4_000, source="an error")
-            conversation = await place.open(model, threshold=1.0)
-            assert conversation.window == 4_000
-            await conversation.send(words(4_500))
-            assert conversation.window == 128_000
-            assert await place.store.limits() == []
-
-    run(talk())
+async def test_a_learnt_limit_dies_at_the_first_success_above_it(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        model = ScriptedModel(lambda _: "fine")
+        await place.store.learn_limit(model.base_url, model.name, 4_000, source="an error")
+        conversation = await place.open(model, threshold=1.0)
+        assert conversation.window == 4_000
+        await conversation.send(words(4_500))
+        assert conversation.window == 128_000
+        assert await place.store.limits() == []
 
 
-def test_each_attempt_is_stronger_and_after_three_it_is_over(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            model = ScriptedModel(lambda _: too_long(None))
-            conversation = await long_one(place, model)
-            with pytest.raises(ContextOverflowError, match="/new") as caught:
-                await conversation.send("My question.")
-            assert "/compress" in str(caught.value)
-            actions = [item.action for item in place.watch.of(Recovery)]
-            assert len(actions) == 3
-            assert len(set(actions)) == 3
-            sizes = [sum(len(str(m)) for m in request.messages) for request in model.requests]
-            assert sizes == sorted(sizes, reverse=True)
-            assert str(conversation.messages[-1]["content"]) == "My question."
-            assert len(await place.store.history(conversation.id)) == 41
-
-    run(talk())
+async def test_each_attempt_is_stronger_and_after_three_it_is_over(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        model = ScriptedModel(lambda _: too_long(None))
+        conversation = await long_one(place, model)
+        with pytest.raises(ContextOverflowError, match="/new") as caught:
+            await conversation.send("My question.")
+        assert "/compress" in str(caught.value)
+        actions = [item.action for item in place.watch.of(Recovery)]
+        assert len(actions) == 3
+        assert len(set(actions)) == 3
+        sizes = [sum(len(str(m)) for m in request.messages) for request in model.requests]
+        assert sizes == sorted(sizes, reverse=True)
+        assert str(conversation.messages[-1]["content"]) == "My question."
+        assert len(await place.store.history(conversation.id)) == 41
 
 
-def test_an_output_cap_too_large_is_lowered_for_this_call_and_nothing_else(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            said = "max_tokens is too large: 4096. This model supports at most 1500 completion tokens, you gave 4096."
-            refusal = ModelError(said, status=400, body={"error": {"message": said}})
-            model = ScriptedModel([refusal, "short", "again"])
-            conversation = await place.open(model, max_tokens=4_096)
-            assert (await conversation.send("Hi")).text == "short"
-            assert [request.params["max_tokens"] for request in model.requests] == [4_096, 1_500]
-            assert conversation.window == 128_000
-            assert not place.watch.of(CompactionStarted)
-            await conversation.send("More")
-            assert model.requests[-1].params["max_tokens"] == 4_096
-
-    run(talk())
+async def test_an_output_cap_too_large_is_lowered_for_this_call_and_nothing_else(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        said = "max_tokens is too large: 4096. This model supports at most 1500 completion tokens, you gave 4096."
+        refusal = ModelError(said, status=400, body={"error": {"message": said}})
+        model = ScriptedModel([refusal, "short", "again"])
+        conversation = await place.open(model, max_tokens=4_096)
+        assert (await conversation.send("Hi")).text == "short"
+        assert [request.params["max_tokens"] for request in model.requests] == [4_096, 1_500]
+        assert conversation.window == 128_000
+        assert not place.watch.of(CompactionStarted)
+        await conversation.send("More")
+        assert model.requests[-1].params["max_tokens"] == 4_096
 
 
-def test_with_under_256_tokens_left_it_is_the_prompt_that_is_too_long(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            said = (
-                "input length and `max_tokens` exceed context limit: 127900 + 4096 > 128000, decrease input length or "
-                "`max_tokens` and try again"
-            )
-            refusal = ModelError(said, status=400, body={"error": {"message": said}})
-            model = ScriptedModel([refusal, "fine"])
-            conversation = await long_one(place, model, max_tokens=4_096)
-            assert (await conversation.send("Go on.")).text == "fine"
-            assert place.watch.of(CompactionDone)
-
-    run(talk())
+async def test_with_under_256_tokens_left_it_is_the_prompt_that_is_too_long(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        said = (
+            "input length and `max_tokens` exceed context limit: 127900 + 4096 > 128000, decrease input length or "
+            "`max_tokens` and try again"
+        )
+        refusal = ModelError(said, status=400, body={"error": {"message": said}})
+        model = ScriptedModel([refusal, "fine"])
+        conversation = await long_one(place, model, max_tokens=4_096)
+        assert (await conversation.send("Go on.")).text == "fine"
+        assert place.watch.of(CompactionDone)
 
 
-def test_too_many_bytes_first_cost_images_and_big_results(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            big = words(5_000, "line")
-            refusal = ModelError("Request Entity Too Large", status=413, body="Request Entity Too Large")
-            model = ScriptedModel([call("cat", "{}"), "seen", refusal, "fine"])
-            conversation = await place.open(model)
-            image = {"type": "image_url", "image_url": {"url": PIXEL}}
-            await conversation.send([{"type": "text", "text": "What is this?"}, image])
-            await conversation.add_results([result(big)])
-            await conversation.send()
-            assert (await conversation.send("Thanks. Next.")).text == "fine"
-            sent = model.requests[-1].messages
-            assert "base64" not in str(sent)
-            assert "output:" in str(sent)
-            assert not validate_messages(sent, api="openai")
-            assert "What is this?" in str(sent)
-            assert big in str(await place.store.history(conversation.id))
-
-    run(talk())
+async def test_too_many_bytes_first_cost_images_and_big_results(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        big = words(5_000, "line")
+        refusal = ModelError("Request Entity Too Large", status=413, body="Request Entity Too Large")
+        model = ScriptedModel([call("cat", "{}"), "seen", refusal, "fine"])
+        conversation = await place.open(model)
+        image = {"type": "image_url", "image_url": {"url": PIXEL}}
+        await conversation.send([{"type": "text", "text": "What is this?"}, image])
+        await conversation.add_results([result(big)])
+        await conversation.send()
+        assert (await conversation.send("Thanks. Next.")).text == "fine"
+        sent = model.requests[-1].messages
+        assert "base64" not in str(sent)
+        assert "output:" in str(sent)
+        assert not validate_messages(sent, api="openai")
+        assert "What is this?" in str(sent)
+        assert big in str(await place.store.history(conversation.id))
 
 
 @pytest.mark.parametrize("status", [429, 500, 401])
-def test_what_is_no_question_of_size_is_raised_as_it_is(tmp_path: Path, status: int) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            said = "Rate limit reached for gpt-4o: Limit 30000 tokens per min, Used 29000, Requested 9000."
-            refusal = ModelError(said if status == 429 else "no", status=status, body={"error": {"message": said}})
-            conversation = await place.open(ScriptedModel([refusal]))
-            with pytest.raises(ModelError) as caught:
-                await conversation.send("Hi")
-            assert caught.value is refusal
-            assert not place.watch.of(CompactionStarted)
-            assert len(conversation.messages) == 1
-
-    run(talk())
+async def test_what_is_no_question_of_size_is_raised_as_it_is(tmp_path: Path, status: int) -> None:
+    async with room(tmp_path) as place:
+        said = "Rate limit reached for gpt-4o: Limit 30000 tokens per min, Used 29000, Requested 9000."
+        refusal = ModelError(said if status == 429 else "no", status=status, body={"error": {"message": said}})
+        conversation = await place.open(ScriptedModel([refusal]))
+        with pytest.raises(ModelError) as caught:
+            await conversation.send("Hi")
+        assert caught.value is refusal
+        assert not place.watch.of(CompactionStarted)
+        assert len(conversation.messages) == 1
 
 
-def test_disabled_means_reported_not_repaired(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            conversation = await long_one(place, ScriptedModel([too_long(8_000, 9_000)]), enabled=False)
-            with pytest.raises(ContextOverflowError, match="disabled"):
-                await conversation.send("Go on.")
-            assert not place.watch.of(CompactionStarted)
-            assert len(conversation.messages) == 41
-
-    run(talk())
+async def test_disabled_means_reported_not_repaired(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        conversation = await long_one(place, ScriptedModel([too_long(8_000, 9_000)]), enabled=False)
+        with pytest.raises(ContextOverflowError, match="disabled"):
+            await conversation.send("Go on.")
+        assert not place.watch.of(CompactionStarted)
+        assert len(conversation.messages) == 41
 
 
-def test_with_a_loop_of_ones_own(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            conversation = await long_one(place, ScriptedModel())
-            first = await conversation.prepare("Go on.")
-            second = await conversation.recover(too_long(8_000, first.tokens))
-            assert second.tokens < first.tokens
-            assert second.body["messages"][-1]["content"] == "Go on."
-            assert second.body["model"] == "gpt-4o"
-
-    run(talk())
+async def test_with_a_loop_of_ones_own(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        conversation = await long_one(place, ScriptedModel())
+        first = await conversation.prepare("Go on.")
+        second = await conversation.recover(too_long(8_000, first.tokens))
+        assert second.tokens < first.tokens
+        assert second.body["messages"][-1]["content"] == "Go on."
+        assert second.body["model"] == "gpt-4o"

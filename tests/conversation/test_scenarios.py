@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -42,283 +41,236 @@ async def until_compacted(place: Any, conversation: Any, size: int = 400, most: 
 
 
 @pytest.mark.parametrize("api", list(NAMES))
-def test_a_conversation_passes_its_window_several_times(tmp_path: Path, api: Api) -> None:
-    async def talk() -> None:
-        script = answering(lambda _: words(150, "answer"))
-        async with lab(tmp_path, [model(NAMES[api], 16_000)], script) as place:
-            conversation = await place.open(
-                NAMES[api], api=api, system=SYSTEM, extra="compression: {background: false}"
-            )
-            for turn in range(60):
-                pieces = [piece async for piece in conversation.stream(f"Turn {turn}. {words(400, f'topic {turn}')}")]
-                assert pieces[-1].text
-            assert len(place.watch.of(CompactionDone)) >= 2
-            assert {record.status for record in place.provider.log} == {200}, "nothing ever overflowed"
-            assert len(await place.store.history(conversation.id)) == 120
-            spent = await place.store.usage(conversation.id)
-            told = [record.canonical_usage.total_tokens for record in place.provider.log]
-            assert sum(item.usage.total_tokens for item in spent) == sum(told), "every token is accounted for"
-            assert {item.task for item in spent} == {"main", "auxiliary"}
-
-    asyncio.run(talk())
+async def test_a_conversation_passes_its_window_several_times(tmp_path: Path, api: Api) -> None:
+    script = answering(lambda _: words(150, "answer"))
+    async with lab(tmp_path, [model(NAMES[api], 16_000)], script) as place:
+        conversation = await place.open(NAMES[api], api=api, system=SYSTEM, extra="compression: {background: false}")
+        for turn in range(60):
+            pieces = [piece async for piece in conversation.stream(f"Turn {turn}. {words(400, f'topic {turn}')}")]
+            assert pieces[-1].text
+        assert len(place.watch.of(CompactionDone)) >= 2
+        assert {record.status for record in place.provider.log} == {200}, "nothing ever overflowed"
+        assert len(await place.store.history(conversation.id)) == 120
+        spent = await place.store.usage(conversation.id)
+        told = [record.canonical_usage.total_tokens for record in place.provider.log]
+        assert sum(item.usage.total_tokens for item in spent) == sum(told), "every token is accounted for"
+        assert {item.task for item in spent} == {"main", "auxiliary"}
 
 
-def test_preflight_on_a_smaller_model(tmp_path: Path) -> None:
-    async def talk() -> None:
-        served = [model("gpt-4o", 128_000), model("gpt-4o-mini", 8_000)]
-        async with lab(tmp_path, served, answering(lambda _: words(200))) as place:
-            conversation = await place.open("gpt-4o")
-            for turn in range(12):
-                await conversation.send(f"{turn} {words(1_200, f'page {turn}')}")
-            small = await place.open("gpt-4o-mini", resume=conversation.id, summarizer="extractive")
-            assert small.window == 8_000
-            await small.send("Now with the small one.")
-            assert place.watch.of(CompactionDone)[0].reason == "preflight"
-            assert place.provider.log[-1].prompt_tokens < 4_000
-            assert place.provider.log[-1].status == 200
-
-    asyncio.run(talk())
+async def test_preflight_on_a_smaller_model(tmp_path: Path) -> None:
+    served = [model("gpt-4o", 128_000), model("gpt-4o-mini", 8_000)]
+    async with lab(tmp_path, served, answering(lambda _: words(200))) as place:
+        conversation = await place.open("gpt-4o")
+        for turn in range(12):
+            await conversation.send(f"{turn} {words(1_200, f'page {turn}')}")
+        small = await place.open("gpt-4o-mini", resume=conversation.id, summarizer="extractive")
+        assert small.window == 8_000
+        await small.send("Now with the small one.")
+        assert place.watch.of(CompactionDone)[0].reason == "preflight"
+        assert place.provider.log[-1].prompt_tokens < 4_000
+        assert place.provider.log[-1].status == 200
 
 
 @pytest.mark.parametrize("dialect", ["openai", "vllm", "llama.cpp", "openrouter"])
-def test_overflow_with_a_stated_limit(tmp_path: Path, dialect: str) -> None:
-    async def talk() -> None:
-        async with lab(
-            tmp_path, [model("big-unknown", 8_000, dialect=dialect, shows=None)], answering(lambda _: "ok")
-        ) as place:
-            conversation = await place.open("big-unknown", summarizer="extractive")
-            assert conversation.window == 128_000
-            for turn in range(14):
-                await conversation.send(f"{turn} {words(900, f'page {turn}')}")
-            assert any(record.status != 200 for record in place.provider.log)
-            assert conversation.window <= 8_000
-            assert place.watch.of(LimitLearnt)[0].stored
-            assert len(await place.store.history(conversation.id)) == 28
-
-    asyncio.run(talk())
+async def test_overflow_with_a_stated_limit(tmp_path: Path, dialect: str) -> None:
+    async with lab(
+        tmp_path, [model("big-unknown", 8_000, dialect=dialect, shows=None)], answering(lambda _: "ok")
+    ) as place:
+        conversation = await place.open("big-unknown", summarizer="extractive")
+        assert conversation.window == 128_000
+        for turn in range(14):
+            await conversation.send(f"{turn} {words(900, f'page {turn}')}")
+        assert any(record.status != 200 for record in place.provider.log)
+        assert conversation.window <= 8_000
+        assert place.watch.of(LimitLearnt)[0].stored
+        assert len(await place.store.history(conversation.id)) == 28
 
 
-def test_overflow_inside_a_stream(tmp_path: Path) -> None:
-    async def talk() -> None:
-        script = [*["ok"] * 6, Fault("stream_overflow", after=1), "after all"]
-        async with lab(tmp_path, [model("gpt-4o", 128_000)], script) as place:
-            conversation = await place.open("gpt-4o", summarizer="extractive")
-            for turn in range(6):
-                await conversation.send(f"{turn} {words(900, f'page {turn}')}")
-            pieces = [piece async for piece in conversation.stream("And now?")]
-            assert pieces[-1].text == "after all"
-            assert place.watch.of(CompactionDone)[0].reason == "overflow"
-
-    asyncio.run(talk())
+async def test_overflow_inside_a_stream(tmp_path: Path) -> None:
+    script = [*["ok"] * 6, Fault("stream_overflow", after=1), "after all"]
+    async with lab(tmp_path, [model("gpt-4o", 128_000)], script) as place:
+        conversation = await place.open("gpt-4o", summarizer="extractive")
+        for turn in range(6):
+            await conversation.send(f"{turn} {words(900, f'page {turn}')}")
+        pieces = [piece async for piece in conversation.stream("And now?")]
+        assert pieces[-1].text == "after all"
+        assert place.watch.of(CompactionDone)[0].reason == "overflow"
 
 
 @pytest.mark.parametrize("api", ["openai_chat", "anthropic"])
-def test_an_output_cap_too_large_costs_no_history(tmp_path: Path, api: Api) -> None:
-    async def talk() -> None:
-        served = [model(NAMES[api], 16_000, max_output=2_000)]
-        async with lab(tmp_path, served, answering(lambda _: "ok")) as place:
-            conversation = await place.open(NAMES[api], api=api)
-            answer = await conversation.send("Hi", max_tokens=8_000)
-            assert answer.text == "ok"
-            assert not place.watch.of(CompactionStarted)
-            assert [record.status for record in place.provider.log] == [400, 200]
-
-    asyncio.run(talk())
+async def test_an_output_cap_too_large_costs_no_history(tmp_path: Path, api: Api) -> None:
+    served = [model(NAMES[api], 16_000, max_output=2_000)]
+    async with lab(tmp_path, served, answering(lambda _: "ok")) as place:
+        conversation = await place.open(NAMES[api], api=api)
+        answer = await conversation.send("Hi", max_tokens=8_000)
+        assert answer.text == "ok"
+        assert not place.watch.of(CompactionStarted)
+        assert [record.status for record in place.provider.log] == [400, 200]
 
 
-def test_one_big_result_and_many_middling_ones(tmp_path: Path) -> None:
-    async def talk() -> None:
-        script = [asks_for("cat big.log", "c1"), "read it", *[_many(25)], "read them all"]
-        async with lab(tmp_path, [model("gpt-4o", 128_000)], script) as place:
-            conversation = await place.open("gpt-4o", tools=[TOOL])
-            await conversation.send("Read the log.")
-            await conversation.add_results([_result("c1", words(150_000, "log line"))])
-            await conversation.send()
-            assert len(place.watch.of(OutputStored)) == 1
-            answer = await conversation.send("Now all of them.")
-            parts = [_result(call.id, words(6_000, f"part {call.id}")) for call in answer.calls]
-            await conversation.add_results(parts)
-            await conversation.send()
-            sizes = [len(str(item.get("content"))) for item in place.main_calls()[-1].request.messages[-25:]]
-            assert sum(sizes) <= 200_000
-            assert 1 < len(place.watch.of(OutputStored)) < 26, "the largest are stored, not all"
-            assert place.provider.log[-1].status == 200
-
-    asyncio.run(talk())
+async def test_one_big_result_and_many_middling_ones(tmp_path: Path) -> None:
+    script = [asks_for("cat big.log", "c1"), "read it", *[_many(25)], "read them all"]
+    async with lab(tmp_path, [model("gpt-4o", 128_000)], script) as place:
+        conversation = await place.open("gpt-4o", tools=[TOOL])
+        await conversation.send("Read the log.")
+        await conversation.add_results([_result("c1", words(150_000, "log line"))])
+        await conversation.send()
+        assert len(place.watch.of(OutputStored)) == 1
+        answer = await conversation.send("Now all of them.")
+        parts = [_result(call.id, words(6_000, f"part {call.id}")) for call in answer.calls]
+        await conversation.add_results(parts)
+        await conversation.send()
+        sizes = [len(str(item.get("content"))) for item in place.main_calls()[-1].request.messages[-25:]]
+        assert sum(sizes) <= 200_000
+        assert 1 < len(place.watch.of(OutputStored)) < 26, "the largest are stored, not all"
+        assert place.provider.log[-1].status == 200
 
 
-def test_what_is_kept_and_how_the_summary_enters(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with lab(tmp_path, [model("gpt-4o", 16_000)], answering(lambda _: words(150))) as place:
-            conversation = await place.open("gpt-4o", system=SYSTEM, extra="compression: {economics: false}")
-            await conversation.send("First of all: the shop is called Kestrel.")
-            await until_compacted(place, conversation)
-            sent = place.main_calls()[-1].request.messages
-            assert text_of(sent[0]).startswith("First of all")
-            at = next(index for index, message in enumerate(sent) if is_summary(message))
-            assert at <= 2
-            assert text_of(sent[at]).lstrip().startswith("[EVERTHREAD SUMMARY")
-            assert text_of(sent[at]).rstrip().endswith("[END OF EVERTHREAD SUMMARY]")
-            assert "Settle the books." in text_of(sent[at])
-            assert sent[-1] == conversation.messages[-2], "the latest message word for word"
-
-    asyncio.run(talk())
+async def test_what_is_kept_and_how_the_summary_enters(tmp_path: Path) -> None:
+    async with lab(tmp_path, [model("gpt-4o", 16_000)], answering(lambda _: words(150))) as place:
+        conversation = await place.open("gpt-4o", system=SYSTEM, extra="compression: {economics: false}")
+        await conversation.send("First of all: the shop is called Kestrel.")
+        await until_compacted(place, conversation)
+        sent = place.main_calls()[-1].request.messages
+        assert text_of(sent[0]).startswith("First of all")
+        at = next(index for index, message in enumerate(sent) if is_summary(message))
+        assert at <= 2
+        assert text_of(sent[at]).lstrip().startswith("[EVERTHREAD SUMMARY")
+        assert text_of(sent[at]).rstrip().endswith("[END OF EVERTHREAD SUMMARY]")
+        assert "Settle the books." in text_of(sent[at])
+        assert sent[-1] == conversation.messages[-2], "the latest message word for word"
 
 
-def test_a_later_summary_is_an_update_of_the_one_before(tmp_path: Path) -> None:
-    async def talk() -> None:
-        def summarise(request: Any) -> str:
-            told = str(request.messages)
-            return summary("Second goal." if "First goal." in told else "First goal.")
+async def test_a_later_summary_is_an_update_of_the_one_before(tmp_path: Path) -> None:
+    def summarise(request: Any) -> str:
+        told = str(request.messages)
+        return summary("Second goal." if "First goal." in told else "First goal.")
 
-        async with lab(tmp_path, [model("gpt-4o", 16_000)], answering(lambda _: words(150), summarise)) as place:
-            conversation = await place.open("gpt-4o")
-            await until_compacted(place, conversation)
-            await conversation.close()
-            again = await place.open("gpt-4o", resume=conversation.id)
-            await until_compacted(place, again)
-            calls = place.summary_calls()
-            assert "First goal." in str(calls[-1].messages)
-            assert "subject 1 " not in str(calls[-1].messages[-1]).split("First goal.")[-1][-400:]
-            shown = next(text_of(item) for item in again.messages if is_summary(item))
-            assert "Second goal." in shown
-
-    asyncio.run(talk())
+    async with lab(tmp_path, [model("gpt-4o", 16_000)], answering(lambda _: words(150), summarise)) as place:
+        conversation = await place.open("gpt-4o")
+        await until_compacted(place, conversation)
+        await conversation.close()
+        again = await place.open("gpt-4o", resume=conversation.id)
+        await until_compacted(place, again)
+        calls = place.summary_calls()
+        assert "First goal." in str(calls[-1].messages)
+        assert "subject 1 " not in str(calls[-1].messages[-1]).split("First goal.")[-1][-400:]
+        shown = next(text_of(item) for item in again.messages if is_summary(item))
+        assert "Second goal." in shown
 
 
-def test_the_tip_among_subagents_and_branches(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with lab(tmp_path, [model("gpt-4o", 16_000)], answering(lambda _: words(150))) as place:
-            conversation = await place.open("gpt-4o", summarizer="extractive")
-            first = await conversation.send("Begin.")
-            child = await place.open(
-                "gpt-4o", session=NewSession(kind="subagent", parent=conversation.id), summarizer="extractive"
-            )
-            await child.send("Look into it.")
-            branch = await conversation.branch(first.id)
-            await until_compacted(place, conversation)
-            await until_compacted(place, conversation)
-            tip = await place.store.get_compression_tip(conversation.id)
-            assert tip == conversation.session.id
-            assert await place.store.get_compression_tip(child.id) == child.session.id
-            assert await place.store.get_compression_tip(branch.id) == branch.session.id
-            middle = (await place.store.session(tip)).parent
-            assert middle is not None
-            again = await place.open("gpt-4o", resume=middle, summarizer="extractive")
-            assert again.session.id == tip
-
-    asyncio.run(talk())
+async def test_the_tip_among_subagents_and_branches(tmp_path: Path) -> None:
+    async with lab(tmp_path, [model("gpt-4o", 16_000)], answering(lambda _: words(150))) as place:
+        conversation = await place.open("gpt-4o", summarizer="extractive")
+        first = await conversation.send("Begin.")
+        child = await place.open(
+            "gpt-4o", session=NewSession(kind="subagent", parent=conversation.id), summarizer="extractive"
+        )
+        await child.send("Look into it.")
+        branch = await conversation.branch(first.id)
+        await until_compacted(place, conversation)
+        await until_compacted(place, conversation)
+        tip = await place.store.get_compression_tip(conversation.id)
+        assert tip == conversation.session.id
+        assert await place.store.get_compression_tip(child.id) == child.session.id
+        assert await place.store.get_compression_tip(branch.id) == branch.session.id
+        middle = (await place.store.session(tip)).parent
+        assert middle is not None
+        again = await place.open("gpt-4o", resume=middle, summarizer="extractive")
+        assert again.session.id == tip
 
 
-def test_a_summariser_that_fails_rests_and_the_extract_serves(tmp_path: Path) -> None:
-    async def talk() -> None:
-        def fails(_request: Any) -> Fault:
-            return Fault("server_error")
+async def test_a_summariser_that_fails_rests_and_the_extract_serves(tmp_path: Path) -> None:
+    def fails(_request: Any) -> Fault:
+        return Fault("server_error")
 
-        async with lab(tmp_path, [model("gpt-4o", 16_000)], answering(lambda _: words(150), fails)) as place:
-            conversation = await place.open("gpt-4o", extra="compression: {background: false}")
-            await until_compacted(place, conversation)
-            (done,) = place.watch.of(CompactionDone)
-            assert done.author == "extractive"
-            assert any("wrote no summary" in warning for warning in done.warnings)
-            asked = len(place.summary_calls())
-            await until_compacted(place, conversation)
-            assert len(place.summary_calls()) == asked, "it rests"
-            assert any("rests" in item.text or "skipped" in item.text for item in place.watch.of(CompactionProgress))
-            for turn in range(6):
-                await conversation.send(f"{turn} {words(300, f'page {turn}')}")
-            made = await conversation.compress()
-            assert len(place.summary_calls()) > asked, "a person's wish does not wait"
-            assert any("wrote no summary" in warning for warning in made.warnings)
-
-    asyncio.run(talk())
+    async with lab(tmp_path, [model("gpt-4o", 16_000)], answering(lambda _: words(150), fails)) as place:
+        conversation = await place.open("gpt-4o", extra="compression: {background: false}")
+        await until_compacted(place, conversation)
+        (done,) = place.watch.of(CompactionDone)
+        assert done.author == "extractive"
+        assert any("wrote no summary" in warning for warning in done.warnings)
+        asked = len(place.summary_calls())
+        await until_compacted(place, conversation)
+        assert len(place.summary_calls()) == asked, "it rests"
+        assert any("rests" in item.text or "skipped" in item.text for item in place.watch.of(CompactionProgress))
+        for turn in range(6):
+            await conversation.send(f"{turn} {words(300, f'page {turn}')}")
+        made = await conversation.compress()
+        assert len(place.summary_calls()) > asked, "a person's wish does not wait"
+        assert any("wrote no summary" in warning for warning in made.warnings)
 
 
-def test_an_auxiliary_model_with_a_tiny_window_sees_everything(tmp_path: Path) -> None:
-    async def talk() -> None:
-        served = [model("gpt-4o", 64_000), model("tiny", 4_096, dialect="vllm")]
-        async with lab(tmp_path, served, answering(lambda _: words(200))) as place:
-            extra = (
-                f"auxiliary: {{compression: {{model: tiny, provider: custom, base_url: '{place.provider.url}/v1', "
-                f"api_key_env: {KEY}, context_length: 4096}}}}\ncompression: {{background: false}}"
-            )
-            conversation = await place.open("gpt-4o", extra=extra)
-            for turn in range(40):
-                if place.watch.of(CompactionDone):
-                    break
-                await conversation.send(f"Fact number {turn} is F{turn:03}. {words(900, f'page {turn}')}")
-            (done,) = place.watch.of(CompactionDone)
-            assert done.author == "tiny"
-            given = " ".join(str(call.messages) for call in place.summary_calls() if call.model == "tiny")
-            covered = (await place.store.compactions(conversation.id))[0].record.covered
-            for message_id in covered:
-                body = (await place.store.message(message_id)).body
-                if body["role"] == "user":
-                    assert text_of(body)[:30].split(".")[0] in given
-            assert all(item.status == 200 for item in place.provider.log if item.model == "tiny")
-
-    asyncio.run(talk())
+async def test_an_auxiliary_model_with_a_tiny_window_sees_everything(tmp_path: Path) -> None:
+    served = [model("gpt-4o", 64_000), model("tiny", 4_096, dialect="vllm")]
+    async with lab(tmp_path, served, answering(lambda _: words(200))) as place:
+        extra = (
+            f"auxiliary: {{compression: {{model: tiny, provider: custom, base_url: '{place.provider.url}/v1', "
+            f"api_key_env: {KEY}, context_length: 4096}}}}\ncompression: {{background: false}}"
+        )
+        conversation = await place.open("gpt-4o", extra=extra)
+        for turn in range(40):
+            if place.watch.of(CompactionDone):
+                break
+            await conversation.send(f"Fact number {turn} is F{turn:03}. {words(900, f'page {turn}')}")
+        (done,) = place.watch.of(CompactionDone)
+        assert done.author == "tiny"
+        given = " ".join(str(call.messages) for call in place.summary_calls() if call.model == "tiny")
+        covered = (await place.store.compactions(conversation.id))[0].record.covered
+        for message_id in covered:
+            body = (await place.store.message(message_id)).body
+            if body["role"] == "user":
+                assert text_of(body)[:30].split(".")[0] in given
+        assert all(item.status == 200 for item in place.provider.log if item.model == "tiny")
 
 
-def test_thinking_models_that_report_huge_reasoning(tmp_path: Path) -> None:
-    async def talk() -> None:
-        script = answering(lambda _: Fault("huge_reasoning", reply="ok", tokens=90_000))
-        async with lab(tmp_path, [model("gpt-5", 16_000)], script) as place:
-            conversation = await place.open("gpt-5")
-            for turn in range(8):
-                await conversation.send(f"Step {turn}.")
-            assert not place.watch.of(CompactionStarted)
-            assert place.watch.of(UsageRecorded)[0].usage.reasoning_tokens > 0
-
-    asyncio.run(talk())
+async def test_thinking_models_that_report_huge_reasoning(tmp_path: Path) -> None:
+    script = answering(lambda _: Fault("huge_reasoning", reply="ok", tokens=90_000))
+    async with lab(tmp_path, [model("gpt-5", 16_000)], script) as place:
+        conversation = await place.open("gpt-5")
+        for turn in range(8):
+            await conversation.send(f"Step {turn}.")
+        assert not place.watch.of(CompactionStarted)
+        assert place.watch.of(UsageRecorded)[0].usage.reasoning_tokens > 0
 
 
-def test_claude_reads_its_cache_again_after_a_compaction(tmp_path: Path) -> None:
-    async def talk() -> None:
-        served = [model("claude-sonnet-4-5", 32_000)]
-        async with lab(tmp_path, served, answering(lambda _: words(150))) as place:
-            conversation = await place.open(
-                "claude-sonnet-4-5", provider="anthropic", system=SYSTEM + words(1_500, "rule"), tools=[TOOL],
-                summarizer="extractive", extra="compression: {background: false}",
-            )  # fmt: skip
-            await until_compacted(place, conversation)
-            await conversation.send("And on.")
-            log = place.main_calls()
-            turning = next(at for at, item in enumerate(log) if item.shared and not item.shared.extends)
-            before, first, second = log[turning - 1], log[turning], log[turning + 1]
-            assert before.cached_tokens > 0.8 * log[turning - 2].prompt_tokens
-            assert first.cached_tokens > 1_500, "tools and system prompt are still warm"
-            assert second.cached_tokens >= first.prompt_tokens - 60, "all but the new"
-
-    asyncio.run(talk())
+async def test_claude_reads_its_cache_again_after_a_compaction(tmp_path: Path) -> None:
+    served = [model("claude-sonnet-4-5", 32_000)]
+    async with lab(tmp_path, served, answering(lambda _: words(150))) as place:
+        conversation = await place.open(
+            "claude-sonnet-4-5", provider="anthropic", system=SYSTEM + words(1_500, "rule"), tools=[TOOL],
+            summarizer="extractive", extra="compression: {background: false}",
+        )  # fmt: skip
+        await until_compacted(place, conversation)
+        await conversation.send("And on.")
+        log = place.main_calls()
+        turning = next(at for at, item in enumerate(log) if item.shared and not item.shared.extends)
+        before, first, second = log[turning - 1], log[turning], log[turning + 1]
+        assert before.cached_tokens > 0.8 * log[turning - 2].prompt_tokens
+        assert first.cached_tokens > 1_500, "tools and system prompt are still warm"
+        assert second.cached_tokens >= first.prompt_tokens - 60, "all but the new"
 
 
-def test_a_summary_on_the_warm_prefix_reads_the_cache(tmp_path: Path) -> None:
-    async def talk() -> None:
-        served = [model("claude-sonnet-4-5", 64_000)]
-        async with lab(tmp_path, served, answering(lambda _: words(150))) as place:
-            conversation = await place.open(
-                "claude-sonnet-4-5", provider="anthropic", system=SYSTEM, extra="compression: {background: false}"
-            )
-            for turn in range(12):
-                await conversation.send(f"{turn} {words(900, f'page {turn}')}")
-            await conversation.compress()
-            (asked,) = [item for item in place.provider.log if item.request and is_summary_call(item.request)]
-            assert asked.cached_tokens > 0.8 * asked.prompt_tokens
-            assert place.watch.of(CompactionDone)[0].author == "claude-sonnet-4-5"
-
-    asyncio.run(talk())
+async def test_a_summary_on_the_warm_prefix_reads_the_cache(tmp_path: Path) -> None:
+    served = [model("claude-sonnet-4-5", 64_000)]
+    async with lab(tmp_path, served, answering(lambda _: words(150))) as place:
+        conversation = await place.open(
+            "claude-sonnet-4-5", provider="anthropic", system=SYSTEM, extra="compression: {background: false}"
+        )
+        for turn in range(12):
+            await conversation.send(f"{turn} {words(900, f'page {turn}')}")
+        await conversation.compress()
+        (asked,) = [item for item in place.provider.log if item.request and is_summary_call(item.request)]
+        assert asked.cached_tokens > 0.8 * asked.prompt_tokens
+        assert place.watch.of(CompactionDone)[0].author == "claude-sonnet-4-5"
 
 
-def test_passing_failures_are_asked_again(tmp_path: Path) -> None:
-    async def talk() -> None:
-        script = [Fault("rate_limit", retry_after=0.01), Fault("overloaded"), "at last"]
-        async with lab(tmp_path, [model("gpt-4o", 16_000)], script) as place:
-            conversation = await place.open("gpt-4o")
-            assert (await conversation.send("Hi")).text == "at last"
-            assert len(conversation.messages) == 2
-
-    asyncio.run(talk())
+async def test_passing_failures_are_asked_again(tmp_path: Path) -> None:
+    script = [Fault("rate_limit", retry_after=0.01), Fault("overloaded"), "at last"]
+    async with lab(tmp_path, [model("gpt-4o", 16_000)], script) as place:
+        conversation = await place.open("gpt-4o")
+        assert (await conversation.send("Hi")).text == "at last"
+        assert len(conversation.messages) == 2
 
 
 def _many(count: int) -> Reply:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from tests.conversation.served import KEY
 from tests.conversation.soak import soak
 
 
-def test_nothing_is_lost_doubled_or_unaccounted_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_lost_doubled_or_unaccounted_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY, "sk-lab")
-    done = asyncio.run(soak(tmp_path, seed=1, turns=60))
+    done = await soak(tmp_path, seed=1, turns=60)
     assert sum(done[kind] for kind in ("send", "stream", "tools", "cancel", "compress", "undo", "restart")) == 60

@@ -16,7 +16,7 @@ from everthread.errors import ModelError
 from everthread.providers.fallback import FallbackModel
 from everthread.testing import ScriptedModel
 from tests.conversation.served import answering, lab, model
-from tests.conversation.talk import room, run, too_long, words
+from tests.conversation.talk import room, too_long, words
 
 
 class Noting(ContextCompressor):
@@ -27,96 +27,83 @@ class Noting(ContextCompressor):
         self.started = [*getattr(self, "started", []), (session_id, how["reason"])]
 
 
-def test_one_who_comes_into_anothers_continuation_knows_what_the_other_knows(tmp_path: Path) -> None:
+async def test_one_who_comes_into_anothers_continuation_knows_what_the_other_knows(tmp_path: Path) -> None:
     engines: list[Noting] = []
 
     def make(services: Any) -> Noting:
         engines.append(Noting(services))
         return engines[-1]
 
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            claude: dict[str, Any] = {
-                "name": "claude-sonnet-4-5",
-                "api": "anthropic",
-                "base_url": "https://api.anthropic.com",
-            }
-            said = ScriptedModel(lambda _: f"Noted. {words(100)}", window=64_000, **claude)
-            first = await place.open(said, engine=make, provider="anthropic", protect_last_n=2)
-            for turn in range(40):
-                await first.send(f"Turn {turn}: {words(60, f'account {turn}')}")
-            second = await place.open(said, engine=make, provider="anthropic", protect_last_n=2, resume=first.id)
-            await second.send("I am here too.")
-            await first.compress()
-            await second.send("Still here.")
-            assert second.session.id == first.session.id
-            assert engines[1].compactions == engines[0].compactions == 1
-            assert engines[1].started[-1] == (first.session.id, "compression")
-            marks = [index for index, item in enumerate(said.requests[-1].messages) if "cache_control" in str(item)]
-            assert marks == list(range(len(second.messages) - 4, len(second.messages) - 1)), "the last three"
-            await first.send("And I.")
-            await first.compress()
-            await second.compress()
-            again = await place.open(said, resume=first.id)
-            assert again.messages == second.messages
-
-    run(talk())
+    async with room(tmp_path) as place:
+        claude: dict[str, Any] = {
+            "name": "claude-sonnet-4-5",
+            "api": "anthropic",
+            "base_url": "https://api.anthropic.com",
+        }
+        said = ScriptedModel(lambda _: f"Noted. {words(100)}", window=64_000, **claude)
+        first = await place.open(said, engine=make, provider="anthropic", protect_last_n=2)
+        for turn in range(40):
+            await first.send(f"Turn {turn}: {words(60, f'account {turn}')}")
+        second = await place.open(said, engine=make, provider="anthropic", protect_last_n=2, resume=first.id)
+        await second.send("I am here too.")
+        await first.compress()
+        await second.send("Still here.")
+        assert second.session.id == first.session.id
+        assert engines[1].compactions == engines[0].compactions == 1
+        assert engines[1].started[-1] == (first.session.id, "compression")
+        marks = [index for index, item in enumerate(said.requests[-1].messages) if "cache_control" in str(item)]
+        assert marks == list(range(len(second.messages) - 4, len(second.messages) - 1)), "the last three"
+        await first.send("And I.")
+        await first.compress()
+        await second.compress()
+        again = await place.open(said, resume=first.id)
+        assert again.messages == second.messages
 
 
-def test_the_limit_of_a_model_that_stepped_in_is_not_the_first_ones(tmp_path: Path) -> None:
+async def test_the_limit_of_a_model_that_stepped_in_is_not_the_first_ones(tmp_path: Path) -> None:
     def other(request: Request) -> Any:
         return too_long(9_000, 12_000) if len(request.messages) > 9 else "I stepped in."
 
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            out = ModelError("it is down", status=503)
-            script: Any = iter([f"Noted. {words(200)}"] * 8)
-            first = ScriptedModel(lambda _: next(script, out))
-            both = FallbackModel([first, ScriptedModel(other, name="gpt-4o-mini")])
-            conversation = await place.open(both, protect_last_n=2)
-            for turn in range(8):
-                await conversation.send(f"Turn {turn}: {words(300, f'account {turn}')}")
-            assert (await conversation.send("And now?")).text == "I stepped in."
-            assert conversation.window == first.window
-            assert await place.store.limit_for(first.base_url, first.name) is None
-            assert not place.watch.of(LimitLearnt)
-
-    run(talk())
+    async with room(tmp_path) as place:
+        out = ModelError("it is down", status=503)
+        script: Any = iter([f"Noted. {words(200)}"] * 8)
+        first = ScriptedModel(lambda _: next(script, out))
+        both = FallbackModel([first, ScriptedModel(other, name="gpt-4o-mini")])
+        conversation = await place.open(both, protect_last_n=2)
+        for turn in range(8):
+            await conversation.send(f"Turn {turn}: {words(300, f'account {turn}')}")
+        assert (await conversation.send("And now?")).text == "I stepped in."
+        assert conversation.window == first.window
+        assert await place.store.limit_for(first.base_url, first.name) is None
+        assert not place.watch.of(LimitLearnt)
 
 
-def test_a_switch_forgets_what_the_other_server_reported(tmp_path: Path) -> None:
-    async def talk() -> None:
-        async with room(tmp_path) as place:
-            conversation = await place.open(ScriptedModel(["Noted."]))
-            await conversation.send("Hello")
-            await conversation.use_model(Route("gpt-4o", "openai_chat", 64_000, base_url="http://elsewhere.test/v1"))
-            await conversation.prepare("Again")
-            assert [event.reported for event in place.watch.of(Estimated)] == [False, False]
-
-    run(talk())
+async def test_a_switch_forgets_what_the_other_server_reported(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        conversation = await place.open(ScriptedModel(["Noted."]))
+        await conversation.send("Hello")
+        await conversation.use_model(Route("gpt-4o", "openai_chat", 64_000, base_url="http://elsewhere.test/v1"))
+        await conversation.prepare("Again")
+        assert [event.reported for event in place.watch.of(Estimated)] == [False, False]
 
 
 @pytest.mark.parametrize("before", [0, 1, 3])
-def test_a_message_larger_than_the_window_is_cut_and_the_rest_kept(
+async def test_a_message_larger_than_the_window_is_cut_and_the_rest_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int
 ) -> None:
     monkeypatch.setenv("EVERTHREAD_LAB_KEY", "a key for the lab")
-
-    async def talk() -> None:
-        async with lab(tmp_path, [model("gpt-4o", 16_000)], answering(lambda _: "Counted.")) as place:
-            conversation = await place.open("gpt-4o")
-            for turn in range(before):
-                await conversation.send(f"Turn {turn}: {words(400)}")
-            large = f"Count these. {words(40_000)} That was all."
-            assert (await conversation.send(large)).text == "Counted."
-            assert place.watch.of(CompactionDone)
-            shown = next(said for said in map(text_of, conversation.messages) if said.startswith("Count these."))
-            assert shown.endswith("That was all.")
-            kept = place.watch.of(OutputStored)[-1]
-            assert kept.output in shown
-            assert (await place.store.output(kept.output))[:200] in large
-            history = await place.store.history(conversation.id)
-            assert text_of(history[2 * before].body) == large
-            assert (await conversation.send("And now?")).text == "Counted."
-
-    run(talk())
+    async with lab(tmp_path, [model("gpt-4o", 16_000)], answering(lambda _: "Counted.")) as place:
+        conversation = await place.open("gpt-4o")
+        for turn in range(before):
+            await conversation.send(f"Turn {turn}: {words(400)}")
+        large = f"Count these. {words(40_000)} That was all."
+        assert (await conversation.send(large)).text == "Counted."
+        assert place.watch.of(CompactionDone)
+        shown = next(said for said in map(text_of, conversation.messages) if said.startswith("Count these."))
+        assert shown.endswith("That was all.")
+        kept = place.watch.of(OutputStored)[-1]
+        assert kept.output in shown
+        assert (await place.store.output(kept.output))[:200] in large
+        history = await place.store.history(conversation.id)
+        assert text_of(history[2 * before].body) == large
+        assert (await conversation.send("And now?")).text == "Counted."

@@ -15,7 +15,7 @@ from everthread.conversation.toolbox import FIND
 from everthread.core.exchange import Reply, Request
 from everthread.errors import InputError
 from everthread.testing import ScriptedModel
-from tests.conversation.talk import Room, call, result, room, run, words
+from tests.conversation.talk import Room, call, result, room, words
 
 TOPICS = ("invoice", "weather", "calendar", "translation", "telephone", "warehouse", "payroll", "flight")
 
@@ -47,7 +47,7 @@ async def fill(talk: Conversation, about: str = "ledger") -> None:
         await talk.send(f"Turn {turn}. {words(300, f'{about} {turn}')}")
 
 
-def test_nothing_changes_for_those_under_their_share(tmp_path: Path) -> None:
+async def test_nothing_changes_for_those_under_their_share(tmp_path: Path) -> None:
     async def story(place: Room) -> None:
         asked = model()
         talk = await place.open(asked, tools=TOOLS[:2], background=False)
@@ -56,10 +56,10 @@ def test_nothing_changes_for_those_under_their_share(tmp_path: Path) -> None:
         assert all(request.tools == TOOLS[:2] for request in asked.requests)
         assert (talk.toolbox.out, place.watch.of(ToolsChanged)) == ((), [])
 
-    run(in_room(tmp_path, story))
+    await in_room(tmp_path, story)
 
 
-def test_what_is_offered_is_the_same_until_a_compaction_and_in_every_process(tmp_path: Path) -> None:
+async def test_what_is_offered_is_the_same_until_a_compaction_and_in_every_process(tmp_path: Path) -> None:
     async def story(place: Room) -> None:
         asked = model()
         talk = await place.open(asked, tools=TOOLS, **SHARE)
@@ -82,10 +82,10 @@ def test_what_is_offered_is_the_same_until_a_compaction_and_in_every_process(tmp
         await branch.send("Elsewhere.")
         assert offered(asked.requests[-1]) == first
 
-    run(in_room(tmp_path, story))
+    await in_room(tmp_path, story)
 
 
-def test_a_tool_in_use_stays_and_one_that_is_asked_for_comes_back(tmp_path: Path) -> None:
+async def test_a_tool_in_use_stays_and_one_that_is_asked_for_comes_back(tmp_path: Path) -> None:
     async def story(place: Room) -> None:
         def say(request: Request) -> Any:
             last = request.messages[-1]
@@ -122,10 +122,10 @@ def test_a_tool_in_use_stays_and_one_that_is_asked_for_comes_back(tmp_path: Path
         record = (await resumed.store.compactions(resumed.id))[-1].record
         assert record.figures["tools_left_out"] == list(resumed.toolbox.out)
 
-    run(in_room(tmp_path, story))
+    await in_room(tmp_path, story)
 
 
-def test_another_process_sees_a_compaction_only_with_its_tools(tmp_path: Path) -> None:
+async def test_another_process_sees_a_compaction_only_with_its_tools(tmp_path: Path) -> None:
     """What was not saved yet is told by the compaction's own record; an undo finds what was there before."""
 
     async def story(place: Room) -> None:
@@ -143,10 +143,10 @@ def test_another_process_sees_a_compaction_only_with_its_tools(tmp_path: Path) -
         await other.undo()
         assert other.toolbox.out == before
 
-    run(in_room(tmp_path, story))
+    await in_room(tmp_path, story)
 
 
-def test_now_costs_the_cache_and_says_how_much(tmp_path: Path) -> None:
+async def test_now_costs_the_cache_and_says_how_much(tmp_path: Path) -> None:
     async def story(place: Room) -> None:
         asked = model(name="claude-sonnet-4-5", api="anthropic")
         talk = await place.open(asked, tools=TOOLS, provider="anthropic", **SHARE)
@@ -171,10 +171,10 @@ def test_now_costs_the_cache_and_says_how_much(tmp_path: Path) -> None:
         await unpriced.send("Hello")
         assert "is not known" in unpriced.toolbox.price()
 
-    run(in_room(tmp_path, story))
+    await in_room(tmp_path, story)
 
 
-def test_a_search_that_finds_nothing_changes_nothing(tmp_path: Path) -> None:
+async def test_a_search_that_finds_nothing_changes_nothing(tmp_path: Path) -> None:
     async def story(place: Room) -> None:
         talk = await place.open(model(), tools=TOOLS, **SHARE)
         await talk.send("Book me a flight.")
@@ -192,10 +192,10 @@ def test_a_search_that_finds_nothing_changes_nothing(tmp_path: Path) -> None:
         with pytest.raises(KeyError):
             await small.handle_tool_call(FIND, {"query": "weather"})
 
-    run(in_room(tmp_path, story))
+    await in_room(tmp_path, story)
 
 
-def test_system_and_tools_that_fill_the_threshold_leave_room_again(tmp_path: Path) -> None:
+async def test_system_and_tools_that_fill_the_threshold_leave_room_again(tmp_path: Path) -> None:
     """S1.4: where leaving tools out can help, it does; where not, the notice says so."""
 
     async def story(place: Room) -> None:
@@ -213,10 +213,10 @@ def test_system_and_tools_that_fill_the_threshold_leave_room_again(tmp_path: Pat
         assert set(full.toolbox.out) == {entry["function"]["name"] for entry in TOOLS}
         assert place.watch.of(Notice)[-1].text.endswith("larger window.")
 
-    run(in_room(tmp_path, story))
+    await in_room(tmp_path, story)
 
 
-def test_engines_tools_stay_and_others_are_settled_anew(tmp_path: Path) -> None:
+async def test_engines_tools_stay_and_others_are_settled_anew(tmp_path: Path) -> None:
     async def story(place: Room) -> None:
         def engine(services: Services) -> LosslessEngine:
             return LosslessEngine(services)
@@ -240,7 +240,7 @@ def test_engines_tools_stay_and_others_are_settled_anew(tmp_path: Path) -> None:
         await off.send("Hello")
         assert own.toolbox.out == off.toolbox.out == ()
 
-    run(in_room(tmp_path, story))
+    await in_room(tmp_path, story)
 
 
 async def in_room(folder: Path, story: Any) -> None:
@@ -248,7 +248,7 @@ async def in_room(folder: Path, story: Any) -> None:
         await story(place)
 
 
-def test_a_reply_is_no_call(tmp_path: Path) -> None:
+async def test_a_reply_is_no_call(tmp_path: Path) -> None:
     """Calls of tools nobody gave change nothing of what is offered."""
 
     async def story(place: Room) -> None:
@@ -260,4 +260,4 @@ def test_a_reply_is_no_call(tmp_path: Path) -> None:
         assert not place.watch.of(CompactionDone)
         assert not talk.toolbox.used
 
-    run(in_room(tmp_path, story))
+    await in_room(tmp_path, story)

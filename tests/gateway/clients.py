@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
@@ -185,20 +184,16 @@ async def answer(manager: ProxyManager, client: Client, text: str = "Yes.") -> O
     return sent
 
 
-def running(folder: Path, work: Callable[[Gate], Any], **more: Any) -> None:
+async def running(folder: Path, work: Callable[[Gate], Any], **more: Any) -> None:
     """Do the work with a store and no provider."""
-
-    async def run() -> None:
-        store = open_store(folder / "store.db")
-        made = Gate(store, **more)
-        try:
-            await work(made)
-        finally:
-            for manager in made.managers:
-                await manager.close()
-            await store.close()
-
-    asyncio.run(run())
+    store = open_store(folder / "store.db")
+    made = Gate(store, **more)
+    try:
+        await work(made)
+    finally:
+        for manager in made.managers:
+            await manager.close()
+        await store.close()
 
 
 def words(count: int, topic: str) -> str:

@@ -36,7 +36,7 @@ def shown(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     answer=st.binary(max_size=300),
     replied=st.lists(st.tuples(TOKEN, VALUE), max_size=4),
 )
-def test_whole_answers(
+async def test_whole_answers(
     *,
     path: str,
     sent: bytes,
@@ -45,95 +45,75 @@ def test_whole_answers(
     answer: bytes,
     replied: list[tuple[bytes, bytes]],
 ) -> None:
-    async def run() -> None:
-        theirs = [*JSON, (b"authorization", b"Bearer sk-client"), *fields]
-        async with raw_upstream(say(status, replied, answer)) as upstream, gateway(upstream.url) as (url, _):
-            heard = await ask(url, post(path, sent, *theirs))
-            (request,) = upstream.heard
-        assert request.line == b"POST " + path.encode() + b" HTTP/1.1"
-        assert request.body == sent
-        assert shown(request.headers) == theirs
-        assert heard.status == status
-        assert heard.body == answer
-        assert shown(heard.headers)[: len(replied)] == replied
-        assert [name for name, _ in shown(heard.headers)[len(replied) :]] == [b"x-request-id", b"x-everthread-request"]
-
-    asyncio.run(run())
+    theirs = [*JSON, (b"authorization", b"Bearer sk-client"), *fields]
+    async with raw_upstream(say(status, replied, answer)) as upstream, gateway(upstream.url) as (url, _):
+        heard = await ask(url, post(path, sent, *theirs))
+        (request,) = upstream.heard
+    assert request.line == b"POST " + path.encode() + b" HTTP/1.1"
+    assert request.body == sent
+    assert shown(request.headers) == theirs
+    assert heard.status == status
+    assert heard.body == answer
+    assert shown(heard.headers)[: len(replied)] == replied
+    assert [name for name, _ in shown(heard.headers)[len(replied) :]] == [b"x-request-id", b"x-everthread-request"]
 
 
 @settings(max_examples=40)
 @given(pieces=st.lists(st.binary(min_size=1, max_size=60), max_size=6), path=st.sampled_from(PATHS))
-def test_streams_piece_by_piece(pieces: list[bytes], path: str) -> None:
+async def test_streams_piece_by_piece(pieces: list[bytes], path: str) -> None:
     """The next piece is sent when the client heard the one before: nothing is held back."""
+    heard = asyncio.Semaphore(0)
 
-    async def run() -> None:
-        heard = asyncio.Semaphore(0)
+    async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(head(200, STREAM))
+        for piece in pieces:
+            writer.write(chunk(piece))
+            await heard.acquire()
+        writer.write(b"0\r\n\r\n")
 
-        async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
-            writer.write(head(200, STREAM))
-            for piece in pieces:
-                writer.write(chunk(piece))
-                await heard.acquire()
-            writer.write(b"0\r\n\r\n")
-
-        async with raw_upstream(answer) as upstream, gateway(upstream.url) as (url, _):
-            found = await ask(url, post(path, b"{}"), chunked=lambda _: heard.release())
-        assert found.chunks == pieces
-
-    asyncio.run(run())
+    async with raw_upstream(answer) as upstream, gateway(upstream.url) as (url, _):
+        found = await ask(url, post(path, b"{}"), chunked=lambda _: heard.release())
+    assert found.chunks == pieces
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_compressed_bodies_go_through_as_they_are(path: str) -> None:
-    async def run() -> None:
-        manager = Plain()
-        packed = gzip.compress(b'{"model": "m", "messages": []}')
-        answer = gzip.compress(b'{"usage": {"prompt_tokens": 3, "completion_tokens": 4}}')
-        said = say(200, [*JSON, (b"content-encoding", b"gzip")], answer)
-        async with raw_upstream(said) as upstream, gateway(upstream.url, manager) as (url, _):
-            heard = await ask(url, post(path, packed, *JSON, (b"content-encoding", b"gzip")))
-            assert upstream.heard[0].body == packed
-            assert upstream.heard[0].names["content-encoding"] == "gzip"
-        assert heard.body == answer
-        assert [incoming.body for incoming in manager.prepared] in ([], [b'{"model": "m", "messages": []}'])
-
-    asyncio.run(run())
+async def test_compressed_bodies_go_through_as_they_are(path: str) -> None:
+    manager = Plain()
+    packed = gzip.compress(b'{"model": "m", "messages": []}')
+    answer = gzip.compress(b'{"usage": {"prompt_tokens": 3, "completion_tokens": 4}}')
+    said = say(200, [*JSON, (b"content-encoding", b"gzip")], answer)
+    async with raw_upstream(said) as upstream, gateway(upstream.url, manager) as (url, _):
+        heard = await ask(url, post(path, packed, *JSON, (b"content-encoding", b"gzip")))
+        assert upstream.heard[0].body == packed
+        assert upstream.heard[0].names["content-encoding"] == "gzip"
+    assert heard.body == answer
+    assert [incoming.body for incoming in manager.prepared] in ([], [b'{"model": "m", "messages": []}'])
 
 
-def test_a_body_in_an_unknown_encoding_is_forwarded_unread() -> None:
-    async def run() -> None:
-        manager = Plain()
-        async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url, manager) as (url, _):
-            await ask(url, post("/v1/messages", b"\x0b\x02", (b"content-encoding", b"br")))
-            assert upstream.heard[0].body == b"\x0b\x02"
-        assert manager.prepared == []
-
-    asyncio.run(run())
+async def test_a_body_in_an_unknown_encoding_is_forwarded_unread() -> None:
+    manager = Plain()
+    async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url, manager) as (url, _):
+        await ask(url, post("/v1/messages", b"\x0b\x02", (b"content-encoding", b"br")))
+        assert upstream.heard[0].body == b"\x0b\x02"
+    assert manager.prepared == []
 
 
-def test_an_answer_that_breaks_off_breaks_off() -> None:
+async def test_an_answer_that_breaks_off_breaks_off() -> None:
     """Half an answer must not look whole."""
 
-    async def run() -> None:
-        async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
-            writer.write(head(200, STREAM) + chunk(b"data: 1\n\n"))
-            await writer.drain()
-            writer.close()
+    async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(head(200, STREAM) + chunk(b"data: 1\n\n"))
+        await writer.drain()
+        writer.close()
 
-        async with raw_upstream(answer) as upstream, gateway(upstream.url) as (url, _):
-            with pytest.raises((asyncio.IncompleteReadError, ValueError)):
-                await ask(url, post("/v1/messages", b"{}"))
-
-    asyncio.run(run())
+    async with raw_upstream(answer) as upstream, gateway(upstream.url) as (url, _):
+        with pytest.raises((asyncio.IncompleteReadError, ValueError)):
+            await ask(url, post("/v1/messages", b"{}"))
 
 
-def test_uploads_stream_through() -> None:
+async def test_uploads_stream_through() -> None:
     """A path nobody looks into has no limit: its body is never held as a whole."""
-
-    async def run() -> None:
-        big = b"0123456789" * 300_000
-        async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url) as (url, _):
-            await ask(url, post("/v1/files", big, (b"content-type", b"multipart/form-data")))
-            assert upstream.heard[0].body == big
-
-    asyncio.run(run())
+    big = b"0123456789" * 300_000
+    async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url) as (url, _):
+        await ask(url, post("/v1/files", big, (b"content-type", b"multipart/form-data")))
+        assert upstream.heard[0].body == big

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -80,76 +79,61 @@ class Client:
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("api", NAMES)
-def test_far_past_the_window(api: str, stream: bool, tmp_path: Path) -> None:
-    async def run() -> None:
-        async with composed(tmp_path) as (provider, url):
-            client = Client(api, url, stream=stream)
-            for number in range(24):
-                assert await client.say(f"Entry {number}: {FILLER * 12}")
-            await client.close()
-            statuses = [record.status for record in provider.log]
-            assert statuses == [200] * 24
-            assert max(record.prompt_tokens for record in provider.log) < WINDOW
-            last = provider.log[-1].request
-            assert last is not None
-            assert len(last.messages) < len(client.history)
-
-    asyncio.run(run())
+async def test_far_past_the_window(api: str, stream: bool, tmp_path: Path) -> None:
+    async with composed(tmp_path) as (provider, url):
+        client = Client(api, url, stream=stream)
+        for number in range(24):
+            assert await client.say(f"Entry {number}: {FILLER * 12}")
+        await client.close()
+        statuses = [record.status for record in provider.log]
+        assert statuses == [200] * 24
+        assert max(record.prompt_tokens for record in provider.log) < WINDOW
+        last = provider.log[-1].request
+        assert last is not None
+        assert len(last.messages) < len(client.history)
 
 
-def test_a_window_nobody_told_is_learnt_from_the_refusal(tmp_path: Path) -> None:
-    async def run() -> None:
-        served = [ServedModel("gpt-4o", WINDOW)]
-        async with composed(tmp_path, models=served) as (provider, url):
-            client = Client("openai_chat", url, stream=False)
-            for number in range(24):
-                assert await client.say(f"Entry {number}: {FILLER * 12}")
-            await client.close()
-            assert [record.status for record in provider.log].count(400) <= 2
-
-    asyncio.run(run())
+async def test_a_window_nobody_told_is_learnt_from_the_refusal(tmp_path: Path) -> None:
+    served = [ServedModel("gpt-4o", WINDOW)]
+    async with composed(tmp_path, models=served) as (provider, url):
+        client = Client("openai_chat", url, stream=False)
+        for number in range(24):
+            assert await client.say(f"Entry {number}: {FILLER * 12}")
+        await client.close()
+        assert [record.status for record in provider.log].count(400) <= 2
 
 
-def test_observing_changes_nothing(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with composed(tmp_path, mode="observe") as (provider, url):
-            client = Client("anthropic", url, stream=True)
-            while provider.log == [] or provider.log[-1].prompt_tokens < WINDOW - 900:
-                await client.say(f"Entry: {FILLER * 12}")
-            with pytest.raises(anthropic.APIStatusError):
-                await client.say(FILLER * 60)
-            await client.close()
-            sent = provider.log[-1].body["messages"]
-            assert sent == client.history
-
-    asyncio.run(run())
+async def test_observing_changes_nothing(tmp_path: Path) -> None:
+    async with composed(tmp_path, mode="observe") as (provider, url):
+        client = Client("anthropic", url, stream=True)
+        while provider.log == [] or provider.log[-1].prompt_tokens < WINDOW - 900:
+            await client.say(f"Entry: {FILLER * 12}")
+        with pytest.raises(anthropic.APIStatusError):
+            await client.say(FILLER * 60)
+        await client.close()
+        sent = provider.log[-1].body["messages"]
+        assert sent == client.history
 
 
-def test_threads_and_usage_are_recorded(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with composed(tmp_path) as (_, url):
-            client = Client("anthropic", url, stream=True)
-            await client.say("Hello")
-            await client.say("And again")
-            await client.close()
-        store = open_store(tmp_path / "gateway.db")
-        try:
-            (thread,) = await store.list_threads()
-            assert len(await store.history(thread.first.id)) == 4
-            assert len(await store.usage(thread.first.id)) == 2
-        finally:
-            await store.close()
-
-    asyncio.run(run())
+async def test_threads_and_usage_are_recorded(tmp_path: Path) -> None:
+    async with composed(tmp_path) as (_, url):
+        client = Client("anthropic", url, stream=True)
+        await client.say("Hello")
+        await client.say("And again")
+        await client.close()
+    store = open_store(tmp_path / "gateway.db")
+    try:
+        (thread,) = await store.list_threads()
+        assert len(await store.history(thread.first.id)) == 4
+        assert len(await store.usage(thread.first.id)) == 2
+    finally:
+        await store.close()
 
 
-def test_a_port_that_is_taken_is_told_in_a_sentence(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with composed(tmp_path) as (provider, _):
-            taken = provider.url.rpartition(":")[2]
-            store = f"store: {{url: 'sqlite:///{tmp_path / 'other.db'}'}}"
-            with pytest.raises(InputError, match=f"port {taken} of 127.0.0.1 cannot be used"):
-                async with open_gateway(parse_config(store), port=int(taken)):
-                    pass
-
-    asyncio.run(run())
+async def test_a_port_that_is_taken_is_told_in_a_sentence(tmp_path: Path) -> None:
+    async with composed(tmp_path) as (provider, _):
+        taken = provider.url.rpartition(":")[2]
+        store = f"store: {{url: 'sqlite:///{tmp_path / 'other.db'}'}}"
+        with pytest.raises(InputError, match=f"port {taken} of 127.0.0.1 cannot be used"):
+            async with open_gateway(parse_config(store), port=int(taken)):
+                pass

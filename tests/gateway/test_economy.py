@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 from everthread.gateway.manager import ProxyManager
@@ -24,48 +23,42 @@ async def fill(place: Gate, manager: ProxyManager, client: Client, share: float)
     return tokens
 
 
-def test_after_a_long_pause_the_history_is_rewritten_below_the_threshold(tmp_path: Path) -> None:
-    async def run() -> None:
-        wall = SteppedClock(1_760_000_000.0)
-        async with gate(tmp_path, lambda _: words(60, "answer")) as place:
-            assert place.provider is not None
-            client = Client("anthropic", extra={"max_tokens": 400})
-            manager = place.manager(wall=wall, background=False)
-            await fill(place, manager, client, 0.7)
-            wall.advance(TTL - 10)
-            client.says("Still there?")
-            soon = await ask(manager, client, place.provider)
-            assert soon.sent.headers["x-everthread-compactions"] == "0"
-            assert "x-everthread-plan" not in soon.sent.headers
-            wall.advance(TTL + 10)
-            client.says("Back again.")
-            late = await ask(manager, client, place.provider)
-            assert late.sent.headers["x-everthread-compactions"] == "1"
-            assert "the cache is cold: 310 s passed" in late.sent.headers["x-everthread-plan"]
-            before, after = map(int, late.sent.headers["x-everthread-tokens"].split("/"))
-            assert after < before < place.window / 2
-            (record,) = await place.store.compactions(thread_of(late.sent))
-            assert record.record.reason == "cold-cache"
-            assert record.record.figures["decision"] == late.sent.headers["x-everthread-plan"]
+async def test_after_a_long_pause_the_history_is_rewritten_below_the_threshold(tmp_path: Path) -> None:
+    wall = SteppedClock(1_760_000_000.0)
+    async with gate(tmp_path, lambda _: words(60, "answer")) as place:
+        assert place.provider is not None
+        client = Client("anthropic", extra={"max_tokens": 400})
+        manager = place.manager(wall=wall, background=False)
+        await fill(place, manager, client, 0.7)
+        wall.advance(TTL - 10)
+        client.says("Still there?")
+        soon = await ask(manager, client, place.provider)
+        assert soon.sent.headers["x-everthread-compactions"] == "0"
+        assert "x-everthread-plan" not in soon.sent.headers
+        wall.advance(TTL + 10)
+        client.says("Back again.")
+        late = await ask(manager, client, place.provider)
+        assert late.sent.headers["x-everthread-compactions"] == "1"
+        assert "the cache is cold: 310 s passed" in late.sent.headers["x-everthread-plan"]
+        before, after = map(int, late.sent.headers["x-everthread-tokens"].split("/"))
+        assert after < before < place.window / 2
+        (record,) = await place.store.compactions(thread_of(late.sent))
+        assert record.record.reason == "cold-cache"
+        assert record.record.figures["decision"] == late.sent.headers["x-everthread-plan"]
 
-            client.says("And on.")
-            other = await ask(place.manager(wall=wall, background=False), client, place.provider)
-            assert other.sent.headers["x-everthread-compactions"] == "1", "in every process, from then on"
-
-    asyncio.run(run())
+        client.says("And on.")
+        other = await ask(place.manager(wall=wall, background=False), client, place.provider)
+        assert other.sent.headers["x-everthread-compactions"] == "1", "in every process, from then on"
 
 
-def test_switched_off_only_the_threshold_counts(tmp_path: Path) -> None:
-    async def run() -> None:
-        wall = SteppedClock(1_760_000_000.0)
-        async with gate(tmp_path, lambda _: words(60, "answer")) as place:
-            assert place.provider is not None
-            client = Client("anthropic", extra={"max_tokens": 400})
-            manager = place.manager(wall=wall, economics=False)
-            await fill(place, manager, client, 0.7)
-            wall.advance(2 * TTL)
-            client.says("Back again.")
-            exchange = await ask(manager, client, place.provider)
-            assert exchange.sent.headers["x-everthread-compactions"] == "0"
-
-    asyncio.run(run())
+async def test_switched_off_only_the_threshold_counts(tmp_path: Path) -> None:
+    wall = SteppedClock(1_760_000_000.0)
+    async with gate(tmp_path, lambda _: words(60, "answer")) as place:
+        assert place.provider is not None
+        client = Client("anthropic", extra={"max_tokens": 400})
+        manager = place.manager(wall=wall, economics=False)
+        await fill(place, manager, client, 0.7)
+        wall.advance(2 * TTL)
+        client.says("Back again.")
+        exchange = await ask(manager, client, place.provider)
+        assert exchange.sent.headers["x-everthread-compactions"] == "0"

@@ -70,7 +70,7 @@ async def secure(authority: trustme.CA, upstream: RawUpstream, *names: str) -> A
         server.close()
 
 
-def test_requests_answers_and_streams_over_tls(authority: trustme.CA) -> None:
+async def test_requests_answers_and_streams_over_tls(authority: trustme.CA) -> None:
     async def answer(request: Heard, writer: asyncio.StreamWriter) -> None:
         if b'"stream"' not in request.body:
             big = json.dumps({"id": "x" * 700_000}).encode()
@@ -82,49 +82,43 @@ def test_requests_answers_and_streams_over_tls(authority: trustme.CA) -> None:
             await writer.drain()
         writer.write(b"0\r\nx-trailer: late\r\n\r\n")
 
-    async def run() -> None:
-        async with secure(authority, RawUpstream(answer)) as there, gateway(there.url, mode="off") as (url, _):
-            for body in (BODY, BODY.replace(b"}]}", b'}], "stream": true}'), b" " * 900_000 + BODY):
-                heard = await ask(url, post("/v1/chat/completions", body, *JSON))
-                assert heard.status == 200
-                assert there.upstream.heard[-1].body == body
-                assert "x-trailer" not in heard.names
-                if b"stream" in body:
-                    assert heard.body == b"data: {0}\n\ndata: {1}\n\ndata: {2}\n\n"
-                else:
-                    assert len(heard.body) > 700_000
-                    assert heard.names["x-upstream"] == "1"
-            assert (there.connections, there.names) == (1, [HOST]), "one connection, which said for whom it is"
-            assert there.upstream.heard[0].names["host"] == f"{HOST}:{there.port}"
-
-    asyncio.run(run())
+    async with secure(authority, RawUpstream(answer)) as there, gateway(there.url, mode="off") as (url, _):
+        for body in (BODY, BODY.replace(b"}]}", b'}], "stream": true}'), b" " * 900_000 + BODY):
+            heard = await ask(url, post("/v1/chat/completions", body, *JSON))
+            assert heard.status == 200
+            assert there.upstream.heard[-1].body == body
+            assert "x-trailer" not in heard.names
+            if b"stream" in body:
+                assert heard.body == b"data: {0}\n\ndata: {1}\n\ndata: {2}\n\n"
+            else:
+                assert len(heard.body) > 700_000
+                assert heard.names["x-upstream"] == "1"
+        assert (there.connections, there.names) == (1, [HOST]), "one connection, which said for whom it is"
+        assert there.upstream.heard[0].names["host"] == f"{HOST}:{there.port}"
 
 
-def test_a_certificate_of_another_is_refused_in_words(authority: trustme.CA) -> None:
-    async def run() -> None:
-        async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.read(1)
-            writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-            writer.close()
+async def test_a_certificate_of_another_is_refused_in_words(authority: trustme.CA) -> None:
+    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
 
-        stranger = trustme.CA()
-        door = await asyncio.start_server(plain, "127.0.0.1", 0)
-        for issuer, name in ((authority, "elsewhere.example"), (stranger, HOST)):
-            upstream = RawUpstream(say(200, JSON, b"{}"))
-            async with secure(issuer, upstream, name) as there, gateway(there.url) as (url, _):
-                heard = await ask(url, post("/v1/chat/completions", BODY, *JSON))
-                told = json.loads(heard.body)["error"]
-                assert (heard.status, told["code"]) == (502, "upstream_unreachable")
-                assert "certificate" in told["message"]
-                assert "SSL_CERT_FILE" in told["message"]
-                assert not upstream.heard, "not a byte of the request was shown"
-        async with gateway(f"https://{HOST}:{door.sockets[0].getsockname()[1]}") as (url, _):
-            heard = await ask(url, post("/v1/messages", BODY, *JSON))
-            assert (heard.status, json.loads(heard.body)["error"]["type"]) == (502, "api_error")
-            assert "TLS" in json.loads(heard.body)["error"]["message"]
-        door.close()
-
-    asyncio.run(run())
+    stranger = trustme.CA()
+    door = await asyncio.start_server(plain, "127.0.0.1", 0)
+    for issuer, name in ((authority, "elsewhere.example"), (stranger, HOST)):
+        upstream = RawUpstream(say(200, JSON, b"{}"))
+        async with secure(issuer, upstream, name) as there, gateway(there.url) as (url, _):
+            heard = await ask(url, post("/v1/chat/completions", BODY, *JSON))
+            told = json.loads(heard.body)["error"]
+            assert (heard.status, told["code"]) == (502, "upstream_unreachable")
+            assert "certificate" in told["message"]
+            assert "SSL_CERT_FILE" in told["message"]
+            assert not upstream.heard, "not a byte of the request was shown"
+    async with gateway(f"https://{HOST}:{door.sockets[0].getsockname()[1]}") as (url, _):
+        heard = await ask(url, post("/v1/messages", BODY, *JSON))
+        assert (heard.status, json.loads(heard.body)["error"]["type"]) == (502, "api_error")
+        assert "TLS" in json.loads(heard.body)["error"]["message"]
+    door.close()
 
 
 class Between:
@@ -170,43 +164,40 @@ async def between(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Between]:
         server.close()
 
 
-def test_a_proxy_of_the_environment_is_used_and_is_not_where_it_says_so(
+async def test_a_proxy_of_the_environment_is_used_and_is_not_where_it_says_so(
     authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run() -> None:
-        upstream = RawUpstream(say(200, [*JSON, (b"x-upstream", b"1")], b'{"id": 1}'))
-        plain = await asyncio.start_server(upstream.serve, "127.0.0.1", 0)
-        port = plain.sockets[0].getsockname()[1]
-        async with between(monkeypatch) as proxy, secure(authority, upstream) as there:
-            asked = post("/v1/chat/completions?a=%2f", BODY, *JSON, (b"Authorization", b"Bearer sk-1"))
-            for address, line in (
-                (there.url, b"CONNECT localhost:%d HTTP/1.1" % there.port),
-                (f"http://127.0.0.1:{port}", b"POST http://127.0.0.1:%d/v1/chat/completions?a=%%2f HTTP/1.1" % port),
-            ):
-                async with gateway(address) as (url, _):
-                    heard = await ask(url, asked)
-                assert (heard.status, heard.body, heard.names["x-upstream"]) == (200, b'{"id": 1}', "1")
-                got = upstream.heard[-1]
-                assert (got.body, got.names["authorization"]) == (BODY, "Bearer sk-1")
-                assert "user-agent" not in got.names, "nothing of ours is added"
-                assert proxy.lines[-1] == line
-            through = len(proxy.lines)
-            for spared in ("localhost", f"localhost:{there.port}", "*"):
-                monkeypatch.setenv("NO_PROXY", spared)
-                async with gateway(there.url) as (url, _):
-                    assert (await ask(url, asked)).status == 200
-            assert len(proxy.lines) == through
-            monkeypatch.setenv("NO_PROXY", "other.example")
-            async with secure(trustme.CA(), upstream) as stranger, gateway(stranger.url) as (url, _):
+    upstream = RawUpstream(say(200, [*JSON, (b"x-upstream", b"1")], b'{"id": 1}'))
+    plain = await asyncio.start_server(upstream.serve, "127.0.0.1", 0)
+    port = plain.sockets[0].getsockname()[1]
+    async with between(monkeypatch) as proxy, secure(authority, upstream) as there:
+        asked = post("/v1/chat/completions?a=%2f", BODY, *JSON, (b"Authorization", b"Bearer sk-1"))
+        for address, line in (
+            (there.url, b"CONNECT localhost:%d HTTP/1.1" % there.port),
+            (f"http://127.0.0.1:{port}", b"POST http://127.0.0.1:%d/v1/chat/completions?a=%%2f HTTP/1.1" % port),
+        ):
+            async with gateway(address) as (url, _):
                 heard = await ask(url, asked)
-                assert heard.status == 502
-                assert b"certificate" in heard.body, "who is behind the proxy is looked at too"
-        plain.close()
+            assert (heard.status, heard.body, heard.names["x-upstream"]) == (200, b'{"id": 1}', "1")
+            got = upstream.heard[-1]
+            assert (got.body, got.names["authorization"]) == (BODY, "Bearer sk-1")
+            assert "user-agent" not in got.names, "nothing of ours is added"
+            assert proxy.lines[-1] == line
+        through = len(proxy.lines)
+        for spared in ("localhost", f"localhost:{there.port}", "*"):
+            monkeypatch.setenv("NO_PROXY", spared)
+            async with gateway(there.url) as (url, _):
+                assert (await ask(url, asked)).status == 200
+        assert len(proxy.lines) == through
+        monkeypatch.setenv("NO_PROXY", "other.example")
+        async with secure(trustme.CA(), upstream) as stranger, gateway(stranger.url) as (url, _):
+            heard = await ask(url, asked)
+            assert heard.status == 502
+            assert b"certificate" in heard.body, "who is behind the proxy is looked at too"
+    plain.close()
 
-    asyncio.run(run())
 
-
-def test_a_connection_that_was_closed_meanwhile_is_not_used(authority: trustme.CA) -> None:
+async def test_a_connection_that_was_closed_meanwhile_is_not_used(authority: trustme.CA) -> None:
     """Nor is a request sent twice of which nobody knows what was done for it."""
     ends = asyncio.Event()
     heard: list[bytes] = []
@@ -222,26 +213,23 @@ def test_a_connection_that_was_closed_meanwhile_is_not_used(authority: trustme.C
             writer.close()
             ends.set()
 
-    async def run() -> None:
-        async with secure(authority, RawUpstream(answer)) as there:
-            client = UpstreamClient(Limits())
-            upstream = Upstream("only", there.url)
+    async with secure(authority, RawUpstream(answer)) as there:
+        client = UpstreamClient(Limits())
+        upstream = Upstream("only", there.url)
 
-            async def asked(method: str, path: bytes) -> int:
-                got = await client.send(upstream, method, path, [], b"{}" if method == "POST" else None)
-                assert b"".join([piece async for piece in got.aiter_raw()]) == b"{}"
-                await got.aclose()
-                return got.status_code
+        async def asked(method: str, path: bytes) -> int:
+            got = await client.send(upstream, method, path, [], b"{}" if method == "POST" else None)
+            assert b"".join([piece async for piece in got.aiter_raw()]) == b"{}"
+            await got.aclose()
+            return got.status_code
 
-            await asked("POST", b"/close")
-            await ends.wait()
-            assert await asked("POST", b"/next") == 200
-            assert there.connections == 2, "the closed one was seen, and nothing said into it"
-            assert await asked("GET", b"/late") == 200
-            assert heard == [b"/close", b"/next", b"/late", b"/late"]
-            with pytest.raises(Exception, match="cannot be reached"):
-                await asked("POST", b"/late")
-            assert len(heard) == 5, "a call that may have been paid for is not made again by itself"
-            await client.close()
-
-    asyncio.run(run())
+        await asked("POST", b"/close")
+        await ends.wait()
+        assert await asked("POST", b"/next") == 200
+        assert there.connections == 2, "the closed one was seen, and nothing said into it"
+        assert await asked("GET", b"/late") == 200
+        assert heard == [b"/close", b"/next", b"/late", b"/late"]
+        with pytest.raises(Exception, match="cannot be reached"):
+            await asked("POST", b"/late")
+        assert len(heard) == 5, "a call that may have been paid for is not made again by itself"
+        await client.close()

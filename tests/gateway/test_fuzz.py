@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import gzip
 import json
@@ -130,41 +129,34 @@ def written(body: Any, how: int) -> tuple[bytes, dict[str, str]]:
 
 @settings(max_examples=3)
 @given(asked=st.lists(st.tuples(CHANGES, st.integers(0, 20)), min_size=15, max_size=15))
-def test_no_body_is_a_fault_of_the_proxy(asked: list[tuple[Any, int]], tmp_path_factory: Any) -> None:
+async def test_no_body_is_a_fault_of_the_proxy(asked: list[tuple[Any, int]], tmp_path_factory: Any) -> None:
     """The provider's own refusals come back as they are; what is ours is below 500."""
-
-    async def run() -> None:
-        async with running(tmp_path_factory.mktemp("fuzz")) as (provider, url), httpx2.AsyncClient() as http:
-            for changes, how in asked:
-                for api, path in PATHS.items():
-                    raw, more = written({"model": NAMES[api], **changed(api, changes)}, how)
-                    headers = {"content-type": "application/json", "x-api-key": "any", **more}
-                    before = len(provider.log)
-                    answer = await http.post(f"{url}{path}", content=raw, headers=headers)
-                    if answer.headers.get("request-id") == "req_lab":
-                        assert len(provider.log) > before
-                        assert answer.status_code == provider.log[-1].status
-                    else:
-                        assert answer.status_code < 500, (changes, answer.text)
-            metrics = (await http.get(f"{url}/metrics")).text
-            assert 'failed_open_total{step="answered"' not in metrics
-
-    asyncio.run(run())
+    async with running(tmp_path_factory.mktemp("fuzz")) as (provider, url), httpx2.AsyncClient() as http:
+        for changes, how in asked:
+            for api, path in PATHS.items():
+                raw, more = written({"model": NAMES[api], **changed(api, changes)}, how)
+                headers = {"content-type": "application/json", "x-api-key": "any", **more}
+                before = len(provider.log)
+                answer = await http.post(f"{url}{path}", content=raw, headers=headers)
+                if answer.headers.get("request-id") == "req_lab":
+                    assert len(provider.log) > before
+                    assert answer.status_code == provider.log[-1].status
+                else:
+                    assert answer.status_code < 500, (changes, answer.text)
+        metrics = (await http.get(f"{url}/metrics")).text
+        assert 'failed_open_total{step="answered"' not in metrics
 
 
-def test_a_request_that_says_nothing_keeps_no_other_from_being_stored(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with running(tmp_path) as (_, url), httpx2.AsyncClient() as http:
-            for said in ([], [{"role": "user", "content": "Hello"}]):
-                for api, path in PATHS.items():
-                    listed = "input" if api == "openai_responses" else "messages"
-                    body = {"model": NAMES[api], listed: said, "max_tokens": 50}
-                    answer = await http.post(f"{url}{path}", json=body)
-                    assert answer.status_code == (200 if said else 400), answer.text
-        store = open_store(tmp_path / "gateway.db")
-        try:
-            assert [row.messages for row in await store.list_threads()] == [2]  # the same words are one thread
-        finally:
-            await store.close()
-
-    asyncio.run(run())
+async def test_a_request_that_says_nothing_keeps_no_other_from_being_stored(tmp_path: Path) -> None:
+    async with running(tmp_path) as (_, url), httpx2.AsyncClient() as http:
+        for said in ([], [{"role": "user", "content": "Hello"}]):
+            for api, path in PATHS.items():
+                listed = "input" if api == "openai_responses" else "messages"
+                body = {"model": NAMES[api], listed: said, "max_tokens": 50}
+                answer = await http.post(f"{url}{path}", json=body)
+                assert answer.status_code == (200 if said else 400), answer.text
+    store = open_store(tmp_path / "gateway.db")
+    try:
+        assert [row.messages for row in await store.list_threads()] == [2]  # the same words are one thread
+    finally:
+        await store.close()

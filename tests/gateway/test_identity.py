@@ -33,7 +33,7 @@ async def stored(place: Gate, thread: str) -> list[str]:
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_a_longer_request_is_the_same_thread(api: Api, tmp_path: Path) -> None:
+async def test_a_longer_request_is_the_same_thread(api: Api, tmp_path: Path) -> None:
     async def run(place: Gate) -> None:
         managers = [place.manager(), place.manager()]
         client = Client(api)
@@ -45,10 +45,10 @@ def test_a_longer_request_is_the_same_thread(api: Api, tmp_path: Path) -> None:
         said = [f"{kind} {turn}" for turn in range(6) for kind in ("Question", "Answer")]
         assert await stored(place, threads.pop()) == said
 
-    running(tmp_path, run)
+    await running(tmp_path, run)
 
 
-def test_looks_do_not_matter(tmp_path: Path) -> None:
+async def test_looks_do_not_matter(tmp_path: Path) -> None:
     async def run(place: Gate) -> None:
         manager = place.manager()
         client = Client("anthropic")
@@ -63,10 +63,10 @@ def test_looks_do_not_matter(tmp_path: Path) -> None:
         assert thread_of(await answer(manager, client)) == thread_of(first)
         assert await stored(place, thread_of(first)) == ["Question", "Yes.", "Next", "Yes."]
 
-    running(tmp_path, run)
+    await running(tmp_path, run)
 
 
-def test_an_answer_may_come_back_without_its_thinking(tmp_path: Path) -> None:
+async def test_an_answer_may_come_back_without_its_thinking(tmp_path: Path) -> None:
     async def run(place: Gate) -> None:
         for manager in (place.manager(), place.manager()):
             client = Client("anthropic", tenant=f"t{len(place.managers)}{id(manager)}")
@@ -84,10 +84,10 @@ def test_an_answer_may_come_back_without_its_thinking(tmp_path: Path) -> None:
             assert thread_of(later) == thread_of(sent)
             assert await stored(place, thread_of(sent)) == ["Question", "Yes.", "Next", "Yes."]
 
-    running(tmp_path, run)
+    await running(tmp_path, run)
 
 
-def test_a_text_for_an_input_is_a_message(tmp_path: Path) -> None:
+async def test_a_text_for_an_input_is_a_message(tmp_path: Path) -> None:
     async def run(place: Gate) -> None:
         manager = place.manager()
         client = Client("openai_responses")
@@ -103,14 +103,14 @@ def test_a_text_for_an_input_is_a_message(tmp_path: Path) -> None:
         client.says("Next")
         assert thread_of(await answer(manager, client)) == thread_of(first)
 
-    running(tmp_path, run)
+    await running(tmp_path, run)
 
 
 # Another conversation
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_changed_words_of_the_user_are_a_branch(restarted: bool, tmp_path: Path) -> None:
+async def test_changed_words_of_the_user_are_a_branch(restarted: bool, tmp_path: Path) -> None:
     async def run(place: Gate) -> None:
         manager = place.manager()
         client = Client("openai_chat")
@@ -132,10 +132,10 @@ def test_changed_words_of_the_user_are_a_branch(restarted: bool, tmp_path: Path)
         client.says("Go on")
         assert thread_of(await answer(manager, client)) == thread_of(first), "the thread goes on beside its branch"
 
-    running(tmp_path, run)
+    await running(tmp_path, run)
 
 
-def test_the_same_question_again_is_no_branch_until_somebody_goes_on_otherwise(tmp_path: Path) -> None:
+async def test_the_same_question_again_is_no_branch_until_somebody_goes_on_otherwise(tmp_path: Path) -> None:
     async def run(place: Gate) -> None:
         manager = place.manager()
         one, two = Client("openai_chat"), Client("openai_chat")
@@ -150,11 +150,11 @@ def test_the_same_question_again_is_no_branch_until_somebody_goes_on_otherwise(t
         assert await stored(place, threads[0]) == ["Hi", "Hey.", "I am two", "Yes."]
         assert await stored(place, threads[1]) == ["Hi", "Hello.", "I am one", "Yes."]
 
-    running(tmp_path, run)
+    await running(tmp_path, run)
 
 
 @pytest.mark.parametrize("differs", ["tenant", "header", "claude"])
-def test_tenants_and_client_sessions_are_apart(differs: str, tmp_path: Path) -> None:
+async def test_tenants_and_client_sessions_are_apart(differs: str, tmp_path: Path) -> None:
     async def run(place: Gate) -> None:
         manager = place.manager()
         one, two = Client("openai_chat"), Client("openai_chat")
@@ -170,10 +170,10 @@ def test_tenants_and_client_sessions_are_apart(differs: str, tmp_path: Path) -> 
         assert threads[0] != threads[1]
         assert (await place.store.session(threads[1])).tenant == two.tenant
 
-    running(tmp_path, run)
+    await running(tmp_path, run)
 
 
-def test_a_named_session_is_one_thread_whatever_is_sent(tmp_path: Path) -> None:
+async def test_a_named_session_is_one_thread_whatever_is_sent(tmp_path: Path) -> None:
     async def run(place: Gate) -> None:
         manager = place.manager()
         client = Client("openai_chat", headers={"x-everthread-session": "mine"})
@@ -191,10 +191,10 @@ def test_a_named_session_is_one_thread_whatever_is_sent(tmp_path: Path) -> None:
         again.says("By its own id")
         assert thread_of(await answer(manager, again)) == thread_of(first)
 
-    running(tmp_path, run)
+    await running(tmp_path, run)
 
 
-def test_of_two_processes_with_different_continuations_one_branches(tmp_path: Path) -> None:
+async def test_of_two_processes_with_different_continuations_one_branches(tmp_path: Path) -> None:
     async def run(place: Gate) -> None:
         client = Client("openai_chat")
         client.says("Hi")
@@ -210,7 +210,7 @@ def test_of_two_processes_with_different_continuations_one_branches(tmp_path: Pa
             thread = thread_of(await answer(manager, each))
             assert await stored(place, thread) == [str(message["content"]) for message in each.messages]
 
-    running(tmp_path, run)
+    await running(tmp_path, run)
 
 
 # Never a mix-up
@@ -220,7 +220,7 @@ SAYINGS = ("Hi", "Go on", "Why?")
 
 @settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 10_000))
-def test_interleaved_conversations_are_never_mixed(seed: int) -> None:
+async def test_interleaved_conversations_are_never_mixed(seed: int) -> None:
     """Several clients that often say the same, two tenants, two processes, answers that differ: each thread is one."""
     dice = random.Random(seed)  # noqa: S311 - repeatable, no secret
 
@@ -247,7 +247,7 @@ def test_interleaved_conversations_are_never_mixed(seed: int) -> None:
             assert await stored(place, thread_of(sent)) == said
 
     with tempfile.TemporaryDirectory() as folder:
-        running(Path(folder), run)
+        await running(Path(folder), run)
 
 
 # How a body is read

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from dataclasses import replace
 from decimal import Decimal
@@ -34,172 +33,156 @@ from tests.gateway.house import (
 )
 
 
-def test_who_shows_a_key_is_let_in_and_the_upstream_sees_its_own(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with house(tmp_path) as here:
-            url, key = await here.gateway(), await here.key()
+async def test_who_shows_a_key_is_let_in_and_the_upstream_sees_its_own(tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        url, key = await here.gateway(), await here.key()
+        await ask_chat(here.chat(url, key))
+        await ask_claude(here.claude(url, key))
+        asked = {"model": CLAUDE, "max_tokens": 100, "messages": HELLO}
+        async with httpx2.AsyncClient() as http:
+            assert (await http.post(f"{url}/v1/messages", json=asked, headers={"x-api-key": key})).is_success
+        shown = [(one.headers.get("authorization"), one.headers.get("x-api-key")) for one in here.provider.log]
+        assert shown == [(f"Bearer {UPSTREAM_KEY}", None), (None, UPSTREAM_KEY), (None, UPSTREAM_KEY)]
+        assert {thread.first.tenant for thread in await here.store.list_threads()} == {"acme"}
+        off = await ask_chat(here.chat(url, await here.key("quiet", mode="off")))
+        assert off.choices[0].message.content
+        assert not await here.store.list_threads(tenant="quiet"), "the key's mode stands before the upstream's"
+
+
+async def test_who_shows_none_an_unknown_or_a_revoked_one_is_told_in_its_protocol(tmp_path: Path) -> None:
+    clock = Clock()
+    async with house(tmp_path) as here:
+        door = KeyAuthenticator(here.store, clock=clock)
+        here.stack.push_async_callback(door.close)
+        url = await here.gateway(authenticator=door)
+        revoked, known = await here.key(), await here.key()
+        await ask_chat(here.chat(url, revoked))
+        await here.store.revoke_key(revoked.split("_")[1])
+        clock.now += TTL
+        almost = known[:-1] + ("A" if known[-1] != "A" else "B")
+        for wrong in (revoked, almost, "sk-else", "et_", UPSTREAM_KEY):
+            with pytest.raises(openai.AuthenticationError) as chat:
+                await ask_chat(here.chat(url, wrong))
+            assert chat.value.code == "invalid_api_key"
+            with pytest.raises(anthropic.AuthenticationError) as claude:
+                await ask_claude(here.claude(url, wrong))
+            body: Any = claude.value.body
+            assert (body["type"], body["error"]["type"]) == ("error", "authentication_error")
+        async with httpx2.AsyncClient(base_url=url) as http:
+            for path in ("/v1/models", "/metrics", "/v1/files"):
+                assert (await http.get(path)).status_code == 401
+            assert (await http.post("/v1/messages", json={})).json()["error"]["type"] == "authentication_error"
+            assert (await http.get("/healthz")).status_code == 200
+            other = {"authorization": f"Bearer {await here.key(scopes=('threads',))}"}
+            assert (await http.get("/v1/models", headers=other)).status_code == 403
+        assert len(here.provider.log) == 1
+        await ask_chat(here.chat(url, known))
+
+
+async def test_when_the_store_does_not_answer_nobody_is_let_in(tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        other = open_store(tmp_path / "closed.db")
+        await other.close()
+        url, key = await here.gateway(authenticator=KeyAuthenticator(other)), await here.key()
+        with pytest.raises(openai.InternalServerError) as told:
             await ask_chat(here.chat(url, key))
-            await ask_claude(here.claude(url, key))
-            asked = {"model": CLAUDE, "max_tokens": 100, "messages": HELLO}
-            async with httpx2.AsyncClient() as http:
-                assert (await http.post(f"{url}/v1/messages", json=asked, headers={"x-api-key": key})).is_success
-            shown = [(one.headers.get("authorization"), one.headers.get("x-api-key")) for one in here.provider.log]
-            assert shown == [(f"Bearer {UPSTREAM_KEY}", None), (None, UPSTREAM_KEY), (None, UPSTREAM_KEY)]
-            assert {thread.first.tenant for thread in await here.store.list_threads()} == {"acme"}
-            off = await ask_chat(here.chat(url, await here.key("quiet", mode="off")))
-            assert off.choices[0].message.content
-            assert not await here.store.list_threads(tenant="quiet"), "the key's mode stands before the upstream's"
-
-    asyncio.run(run())
+        assert (told.value.status_code, told.value.response.headers["retry-after"]) == (503, "1")
+        assert not here.provider.log
 
 
-def test_who_shows_none_an_unknown_or_a_revoked_one_is_told_in_its_protocol(tmp_path: Path) -> None:
-    async def run() -> None:
-        clock = Clock()
-        async with house(tmp_path) as here:
-            door = KeyAuthenticator(here.store, clock=clock)
-            here.stack.push_async_callback(door.close)
-            url = await here.gateway(authenticator=door)
-            revoked, known = await here.key(), await here.key()
-            await ask_chat(here.chat(url, revoked))
-            await here.store.revoke_key(revoked.split("_")[1])
-            clock.now += TTL
-            almost = known[:-1] + ("A" if known[-1] != "A" else "B")
-            for wrong in (revoked, almost, "sk-else", "et_", UPSTREAM_KEY):
-                with pytest.raises(openai.AuthenticationError) as chat:
-                    await ask_chat(here.chat(url, wrong))
-                assert chat.value.code == "invalid_api_key"
-                with pytest.raises(anthropic.AuthenticationError) as claude:
-                    await ask_claude(here.claude(url, wrong))
-                body: Any = claude.value.body
-                assert (body["type"], body["error"]["type"]) == ("error", "authentication_error")
-            async with httpx2.AsyncClient(base_url=url) as http:
-                for path in ("/v1/models", "/metrics", "/v1/files"):
-                    assert (await http.get(path)).status_code == 401
-                assert (await http.post("/v1/messages", json={})).json()["error"]["type"] == "authentication_error"
-                assert (await http.get("/healthz")).status_code == 200
-                other = {"authorization": f"Bearer {await here.key(scopes=('threads',))}"}
-                assert (await http.get("/v1/models", headers=other)).status_code == 403
-            assert len(here.provider.log) == 1
-            await ask_chat(here.chat(url, known))
+async def test_tenants_never_cross(tmp_path: Path) -> None:
+    async with house(tmp_path, window=6_000) as here:
+        url = await here.gateway()
+        ours, other = await here.key("ann"), await here.key("bob")
+        secret = "The harbour password is zebrafish-seven."
+        history: list[Any] = [{"role": "user", "content": secret}]
+        thread, compactions = "", ""
+        for number in range(14):
+            raw = await here.claude(url, ours).messages.with_raw_response.create(
+                model=CLAUDE, max_tokens=100, messages=history
+            )
+            thread, compactions = (raw.headers[f"x-everthread-{what}"] for what in ("thread", "compactions"))
+            said = (await raw.parse()).content[0]
+            assert said.type == "text"
+            history += [
+                {"role": "assistant", "content": said.text},
+                {"role": "user", "content": f"Entry {number}: {FILLER * 12}"},
+            ]
+        assert int(compactions) >= 1
+        before = [one.body for one in await here.store.history(thread)]
 
-    asyncio.run(run())
-
-
-def test_when_the_store_does_not_answer_nobody_is_let_in(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with house(tmp_path) as here:
-            other = open_store(tmp_path / "closed.db")
-            await other.close()
-            url, key = await here.gateway(authenticator=KeyAuthenticator(other)), await here.key()
-            with pytest.raises(openai.InternalServerError) as told:
-                await ask_chat(here.chat(url, key))
-            assert (told.value.status_code, told.value.response.headers["retry-after"]) == (503, "1")
-            assert not here.provider.log
-
-    asyncio.run(run())
-
-
-def test_tenants_never_cross(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with house(tmp_path, window=6_000) as here:
-            url = await here.gateway()
-            ours, other = await here.key("ann"), await here.key("bob")
-            secret = "The harbour password is zebrafish-seven."
-            history: list[Any] = [{"role": "user", "content": secret}]
-            thread, compactions = "", ""
-            for number in range(14):
-                raw = await here.claude(url, ours).messages.with_raw_response.create(
-                    model=CLAUDE, max_tokens=100, messages=history
-                )
-                thread, compactions = (raw.headers[f"x-everthread-{what}"] for what in ("thread", "compactions"))
-                said = (await raw.parse()).content[0]
-                assert said.type == "text"
-                history += [
-                    {"role": "assistant", "content": said.text},
-                    {"role": "user", "content": f"Entry {number}: {FILLER * 12}"},
-                ]
-            assert int(compactions) >= 1
-            before = [one.body for one in await here.store.history(thread)]
-
-            # The same words are another's own thread, with a rewrite of its own.
+        # The same words are another's own thread, with a rewrite of its own.
+        raw = await here.claude(url, other).messages.with_raw_response.create(
+            model=CLAUDE, max_tokens=100, messages=history[:-1]
+        )
+        assert raw.headers["x-everthread-thread"] != thread
+        # Another's thread by its name is a new one of the client's own.
+        for name in (thread, thread[:8]):
+            named = {"x-everthread-session": name}
             raw = await here.claude(url, other).messages.with_raw_response.create(
-                model=CLAUDE, max_tokens=100, messages=history[:-1]
+                model=CLAUDE, max_tokens=100, messages=HELLO, extra_headers=named
             )
             assert raw.headers["x-everthread-thread"] != thread
-            # Another's thread by its name is a new one of the client's own.
-            for name in (thread, thread[:8]):
-                named = {"x-everthread-session": name}
-                raw = await here.claude(url, other).messages.with_raw_response.create(
-                    model=CLAUDE, max_tokens=100, messages=HELLO, extra_headers=named
+            sent = here.provider.log[-1].body
+            assert "zebrafish" not in str(sent)
+        # The same name by the owner is the thread itself.
+        raw = await here.claude(url, await here.key("ann")).messages.with_raw_response.create(
+            model=CLAUDE, max_tokens=100, messages=HELLO, extra_headers={"x-everthread-session": thread}
+        )
+        assert raw.headers["x-everthread-thread"] == thread
+        assert [one.body for one in await here.store.history(thread)][: len(before)] == before
+        assert (await here.store.session(thread)).tenant == "ann"
+        for tenant in ("ann", "bob"):
+            hits = await here.store.search(SearchQuery("zebrafish", tenant=tenant))
+            assert hits
+            assert {(await here.store.session(hit.session)).tenant for hit in hits} == {tenant}
+        assert not await here.store.search(SearchQuery("zebrafish", tenant="default"))
+
+
+async def test_passed_through_credentials_are_the_tenants(tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        urls = [await here.gateway("passthrough", key=None) for _ in range(2)]
+        threads = []
+        for credential in ("sk-ann-1", "sk-bob-2"):
+            for url in urls:
+                raw = await here.claude(url, credential).messages.with_raw_response.create(
+                    model=CLAUDE, max_tokens=100, messages=HELLO
                 )
-                assert raw.headers["x-everthread-thread"] != thread
-                sent = here.provider.log[-1].body
-                assert "zebrafish" not in str(sent)
-            # The same name by the owner is the thread itself.
-            raw = await here.claude(url, await here.key("ann")).messages.with_raw_response.create(
-                model=CLAUDE, max_tokens=100, messages=HELLO, extra_headers={"x-everthread-session": thread}
-            )
-            assert raw.headers["x-everthread-thread"] == thread
-            assert [one.body for one in await here.store.history(thread)][: len(before)] == before
-            assert (await here.store.session(thread)).tenant == "ann"
-            for tenant in ("ann", "bob"):
-                hits = await here.store.search(SearchQuery("zebrafish", tenant=tenant))
-                assert hits
-                assert {(await here.store.session(hit.session)).tenant for hit in hits} == {tenant}
-            assert not await here.store.search(SearchQuery("zebrafish", tenant="default"))
-
-    asyncio.run(run())
+                threads.append(raw.headers["x-everthread-thread"])
+                assert here.provider.log[-1].headers["authorization"] == f"Bearer {credential}"
+        assert threads[0] == threads[1] != threads[2] == threads[3]
+        tenants = {thread.first.tenant for thread in await here.store.list_threads()}
+        assert len(tenants) == 2
+        assert all(tenant.startswith("up_") for tenant in tenants)
+        async with httpx2.AsyncClient(base_url=urls[0]) as http:
+            for headers in ({}, {"authorization": "Bearer"}, {"x-api-key": ""}):
+                refused = await http.post("/v1/messages", json={}, headers=headers)
+                assert (refused.status_code, refused.json()["error"]["type"]) == (401, "authentication_error")
+        assert len(here.provider.log) == 4
 
 
-def test_passed_through_credentials_are_the_tenants(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with house(tmp_path) as here:
-            urls = [await here.gateway("passthrough", key=None) for _ in range(2)]
-            threads = []
-            for credential in ("sk-ann-1", "sk-bob-2"):
-                for url in urls:
-                    raw = await here.claude(url, credential).messages.with_raw_response.create(
-                        model=CLAUDE, max_tokens=100, messages=HELLO
-                    )
-                    threads.append(raw.headers["x-everthread-thread"])
-                    assert here.provider.log[-1].headers["authorization"] == f"Bearer {credential}"
-            assert threads[0] == threads[1] != threads[2] == threads[3]
-            tenants = {thread.first.tenant for thread in await here.store.list_threads()}
-            assert len(tenants) == 2
-            assert all(tenant.startswith("up_") for tenant in tenants)
-            async with httpx2.AsyncClient(base_url=urls[0]) as http:
-                for headers in ({}, {"authorization": "Bearer"}, {"x-api-key": ""}):
-                    refused = await http.post("/v1/messages", json={}, headers=headers)
-                    assert (refused.status_code, refused.json()["error"]["type"]) == (401, "authentication_error")
-            assert len(here.provider.log) == 4
-
-    asyncio.run(run())
-
-
-def test_where_it_may_listen(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with house(tmp_path) as here:
-            for auth, reason in (("none", "without API keys"), ("keys", "everthread keys create")):
-                with pytest.raises(InputError, match=reason):
-                    await here.gateway(auth, host="0.0.0.0")  # type: ignore[arg-type]  # noqa: S104  what is refused
-            with pytest.raises(InputError, match="api_key_env"):
-                await here.gateway("passthrough")
-            token = await here.key()
-            revoked = token.split("_")[1]
-            await here.store.revoke_key(revoked)
-            with pytest.raises(InputError, match="everthread keys create"):
-                await here.gateway(host="0.0.0.0")  # noqa: S104
-            key = await here.key()
-            url = await here.gateway(host="0.0.0.0")  # noqa: S104  the rule is about it
-            await ask_chat(here.chat(url.replace("0.0.0.0", "127.0.0.1"), key))  # noqa: S104
-            await here.gateway("passthrough", key=None, host="0.0.0.0")  # noqa: S104
-
-    asyncio.run(run())
+async def test_where_it_may_listen(tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        for auth, reason in (("none", "without API keys"), ("keys", "everthread keys create")):
+            with pytest.raises(InputError, match=reason):
+                await here.gateway(auth, host="0.0.0.0")  # type: ignore[arg-type]  # noqa: S104  what is refused
+        with pytest.raises(InputError, match="api_key_env"):
+            await here.gateway("passthrough")
+        token = await here.key()
+        revoked = token.split("_")[1]
+        await here.store.revoke_key(revoked)
+        with pytest.raises(InputError, match="everthread keys create"):
+            await here.gateway(host="0.0.0.0")  # noqa: S104
+        key = await here.key()
+        url = await here.gateway(host="0.0.0.0")  # noqa: S104  the rule is about it
+        await ask_chat(here.chat(url.replace("0.0.0.0", "127.0.0.1"), key))  # noqa: S104
+        await here.gateway("passthrough", key=None, host="0.0.0.0")  # noqa: S104
 
 
 @pytest.mark.parametrize("auth", ["keys", "passthrough"])
-def test_a_credential_is_found_nowhere_afterwards(auth: Auth, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_credential_is_found_nowhere_afterwards(
+    auth: Auth, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     seen: list[str] = []
 
     async def run() -> str:
@@ -226,7 +209,7 @@ def test_a_credential_is_found_nowhere_afterwards(auth: Auth, tmp_path: Path, ca
             return key
 
     with caplog.at_level(logging.DEBUG):
-        key = asyncio.run(run())
+        key = await run()
     files = b"".join(file.read_bytes() for file in tmp_path.iterdir())
     assert b"acme" in files or auth == "passthrough"
     ours = [record.getMessage() for record in caplog.records if record.name.startswith("everthread")]

@@ -21,36 +21,33 @@ WINDOW = 4_000
 SEED = int(os.environ.get("EVERTHREAD_SEED", "7"))
 
 
-def test_nothing_is_lost(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with Provider(models(WINDOW), Numbered(), faults=plan(SEED)) as provider:
-            config = parse_config(
-                f"gateway: {{port: 0, upstreams: [{{name: lab, url: '{provider.url}'}}]}}\n"
-                f"store: {{url: 'sqlite:///{tmp_path / 'gateway.db'}'}}"
-            )
-            async with open_gateway(config) as gateway:
-                sdk = Sdk()
-                talkers = [
-                    Talker(number, lambda: gateway.url, sdk, stream=number // 3 % 2 == 1, words=WORDS)
-                    for number in range(CLIENTS)
-                ]
-                await asyncio.gather(*(talker.talk(TURNS, SECONDS / TURNS, SEED) for talker in talkers))
-                await sdk.close()
-                async with httpx2.AsyncClient() as http:
-                    metrics = (await http.get(f"{gateway.url}/metrics")).text
-            assert failed_open(metrics) == []
-            assert "everthread_in_flight 0" in metrics
-            store = open_store(tmp_path / "gateway.db")
-            try:
-                assert await problems(store, provider.log, talkers) == {}
-                assert await compactions(store) >= CLIENTS // 4
-            finally:
-                await store.close()
-            assert Counter(record.fault for record in provider.log).keys() >= {
-                "",
-                "rate_limit",
-                "server_error",
-                "reset",
-            }
-
-    asyncio.run(run())
+async def test_nothing_is_lost(tmp_path: Path) -> None:
+    async with Provider(models(WINDOW), Numbered(), faults=plan(SEED)) as provider:
+        config = parse_config(
+            f"gateway: {{port: 0, upstreams: [{{name: lab, url: '{provider.url}'}}]}}\n"
+            f"store: {{url: 'sqlite:///{tmp_path / 'gateway.db'}'}}"
+        )
+        async with open_gateway(config) as gateway:
+            sdk = Sdk()
+            talkers = [
+                Talker(number, lambda: gateway.url, sdk, stream=number // 3 % 2 == 1, words=WORDS)
+                for number in range(CLIENTS)
+            ]
+            await asyncio.gather(*(talker.talk(TURNS, SECONDS / TURNS, SEED) for talker in talkers))
+            await sdk.close()
+            async with httpx2.AsyncClient() as http:
+                metrics = (await http.get(f"{gateway.url}/metrics")).text
+        assert failed_open(metrics) == []
+        assert "everthread_in_flight 0" in metrics
+        store = open_store(tmp_path / "gateway.db")
+        try:
+            assert await problems(store, provider.log, talkers) == {}
+            assert await compactions(store) >= CLIENTS // 4
+        finally:
+            await store.close()
+        assert Counter(record.fault for record in provider.log).keys() >= {
+            "",
+            "rate_limit",
+            "server_error",
+            "reset",
+        }

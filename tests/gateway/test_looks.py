@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -28,32 +27,29 @@ def looks(history: list[dict[str, str]], turn: int) -> list[Any]:
     return shown
 
 
-def test_marks_that_move_blocks_that_flip_and_reminders(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with Provider([ServedModel("claude-sonnet-5", 6_000, shows="max_model_len")]) as provider:
-            config = parse_config(
-                f"gateway: {{port: 0, upstreams: [{{name: lab, url: '{provider.url}'}}], native: {{enabled: false}}}}\n"
-                f"store: {{url: 'sqlite:///{tmp_path / 'looks.db'}'}}\n"
-            )
-            async with (
-                open_gateway(config) as gateway,
-                anthropic.AsyncAnthropic(base_url=gateway.url, api_key="k", max_retries=0) as client,
-            ):
-                history: list[dict[str, str]] = []
-                threads, compactions = set(), []
-                for turn in range(14):
-                    history.append({"role": "user", "text": f"Entry {turn}: {FILLER * 12}"})
-                    sent: Any = looks(history, turn)
-                    raw = await client.messages.with_raw_response.create(
-                        model="claude-sonnet-5", messages=sent, max_tokens=200
-                    )
-                    threads.add(raw.headers["x-everthread-thread"])
-                    compactions.append(int(raw.headers["x-everthread-compactions"]))
-                    content: Any = (await raw.parse()).content
-                    history.append({"role": "assistant", "text": content[0].text})
-            assert len(threads) == 1
-            assert compactions == sorted(compactions)
-            assert compactions[-1] >= 2
-            assert [record.status for record in provider.log] == [200] * 14
-
-    asyncio.run(run())
+async def test_marks_that_move_blocks_that_flip_and_reminders(tmp_path: Path) -> None:
+    async with Provider([ServedModel("claude-sonnet-5", 6_000, shows="max_model_len")]) as provider:
+        config = parse_config(
+            f"gateway: {{port: 0, upstreams: [{{name: lab, url: '{provider.url}'}}], native: {{enabled: false}}}}\n"
+            f"store: {{url: 'sqlite:///{tmp_path / 'looks.db'}'}}\n"
+        )
+        async with (
+            open_gateway(config) as gateway,
+            anthropic.AsyncAnthropic(base_url=gateway.url, api_key="k", max_retries=0) as client,
+        ):
+            history: list[dict[str, str]] = []
+            threads, compactions = set(), []
+            for turn in range(14):
+                history.append({"role": "user", "text": f"Entry {turn}: {FILLER * 12}"})
+                sent: Any = looks(history, turn)
+                raw = await client.messages.with_raw_response.create(
+                    model="claude-sonnet-5", messages=sent, max_tokens=200
+                )
+                threads.add(raw.headers["x-everthread-thread"])
+                compactions.append(int(raw.headers["x-everthread-compactions"]))
+                content: Any = (await raw.parse()).content
+                history.append({"role": "assistant", "text": content[0].text})
+        assert len(threads) == 1
+        assert compactions == sorted(compactions)
+        assert compactions[-1] >= 2
+        assert [record.status for record in provider.log] == [200] * 14

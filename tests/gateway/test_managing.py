@@ -53,27 +53,24 @@ async def talk(place: Gate, manager: Any, client: Client, turns: int, start: int
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_a_conversation_goes_on_far_past_the_window(api: Api, tmp_path: Path) -> None:
-    async def run() -> None:
-        async with gate(tmp_path, script) as place:
-            client = Client(api, tools=[TOOL], extra={"max_tokens": 500} if api == "anthropic" else {})
-            manager = place.manager()
-            done = await talk(place, manager, client, 25)
-            assert place.provider is not None
-            log = place.provider.log
-            assert all(record.status == 200 for record in log), "upstream never saw a request it refuses"
-            assert sum(len(json.dumps(message)) for message in client.messages) > 3 * 4 * place.window
-            assert len({thread_of(exchange.sent) for exchange in done}) == 1
-            rewrites = len(place.of(Rewritten))
-            assert rewrites >= 3
-            compactions = [int(exchange.sent.headers["x-everthread-compactions"]) for exchange in done]
-            assert compactions == sorted(compactions), "a later request never goes back behind a rewrite"
-            assert compactions[-1] >= 3
-            assert_prefix_stable(api, done)
-            before, after = map(int, done[-1].sent.headers["x-everthread-tokens"].split("/"))
-            assert before > 2 * place.window > 2 * after
-
-    asyncio.run(run())
+async def test_a_conversation_goes_on_far_past_the_window(api: Api, tmp_path: Path) -> None:
+    async with gate(tmp_path, script) as place:
+        client = Client(api, tools=[TOOL], extra={"max_tokens": 500} if api == "anthropic" else {})
+        manager = place.manager()
+        done = await talk(place, manager, client, 25)
+        assert place.provider is not None
+        log = place.provider.log
+        assert all(record.status == 200 for record in log), "upstream never saw a request it refuses"
+        assert sum(len(json.dumps(message)) for message in client.messages) > 3 * 4 * place.window
+        assert len({thread_of(exchange.sent) for exchange in done}) == 1
+        rewrites = len(place.of(Rewritten))
+        assert rewrites >= 3
+        compactions = [int(exchange.sent.headers["x-everthread-compactions"]) for exchange in done]
+        assert compactions == sorted(compactions), "a later request never goes back behind a rewrite"
+        assert compactions[-1] >= 3
+        assert_prefix_stable(api, done)
+        before, after = map(int, done[-1].sent.headers["x-everthread-tokens"].split("/"))
+        assert before > 2 * place.window > 2 * after
 
 
 def assert_prefix_stable(api: Api, done: list[Any]) -> None:
@@ -92,78 +89,64 @@ def assert_prefix_stable(api: Api, done: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_every_message_is_in_the_thread_once(api: Api, tmp_path: Path) -> None:
-    async def run() -> None:
-        async with gate(tmp_path, script) as place:
-            client = Client(api, tools=[TOOL], extra={"max_tokens": 500} if api == "anthropic" else {})
-            manager = place.manager()
-            done = await talk(place, manager, client, 8)
-            thread = thread_of(done[0].sent)
-            stored = [message.body for message in await place.store.history(thread)]
-            core = CODECS[api].decode_messages(client.messages, model=NAMES[api])
-            assert [(body["role"], text_of(body)) for body in stored] == [
-                (body["role"], text_of(body)) for body in core
-            ]
-            session = await place.store.session(thread)
-            assert (session.platform, session.tenant, session.system) == ("gateway", "t", "Be brief.")
-            records = await place.store.usage(thread)
-            assert [record.task for record in records] == ["main"] * len(done)
-            assert place.provider is not None
-            assert [record.usage.prompt_tokens for record in records] == [
-                record.prompt_tokens for record in place.provider.log
-            ]
-
-    asyncio.run(run())
+async def test_every_message_is_in_the_thread_once(api: Api, tmp_path: Path) -> None:
+    async with gate(tmp_path, script) as place:
+        client = Client(api, tools=[TOOL], extra={"max_tokens": 500} if api == "anthropic" else {})
+        manager = place.manager()
+        done = await talk(place, manager, client, 8)
+        thread = thread_of(done[0].sent)
+        stored = [message.body for message in await place.store.history(thread)]
+        core = CODECS[api].decode_messages(client.messages, model=NAMES[api])
+        assert [(body["role"], text_of(body)) for body in stored] == [(body["role"], text_of(body)) for body in core]
+        session = await place.store.session(thread)
+        assert (session.platform, session.tenant, session.system) == ("gateway", "t", "Be brief.")
+        records = await place.store.usage(thread)
+        assert [record.task for record in records] == ["main"] * len(done)
+        assert place.provider is not None
+        assert [record.usage.prompt_tokens for record in records] == [
+            record.prompt_tokens for record in place.provider.log
+        ]
 
 
-def test_after_a_restart_the_same_bytes_go_upstream(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with gate(tmp_path, script) as place:
-            client = Client("openai_chat", tools=[TOOL])
-            manager = place.manager()
-            await talk(place, manager, client, 12)
-            await manager.settle()
-            client.says("And now?")
-            turn = await manager.prepare(client.incoming())
-            first = turn.sent
-            turn = await place.manager().prepare(client.incoming())
-            other = turn.sent
-            assert first.rewritten
-            assert other.body == first.body
-            assert other.headers["x-everthread-thread"] == first.headers["x-everthread-thread"]
-
-    asyncio.run(run())
+async def test_after_a_restart_the_same_bytes_go_upstream(tmp_path: Path) -> None:
+    async with gate(tmp_path, script) as place:
+        client = Client("openai_chat", tools=[TOOL])
+        manager = place.manager()
+        await talk(place, manager, client, 12)
+        await manager.settle()
+        client.says("And now?")
+        turn = await manager.prepare(client.incoming())
+        first = turn.sent
+        turn = await place.manager().prepare(client.incoming())
+        other = turn.sent
+        assert first.rewritten
+        assert other.body == first.body
+        assert other.headers["x-everthread-thread"] == first.headers["x-everthread-thread"]
 
 
-def test_two_managers_take_turns_in_one_conversation(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with gate(tmp_path, script) as place:
-            client = Client("anthropic", tools=[TOOL], extra={"max_tokens": 400})
-            managers = [place.manager(), place.manager()]
-            done = []
-            for turn in range(16):
-                done += await talk(place, managers[turn % 2], client, 1, start=turn)
-            assert len({thread_of(exchange.sent) for exchange in done}) == 1
-            assert_prefix_stable("anthropic", done)
-            thread = thread_of(done[0].sent)
-            stored = [text_of(message.body) for message in await place.store.history(thread)]
-            core = CODECS["anthropic"].decode_messages(client.messages)
-            assert stored == [text_of(body) for body in core]
-
-    asyncio.run(run())
+async def test_two_managers_take_turns_in_one_conversation(tmp_path: Path) -> None:
+    async with gate(tmp_path, script) as place:
+        client = Client("anthropic", tools=[TOOL], extra={"max_tokens": 400})
+        managers = [place.manager(), place.manager()]
+        done = []
+        for turn in range(16):
+            done += await talk(place, managers[turn % 2], client, 1, start=turn)
+        assert len({thread_of(exchange.sent) for exchange in done}) == 1
+        assert_prefix_stable("anthropic", done)
+        thread = thread_of(done[0].sent)
+        stored = [text_of(message.body) for message in await place.store.history(thread)]
+        core = CODECS["anthropic"].decode_messages(client.messages)
+        assert stored == [text_of(body) for body in core]
 
 
-def test_of_two_managers_that_race_both_send_the_same(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with gate(tmp_path, script) as place:
-            client = Client("openai_chat", tools=[TOOL])
-            await talk(place, place.manager(enabled=False), client, 6)
-            client.says("And now?")
-            managers = [place.manager(background=False) for _ in range(3)]
-            turns = await asyncio.gather(*(manager.prepare(client.incoming()) for manager in managers))
-            sent = [turn.sent for turn in turns]
-            assert len({outgoing.body for outgoing in sent}) == 1
-            assert sent[0].rewritten
-            assert SUMMARY_START.encode() in sent[0].body
-
-    asyncio.run(run())
+async def test_of_two_managers_that_race_both_send_the_same(tmp_path: Path) -> None:
+    async with gate(tmp_path, script) as place:
+        client = Client("openai_chat", tools=[TOOL])
+        await talk(place, place.manager(enabled=False), client, 6)
+        client.says("And now?")
+        managers = [place.manager(background=False) for _ in range(3)]
+        turns = await asyncio.gather(*(manager.prepare(client.incoming()) for manager in managers))
+        sent = [turn.sent for turn in turns]
+        assert len({outgoing.body for outgoing in sent}) == 1
+        assert sent[0].rewritten
+        assert SUMMARY_START.encode() in sent[0].body

@@ -40,7 +40,7 @@ def summary(sent: Outgoing) -> str:
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_the_tools_are_named_only_where_the_request_has_them(api: Api, tmp_path: Path) -> None:
+async def test_the_tools_are_named_only_where_the_request_has_them(api: Api, tmp_path: Path) -> None:
     async def run(place: Gate) -> None:
         manager = place.manager(background=False)
         having, lacking = client(api, [*OTHERS, *OURS], 12), client(api, OTHERS, 12)
@@ -53,10 +53,10 @@ def test_the_tools_are_named_only_where_the_request_has_them(api: Api, tmp_path:
         grown = client(api, [*OTHERS, *OURS], 30)
         assert summary((await manager.prepare(grown.incoming())).sent).count(MENTION) == 1
 
-    running(tmp_path, run)
+    await running(tmp_path, run)
 
 
-def test_what_was_pinned_stands_in_the_next_rewrite(tmp_path: Path) -> None:
+async def test_what_was_pinned_stands_in_the_next_rewrite(tmp_path: Path) -> None:
     async def run(place: Gate) -> None:
         manager = place.manager(background=False)
         talk = client("openai_chat", [], 4)
@@ -72,4 +72,4 @@ def test_what_was_pinned_stands_in_the_next_rewrite(tmp_path: Path) -> None:
                     break
             assert summary(sent).count("4711-B") == 1
 
-    running(tmp_path, run)
+    await running(tmp_path, run)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -51,45 +50,37 @@ async def stage(script: Any = None, manager: Plain | None = None, **settings: An
             await made.close()
 
 
-def test_whole_answers_and_what_they_used() -> None:
-    async def run() -> None:
-        async with stage(["One.", "Two.", "Three."]) as on:
-            chat = await on.openai.chat.completions.create(model="gpt-4o", messages=HELLO)
-            assert chat.choices[0].message.content == "One."
-            response = await on.openai.responses.create(model="gpt-5", input="Hello")
-            assert response.output_text == "Two."
-            message = await on.anthropic.messages.create(model="claude-opus-4-8", max_tokens=50, messages=HELLO)
-            assert spoken(message) == "Three."
-            counted = await on.anthropic.messages.count_tokens(model="claude-opus-4-8", messages=HELLO)
-            assert counted.input_tokens > 0
-            assert {model.id async for model in await on.openai.models.list()} == set(MODELS)
-        used = [outcome.usage for outcome in on.manager.outcomes]
-        assert [usage.prompt_tokens for usage in used if usage] == [
-            record.prompt_tokens for record in on.provider.log[:3]
-        ]
-        said = [text_of(outcome.reply.message) for outcome in on.manager.outcomes if outcome.reply]
-        assert said == ["One.", "Two.", "Three."]
-        assert on.proxy.metrics.value("tokens", bucket="output") > 0
-
-    asyncio.run(run())
+async def test_whole_answers_and_what_they_used() -> None:
+    async with stage(["One.", "Two.", "Three."]) as on:
+        chat = await on.openai.chat.completions.create(model="gpt-4o", messages=HELLO)
+        assert chat.choices[0].message.content == "One."
+        response = await on.openai.responses.create(model="gpt-5", input="Hello")
+        assert response.output_text == "Two."
+        message = await on.anthropic.messages.create(model="claude-opus-4-8", max_tokens=50, messages=HELLO)
+        assert spoken(message) == "Three."
+        counted = await on.anthropic.messages.count_tokens(model="claude-opus-4-8", messages=HELLO)
+        assert counted.input_tokens > 0
+        assert {model.id async for model in await on.openai.models.list()} == set(MODELS)
+    used = [outcome.usage for outcome in on.manager.outcomes]
+    assert [usage.prompt_tokens for usage in used if usage] == [record.prompt_tokens for record in on.provider.log[:3]]
+    said = [text_of(outcome.reply.message) for outcome in on.manager.outcomes if outcome.reply]
+    assert said == ["One.", "Two.", "Three."]
+    assert on.proxy.metrics.value("tokens", bucket="output") > 0
 
 
-def test_streams_and_what_they_used() -> None:
-    async def run() -> None:
-        async with stage(["One and more.", "Two and more.", "Three and more."]) as on:
-            chat = await on.openai.chat.completions.create(model="gpt-4o", messages=HELLO, stream=True)
-            chunks = [chunk async for chunk in chat]
-            assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "One and more."
-            assert all(chunk.choices for chunk in chunks), "the extra chunk is not the client's"
-            async with on.openai.responses.stream(model="gpt-5", input="Hello") as stream:
-                assert (await stream.get_final_response()).output_text == "Two and more."
-            async with on.anthropic.messages.stream(model="claude-opus-4-8", max_tokens=50, messages=HELLO) as messages:
-                assert await messages.get_final_text() == "Three and more."
-        assert [outcome.usage.output_tokens > 0 for outcome in on.manager.outcomes if outcome.usage] == [True] * 3
-        assert on.provider.log[0].body["stream_options"] == {"include_usage": True}
-        assert on.proxy.metrics.value("rewrites", kind="include_usage") == 1
-
-    asyncio.run(run())
+async def test_streams_and_what_they_used() -> None:
+    async with stage(["One and more.", "Two and more.", "Three and more."]) as on:
+        chat = await on.openai.chat.completions.create(model="gpt-4o", messages=HELLO, stream=True)
+        chunks = [chunk async for chunk in chat]
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "One and more."
+        assert all(chunk.choices for chunk in chunks), "the extra chunk is not the client's"
+        async with on.openai.responses.stream(model="gpt-5", input="Hello") as stream:
+            assert (await stream.get_final_response()).output_text == "Two and more."
+        async with on.anthropic.messages.stream(model="claude-opus-4-8", max_tokens=50, messages=HELLO) as messages:
+            assert await messages.get_final_text() == "Three and more."
+    assert [outcome.usage.output_tokens > 0 for outcome in on.manager.outcomes if outcome.usage] == [True] * 3
+    assert on.provider.log[0].body["stream_options"] == {"include_usage": True}
+    assert on.proxy.metrics.value("rewrites", kind="include_usage") == 1
 
 
 @pytest.mark.parametrize(
@@ -103,31 +94,23 @@ def test_streams_and_what_they_used() -> None:
         ({}, "off", True, None),
     ],
 )
-def test_usage_is_asked_for_only_where_that_is_ours(asked: Any, mode: Any, include: bool, sent: Any) -> None:
-    async def run() -> None:
-        async with stage(mode=mode, include_usage=include) as on:
-            chat = await on.openai.chat.completions.create(model="gpt-4o", messages=HELLO, stream=True, **asked)
-            chunks = [chunk async for chunk in chat]
-            assert any(not chunk.choices for chunk in chunks) == (
-                asked.get("stream_options") == {"include_usage": True}
-            )
-            assert on.provider.log[0].body.get("stream_options") == sent
-
-    asyncio.run(run())
+async def test_usage_is_asked_for_only_where_that_is_ours(asked: Any, mode: Any, include: bool, sent: Any) -> None:
+    async with stage(mode=mode, include_usage=include) as on:
+        chat = await on.openai.chat.completions.create(model="gpt-4o", messages=HELLO, stream=True, **asked)
+        chunks = [chunk async for chunk in chat]
+        assert any(not chunk.choices for chunk in chunks) == (asked.get("stream_options") == {"include_usage": True})
+        assert on.provider.log[0].body.get("stream_options") == sent
 
 
-def test_errors_are_the_providers_own() -> None:
-    async def run() -> None:
-        async with stage([Fault("rate_limit", retry_after=7)]) as on:
-            with pytest.raises(openai.RateLimitError) as limited:
-                await on.openai.chat.completions.create(model="gpt-4o", messages=HELLO)
-            assert limited.value.response.headers["retry-after"] == "7"
-            with pytest.raises(anthropic.NotFoundError):
-                await on.anthropic.messages.create(model="claude-none", max_tokens=50, messages=HELLO)
-        assert [status for status, _ in on.manager.errors] == [429, 404]
-        assert on.proxy.metrics.value("upstream_errors", status="429") == 1
-
-    asyncio.run(run())
+async def test_errors_are_the_providers_own() -> None:
+    async with stage([Fault("rate_limit", retry_after=7)]) as on:
+        with pytest.raises(openai.RateLimitError) as limited:
+            await on.openai.chat.completions.create(model="gpt-4o", messages=HELLO)
+        assert limited.value.response.headers["retry-after"] == "7"
+        with pytest.raises(anthropic.NotFoundError):
+            await on.anthropic.messages.create(model="claude-none", max_tokens=50, messages=HELLO)
+    assert [status for status, _ in on.manager.errors] == [429, 404]
+    assert on.proxy.metrics.value("upstream_errors", status="429") == 1
 
 
 class Broken(Plain):
@@ -144,41 +127,35 @@ class Broken(Plain):
         raise OSError("the disk is full")
 
 
-def test_failures_of_ours_forward_the_original() -> None:
-    async def run() -> None:
-        async with stage(["Fine.", Fault("overloaded")], Broken(), include_usage=False) as on:
-            message = await on.anthropic.messages.create(model="claude-opus-4-8", max_tokens=9, messages=HELLO)
-            assert spoken(message) == "Fine."
-            with pytest.raises(anthropic.APIStatusError):
-                await on.anthropic.messages.create(model="claude-opus-4-8", max_tokens=9, messages=HELLO)
-        steps = [on.proxy.metrics.value("failed_open", step=step) for step in ("prepare", "refused", "answered")]
-        assert steps == [2, 1, 2]
-
-    asyncio.run(run())
+async def test_failures_of_ours_forward_the_original() -> None:
+    async with stage(["Fine.", Fault("overloaded")], Broken(), include_usage=False) as on:
+        message = await on.anthropic.messages.create(model="claude-opus-4-8", max_tokens=9, messages=HELLO)
+        assert spoken(message) == "Fine."
+        with pytest.raises(anthropic.APIStatusError):
+            await on.anthropic.messages.create(model="claude-opus-4-8", max_tokens=9, messages=HELLO)
+    steps = [on.proxy.metrics.value("failed_open", step=step) for step in ("prepare", "refused", "answered")]
+    assert steps == [2, 1, 2]
 
 
-def test_models_choose_the_upstream() -> None:
-    async def run() -> None:
-        async with Provider(MODELS) as first, Provider(MODELS) as second:
-            upstreams = [
-                Upstream("a", f"{first.url}/v1", ("gpt-*",), "openai", api_key="sk-ours"),
-                Upstream("b", second.url, ("claude-*",), "anthropic"),
-            ]
-            async with gateway(upstreams) as (url, _), httpx2.AsyncClient() as client:
-                sent = {"messages": HELLO, "max_tokens": 5}
-                headers = {"authorization": "Bearer sk-theirs"}
-                for model in ("gpt-4o", "claude-opus-4-8"):
-                    path = f"{url}/v1/chat/completions"
-                    await client.post(path, json={"model": model, **sent}, headers=headers)
-                await client.post(f"{url}/v1/messages/count_tokens", json={"model": "claude-opus-4-8", **sent})
-                assert (await client.get(f"{url}/v1/models", headers={"anthropic-version": "1"})).status_code == 200
-            async with raw_upstream(say(200, JSON, b"{}")) as one, raw_upstream(say(200, JSON, b"{}")) as other:
-                asked = [Upstream("a", one.url, ("gpt-*",)), Upstream("b", other.url, ("claude-*",))]
-                async with gateway(asked) as (url, _), httpx2.AsyncClient() as client:
-                    await client.get(f"{url}/v1/models/claude-opus-4-8")
-                assert (len(one.heard), other.heard[0].line) == (0, b"GET /v1/models/claude-opus-4-8 HTTP/1.1")
-            assert [record.headers["authorization"] for record in first.log] == ["Bearer sk-ours"]
-            assert second.log[0].headers["authorization"] == "Bearer sk-theirs"
-            assert [record.path for record in second.log] == ["/v1/chat/completions", "/v1/messages/count_tokens"]
-
-    asyncio.run(run())
+async def test_models_choose_the_upstream() -> None:
+    async with Provider(MODELS) as first, Provider(MODELS) as second:
+        upstreams = [
+            Upstream("a", f"{first.url}/v1", ("gpt-*",), "openai", api_key="sk-ours"),
+            Upstream("b", second.url, ("claude-*",), "anthropic"),
+        ]
+        async with gateway(upstreams) as (url, _), httpx2.AsyncClient() as client:
+            sent = {"messages": HELLO, "max_tokens": 5}
+            headers = {"authorization": "Bearer sk-theirs"}
+            for model in ("gpt-4o", "claude-opus-4-8"):
+                path = f"{url}/v1/chat/completions"
+                await client.post(path, json={"model": model, **sent}, headers=headers)
+            await client.post(f"{url}/v1/messages/count_tokens", json={"model": "claude-opus-4-8", **sent})
+            assert (await client.get(f"{url}/v1/models", headers={"anthropic-version": "1"})).status_code == 200
+        async with raw_upstream(say(200, JSON, b"{}")) as one, raw_upstream(say(200, JSON, b"{}")) as other:
+            asked = [Upstream("a", one.url, ("gpt-*",)), Upstream("b", other.url, ("claude-*",))]
+            async with gateway(asked) as (url, _), httpx2.AsyncClient() as client:
+                await client.get(f"{url}/v1/models/claude-opus-4-8")
+            assert (len(one.heard), other.heard[0].line) == (0, b"GET /v1/models/claude-opus-4-8 HTTP/1.1")
+        assert [record.headers["authorization"] for record in first.log] == ["Bearer sk-ours"]
+        assert second.log[0].headers["authorization"] == "Bearer sk-theirs"
+        assert [record.path for record in second.log] == ["/v1/chat/completions", "/v1/messages/count_tokens"]

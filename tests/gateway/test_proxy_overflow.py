@@ -47,77 +47,65 @@ def fits_at(size: int, *, streamed: bool) -> Answering:
 
 @pytest.mark.parametrize("streamed", [True, False])
 @pytest.mark.parametrize(("size", "requests"), [(9, 1), (8, 2), (6, 4), (5, 4)])
-def test_it_is_sent_again_at_most_three_times(size: int, requests: int, streamed: bool) -> None:
-    async def run() -> None:
-        manager = Shrinking()
-        answer = fits_at(size, streamed=streamed)
-        async with raw_upstream(answer) as upstream, gateway(upstream.url, manager) as (url, proxy):
-            heard = await ask(url, post("/v1/messages", b'{"stream": true}', *JSON))
-            assert len(upstream.heard) == requests
-        if size == 5:
-            assert heard.body == (START + ERROR_EVENT if streamed else TOO_LONG)
+async def test_it_is_sent_again_at_most_three_times(size: int, requests: int, streamed: bool) -> None:
+    manager = Shrinking()
+    answer = fits_at(size, streamed=streamed)
+    async with raw_upstream(answer) as upstream, gateway(upstream.url, manager) as (url, proxy):
+        heard = await ask(url, post("/v1/messages", b'{"stream": true}', *JSON))
+        assert len(upstream.heard) == requests
+    if size == 5:
+        assert heard.body == (START + ERROR_EVENT if streamed else TOO_LONG)
+    else:
+        assert heard.body == (START + BLOCK if streamed else b"{}")
+        assert heard.names["x-everthread-thread"] == f"t{size}"
+    assert heard.status == (400 if size == 5 and not streamed else 200)
+    assert len(manager.errors) == requests - 1
+    assert len(manager.outcomes) == 1
+    assert proxy.metrics.value("rewrites", kind="managed") == 1
+    assert proxy.metrics.value("rewrites", kind="repaired") == requests - 1
+
+
+async def test_observing_never_sends_again() -> None:
+    manager = Shrinking()
+
+    async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(head(400, [*JSON, (b"content-length", str(len(TOO_LONG)).encode())]) + TOO_LONG)
+
+    async with raw_upstream(answer) as upstream, gateway(upstream.url, manager, mode="observe") as (url, _):
+        heard = await ask(url, post("/v1/messages", b'{"a": 1}', *JSON))
+        assert [request.body for request in upstream.heard] == [b'{"a": 1}']
+    assert heard.body == TOO_LONG
+
+
+async def test_a_stream_is_held_only_so_long() -> None:
+    heard = asyncio.Event()
+
+    async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(head(200, STREAM) + chunk(START))
+        await heard.wait()
+        writer.write(chunk(ERROR_EVENT) + b"0\r\n\r\n")
+
+    limits = Limits(hold_seconds=0.05)
+    async with raw_upstream(answer) as upstream, gateway(upstream.url, Shrinking(), limits=limits) as (url, _):
+        found = await ask(url, post("/v1/messages", b"{}", *JSON), chunked=lambda _: heard.set())
+    assert found.chunks == [START, ERROR_EVENT]
+
+
+async def test_an_upstream_without_stream_options_is_asked_without() -> None:
+    async def answer(request: Heard, writer: asyncio.StreamWriter) -> None:
+        body: Any = json.loads(request.body)
+        said = b'{"error": {"message": "Unrecognized request argument supplied: stream_options"}}'
+        if "stream_options" in body:
+            writer.write(head(400, [*JSON, (b"content-length", str(len(said)).encode())]) + said)
         else:
-            assert heard.body == (START + BLOCK if streamed else b"{}")
-            assert heard.names["x-everthread-thread"] == f"t{size}"
-        assert heard.status == (400 if size == 5 and not streamed else 200)
-        assert len(manager.errors) == requests - 1
-        assert len(manager.outcomes) == 1
-        assert proxy.metrics.value("rewrites", kind="managed") == 1
-        assert proxy.metrics.value("rewrites", kind="repaired") == requests - 1
+            writer.write(head(200, STREAM) + chunk(b'data: {"choices": []}\n\n') + b"0\r\n\r\n")
 
-    asyncio.run(run())
-
-
-def test_observing_never_sends_again() -> None:
-    async def run() -> None:
-        manager = Shrinking()
-
-        async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
-            writer.write(head(400, [*JSON, (b"content-length", str(len(TOO_LONG)).encode())]) + TOO_LONG)
-
-        async with raw_upstream(answer) as upstream, gateway(upstream.url, manager, mode="observe") as (url, _):
-            heard = await ask(url, post("/v1/messages", b'{"a": 1}', *JSON))
-            assert [request.body for request in upstream.heard] == [b'{"a": 1}']
-        assert heard.body == TOO_LONG
-
-    asyncio.run(run())
-
-
-def test_a_stream_is_held_only_so_long() -> None:
-    async def run() -> None:
-        heard = asyncio.Event()
-
-        async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
-            writer.write(head(200, STREAM) + chunk(START))
-            await heard.wait()
-            writer.write(chunk(ERROR_EVENT) + b"0\r\n\r\n")
-
-        limits = Limits(hold_seconds=0.05)
-        async with raw_upstream(answer) as upstream, gateway(upstream.url, Shrinking(), limits=limits) as (url, _):
-            found = await ask(url, post("/v1/messages", b"{}", *JSON), chunked=lambda _: heard.set())
-        assert found.chunks == [START, ERROR_EVENT]
-
-    asyncio.run(run())
-
-
-def test_an_upstream_without_stream_options_is_asked_without() -> None:
-    async def run() -> None:
-        async def answer(request: Heard, writer: asyncio.StreamWriter) -> None:
-            body: Any = json.loads(request.body)
-            said = b'{"error": {"message": "Unrecognized request argument supplied: stream_options"}}'
-            if "stream_options" in body:
-                writer.write(head(400, [*JSON, (b"content-length", str(len(said)).encode())]) + said)
-            else:
-                writer.write(head(200, STREAM) + chunk(b'data: {"choices": []}\n\n') + b"0\r\n\r\n")
-
-        manager = Plain()
-        sent = b'{"stream": true, "messages": []}'
-        async with raw_upstream(answer) as upstream, gateway(upstream.url, manager) as (url, _):
-            for _ in range(2):
-                assert (await ask(url, post("/v1/chat/completions", sent, *JSON))).status == 200
-            assert [b"stream_options" in request.body for request in upstream.heard] == [True, False, False]
-            assert upstream.heard[1].body == sent
-        assert manager.errors == []
-        assert [(outcome.usage, outcome.estimated) for outcome in manager.outcomes] == [(None, True)] * 2
-
-    asyncio.run(run())
+    manager = Plain()
+    sent = b'{"stream": true, "messages": []}'
+    async with raw_upstream(answer) as upstream, gateway(upstream.url, manager) as (url, _):
+        for _ in range(2):
+            assert (await ask(url, post("/v1/chat/completions", sent, *JSON))).status == 200
+        assert [b"stream_options" in request.body for request in upstream.heard] == [True, False, False]
+        assert upstream.heard[1].body == sent
+    assert manager.errors == []
+    assert [(outcome.usage, outcome.estimated) for outcome in manager.outcomes] == [(None, True)] * 2

@@ -51,48 +51,42 @@ def get(path: str, *, host: bytes = b"127.0.0.1") -> bytes:
     return b"GET " + path.encode() + b" HTTP/1.1\r\nHost: " + host + b"\r\n\r\n"
 
 
-def test_a_key_of_ours_never_goes_upstream() -> None:
-    async def run() -> None:
-        manager = Plain()
-        async with raw_upstream(say(200, JSON, b"{}")) as upstream:
-            known = [Upstream("only", upstream.url, api_key="sk-upstream")]
-            async with gateway(known, manager, authenticator=Keys()) as (url, _):
-                for path in (CHAT, MESSAGES, "/v1/files"):
-                    await ask(url, post(path, b"{}", (b"Authorization", b"Bearer et-good"), (b"x-api-key", b"et-x")))
-            async with gateway(upstream.url, authenticator=Keys()) as (url, _):
-                await ask(url, post(CHAT, b"{}", (b"Authorization", b"Bearer et-good")))
-        keys = [(heard.names.get("authorization"), heard.names.get("x-api-key")) for heard in upstream.heard]
-        bearer = "Bearer sk-upstream"
-        assert keys == [(bearer, None), (None, "sk-upstream"), (bearer, None), (None, None)]
-        assert {incoming.tenant for incoming in manager.prepared} == {"acme"}
-
-    asyncio.run(run())
+async def test_a_key_of_ours_never_goes_upstream() -> None:
+    manager = Plain()
+    async with raw_upstream(say(200, JSON, b"{}")) as upstream:
+        known = [Upstream("only", upstream.url, api_key="sk-upstream")]
+        async with gateway(known, manager, authenticator=Keys()) as (url, _):
+            for path in (CHAT, MESSAGES, "/v1/files"):
+                await ask(url, post(path, b"{}", (b"Authorization", b"Bearer et-good"), (b"x-api-key", b"et-x")))
+        async with gateway(upstream.url, authenticator=Keys()) as (url, _):
+            await ask(url, post(CHAT, b"{}", (b"Authorization", b"Bearer et-good")))
+    keys = [(heard.names.get("authorization"), heard.names.get("x-api-key")) for heard in upstream.heard]
+    bearer = "Bearer sk-upstream"
+    assert keys == [(bearer, None), (None, "sk-upstream"), (bearer, None), (None, None)]
+    assert {incoming.tenant for incoming in manager.prepared} == {"acme"}
 
 
 @pytest.mark.parametrize(("key", "status"), [(b"et-bad", 401), (b"et-other", 403)])
-def test_who_is_not_let_in(key: bytes, status: int) -> None:
-    async def run() -> None:
-        async with (
-            raw_upstream(say(200, JSON, b"{}")) as upstream,
-            gateway(upstream.url, authenticator=Keys()) as (url, _),
-        ):
-            authorization = (b"Authorization", b"Bearer " + key)
-            chat = await ask(url, post(CHAT, b"{}", authorization))
-            messages = await ask(url, post(MESSAGES, b"{}", authorization))
-            assert (await ask(url, get("/healthz"))).status == 200
-            assert (await ask(url, get("/metrics"))).status == 401
-            assert upstream.heard == []
-        assert chat.status == messages.status == status
-        assert json.loads(chat.body)["error"]["code"]
-        assert json.loads(messages.body)["type"] == "error"
-
-    asyncio.run(run())
+async def test_who_is_not_let_in(key: bytes, status: int) -> None:
+    async with (
+        raw_upstream(say(200, JSON, b"{}")) as upstream,
+        gateway(upstream.url, authenticator=Keys()) as (url, _),
+    ):
+        authorization = (b"Authorization", b"Bearer " + key)
+        chat = await ask(url, post(CHAT, b"{}", authorization))
+        messages = await ask(url, post(MESSAGES, b"{}", authorization))
+        assert (await ask(url, get("/healthz"))).status == 200
+        assert (await ask(url, get("/metrics"))).status == 401
+        assert upstream.heard == []
+    assert chat.status == messages.status == status
+    assert json.loads(chat.body)["error"]["code"]
+    assert json.loads(messages.body)["type"] == "error"
 
 
 @pytest.mark.parametrize(
     ("host", "fine"), [("127.0.0.1", True), ("::1", True), ("localhost", True), ("192.0.2.1", False)]
 )
-def test_other_addresses_need_keys(host: str, fine: bool) -> None:
+async def test_other_addresses_need_keys(host: str, fine: bool) -> None:
     proxy = Proxy(Routes([Upstream("only", "http://127.0.0.1:9")]), Plain())
     if fine:
         Gateway(Service(proxy), host=host)
@@ -100,141 +94,120 @@ def test_other_addresses_need_keys(host: str, fine: bool) -> None:
         with pytest.raises(InputError, match="without API keys"):
             Gateway(Service(proxy), host=host)
     Gateway(Service(proxy, authenticator=Keys()), host=host)
-    asyncio.run(proxy.close())
+    await proxy.close()
 
 
-def test_a_page_in_a_browser_cannot_use_a_name_of_its_own() -> None:
-    async def run() -> None:
-        async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url) as (url, _):
-            assert (await ask(url, get("/v1/models", host=b"evil.example:80"))).status == 403
-            assert upstream.heard == []
-            for host in (b"localhost:1", b"[::1]:2", b"127.0.0.1"):
-                assert (await ask(url, get("/v1/models", host=host))).status == 200
-
-    asyncio.run(run())
+async def test_a_page_in_a_browser_cannot_use_a_name_of_its_own() -> None:
+    async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url) as (url, _):
+        assert (await ask(url, get("/v1/models", host=b"evil.example:80"))).status == 403
+        assert upstream.heard == []
+        for host in (b"localhost:1", b"[::1]:2", b"127.0.0.1"):
+            assert (await ask(url, get("/v1/models", host=host))).status == 200
 
 
-def test_large_bodies_are_refused_also_when_they_are_small_on_the_wire() -> None:
-    async def run() -> None:
-        limits = Limits(body_bytes=10_000)
-        packed = gzip.compress(b" " * 10_001)
-        async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url, limits=limits) as (url, _):
-            plain = await ask(url, post(MESSAGES, b" " * 10_001))
-            zipped = await ask(url, post(MESSAGES, packed, (b"content-encoding", b"gzip")))
-            headers = b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
-            chunked = await ask(url, headers + chunk(b" " * 6_000) * 2)
-            assert upstream.heard == []
-            assert (await ask(url, post(MESSAGES, b" " * 10_000))).status == 200
-        for heard in (plain, zipped, chunked):
-            assert heard.status == 413
-            assert json.loads(heard.body)["error"]["type"] == "request_too_large"
-
-    asyncio.run(run())
+async def test_large_bodies_are_refused_also_when_they_are_small_on_the_wire() -> None:
+    limits = Limits(body_bytes=10_000)
+    packed = gzip.compress(b" " * 10_001)
+    async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url, limits=limits) as (url, _):
+        plain = await ask(url, post(MESSAGES, b" " * 10_001))
+        zipped = await ask(url, post(MESSAGES, packed, (b"content-encoding", b"gzip")))
+        headers = b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        chunked = await ask(url, headers + chunk(b" " * 6_000) * 2)
+        assert upstream.heard == []
+        assert (await ask(url, post(MESSAGES, b" " * 10_000))).status == 200
+    for heard in (plain, zipped, chunked):
+        assert heard.status == 413
+        assert json.loads(heard.body)["error"]["type"] == "request_too_large"
 
 
-def test_slow_requests_are_not_waited_for() -> None:
-    async def run() -> None:
-        limits = Limits(body_seconds=0.05, header_seconds=0.05, header_bytes=2_000)
-        async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url, limits=limits) as (url, _):
-            for path in (b"/v1/messages", b"/v1/files"):  # one that is read, and one that goes on as it comes
-                late = await ask(url, b"POST " + path + b" HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
-                assert late.status == 408
-            for begun in (b"", b"POST /v1/mess"):
-                reader, writer = await connect(url)
-                writer.write(begun)
-                assert await reader.read() == b""
-                writer.close()
-            large = await ask(url, b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 4_000 + b"\r\n\r\n")
-            assert large.status == 431
-            assert upstream.heard == []
-
-    asyncio.run(run())
+async def test_slow_requests_are_not_waited_for() -> None:
+    limits = Limits(body_seconds=0.05, header_seconds=0.05, header_bytes=2_000)
+    async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url, limits=limits) as (url, _):
+        for path in (b"/v1/messages", b"/v1/files"):  # one that is read, and one that goes on as it comes
+            late = await ask(url, b"POST " + path + b" HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
+            assert late.status == 408
+        for begun in (b"", b"POST /v1/mess"):
+            reader, writer = await connect(url)
+            writer.write(begun)
+            assert await reader.read() == b""
+            writer.close()
+        large = await ask(url, b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 4_000 + b"\r\n\r\n")
+        assert large.status == 431
+        assert upstream.heard == []
 
 
-def test_a_client_that_does_not_read_is_not_waited_for() -> None:
+async def test_a_client_that_does_not_read_is_not_waited_for() -> None:
     async def endless(_request: Heard, writer: asyncio.StreamWriter) -> None:
         writer.write(head(200, STREAM))
         while True:
             writer.write(chunk(b"data: " + b"x" * 60_000 + b"\n\n"))
             await writer.drain()
 
-    async def run() -> None:
-        async with (
-            raw_upstream(endless) as upstream,
-            gateway(upstream.url, limits=Limits(write_seconds=0.1)) as (url, _),
-        ):
-            for path in (MESSAGES, "/v1/files"):
-                _, writer = await connect(url)
-                cast("asyncio.Transport", writer.transport).pause_reading()
-                writer.write(post(path, b'{"stream": true}', *JSON))
-                await asyncio.wait_for(upstream.left.wait(), 20)
-                upstream.left.clear()
-                writer.transport.abort()
-
-    asyncio.run(run())
+    async with (
+        raw_upstream(endless) as upstream,
+        gateway(upstream.url, limits=Limits(write_seconds=0.1)) as (url, _),
+    ):
+        for path in (MESSAGES, "/v1/files"):
+            _, writer = await connect(url)
+            cast("asyncio.Transport", writer.transport).pause_reading()
+            writer.write(post(path, b'{"stream": true}', *JSON))
+            await asyncio.wait_for(upstream.left.wait(), 20)
+            upstream.left.clear()
+            writer.transport.abort()
 
 
-def test_too_many_at_once_are_told_when_to_come_again() -> None:
-    async def run() -> None:
-        go = asyncio.Event()
+async def test_too_many_at_once_are_told_when_to_come_again() -> None:
+    go = asyncio.Event()
 
-        async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
-            await go.wait()
-            writer.write(head(200, [(b"content-length", b"2")]) + b"{}")
+    async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
+        await go.wait()
+        writer.write(head(200, [(b"content-length", b"2")]) + b"{}")
 
-        limits = Limits(concurrent=2)
-        async with raw_upstream(answer) as upstream, gateway(upstream.url, limits=limits) as (url, proxy):
-            first = [asyncio.create_task(ask(url, post(MESSAGES, b"{}"))) for _ in range(2)]
-            await upstream.requests(2)
-            third = await ask(url, post(CHAT, b"{}"))
-            assert (third.status, third.names["retry-after"]) == (429, "1")
-            assert (await ask(url, get("/healthz"))).status == 200
-            go.set()
-            assert [heard.status for heard in await asyncio.gather(*first)] == [200, 200]
-            assert (await ask(url, post(CHAT, b"{}"))).status == 200
-            assert proxy.metrics.value("requests", status="429") == 1
-
-    asyncio.run(run())
+    limits = Limits(concurrent=2)
+    async with raw_upstream(answer) as upstream, gateway(upstream.url, limits=limits) as (url, proxy):
+        first = [asyncio.create_task(ask(url, post(MESSAGES, b"{}"))) for _ in range(2)]
+        await upstream.requests(2)
+        third = await ask(url, post(CHAT, b"{}"))
+        assert (third.status, third.names["retry-after"]) == (429, "1")
+        assert (await ask(url, get("/healthz"))).status == 200
+        go.set()
+        assert [heard.status for heard in await asyncio.gather(*first)] == [200, 200]
+        assert (await ask(url, post(CHAT, b"{}"))).status == 200
+        assert proxy.metrics.value("requests", status="429") == 1
 
 
 @pytest.mark.parametrize("path", [MESSAGES, "/v1/other"])
 @pytest.mark.parametrize("begun", [True, False])
-def test_a_client_that_leaves_ends_the_upstreams_work(path: str, begun: bool) -> None:
-    async def run() -> None:
-        manager = Plain()
+async def test_a_client_that_leaves_ends_the_upstreams_work(path: str, begun: bool) -> None:
+    manager = Plain()
 
-        async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
-            if begun:
-                writer.write(head(200, STREAM) + chunk(b'data: {"type": "ping"}\n\n'))
+    async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
+        if begun:
+            writer.write(head(200, STREAM) + chunk(b'data: {"type": "ping"}\n\n'))
 
-        async with raw_upstream(answer) as upstream, gateway(upstream.url, manager) as (url, _):
-            reader, writer = await connect(url)
-            writer.write(post(path, b"{}"))
-            if begun:
-                await reader.readuntil(b"ping")
-            await upstream.requests(1)
-            writer.transport.abort()
-            await asyncio.wait_for(upstream.left.wait(), 10)
-            if begun and path == MESSAGES:
-                await asyncio.wait_for(manager.told.wait(), 10)
-                assert manager.outcomes[0].status == 200
-
-    asyncio.run(run())
+    async with raw_upstream(answer) as upstream, gateway(upstream.url, manager) as (url, _):
+        reader, writer = await connect(url)
+        writer.write(post(path, b"{}"))
+        if begun:
+            await reader.readuntil(b"ping")
+        await upstream.requests(1)
+        writer.transport.abort()
+        await asyncio.wait_for(upstream.left.wait(), 10)
+        if begun and path == MESSAGES:
+            await asyncio.wait_for(manager.told.wait(), 10)
+            assert manager.outcomes[0].status == 200
 
 
-def test_an_upstream_that_is_not_there() -> None:
-    async def run() -> None:
-        async with gateway("http://127.0.0.1:9") as (url, _):
-            chat = await ask(url, post(CHAT, b"{}"))
-            messages = await ask(url, post(MESSAGES, b"{}"))
-        assert chat.status == messages.status == 502
-        assert json.loads(chat.body)["error"]["code"] == "upstream_unreachable"
-        assert json.loads(messages.body)["error"]["type"] == "api_error"
-
-    asyncio.run(run())
+async def test_an_upstream_that_is_not_there() -> None:
+    async with gateway("http://127.0.0.1:9") as (url, _):
+        chat = await ask(url, post(CHAT, b"{}"))
+        messages = await ask(url, post(MESSAGES, b"{}"))
+    assert chat.status == messages.status == 502
+    assert json.loads(chat.body)["error"]["code"] == "upstream_unreachable"
+    assert json.loads(messages.body)["error"]["type"] == "api_error"
 
 
-def test_credentials_stay_out_of_logs_and_errors(caplog: pytest.LogCaptureFixture) -> None:
+async def test_credentials_stay_out_of_logs_and_errors(caplog: pytest.LogCaptureFixture) -> None:
     class Leaking(Plain):
         async def outgoing(self, incoming: Incoming) -> Outgoing:
             raise ValueError(incoming.headers["authorization"])
@@ -247,44 +220,38 @@ def test_credentials_stay_out_of_logs_and_errors(caplog: pytest.LogCaptureFixtur
         assert key not in heard.body
 
     with caplog.at_level(logging.DEBUG, "everthread"):
-        asyncio.run(run())
+        await run()
     told = [record.getMessage() for record in caplog.records if record.name.startswith("everthread")]
     assert told
     assert key.decode() not in "\n".join(told)
 
 
-def test_our_pages() -> None:
-    async def run() -> None:
-        usage = b'{"choices": [], "usage": {"prompt_tokens": 30, "completion_tokens": 4}}'
-        async with raw_upstream(say(200, JSON, usage)) as upstream, gateway(upstream.url) as (url, _):
-            await ask(url, post(CHAT, b"{}"))
-            assert (await ask(url, get("/readyz"))).status == 200
-            text = (await ask(url, get("/metrics"))).body.decode()
-            assert [heard.line for heard in upstream.heard] == [b"POST /v1/chat/completions HTTP/1.1"]
-        assert 'everthread_requests_total{api="openai_chat",status="200"} 1' in text
-        assert 'everthread_first_byte_seconds_bucket{le="+Inf"} 1' in text
-
-    asyncio.run(run())
+async def test_our_pages() -> None:
+    usage = b'{"choices": [], "usage": {"prompt_tokens": 30, "completion_tokens": 4}}'
+    async with raw_upstream(say(200, JSON, usage)) as upstream, gateway(upstream.url) as (url, _):
+        await ask(url, post(CHAT, b"{}"))
+        assert (await ask(url, get("/readyz"))).status == 200
+        text = (await ask(url, get("/metrics"))).body.decode()
+        assert [heard.line for heard in upstream.heard] == [b"POST /v1/chat/completions HTTP/1.1"]
+    assert 'everthread_requests_total{api="openai_chat",status="200"} 1' in text
+    assert 'everthread_first_byte_seconds_bucket{le="+Inf"} 1' in text
 
 
-def test_what_is_being_answered_is_finished_when_it_ends() -> None:
-    async def run() -> None:
-        manager = Plain()
-        ending = asyncio.Event()
+async def test_what_is_being_answered_is_finished_when_it_ends() -> None:
+    manager = Plain()
+    ending = asyncio.Event()
 
-        async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
-            writer.write(head(200, STREAM) + chunk(b"data: 1\n\n"))
-            await ending.wait()
-            writer.write(chunk(b"data: 2\n\n") + b"0\r\n\r\n")
+    async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(head(200, STREAM) + chunk(b"data: 1\n\n"))
+        await ending.wait()
+        writer.write(chunk(b"data: 2\n\n") + b"0\r\n\r\n")
 
-        async with raw_upstream(answer) as upstream:
-            async with gateway(upstream.url, manager) as (url, _):
-                reader, writer = await connect(url)
-                writer.write(post(MESSAGES, b"{}"))
-                await reader.readuntil(b"data: 1\n\n")
-                asyncio.get_running_loop().call_later(0.02, ending.set)
-            assert b"data: 2\n\n" in await reader.read()
-            writer.close()
-        assert len(manager.outcomes) == 1
-
-    asyncio.run(run())
+    async with raw_upstream(answer) as upstream:
+        async with gateway(upstream.url, manager) as (url, _):
+            reader, writer = await connect(url)
+            writer.write(post(MESSAGES, b"{}"))
+            await reader.readuntil(b"data: 1\n\n")
+            asyncio.get_running_loop().call_later(0.02, ending.set)
+        assert b"data: 2\n\n" in await reader.read()
+        writer.close()
+    assert len(manager.outcomes) == 1

@@ -51,41 +51,35 @@ def streaming(*events: bytes) -> Answering:
     return answer
 
 
-def test_a_compaction_that_takes_long_begins_the_stream() -> None:
-    async def run() -> None:
-        manager = Slow()
-        async with (
-            raw_upstream(streaming(START, BLOCK)) as upstream,
-            gateway(upstream.url, manager, limits=QUICK) as (
-                url,
-                proxy,
-            ),
-        ):
-            sent = post(MESSAGES, STREAMED, *JSON, (b"accept-encoding", b"gzip"))
-            found = await ask(url, sent, chunked=manager.heard)
-            assert upstream.heard[0].names["accept-encoding"] == "identity", "comments cannot go between gzip"
-            assert proxy.metrics.value("keepalives") >= 1
-        assert found.status == 200
-        assert found.names["content-type"].startswith("text/event-stream")
-        assert found.chunks[0] == COMMENT
-        assert found.body.replace(COMMENT, b"") == START + BLOCK
-
-    asyncio.run(run())
+async def test_a_compaction_that_takes_long_begins_the_stream() -> None:
+    manager = Slow()
+    async with (
+        raw_upstream(streaming(START, BLOCK)) as upstream,
+        gateway(upstream.url, manager, limits=QUICK) as (
+            url,
+            proxy,
+        ),
+    ):
+        sent = post(MESSAGES, STREAMED, *JSON, (b"accept-encoding", b"gzip"))
+        found = await ask(url, sent, chunked=manager.heard)
+        assert upstream.heard[0].names["accept-encoding"] == "identity", "comments cannot go between gzip"
+        assert proxy.metrics.value("keepalives") >= 1
+    assert found.status == 200
+    assert found.names["content-type"].startswith("text/event-stream")
+    assert found.chunks[0] == COMMENT
+    assert found.body.replace(COMMENT, b"") == START + BLOCK
 
 
-def test_who_asked_for_no_stream_hears_nothing_early() -> None:
-    async def run() -> None:
-        manager = Slow()
-        asyncio.get_running_loop().call_later(0.15, manager.go.set)
-        async with (
-            raw_upstream(say(400, JSON, TOO_LONG)) as upstream,
-            gateway(upstream.url, manager, limits=QUICK) as (url, proxy),
-        ):
-            found = await ask(url, post(MESSAGES, b'{"stream": false}', *JSON))
-            assert proxy.metrics.value("keepalives") == 0
-        assert (found.status, found.body) == (400, TOO_LONG)
-
-    asyncio.run(run())
+async def test_who_asked_for_no_stream_hears_nothing_early() -> None:
+    manager = Slow()
+    asyncio.get_running_loop().call_later(0.15, manager.go.set)
+    async with (
+        raw_upstream(say(400, JSON, TOO_LONG)) as upstream,
+        gateway(upstream.url, manager, limits=QUICK) as (url, proxy),
+    ):
+        found = await ask(url, post(MESSAGES, b'{"stream": false}', *JSON))
+        assert proxy.metrics.value("keepalives") == 0
+    assert (found.status, found.body) == (400, TOO_LONG)
 
 
 async def begun(proxy: Proxy, manager: Slow) -> None:
@@ -112,76 +106,62 @@ async def stream_through(url: str, api: str) -> None:
 
 
 @pytest.mark.parametrize("api", ["chat", "responses", "messages"])
-def test_an_error_after_that_is_the_protocols_own(api: str) -> None:
+async def test_an_error_after_that_is_the_protocols_own(api: str) -> None:
     """The official clients raise it as the error it is."""
-
-    async def run() -> None:
-        manager = Slow()
-        async with (
-            raw_upstream(say(400, JSON, TOO_LONG)) as upstream,
-            gateway(upstream.url, manager, limits=QUICK) as (url, proxy),
-        ):
-            waiting = asyncio.create_task(begun(proxy, manager))
-            with pytest.raises((openai.APIError, anthropic.APIError)) as raised:
-                await stream_through(url, api)
-            await waiting
-        assert "prompt is too long" in str(raised.value)
-
-    asyncio.run(run())
+    manager = Slow()
+    async with (
+        raw_upstream(say(400, JSON, TOO_LONG)) as upstream,
+        gateway(upstream.url, manager, limits=QUICK) as (url, proxy),
+    ):
+        waiting = asyncio.create_task(begun(proxy, manager))
+        with pytest.raises((openai.APIError, anthropic.APIError)) as raised:
+            await stream_through(url, api)
+        await waiting
+    assert "prompt is too long" in str(raised.value)
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_while_a_stream_is_held_its_own_first_lines_go(again: bool) -> None:
+async def test_while_a_stream_is_held_its_own_first_lines_go(again: bool) -> None:
     """Also where it is sent again after that, and where that fails."""
+    manager = Slow(hold=True)
 
-    async def run() -> None:
-        manager = Slow(hold=True)
+    async def answer(request: Heard, writer: asyncio.StreamWriter) -> None:
+        if json.loads(request.body)["n"] == 2:
+            await (streaming(START, BLOCK) if again else say(400, JSON, TOO_LONG))(request, writer)
+            return
+        writer.write(head(200, [*STREAM, (b"x-request-id", b"theirs")]) + chunk(START))
+        await manager.go.wait()
+        writer.write(chunk(ERROR_EVENT) + b"0\r\n\r\n")
 
-        async def answer(request: Heard, writer: asyncio.StreamWriter) -> None:
-            if json.loads(request.body)["n"] == 2:
-                await (streaming(START, BLOCK) if again else say(400, JSON, TOO_LONG))(request, writer)
-                return
-            writer.write(head(200, [*STREAM, (b"x-request-id", b"theirs")]) + chunk(START))
-            await manager.go.wait()
-            writer.write(chunk(ERROR_EVENT) + b"0\r\n\r\n")
-
-        async with raw_upstream(answer) as upstream, gateway(upstream.url, manager, limits=LATER) as (url, _):
-            found = await ask(url, post(MESSAGES, STREAMED, *JSON), chunked=manager.heard)
-            assert len(upstream.heard) == 2
-        assert (found.status, found.names["x-request-id"], found.names["x-everthread-thread"]) == (200, "theirs", "t")
-        said = found.body.replace(COMMENT, b"")
-        if again:
-            assert said == START + BLOCK, "nothing of the first try reached the client"
-        else:
-            assert said.startswith(b"event: error\n")
-            assert b"prompt is too long" in said
-
-    asyncio.run(run())
+    async with raw_upstream(answer) as upstream, gateway(upstream.url, manager, limits=LATER) as (url, _):
+        found = await ask(url, post(MESSAGES, STREAMED, *JSON), chunked=manager.heard)
+        assert len(upstream.heard) == 2
+    assert (found.status, found.names["x-request-id"], found.names["x-everthread-thread"]) == (200, "theirs", "t")
+    said = found.body.replace(COMMENT, b"")
+    if again:
+        assert said == START + BLOCK, "nothing of the first try reached the client"
+    else:
+        assert said.startswith(b"event: error\n")
+        assert b"prompt is too long" in said
 
 
-def test_a_stream_that_is_held_and_says_something_is_as_it_came() -> None:
-    async def run() -> None:
-        manager = Slow(hold=True)
+async def test_a_stream_that_is_held_and_says_something_is_as_it_came() -> None:
+    manager = Slow(hold=True)
 
-        async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
-            writer.write(head(200, STREAM) + chunk(START))
-            await manager.go.wait()
-            writer.write(chunk(BLOCK) + b"0\r\n\r\n")
+    async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(head(200, STREAM) + chunk(START))
+        await manager.go.wait()
+        writer.write(chunk(BLOCK) + b"0\r\n\r\n")
 
-        async with raw_upstream(answer) as upstream, gateway(upstream.url, manager, limits=LATER) as (url, _):
-            found = await ask(url, post(MESSAGES, STREAMED, *JSON), chunked=manager.heard)
-        assert [piece for piece in found.chunks if piece != COMMENT] == [START, BLOCK]
-        assert len(manager.errors) == 0
-
-    asyncio.run(run())
+    async with raw_upstream(answer) as upstream, gateway(upstream.url, manager, limits=LATER) as (url, _):
+        found = await ask(url, post(MESSAGES, STREAMED, *JSON), chunked=manager.heard)
+    assert [piece for piece in found.chunks if piece != COMMENT] == [START, BLOCK]
+    assert len(manager.errors) == 0
 
 
-def test_an_upstream_that_is_gone_after_the_stream_began() -> None:
-    async def run() -> None:
-        manager = Slow()
-        async with gateway("http://127.0.0.1:9", manager, limits=QUICK) as (url, _):
-            found = await ask(url, post(MESSAGES, STREAMED, *JSON), chunked=manager.heard)
-        last = found.body.replace(COMMENT, b"")
-        assert json.loads(last.partition(b"data: ")[2])["error"]["type"] == "api_error"
-
-    asyncio.run(run())
+async def test_an_upstream_that_is_gone_after_the_stream_began() -> None:
+    manager = Slow()
+    async with gateway("http://127.0.0.1:9", manager, limits=QUICK) as (url, _):
+        found = await ask(url, post(MESSAGES, STREAMED, *JSON), chunked=manager.heard)
+    last = found.body.replace(COMMENT, b"")
+    assert json.loads(last.partition(b"data: ")[2])["error"]["type"] == "api_error"

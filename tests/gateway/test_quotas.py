@@ -40,97 +40,85 @@ from tests.gateway.house import (
 from tests.gateway.raw import JSON, Heard, ask, chunk, head, post, raw_upstream, say
 
 
-def test_requests_a_day_are_counted_by_all_gateways_together(tmp_path: Path) -> None:
-    async def run() -> None:
-        wall = Clock()
-        async with house(tmp_path) as here:
-            doors = [KeyAuthenticator(here.store, ledger=Ledger(here.store, wall=wall), ttl=0) for _ in range(2)]
-            key, free = await here.key(requests=4), await here.key()
-            urls = [await here.gateway(authenticator=door) for door in doors]
-            for url in urls * 2:
+async def test_requests_a_day_are_counted_by_all_gateways_together(tmp_path: Path) -> None:
+    wall = Clock()
+    async with house(tmp_path) as here:
+        doors = [KeyAuthenticator(here.store, ledger=Ledger(here.store, wall=wall), ttl=0) for _ in range(2)]
+        key, free = await here.key(requests=4), await here.key()
+        urls = [await here.gateway(authenticator=door) for door in doors]
+        for url in urls * 2:
+            await ask_chat(here.chat(url, key))
+            for door in doors:
+                await door.close()  # what was counted is written
+        for url in urls:
+            with pytest.raises(openai.RateLimitError) as chat:
                 await ask_chat(here.chat(url, key))
-                for door in doors:
-                    await door.close()  # what was counted is written
-            for url in urls:
-                with pytest.raises(openai.RateLimitError) as chat:
-                    await ask_chat(here.chat(url, key))
-                assert chat.value.code == "requests_per_day_exceeded"
-                assert "4 of 4 requests" in chat.value.message
-                assert chat.value.response.headers["retry-after"] == "400"
-            with pytest.raises(anthropic.RateLimitError) as claude:
-                await ask_claude(here.claude(urls[0], key))
-            body: Any = claude.value.body
-            assert body["error"]["type"] == "rate_limit_error"
-            await ask_chat(here.chat(urls[0], free))
-            assert len(here.provider.log) == 5
-            wall.now = MIDNIGHT + 86_400
-            await ask_chat(here.chat(urls[0], key))
-            await doors[0].close()
-            days = [await here.store.list_keys(day, tenant="acme") for day in ("2024-10-04", "2024-10-05")]
-            limited = [next(one for one in day if one.key.limits.requests) for day in days]
-            assert [one.today.requests for one in limited] == [4, 1]
-
-    asyncio.run(run())
+            assert chat.value.code == "requests_per_day_exceeded"
+            assert "4 of 4 requests" in chat.value.message
+            assert chat.value.response.headers["retry-after"] == "400"
+        with pytest.raises(anthropic.RateLimitError) as claude:
+            await ask_claude(here.claude(urls[0], key))
+        body: Any = claude.value.body
+        assert body["error"]["type"] == "rate_limit_error"
+        await ask_chat(here.chat(urls[0], free))
+        assert len(here.provider.log) == 5
+        wall.now = MIDNIGHT + 86_400
+        await ask_chat(here.chat(urls[0], key))
+        await doors[0].close()
+        days = [await here.store.list_keys(day, tenant="acme") for day in ("2024-10-04", "2024-10-05")]
+        limited = [next(one for one in day if one.key.limits.requests) for day in days]
+        assert [one.today.requests for one in limited] == [4, 1]
 
 
-def test_a_burst_in_one_gateway_passes_no_limit(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with house(tmp_path) as here:
-            url, key = await here.gateway(), await here.key(requests=10)
-            client = here.chat(url, key)
-            answers = await asyncio.gather(*(ask_chat(client) for _ in range(30)), return_exceptions=True)
-            assert sum(isinstance(answer, openai.RateLimitError) for answer in answers) == 20
-            assert len(here.provider.log) == 10
-
-    asyncio.run(run())
+async def test_a_burst_in_one_gateway_passes_no_limit(tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        url, key = await here.gateway(), await here.key(requests=10)
+        client = here.chat(url, key)
+        answers = await asyncio.gather(*(ask_chat(client) for _ in range(30)), return_exceptions=True)
+        assert sum(isinstance(answer, openai.RateLimitError) for answer in answers) == 20
+        assert len(here.provider.log) == 10
 
 
 @pytest.mark.parametrize(
     ("mode", "limit"),
     [("managed", {"tokens": 30}), ("observe", {"tokens": 30}), ("off", {"dollars": Decimal("0.00003")})],
 )
-def test_tokens_and_dollars_a_day(mode: Mode, limit: dict[str, Any], tmp_path: Path) -> None:
-    async def run() -> None:
-        async with house(tmp_path) as here:
-            url, key = await here.gateway(), await here.key(mode=mode, **limit)
-            client = here.chat(url, key)
-            long: Any = [{"role": "user", "content": FILLER * 3}]
-            async for _ in await ask_chat(client, long, stream=True):
-                pass
-            with pytest.raises(openai.RateLimitError) as told:
-                await ask_chat(client)
-            (what,) = limit
-            assert told.value.code == f"{what}_per_day_exceeded"
-            assert 0 < int(told.value.response.headers["retry-after"]) <= 86_400
-            assert len(here.provider.log) == 1
-
-    asyncio.run(run())
+async def test_tokens_and_dollars_a_day(mode: Mode, limit: dict[str, Any], tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        url, key = await here.gateway(), await here.key(mode=mode, **limit)
+        client = here.chat(url, key)
+        long: Any = [{"role": "user", "content": FILLER * 3}]
+        async for _ in await ask_chat(client, long, stream=True):
+            pass
+        with pytest.raises(openai.RateLimitError) as told:
+            await ask_chat(client)
+        (what,) = limit
+        assert told.value.code == f"{what}_per_day_exceeded"
+        assert 0 < int(told.value.response.headers["retry-after"]) <= 86_400
+        assert len(here.provider.log) == 1
 
 
-def test_a_key_is_charged_what_the_provider_reported_with_its_summaries(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with house(tmp_path, window=6_000) as here, AsyncExitStack() as serving:
-            writer = f"{{provider: custom, base_url: '{here.provider.url}/v1', model: {CHAT}}}"
-            settings = f"auxiliary: {{compression: {writer}}}"
-            url = await replace(here, stack=serving).gateway(settings=settings)
-            client, history = here.claude(url, await here.key(tokens=10**9)), list(HELLO)
-            for number in range(12):
-                said = await ask_claude(client, history)
-                history += [
-                    {"role": "assistant", "content": said.content[0].text},
-                    {"role": "user", "content": f"Entry {number}: {FILLER * 12}"},
-                ]
-            await serving.aclose()
-            reported = [normalize_usage(one.usage, api=one.api).total_tokens for one in here.provider.log if one.usage]
-            assert {one.api for one in here.provider.log} == {"anthropic", "openai_chat"}, "summaries were written"
-            (key,) = await here.store.list_keys(utc_day(time.time()))
-            assert (key.today.requests, key.today.tokens) == (12, sum(reported))
-            assert key.today.dollars > 0
-
-    asyncio.run(run())
+async def test_a_key_is_charged_what_the_provider_reported_with_its_summaries(tmp_path: Path) -> None:
+    async with house(tmp_path, window=6_000) as here, AsyncExitStack() as serving:
+        writer = f"{{provider: custom, base_url: '{here.provider.url}/v1', model: {CHAT}}}"
+        settings = f"auxiliary: {{compression: {writer}}}"
+        url = await replace(here, stack=serving).gateway(settings=settings)
+        client, history = here.claude(url, await here.key(tokens=10**9)), list(HELLO)
+        for number in range(12):
+            said = await ask_claude(client, history)
+            history += [
+                {"role": "assistant", "content": said.content[0].text},
+                {"role": "user", "content": f"Entry {number}: {FILLER * 12}"},
+            ]
+        await serving.aclose()
+        reported = [normalize_usage(one.usage, api=one.api).total_tokens for one in here.provider.log if one.usage]
+        assert {one.api for one in here.provider.log} == {"anthropic", "openai_chat"}, "summaries were written"
+        (key,) = await here.store.list_keys(utc_day(time.time()))
+        assert (key.today.requests, key.today.tokens) == (12, sum(reported))
+        assert key.today.dollars > 0
 
 
-def test_what_broke_off_or_is_no_conversation_counts_too(tmp_path: Path) -> None:
+async def test_what_broke_off_or_is_no_conversation_counts_too(tmp_path: Path) -> None:
     async def answer(request: Heard, writer: asyncio.StreamWriter) -> None:
         if b"embeddings" in request.line:
             await say(200, JSON, b'{"data": [], "usage": {"prompt_tokens": 70, "total_tokens": 70}}')(request, writer)
@@ -141,18 +129,15 @@ def test_what_broke_off_or_is_no_conversation_counts_too(tmp_path: Path) -> None
         await writer.drain()
         writer.close()
 
-    async def run() -> None:
-        async with house(tmp_path) as here, raw_upstream(answer) as upstream:
-            url = await here.gateway(upstreams=[Upstream("raw", upstream.url, api_key=UPSTREAM_KEY)])
-            for path, tokens in (("/v1/chat/completions", 100), ("/v1/embeddings", 70)):
-                token = await here.key(path[4:8], tokens=tokens)
-                body = b'{"model": "gpt-4o", "stream": true, "messages": [{"role": "user", "content": "Go"}]}'
-                request = post(path, body, (b"Authorization", b"Bearer " + token.encode()))
-                with contextlib.suppress(ValueError):  # broken off as the upstream's was
-                    assert (await ask(url, request)).status == 200
-                assert (await ask(url, request)).status == 429
-
-    asyncio.run(run())
+    async with house(tmp_path) as here, raw_upstream(answer) as upstream:
+        url = await here.gateway(upstreams=[Upstream("raw", upstream.url, api_key=UPSTREAM_KEY)])
+        for path, tokens in (("/v1/chat/completions", 100), ("/v1/embeddings", 70)):
+            token = await here.key(path[4:8], tokens=tokens)
+            body = b'{"model": "gpt-4o", "stream": true, "messages": [{"role": "user", "content": "Go"}]}'
+            request = post(path, body, (b"Authorization", b"Bearer " + token.encode()))
+            with contextlib.suppress(ValueError):  # broken off as the upstream's was
+                assert (await ask(url, request)).status == 200
+            assert (await ask(url, request)).status == 429
 
 
 class Failing:
@@ -171,27 +156,24 @@ class Failing:
         return dict.fromkeys(uses, self.days[day])
 
 
-def test_a_store_that_is_down_loses_no_count_and_lifts_no_limit() -> None:
-    async def run() -> None:
-        store, wall = Failing(), Clock()
-        ledger = Ledger(cast("Store", store), wall=wall)
-        _, key = issue(limits=KeyLimits(requests=3, tokens=100))
-        for _ in range(3):
-            ledger.admit(key)
-        with pytest.raises(Refused, match="3 of 3 requests"):
-            ledger.admit(key)
-        await ledger.close()
-        assert not store.days
-        wall.now = MIDNIGHT + 86_400
+async def test_a_store_that_is_down_loses_no_count_and_lifts_no_limit() -> None:
+    store, wall = Failing(), Clock()
+    ledger = Ledger(cast("Store", store), wall=wall)
+    _, key = issue(limits=KeyLimits(requests=3, tokens=100))
+    for _ in range(3):
         ledger.admit(key)
-        ledger.spend(key, CanonicalUsage(input_tokens=99, output_tokens=1), "gpt-4o")
-        with pytest.raises(Refused, match="100 of 100 tokens"):
-            ledger.admit(key)
-        store.down = False
-        await ledger.close()
-        assert {day: (use.requests, use.tokens) for day, use in store.days.items()} == {
-            "2024-10-04": (3, 0),
-            "2024-10-05": (1, 100),
-        }
-
-    asyncio.run(run())
+    with pytest.raises(Refused, match="3 of 3 requests"):
+        ledger.admit(key)
+    await ledger.close()
+    assert not store.days
+    wall.now = MIDNIGHT + 86_400
+    ledger.admit(key)
+    ledger.spend(key, CanonicalUsage(input_tokens=99, output_tokens=1), "gpt-4o")
+    with pytest.raises(Refused, match="100 of 100 tokens"):
+        ledger.admit(key)
+    store.down = False
+    await ledger.close()
+    assert {day: (use.requests, use.tokens) for day, use in store.days.items()} == {
+        "2024-10-04": (3, 0),
+        "2024-10-05": (1, 100),
+    }

@@ -41,7 +41,7 @@ class Troubled:
 
 
 @pytest.mark.parametrize("fails", [set(), {1}, {2}, {4, 5}], ids=str)
-def test_a_client_quicker_than_the_store_stays_in_its_thread(fails: set[int], tmp_path: Path) -> None:
+async def test_a_client_quicker_than_the_store_stays_in_its_thread(fails: set[int], tmp_path: Path) -> None:
     async def run(place: Gate) -> None:
         whole = place.store
         place.store = cast("Store", Troubled(whole, fails))  # everything else is the store's own
@@ -65,10 +65,10 @@ def test_a_client_quicker_than_the_store_stays_in_its_thread(fails: set[int], tm
         if not fails:
             assert len(rows) == len(threads) == 1
 
-    running(tmp_path, run)
+    await running(tmp_path, run)
 
 
-def test_nobody_is_told_a_thread_that_is_another_s(tmp_path: Path) -> None:
+async def test_nobody_is_told_a_thread_that_is_another_s(tmp_path: Path) -> None:
     """Two processes know the same last point, and a client goes on from it in both: one of them is a branch."""
 
     async def run(place: Gate) -> None:
@@ -91,10 +91,10 @@ def test_nobody_is_told_a_thread_that_is_another_s(tmp_path: Path) -> None:
             assert stored == ["Where do we go?", "Left or right.", word]
             await turn.record(Outcome(500))
 
-    running(tmp_path, run)
+    await running(tmp_path, run)
 
 
-def test_what_could_not_be_stored_is_told_no_thread(tmp_path: Path) -> None:
+async def test_what_could_not_be_stored_is_told_no_thread(tmp_path: Path) -> None:
     async def run(place: Gate) -> None:
         whole = place.store
         place.store = cast("Store", Troubled(whole, {1}))
@@ -108,4 +108,4 @@ def test_what_could_not_be_stored_is_told_no_thread(tmp_path: Path) -> None:
         await turn.record(Outcome(500))
         place.store = whole
 
-    running(tmp_path, run)
+    await running(tmp_path, run)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 from pathlib import Path
@@ -34,57 +33,50 @@ def limited(request: Request) -> Any:
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_too_many_bytes_lose_old_images_then_big_results(api: Api, tmp_path: Path) -> None:
+async def test_too_many_bytes_lose_old_images_then_big_results(api: Api, tmp_path: Path) -> None:
     """Every request is answered, the latest picture is always there, and no summary is written for it."""
-
-    async def run() -> None:
-        async with gate(tmp_path, limited, window=100_000) as place:
-            provider = place.provider
-            assert provider is not None
-            client = Client(api, extra={"max_tokens": 500} if api == "anthropic" else {})
-            manager = place.manager()
-            sent = b""
-            for number in range(10):
-                said: Any = {"role": "user", "content": [{"type": "text", "text": f"Picture {number}"}, image(number)]}
-                client.messages += CODECS[api].encode_messages([said], model=client.model)
-                exchange = await ask(manager, client, provider)
-                assert exchange.reply is not None, exchange.error
-                sent = exchange.sent.body
-                assert base64.b64encode(bytes([number]) * 30) in sent
-                assert exchange.sent.headers["x-everthread-compactions"] == "0"
-            assert place.of(Slimmed)
-            assert not place.of(Rewritten)
-            refused = [record.status for record in provider.log].count(413)
-            assert 1 <= refused <= 4, "what was made smaller once is used by the requests that follow"
-            assert all(b"Picture %d" % number in sent for number in range(10)), "no word is lost"
-
-    asyncio.run(run())
+    async with gate(tmp_path, limited, window=100_000) as place:
+        provider = place.provider
+        assert provider is not None
+        client = Client(api, extra={"max_tokens": 500} if api == "anthropic" else {})
+        manager = place.manager()
+        sent = b""
+        for number in range(10):
+            said: Any = {"role": "user", "content": [{"type": "text", "text": f"Picture {number}"}, image(number)]}
+            client.messages += CODECS[api].encode_messages([said], model=client.model)
+            exchange = await ask(manager, client, provider)
+            assert exchange.reply is not None, exchange.error
+            sent = exchange.sent.body
+            assert base64.b64encode(bytes([number]) * 30) in sent
+            assert exchange.sent.headers["x-everthread-compactions"] == "0"
+        assert place.of(Slimmed)
+        assert not place.of(Rewritten)
+        refused = [record.status for record in provider.log].count(413)
+        assert 1 <= refused <= 4, "what was made smaller once is used by the requests that follow"
+        assert all(b"Picture %d" % number in sent for number in range(10)), "no word is lost"
 
 
-def test_big_results_are_stored_and_cited(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with gate(tmp_path, limited, window=100_000) as place:
-            assert place.provider is not None
-            client, manager = Client("openai_chat"), place.manager()
-            client.says("Read it.")
-            call: Any = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
-            client.messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
-            client.returns("c1", words(16_000, "line"))
-            exchange = await ask(manager, client, place.provider)
-            assert exchange.reply is not None
-            [made] = place.of(Slimmed)
-            assert made.stored == 1
-            [stored] = await place.store.outputs(thread_of(exchange.sent))
-            assert stored.id in exchange.sent.body.decode()
-            assert await place.store.output(stored.id, tenant="t") == words(16_000, "line")
-
-    asyncio.run(run())
+async def test_big_results_are_stored_and_cited(tmp_path: Path) -> None:
+    async with gate(tmp_path, limited, window=100_000) as place:
+        assert place.provider is not None
+        client, manager = Client("openai_chat"), place.manager()
+        client.says("Read it.")
+        call: Any = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+        client.messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        client.returns("c1", words(16_000, "line"))
+        exchange = await ask(manager, client, place.provider)
+        assert exchange.reply is not None
+        [made] = place.of(Slimmed)
+        assert made.stored == 1
+        [stored] = await place.store.outputs(thread_of(exchange.sent))
+        assert stored.id in exchange.sent.body.decode()
+        assert await place.store.output(stored.id, tenant="t") == words(16_000, "line")
 
 
 @pytest.mark.parametrize(
     ("api", "system"), [*((api, "Be brief.") for api in APIS), ("anthropic", [{"type": "text", "text": "Be brief."}])]
 )
-def test_the_note_stands_behind_the_system_text_from_the_first_rewrite_on(
+async def test_the_note_stands_behind_the_system_text_from_the_first_rewrite_on(
     api: Api, system: Any, tmp_path: Path
 ) -> None:
     async def run(place: Gate) -> None:
@@ -111,10 +103,10 @@ def test_the_note_stands_behind_the_system_text_from_the_first_rewrite_on(
         if api == "anthropic":
             assert body["system"][0] == {"type": "text", "text": "Be brief."}, "a block of its own"
 
-    running(tmp_path, run, window=8_000)
+    await running(tmp_path, run, window=8_000)
 
 
-def test_rewrites_that_hardly_help_pause_the_next_ones(tmp_path: Path) -> None:
+async def test_rewrites_that_hardly_help_pause_the_next_ones(tmp_path: Path) -> None:
     """The provider counts what the client sent, as if no rewrite had made anything smaller."""
 
     async def run(place: Gate) -> None:
@@ -139,7 +131,7 @@ def test_rewrites_that_hardly_help_pause_the_next_ones(tmp_path: Path) -> None:
         await turn(words(900, "much more"))
         assert len(place.of(Rewritten)) > made, "a tenth more ends it"
 
-    running(tmp_path, run, window=8_000)
+    await running(tmp_path, run, window=8_000)
 
 
 def test_a_pause_ends_with_growth_or_time_and_survives_a_restart() -> None:
@@ -169,7 +161,7 @@ class Paid:
         return SummaryDraft({"Goal": "- settle the ledger"}, self.name, usage=(usage,))
 
 
-def test_compactions_are_recorded_with_their_cost(tmp_path: Path) -> None:
+async def test_compactions_are_recorded_with_their_cost(tmp_path: Path) -> None:
     async def run(place: Gate) -> None:
         client, manager = Client("anthropic"), place.manager(background=False, summarizer=Paid())
         sent = Outgoing(b"")
@@ -194,4 +186,4 @@ def test_compactions_are_recorded_with_their_cost(tmp_path: Path) -> None:
         assert len(fading) == len(made) - 1
         assert f"compacted {len(made)} times" in sent.headers["x-everthread-notice"]
 
-    running(tmp_path, run, window=8_000)
+    await running(tmp_path, run, window=8_000)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +28,7 @@ def long_talk(client: Client, turns: int, size: int = 300) -> None:
     client.says("And now?")
 
 
-def test_what_fits_goes_as_the_bytes_that_came(tmp_path: Path) -> None:
+async def test_what_fits_goes_as_the_bytes_that_came(tmp_path: Path) -> None:
     async def run(place: Gate) -> None:
         manager = place.manager()
         raw = b'{ "model":"gpt-4o",\n "messages" : [ {"content":"h\\u00e9","role":"user"} ] , "x":1.0e0 }'
@@ -38,11 +37,11 @@ def test_what_fits_goes_as_the_bytes_that_came(tmp_path: Path) -> None:
         sent = turn.sent
         assert (sent.body, sent.rewritten) == (b"zipped", False)
 
-    running(tmp_path, run)
+    await running(tmp_path, run)
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_a_rewrite_leaves_the_rest_of_the_body_as_it_was(api: Api, tmp_path: Path) -> None:
+async def test_a_rewrite_leaves_the_rest_of_the_body_as_it_was(api: Api, tmp_path: Path) -> None:
     async def run(place: Gate) -> None:
         client = Client(api, system=None, extra={"temperature": 0.5, "metadata": {"user_id": "u"}})
         long_talk(client, 12)
@@ -57,11 +56,11 @@ def test_a_rewrite_leaves_the_rest_of_the_body_as_it_was(api: Api, tmp_path: Pat
         assert [after.of(element) for element in after.elements[-3:]] == kept
         assert after.of(after.elements[0]) == before.of(before.elements[0])
 
-    running(tmp_path, run)
+    await running(tmp_path, run)
 
 
 @pytest.mark.parametrize("mode", ["observe", "off"])
-def test_other_modes_rewrite_nothing(mode: Any, tmp_path: Path) -> None:
+async def test_other_modes_rewrite_nothing(mode: Any, tmp_path: Path) -> None:
     async def run(place: Gate) -> None:
         manager = place.manager(background=False)
         client = Client("openai_chat", mode=mode)
@@ -75,7 +74,7 @@ def test_other_modes_rewrite_nothing(mode: Any, tmp_path: Path) -> None:
         threads = await place.store.list_threads(tenant="t")
         assert len(threads) == (1 if mode == "observe" else 0), "observed is recorded, off is not"
 
-    running(tmp_path, run)
+    await running(tmp_path, run)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +85,7 @@ def test_other_modes_rewrite_nothing(mode: Any, tmp_path: Path) -> None:
         ("anthropic", {"context_management": {"edits": []}}),
     ],
 )
-def test_history_the_provider_keeps_is_only_recorded(api: Api, field: dict[str, Any], tmp_path: Path) -> None:
+async def test_history_the_provider_keeps_is_only_recorded(api: Api, field: dict[str, Any], tmp_path: Path) -> None:
     async def run(place: Gate) -> None:
         manager = place.manager(markers=True, background=False)
         client = Client(api, extra=field)
@@ -99,10 +98,10 @@ def test_history_the_provider_keeps_is_only_recorded(api: Api, field: dict[str, 
         await turn.record(Outcome(200))
         assert (await place.store.list_threads(tenant="t"))[0].messages == len(client.messages)
 
-    running(tmp_path, run)
+    await running(tmp_path, run)
 
 
-def test_a_summary_is_made_beside_the_conversation_and_used_when_it_is_time(tmp_path: Path) -> None:
+async def test_a_summary_is_made_beside_the_conversation_and_used_when_it_is_time(tmp_path: Path) -> None:
     async def run(place: Gate) -> None:
         manager = place.manager()
         client = Client("openai_chat")
@@ -121,10 +120,10 @@ def test_a_summary_is_made_beside_the_conversation_and_used_when_it_is_time(tmp_
         assert sent.rewritten, "another process uses it, too"
         assert len(place.of(Rewritten)) == 1
 
-    running(tmp_path, run)
+    await running(tmp_path, run)
 
 
-def test_a_failing_summary_leaves_the_request_as_it_was(tmp_path: Path) -> None:
+async def test_a_failing_summary_leaves_the_request_as_it_was(tmp_path: Path) -> None:
     async def run(place: Gate) -> None:
         client = Client("openai_chat")
         long_talk(client, 12)
@@ -134,7 +133,7 @@ def test_a_failing_summary_leaves_the_request_as_it_was(tmp_path: Path) -> None:
         assert sent.body is incoming.raw
         assert place.of(events.CompactionFailed)
 
-    running(tmp_path, run)
+    await running(tmp_path, run)
 
 
 def clearing(client: Client, cleared: str) -> None:
@@ -159,7 +158,7 @@ def with_tools(turns: int = 10) -> Client:
     return client
 
 
-def test_cleared_results_and_dropped_thinking_are_drift(tmp_path: Path) -> None:
+async def test_cleared_results_and_dropped_thinking_are_drift(tmp_path: Path) -> None:
     async def run(place: Gate) -> None:
         client = with_tools()
         manager = place.manager(background=False)
@@ -180,10 +179,10 @@ def test_cleared_results_and_dropped_thinking_are_drift(tmp_path: Path) -> None:
         assert SUMMARY_START in heads[0]
         assert heads[1] == heads[0], "the same bytes stand for the part that drifted"
 
-    running(tmp_path, run)
+    await running(tmp_path, run)
 
 
-def test_another_result_is_another_conversation(tmp_path: Path) -> None:
+async def test_another_result_is_another_conversation(tmp_path: Path) -> None:
     async def run(place: Gate) -> None:
         manager = place.manager(background=False)
         client = with_tools()
@@ -195,59 +194,50 @@ def test_another_result_is_another_conversation(tmp_path: Path) -> None:
         assert not place.of(Drifted)
         assert b"line 3 item" not in second.body
 
-    running(tmp_path, run)
+    await running(tmp_path, run)
 
 
-def test_an_overflow_is_met_by_a_rewrite_and_the_limit_is_learnt(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with gate(tmp_path, window=100_000, served=8_000) as place:
-            assert place.provider is not None
-            client = Client("openai_chat")
-            long_talk(client, 14)
-            exchange = await ask(place.manager(), client, place.provider)
-            assert exchange.reply is not None, exchange.error
-            assert exchange.tries > 1
-            assert exchange.sent.rewritten
-            limit = await place.store.limit_for(place.provider.url, client.model)
-            assert limit is not None
-            assert limit.limit == 8_000
-            client.says("Once more.")
-            assert (await ask(place.manager(), client, place.provider)).tries == 1, "another process knows the limit"
-
-    asyncio.run(run())
+async def test_an_overflow_is_met_by_a_rewrite_and_the_limit_is_learnt(tmp_path: Path) -> None:
+    async with gate(tmp_path, window=100_000, served=8_000) as place:
+        assert place.provider is not None
+        client = Client("openai_chat")
+        long_talk(client, 14)
+        exchange = await ask(place.manager(), client, place.provider)
+        assert exchange.reply is not None, exchange.error
+        assert exchange.tries > 1
+        assert exchange.sent.rewritten
+        limit = await place.store.limit_for(place.provider.url, client.model)
+        assert limit is not None
+        assert limit.limit == 8_000
+        client.says("Once more.")
+        assert (await ask(place.manager(), client, place.provider)).tries == 1, "another process knows the limit"
 
 
-def test_a_request_that_cannot_be_made_to_fit_gets_its_error(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with gate(tmp_path, window=100_000, served=500) as place:
-            assert place.provider is not None
-            client = Client("openai_chat", system=words(6_000, "rule"))
-            long_talk(client, 10)
-            exchange = await ask(place.manager(), client, place.provider)
-            assert exchange.status == 400
-            assert "maximum context length" in exchange.error
-            assert exchange.tries <= 4
-
-    asyncio.run(run())
+async def test_a_request_that_cannot_be_made_to_fit_gets_its_error(tmp_path: Path) -> None:
+    async with gate(tmp_path, window=100_000, served=500) as place:
+        assert place.provider is not None
+        client = Client("openai_chat", system=words(6_000, "rule"))
+        long_talk(client, 10)
+        exchange = await ask(place.manager(), client, place.provider)
+        assert exchange.status == 400
+        assert "maximum context length" in exchange.error
+        assert exchange.tries <= 4
 
 
-def test_an_output_cap_that_is_too_large_is_lowered_and_nothing_else(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with gate(tmp_path, window=8_000) as place:
-            assert place.provider is not None
-            client = Client("anthropic", extra={"max_tokens": 7_990})
-            client.says(words(400, "entry"))
-            exchange = await ask(place.manager(), client, place.provider)
-            assert exchange.reply is not None, exchange.error
-            before, after = json.loads(exchange.incoming.body), json.loads(exchange.sent.body)
-            assert after["max_tokens"] < 7_990
-            assert {**after, "max_tokens": 7_990} == before
-            assert place.of(Rewritten) == []
-
-    asyncio.run(run())
+async def test_an_output_cap_that_is_too_large_is_lowered_and_nothing_else(tmp_path: Path) -> None:
+    async with gate(tmp_path, window=8_000) as place:
+        assert place.provider is not None
+        client = Client("anthropic", extra={"max_tokens": 7_990})
+        client.says(words(400, "entry"))
+        exchange = await ask(place.manager(), client, place.provider)
+        assert exchange.reply is not None, exchange.error
+        before, after = json.loads(exchange.incoming.body), json.loads(exchange.sent.body)
+        assert after["max_tokens"] < 7_990
+        assert {**after, "max_tokens": 7_990} == before
+        assert place.of(Rewritten) == []
 
 
-def test_other_errors_are_the_clients(tmp_path: Path) -> None:
+async def test_other_errors_are_the_clients(tmp_path: Path) -> None:
     async def run(place: Gate) -> None:
         manager = place.manager()
         client = Client("openai_chat")
@@ -258,29 +248,26 @@ def test_other_errors_are_the_clients(tmp_path: Path) -> None:
         assert await turn.recover(429, error) is None
         assert await turn.recover(500, b"oops") is None
 
-    running(tmp_path, run)
+    await running(tmp_path, run)
 
 
-def test_claude_clients_without_marks_get_them(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with gate(tmp_path, window=200_000) as place:
-            assert place.provider is not None
-            manager = place.manager(markers=True)
-            client = Client("anthropic", system=words(3_000, "rule"), extra={"max_tokens": 500})
-            for turn in range(4):
-                client.says(words(600, f"entry {turn}"))
-                exchange = await ask(manager, client, place.provider)
-                assert exchange.reply is not None, exchange.error
-                assert exchange.sent.rewritten
-            last = place.provider.log[-1]
-            assert last.cached_tokens > 0.7 * last.prompt_tokens
-            assert "cache_control" not in json.dumps(client.messages)
-
-    asyncio.run(run())
+async def test_claude_clients_without_marks_get_them(tmp_path: Path) -> None:
+    async with gate(tmp_path, window=200_000) as place:
+        assert place.provider is not None
+        manager = place.manager(markers=True)
+        client = Client("anthropic", system=words(3_000, "rule"), extra={"max_tokens": 500})
+        for turn in range(4):
+            client.says(words(600, f"entry {turn}"))
+            exchange = await ask(manager, client, place.provider)
+            assert exchange.reply is not None, exchange.error
+            assert exchange.sent.rewritten
+        last = place.provider.log[-1]
+        assert last.cached_tokens > 0.7 * last.prompt_tokens
+        assert "cache_control" not in json.dumps(client.messages)
 
 
 @pytest.mark.parametrize("where", ["top", "block"])
-def test_a_client_that_sets_marks_keeps_its_own_way(where: str, tmp_path: Path) -> None:
+async def test_a_client_that_sets_marks_keeps_its_own_way(where: str, tmp_path: Path) -> None:
     async def run(place: Gate) -> None:
         mark = {"type": "ephemeral"}
         client = Client("anthropic", extra={"cache_control": mark} if where == "top" else {})
@@ -290,10 +277,10 @@ def test_a_client_that_sets_marks_keeps_its_own_way(where: str, tmp_path: Path) 
         incoming = client.incoming()
         assert (await place.manager(markers=True).prepare(incoming)).sent.body is incoming.raw
 
-    running(tmp_path, run)
+    await running(tmp_path, run)
 
 
-def test_marks_can_be_switched_off(tmp_path: Path) -> None:
+async def test_marks_can_be_switched_off(tmp_path: Path) -> None:
     async def run(place: Gate) -> None:
         client = Client("anthropic")
         client.says("Hi")
@@ -301,10 +288,10 @@ def test_marks_can_be_switched_off(tmp_path: Path) -> None:
         assert (await place.manager(markers=False).prepare(incoming)).sent.body is incoming.raw
         assert (await place.manager(markers=True).prepare(incoming)).sent.body != incoming.raw
 
-    running(tmp_path, run)
+    await running(tmp_path, run)
 
 
-def test_nearly_full_requests_are_held(tmp_path: Path) -> None:
+async def test_nearly_full_requests_are_held(tmp_path: Path) -> None:
     async def run(place: Gate) -> None:
         client = Client("openai_chat")
         client.says("Hi")
@@ -313,7 +300,7 @@ def test_nearly_full_requests_are_held(tmp_path: Path) -> None:
         client.messages[-1]["content"] = words(7_000, "entry")
         assert (await manager.prepare(client.incoming())).sent.hold
 
-    running(tmp_path, run)
+    await running(tmp_path, run)
 
 
 def test_the_same_prefix_has_the_same_digests_whatever_follows() -> None:

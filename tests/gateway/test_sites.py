@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import pytest
@@ -20,48 +19,41 @@ OPEN = [*JSON, (b"access-control-allow-origin", b"*"), (b"access-control-allow-c
 APP = "https://app.example"
 
 
-def test_a_web_page_cannot_use_the_users_gateway() -> None:
+async def test_a_web_page_cannot_use_the_users_gateway() -> None:
     """The attack: a form-like POST needs no preflight, and the gateway adds the operator's key."""
-
-    async def run() -> None:
-        async with raw_upstream(say(200, OPEN, b"{}")) as upstream:
-            known = [Upstream("only", upstream.url, api_key="sk-operator")]
-            async with gateway(known) as (url, _):
-                for path in (CHAT, FILES, JOBS, "/mcp", "/api/threads", "/metrics", "/healthz"):
-                    for page in (
-                        [(b"Origin", b"https://evil.example")],
-                        [(b"Origin", b"null")],
-                        [(b"Origin", b"http://localhost:3000")],
-                        [(b"Sec-Fetch-Site", b"cross-site")],
-                        [(b"Sec-Fetch-Site", b"same-site")],
-                        [(b"Sec-Fetch-Site", b"none"), (b"Sec-Fetch-Site", b"cross-site")],
-                        [(b"Origin", b"http://127.0.0.1"), (b"Origin", b"https://evil.example")],
-                    ):
-                        answer = await ask(url, post(path, b"{}", (b"content-type", b"text/plain"), *page))
-                        assert answer.status == 403
-                        assert b"gateway.allowed_origins" in answer.body
-                        assert "access-control-allow-origin" not in answer.names
-            assert upstream.heard == []
-
-    asyncio.run(run())
+    async with raw_upstream(say(200, OPEN, b"{}")) as upstream:
+        known = [Upstream("only", upstream.url, api_key="sk-operator")]
+        async with gateway(known) as (url, _):
+            for path in (CHAT, FILES, JOBS, "/mcp", "/api/threads", "/metrics", "/healthz"):
+                for page in (
+                    [(b"Origin", b"https://evil.example")],
+                    [(b"Origin", b"null")],
+                    [(b"Origin", b"http://localhost:3000")],
+                    [(b"Sec-Fetch-Site", b"cross-site")],
+                    [(b"Sec-Fetch-Site", b"same-site")],
+                    [(b"Sec-Fetch-Site", b"none"), (b"Sec-Fetch-Site", b"cross-site")],
+                    [(b"Origin", b"http://127.0.0.1"), (b"Origin", b"https://evil.example")],
+                ):
+                    answer = await ask(url, post(path, b"{}", (b"content-type", b"text/plain"), *page))
+                    assert answer.status == 403
+                    assert b"gateway.allowed_origins" in answer.body
+                    assert "access-control-allow-origin" not in answer.names
+        assert upstream.heard == []
 
 
-def test_programs_and_our_own_pages_may_send_anything() -> None:
-    async def run() -> None:
-        async with raw_upstream(say(200, OPEN, b"{}")) as upstream, gateway(upstream.url) as (url, _):
-            form = (b"content-type", b"multipart/form-data; boundary=x")
-            for page in (
-                [],
-                [(b"Origin", b"http://127.0.0.1")],
-                [(b"Origin", b"https://127.0.0.1"), (b"Sec-Fetch-Site", b"same-origin")],
-                [(b"Sec-Fetch-Site", b"none")],
-            ):
-                answer = await ask(url, post(FILES, b"--x--", form, *page))
-                assert answer.status == 200
-                assert not [name for name in answer.names if name.startswith("access-control-")]
-            assert len(upstream.heard) == 4
-
-    asyncio.run(run())
+async def test_programs_and_our_own_pages_may_send_anything() -> None:
+    async with raw_upstream(say(200, OPEN, b"{}")) as upstream, gateway(upstream.url) as (url, _):
+        form = (b"content-type", b"multipart/form-data; boundary=x")
+        for page in (
+            [],
+            [(b"Origin", b"http://127.0.0.1")],
+            [(b"Origin", b"https://127.0.0.1"), (b"Sec-Fetch-Site", b"same-origin")],
+            [(b"Sec-Fetch-Site", b"none")],
+        ):
+            answer = await ask(url, post(FILES, b"--x--", form, *page))
+            assert answer.status == 200
+            assert not [name for name in answer.names if name.startswith("access-control-")]
+        assert len(upstream.heard) == 4
 
 
 @pytest.mark.parametrize(
@@ -78,33 +70,29 @@ def test_programs_and_our_own_pages_may_send_anything() -> None:
         ("chrome-extension://*", "moz-extension://abcdef", False),
     ],
 )
-def test_listed_origins_get_our_own_cors_answers(listed: str, origin: str, *, allowed: bool) -> None:
+async def test_listed_origins_get_our_own_cors_answers(listed: str, origin: str, *, allowed: bool) -> None:
     preflight = (
         f"OPTIONS {CHAT} HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: {origin}\r\nSec-Fetch-Site: cross-site\r\n"
         "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: authorization, x-a\r\n"
         "Access-Control-Request-Private-Network: true\r\n\r\n"
     ).encode()
-
-    async def run() -> None:
-        sites = SitePolicy((listed,))
-        async with raw_upstream(say(200, OPEN, b"{}")) as upstream:
-            for authenticator in (None, Keys()):  # a preflight carries no key
-                async with gateway(upstream.url, sites=sites, authenticator=authenticator) as (url, _):
-                    asked = await ask(url, preflight)
-                    fields = ((b"Origin", origin.encode()), (b"Authorization", b"Bearer et-good"))
-                    answer = await ask(url, post(CHAT, b"{}", *fields, (b"Sec-Fetch-Site", b"cross-site")))
-                assert (asked.status, answer.status) == ((204, 200) if allowed else (403, 403))
-                if allowed:
-                    for heard in (asked, answer):
-                        values = [value for name, value in heard.headers if name == b"access-control-allow-origin"]
-                        assert values == [origin.encode()]
-                        assert "origin" in heard.names["vary"]
-                    assert asked.names["access-control-allow-headers"] == "authorization, x-a"
-                    assert asked.names["access-control-allow-private-network"] == "true"
-                    assert "access-control-allow-credentials" not in answer.names
-            assert len(upstream.heard) == (2 if allowed else 0)
-
-    asyncio.run(run())
+    sites = SitePolicy((listed,))
+    async with raw_upstream(say(200, OPEN, b"{}")) as upstream:
+        for authenticator in (None, Keys()):  # a preflight carries no key
+            async with gateway(upstream.url, sites=sites, authenticator=authenticator) as (url, _):
+                asked = await ask(url, preflight)
+                fields = ((b"Origin", origin.encode()), (b"Authorization", b"Bearer et-good"))
+                answer = await ask(url, post(CHAT, b"{}", *fields, (b"Sec-Fetch-Site", b"cross-site")))
+            assert (asked.status, answer.status) == ((204, 200) if allowed else (403, 403))
+            if allowed:
+                for heard in (asked, answer):
+                    values = [value for name, value in heard.headers if name == b"access-control-allow-origin"]
+                    assert values == [origin.encode()]
+                    assert "origin" in heard.names["vary"]
+                assert asked.names["access-control-allow-headers"] == "authorization, x-a"
+                assert asked.names["access-control-allow-private-network"] == "true"
+                assert "access-control-allow-credentials" not in answer.names
+        assert len(upstream.heard) == (2 if allowed else 0)
 
 
 @pytest.mark.parametrize(
@@ -115,33 +103,27 @@ def test_listed_origins_get_our_own_cors_answers(listed: str, origin: str, *, al
         ("gateway.example.evil", False), ("", False), ("localhost, evil.example", False),
     ],
 )  # fmt: skip
-def test_names_the_gateway_answers_under(host: str, *, fine: bool) -> None:
-    async def run() -> None:
-        sites = SitePolicy(allowed_hosts=("gateway.example",))
-        async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url, sites=sites) as (url, _):
-            answer = await ask(url, f"GET /v1/models HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
-            twice = await ask(url, f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nHost: {host}\r\n\r\n".encode())
-            assert twice.status == 403
-            assert len(upstream.heard) == fine
-        assert answer.status == (200 if fine else 403)
-        if not fine:
-            assert "gateway.allowed_hosts" in json.loads(answer.body)["error"]["message"]
-
-    asyncio.run(run())
+async def test_names_the_gateway_answers_under(host: str, *, fine: bool) -> None:
+    sites = SitePolicy(allowed_hosts=("gateway.example",))
+    async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url, sites=sites) as (url, _):
+        answer = await ask(url, f"GET /v1/models HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        twice = await ask(url, f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nHost: {host}\r\n\r\n".encode())
+        assert twice.status == 403
+        assert len(upstream.heard) == fine
+    assert answer.status == (200 if fine else 403)
+    if not fine:
+        assert "gateway.allowed_hosts" in json.loads(answer.body)["error"]["message"]
 
 
-def test_with_keys_the_name_matters_only_for_our_own_pages() -> None:
-    async def run() -> None:
-        async with (
-            raw_upstream(say(200, JSON, b"{}")) as upstream,
-            gateway(upstream.url, authenticator=Keys()) as (url, _),
-        ):
-            fields = b"Host: proxy.corp.example\r\nAuthorization: Bearer et-good\r\n\r\n"
-            assert (await ask(url, b"GET /v1/models HTTP/1.1\r\n" + fields)).status == 200
-            assert (await ask(url, b"GET /metrics HTTP/1.1\r\n" + fields)).status == 403
-            assert (await ask(url, b"GET /healthz HTTP/1.1\r\n" + fields)).status == 200
-
-    asyncio.run(run())
+async def test_with_keys_the_name_matters_only_for_our_own_pages() -> None:
+    async with (
+        raw_upstream(say(200, JSON, b"{}")) as upstream,
+        gateway(upstream.url, authenticator=Keys()) as (url, _),
+    ):
+        fields = b"Host: proxy.corp.example\r\nAuthorization: Bearer et-good\r\n\r\n"
+        assert (await ask(url, b"GET /v1/models HTTP/1.1\r\n" + fields)).status == 200
+        assert (await ask(url, b"GET /metrics HTTP/1.1\r\n" + fields)).status == 403
+        assert (await ask(url, b"GET /healthz HTTP/1.1\r\n" + fields)).status == 200
 
 
 @pytest.mark.parametrize(

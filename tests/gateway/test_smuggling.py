@@ -28,107 +28,91 @@ async def echo(request: Heard, writer: asyncio.StreamWriter) -> None:
 
 @pytest.mark.parametrize("offer", OFFERS)
 @pytest.mark.parametrize("path", [CHAT, FILES])
-def test_an_offered_upgrade_changes_nothing(path: str, offer: tuple[tuple[bytes, bytes], ...]) -> None:
+async def test_an_offered_upgrade_changes_nothing(path: str, offer: tuple[tuple[bytes, bytes], ...]) -> None:
     """The attack: two requests hide in the body that the parser drops; the next client's is taken for the body."""
     hidden = post(CHAT, b'{"model":"evil-1"}') + post(CHAT, b'{"model":"evil-2"}')
-
-    async def run() -> None:
-        async with raw_upstream(echo) as upstream, gateway(upstream.url) as (url, _):
-            request = post(path, hidden, *offer)
-            whole = await ask(url, request)
-            reader, writer = await connect(url)
-            cut = len(request) - len(hidden)
-            for piece in (request[:cut], request[cut : cut + 5], request[cut + 5 :]):
-                writer.write(piece)
-                await writer.drain()
-                await asyncio.sleep(0.01)
-            pieces = await read_message(reader)
-            writer.write(post(CHAT, b'{"model":"next"}'))  # the connection goes on
-            following = await read_message(reader)
-            writer.close()
-            victim = await ask(url, post(CHAT, b'{"model":"victim"}'))
-        line = b"POST " + path.encode() + b" HTTP/1.1|"
-        assert whole.body == pieces.body == line + hidden
-        assert following.body.endswith(b'{"model":"next"}')
-        assert victim.body.endswith(b'{"model":"victim"}')
-        assert len(upstream.heard) == 4
-        for heard in upstream.heard:
-            assert not {"upgrade", "connection", "http2-settings"} & set(heard.names)
-
-    asyncio.run(run())
+    async with raw_upstream(echo) as upstream, gateway(upstream.url) as (url, _):
+        request = post(path, hidden, *offer)
+        whole = await ask(url, request)
+        reader, writer = await connect(url)
+        cut = len(request) - len(hidden)
+        for piece in (request[:cut], request[cut : cut + 5], request[cut + 5 :]):
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0.01)
+        pieces = await read_message(reader)
+        writer.write(post(CHAT, b'{"model":"next"}'))  # the connection goes on
+        following = await read_message(reader)
+        writer.close()
+        victim = await ask(url, post(CHAT, b'{"model":"victim"}'))
+    line = b"POST " + path.encode() + b" HTTP/1.1|"
+    assert whole.body == pieces.body == line + hidden
+    assert following.body.endswith(b'{"model":"next"}')
+    assert victim.body.endswith(b'{"model":"victim"}')
+    assert len(upstream.heard) == 4
+    for heard in upstream.heard:
+        assert not {"upgrade", "connection", "http2-settings"} & set(heard.names)
 
 
-def test_a_chunked_body_and_a_pipelined_request_after_an_offered_upgrade() -> None:
+async def test_a_chunked_body_and_a_pipelined_request_after_an_offered_upgrade() -> None:
     head = b"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n"
     chunked = head + b"Transfer-Encoding: chunked\r\n\r\n" + chunk(b"one") + chunk(b"two") + b"0\r\n\r\n"
-
-    async def run() -> None:
-        async with raw_upstream(echo) as upstream, gateway(upstream.url) as (url, _):
-            reader, writer = await connect(url)
-            writer.write(chunked + head + b"\r\n" + chunked + post(FILES, b"last"))
-            bodies = [(await read_message(reader)).body.partition(b"|")[2] for _ in range(4)]
-            writer.close()
-        assert bodies == [b"onetwo", b"", b"onetwo", b"last"]
-
-    asyncio.run(run())
+    async with raw_upstream(echo) as upstream, gateway(upstream.url) as (url, _):
+        reader, writer = await connect(url)
+        writer.write(chunked + head + b"\r\n" + chunked + post(FILES, b"last"))
+        bodies = [(await read_message(reader)).body.partition(b"|")[2] for _ in range(4)]
+        writer.close()
+    assert bodies == [b"onetwo", b"", b"onetwo", b"last"]
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/responses", FILES, "/healthz"])
-def test_a_websocket_is_refused_at_once(path: str) -> None:
+async def test_a_websocket_is_refused_at_once(path: str) -> None:
     request = (
         b"GET " + path.encode() + b" HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
         b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
     )
-
-    async def run() -> None:
-        async with raw_upstream(echo) as upstream, gateway(upstream.url) as (url, _):
-            answer = await ask(url, request)
-            assert upstream.heard == []
-        assert (answer.status, answer.names["upgrade"]) == (426, "HTTP/1.1")
-        assert json.loads(answer.body)["error"]["code"] == "no_websocket"
-
-    asyncio.run(run())
+    async with raw_upstream(echo) as upstream, gateway(upstream.url) as (url, _):
+        answer = await ask(url, request)
+        assert upstream.heard == []
+    assert (answer.status, answer.names["upgrade"]) == (426, "HTTP/1.1")
+    assert json.loads(answer.body)["error"]["code"] == "no_websocket"
 
 
-def test_no_tunnel_is_opened() -> None:
-    async def run() -> None:
-        async with raw_upstream(echo) as upstream, gateway(upstream.url) as (url, _):
-            answer = await ask(url, b"CONNECT example.com:443 HTTP/1.1\r\nHost: localhost\r\n\r\n" + post(CHAT, b"{}"))
-            assert upstream.heard == []
-        assert answer.status == 400
-
-    asyncio.run(run())
+async def test_no_tunnel_is_opened() -> None:
+    async with raw_upstream(echo) as upstream, gateway(upstream.url) as (url, _):
+        answer = await ask(url, b"CONNECT example.com:443 HTTP/1.1\r\nHost: localhost\r\n\r\n" + post(CHAT, b"{}"))
+        assert upstream.heard == []
+    assert answer.status == 400
 
 
 @pytest.mark.parametrize("content", [b"short", b"", None, [b"sho", b"rt"], [b"much", b" longer than stated"]])
-def test_a_length_that_is_not_the_bodys_never_leaves_a_connection_behind(content: bytes | list[bytes] | None) -> None:
+async def test_a_length_that_is_not_the_bodys_never_leaves_a_connection_behind(
+    content: bytes | list[bytes] | None,
+) -> None:
     """Whatever was stated, the next request on the connection is not taken for a part of this one."""
 
     async def pieces(parts: list[bytes]) -> AsyncIterator[bytes]:
         for part in parts:
             yield part
 
-    async def run() -> None:
-        async with raw_upstream(echo) as upstream:
-            client = UpstreamClient(Limits(answer_seconds=5))
-            where = Upstream("only", upstream.url)
+    async with raw_upstream(echo) as upstream:
+        client = UpstreamClient(Limits(answer_seconds=5))
+        where = Upstream("only", upstream.url)
 
-            async def send(body: bytes | AsyncIterator[bytes] | None, length: bytes) -> bytes:
-                answer = await client.send(where, "POST", b"/x", [(b"content-length", length)], body)
-                try:
-                    return b"".join([piece async for piece in answer.aiter_raw()])
-                finally:
-                    await answer.aclose()
-
+        async def send(body: bytes | AsyncIterator[bytes] | None, length: bytes) -> bytes:
+            answer = await client.send(where, "POST", b"/x", [(b"content-length", length)], body)
             try:
-                if isinstance(content, list):
-                    with pytest.raises(Refused):
-                        await send(pieces(content), b"9")
-                else:
-                    assert await send(content, b"9") == b"POST /x HTTP/1.1|" + (content or b"")
-                for number in range(3):
-                    assert await send(b"%d" % number, b"1") == b"POST /x HTTP/1.1|%d" % number
+                return b"".join([piece async for piece in answer.aiter_raw()])
             finally:
-                await client.close()
+                await answer.aclose()
 
-    asyncio.run(run())
+        try:
+            if isinstance(content, list):
+                with pytest.raises(Refused):
+                    await send(pieces(content), b"9")
+            else:
+                assert await send(content, b"9") == b"POST /x HTTP/1.1|" + (content or b"")
+            for number in range(3):
+                assert await send(b"%d" % number, b"1") == b"POST /x HTTP/1.1|%d" % number
+        finally:
+            await client.close()

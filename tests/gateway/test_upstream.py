@@ -16,30 +16,27 @@ from tests.gateway.raw import Answering, Heard, RawUpstream, chunk, raw_upstream
 Asked = Callable[..., Awaitable[tuple[int, list[tuple[bytes, bytes]], bytes]]]
 
 
-def asking(
+async def asking(
     answer: Answering, run: Callable[[Asked, RawUpstream], Awaitable[None]], limits: Limits | None = None
 ) -> None:
-    async def running() -> None:
-        async with raw_upstream(answer) as upstream:
-            client = UpstreamClient(limits or Limits())
+    async with raw_upstream(answer) as upstream:
+        client = UpstreamClient(limits or Limits())
 
-            async def ask(
-                method: str = "POST", content: bytes | AsyncIterator[bytes] | None = b"{}"
-            ) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
-                got = await client.send(
-                    Upstream("only", upstream.url), method, b"/v1/x?y=%2f", [(b"x-a", b"\xe9")], content
-                )
-                try:
-                    return got.status_code, got.headers.raw, b"".join([piece async for piece in got.aiter_raw()])
-                finally:
-                    await got.aclose()
-
+        async def ask(
+            method: str = "POST", content: bytes | AsyncIterator[bytes] | None = b"{}"
+        ) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+            got = await client.send(
+                Upstream("only", upstream.url), method, b"/v1/x?y=%2f", [(b"x-a", b"\xe9")], content
+            )
             try:
-                await run(ask, upstream)
+                return got.status_code, got.headers.raw, b"".join([piece async for piece in got.aiter_raw()])
             finally:
-                await client.close()
+                await got.aclose()
 
-    asyncio.run(running())
+        try:
+            await run(ask, upstream)
+        finally:
+            await client.close()
 
 
 def raw(data: bytes, *, close: bool = False) -> Answering:
@@ -63,17 +60,17 @@ def raw(data: bytes, *, close: bool = False) -> Answering:
         (raw(b"HTTP/1.1 200 OK\r\ncontent-length: 400000\r\n\r\n" + b"x" * 400_000), b"x" * 400_000),
     ],
 )  # fmt: skip
-def test_answers_of_every_form(answer: Answering, body: bytes) -> None:
+async def test_answers_of_every_form(answer: Answering, body: bytes) -> None:
     async def run(ask: Asked, _upstream: RawUpstream) -> None:
         for _ in range(2):
             status, headers, heard = await ask()
             assert (status, heard) == (200, body)
             assert not {b"link", b"x"} & set(dict(headers)), "nothing of an earlier answer, nor what follows the body"
 
-    asking(answer, run)
+    await asking(answer, run)
 
 
-def test_a_connection_is_used_again() -> None:
+async def test_a_connection_is_used_again() -> None:
     async def answer(request: Heard, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n")
         if not request.line.startswith(b"HEAD"):  # its length is of what does not follow
@@ -87,11 +84,11 @@ def test_a_connection_is_used_again() -> None:
         assert not upstream.left.is_set()
         assert [request.line.split()[1] for request in upstream.heard] == [b"/v1/x?y=%2f"] * 5
 
-    asking(answer, run)
+    await asking(answer, run)
 
 
 @pytest.mark.parametrize("later", [False, True])
-def test_an_answer_to_nothing_is_given_to_nobody(*, later: bool) -> None:
+async def test_an_answer_to_nothing_is_given_to_nobody(*, later: bool) -> None:
     """Bytes that come between two requests, or behind an answer, end the connection."""
     pushed = asyncio.Event()
 
@@ -110,18 +107,18 @@ def test_an_answer_to_nothing_is_given_to_nobody(*, later: bool) -> None:
             assert (await ask())[2] == b"{}"
             await pushed.wait()
 
-    asking(answer, run)
+    await asking(answer, run)
 
 
-def test_header_values_go_as_utf_8() -> None:
+async def test_header_values_go_as_utf_8() -> None:
     async def run(ask: Asked, upstream: RawUpstream) -> None:
         await ask()
         assert dict(upstream.heard[0].headers)[b"x-a"] == "é".encode()
 
-    asking(say(200, [], b"{}"), run)
+    await asking(say(200, [], b"{}"), run)
 
 
-def test_an_upload_ends_when_the_upstream_has_heard_enough() -> None:
+async def test_an_upload_ends_when_the_upstream_has_heard_enough() -> None:
     async def run(ask: Asked, upstream: RawUpstream) -> None:
         async def endless() -> AsyncIterator[bytes]:
             while True:
@@ -144,20 +141,20 @@ def test_an_upload_ends_when_the_upstream_has_heard_enough() -> None:
         await asyncio.wait_for(left.wait(), 10)
         server.close()
 
-    asking(say(200, [], b"{}"), run)
+    await asking(say(200, [], b"{}"), run)
 
 
 @pytest.mark.parametrize("status", [204, 304])
-def test_an_answer_without_a_body_ends_with_its_headers(status: int) -> None:
+async def test_an_answer_without_a_body_ends_with_its_headers(status: int) -> None:
     async def run(ask: Asked, upstream: RawUpstream) -> None:
         for _ in range(2):
             assert (await ask("GET", None))[::2] == (status, b"")
         assert not upstream.left.is_set(), "and its connection is used again"
 
-    asking(raw(b"HTTP/1.1 %d Any\r\netag: x\r\ncontent-length: 5\r\n\r\n" % status), run)
+    await asking(raw(b"HTTP/1.1 %d Any\r\netag: x\r\ncontent-length: 5\r\n\r\n" % status), run)
 
 
-def test_connections_end_with_the_requests_that_were_cancelled_on_them() -> None:
+async def test_connections_end_with_the_requests_that_were_cancelled_on_them() -> None:
     waits = asyncio.Event()
 
     async def answer(request: Heard, writer: asyncio.StreamWriter) -> None:
@@ -178,7 +175,7 @@ def test_connections_end_with_the_requests_that_were_cancelled_on_them() -> None
             await asyncio.wait(many)
             await asyncio.wait_for(upstream.until_open(0 if cancelled else 6), 10)
 
-    asking(answer, run, Limits(concurrent=2))
+    await asking(answer, run, Limits(concurrent=2))
 
 
 @pytest.mark.parametrize(
@@ -192,21 +189,21 @@ def test_connections_end_with_the_requests_that_were_cancelled_on_them() -> None
         (raw(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab"), 502),
     ],
 )
-def test_no_answer_is_told_as_one_of_ours(answer: Answering, status: int) -> None:
+async def test_no_answer_is_told_as_one_of_ours(answer: Answering, status: int) -> None:
     async def run(ask: Asked, upstream: RawUpstream) -> None:
         with pytest.raises(Refused) as refused:
             await ask()
         assert refused.value.status == status
         await asyncio.wait_for(upstream.left.wait(), 10)
 
-    asking(answer, run, Limits(answer_seconds=0.2))
+    await asking(answer, run, Limits(answer_seconds=0.2))
 
 
 @pytest.mark.parametrize(("close", "kind"), [(True, UpstreamDisconnectedError), (False, UpstreamTimeoutError)])
-def test_half_an_answer_is_none(*, close: bool, kind: type[Exception]) -> None:
+async def test_half_an_answer_is_none(*, close: bool, kind: type[Exception]) -> None:
     async def run(ask: Asked, upstream: RawUpstream) -> None:
         with pytest.raises(kind):
             await ask()
         await asyncio.wait_for(upstream.left.wait(), 10)
 
-    asking(raw(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", close=close), run, Limits(answer_seconds=0.2))
+    await asking(raw(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", close=close), run, Limits(answer_seconds=0.2))

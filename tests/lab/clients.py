@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
 from functools import cached_property
@@ -75,11 +74,7 @@ class Clients:
             return "".join([piece async for piece in pieces.text_stream])
 
 
-def played(provider: Provider, play: Callable[[Clients], Awaitable[T]], *, timeout: float = 20.0) -> T:
+async def played(provider: Provider, play: Callable[[Clients], Awaitable[T]], *, patience: float = 20.0) -> T:
     """What `play` makes of the provider and its clients."""
-
-    async def run() -> T:
-        async with provider, aclosing(Clients(provider, timeout)) as clients:
-            return await play(clients)
-
-    return asyncio.run(run())
+    async with provider, aclosing(Clients(provider, patience)) as clients:
+        return await play(clients)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
@@ -58,10 +57,10 @@ FIELDS = st.fixed_dictionaries(
 
 
 @given(body=FIELDS | JSON, protocol=st.sampled_from(PROTOCOLS))
-def test_garbage_is_refused_in_the_protocols_form(body: Any, protocol: Protocol) -> None:
+async def test_garbage_is_refused_in_the_protocols_form(body: Any, protocol: Protocol) -> None:
     answering = Answering(served(None), Answers(), None, lambda: 0.0)
     record = Record(1, protocol.api, protocol.path, {}, 0.0, body)
-    outgoing = asyncio.run(answering.answer(protocol, record))
+    outgoing = await answering.answer(protocol, record)
     assert outgoing.status == record.status
     assert outgoing.status in (200, 400, 404)
     if outgoing.status != 200:

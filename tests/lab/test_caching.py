@@ -43,7 +43,7 @@ async def ask(clients: Clients, messages: list[Any], **changed: Any) -> Any:
     return (await clients.claude.messages.create(**wire.encode_request(request))).usage
 
 
-def test_each_turn_reads_all_that_went_before() -> None:
+async def test_each_turn_reads_all_that_went_before() -> None:
     clock = SteppedClock()
     provider = Provider(clock=clock)
 
@@ -62,14 +62,14 @@ def test_each_turn_reads_all_that_went_before() -> None:
         clock.advance(301)
         assert (await ask(clients, turns(8))).cache_read_input_tokens == 0
 
-    played(provider, play)
+    await played(provider, play)
     for record in provider.log:
         usage = record.canonical_usage
         assert usage.prompt_tokens == record.prompt_tokens
         assert (usage.cache_read_tokens, usage.cache_write_tokens) == (record.cached_tokens, record.written_tokens)
 
 
-def test_a_change_of_tools_loses_all_and_one_of_the_system_prompt_what_follows() -> None:
+async def test_a_change_of_tools_loses_all_and_one_of_the_system_prompt_what_follows() -> None:
     async def play(clients: Clients) -> None:
         await ask(clients, turns(3))
         other: list[Any] = [{"type": "function", "function": {**TOOLS[0]["function"], "name": "dir"}}]
@@ -77,10 +77,10 @@ def test_a_change_of_tools_loses_all_and_one_of_the_system_prompt_what_follows()
         assert (await ask(clients, turns(3), system=f"{SYSTEM}!")).cache_read_input_tokens == 0
         assert (await ask(clients, turns(3))).cache_read_input_tokens > 1024
 
-    played(Provider(), play)
+    await played(Provider(), play)
 
 
-def test_after_a_compaction_tools_and_system_are_still_read() -> None:
+async def test_after_a_compaction_tools_and_system_are_still_read() -> None:
     async def play(clients: Clients) -> None:
         before = await ask(clients, turns(6))
         compacted: list[Any] = [{"role": "user", "content": "[summary of what went before]"}, *turns(6)[-2:]]
@@ -91,10 +91,10 @@ def test_after_a_compaction_tools_and_system_are_still_read() -> None:
         assert 1024 < after.cache_read_input_tokens < before.cache_creation_input_tokens
         assert again.cache_read_input_tokens == after.cache_read_input_tokens + after.cache_creation_input_tokens
 
-    played(Provider(), play)
+    await played(Provider(), play)
 
 
-def test_an_hour_is_written_as_an_hour() -> None:
+async def test_an_hour_is_written_as_an_hour() -> None:
     clock = SteppedClock()
 
     async def play(clients: Clients) -> None:
@@ -104,10 +104,10 @@ def test_an_hour_is_written_as_an_hour() -> None:
         clock.advance(3000)
         assert (await ask(clients, turns(3), ttl="1h")).cache_read_input_tokens > 0
 
-    played(Provider(clock=clock), play)
+    await played(Provider(clock=clock), play)
 
 
-def test_the_request_itself_may_be_marked() -> None:
+async def test_the_request_itself_may_be_marked() -> None:
     async def play(clients: Clients) -> None:
         found = []
         for count in (2, 3):
@@ -124,10 +124,10 @@ def test_the_request_itself_may_be_marked() -> None:
         assert found[1].cache_read_input_tokens == found[0].cache_creation_input_tokens
         assert found[1].input_tokens < 10
 
-    played(Provider(), play)
+    await played(Provider(), play)
 
 
-def test_claude_behind_chat_is_asked_by_marks_too() -> None:
+async def test_claude_behind_chat_is_asked_by_marks_too() -> None:
     model = "anthropic/claude-sonnet-5"
 
     async def play(clients: Clients) -> list[Any]:
@@ -138,12 +138,13 @@ def test_claude_behind_chat_is_asked_by_marks_too() -> None:
             found.append((await clients.openai.chat.completions.create(model=model, messages=messages)).usage)
         return found
 
-    first, second = (normalize_usage(usage.model_dump()) for usage in played(Provider({model: 200_000}), play))
+    found = await played(Provider({model: 200_000}), play)
+    first, second = (normalize_usage(usage.model_dump()) for usage in found)
     assert first.cache_write_tokens > 1024
     assert second.cache_read_tokens == first.cache_write_tokens
 
 
-def test_openais_cache_needs_no_marks() -> None:
+async def test_openais_cache_needs_no_marks() -> None:
     async def play(clients: Clients) -> None:
         messages: Any = [{"role": "system", "content": SYSTEM}, *turns(2)]
         for read in (False, True):
@@ -159,4 +160,4 @@ def test_openais_cache_needs_no_marks() -> None:
             assert response.usage
             assert (response.usage.input_tokens_details.cached_tokens >= 1024) is read
 
-    played(Provider({GPT: 400_000, "gpt-5-mini": 400_000}), play)
+    await played(Provider({GPT: 400_000, "gpt-5-mini": 400_000}), play)

@@ -77,27 +77,27 @@ MESSAGES: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_chat() -> None:
+async def test_chat() -> None:
     async def play(clients: Clients) -> None:
         for messages, words in CHAT:
             with pytest.raises(openai.BadRequestError, match=words) as caught:
                 await clients.openai.chat.completions.create(model=GPT, messages=messages)
             assert classify_error(caught.value).kind == "other"
 
-    played(Provider(script=[]), play)
+    await played(Provider(script=[]), play)
 
 
-def test_responses() -> None:
+async def test_responses() -> None:
     async def play(clients: Clients) -> None:
         for items, words in RESPONSES:
             with pytest.raises(openai.BadRequestError, match=words) as caught:
                 await clients.openai.responses.create(model=GPT, input=items)
             assert classify_error(caught.value).kind == "other"
 
-    played(Provider(script=[]), play)
+    await played(Provider(script=[]), play)
 
 
-def test_messages() -> None:
+async def test_messages() -> None:
     async def play(clients: Clients) -> None:
         for fields, words in MESSAGES:
             with pytest.raises(anthropic.BadRequestError, match=words) as caught:
@@ -108,10 +108,10 @@ def test_messages() -> None:
                 "/v1/messages", cast_to=object, body={"model": CLAUDE, "messages": [{"role": "user", "content": "Hi"}]}
             )
 
-    played(Provider(script=[]), play)
+    await played(Provider(script=[]), play)
 
 
-def test_what_is_right_passes() -> None:
+async def test_what_is_right_passes() -> None:
     async def play(clients: Clients) -> None:
         turn: list[Any] = [
             {"role": "user", "content": [text("list", MARK)]},
@@ -122,13 +122,13 @@ def test_what_is_right_passes() -> None:
         tools: Any = [{"name": "ls", "input_schema": {"type": "object"}, **HOUR}]
         await clients.claude.messages.create(model=CLAUDE, max_tokens=9, messages=turn, system=system, tools=tools)
 
-    played(Provider(), play)
+    await played(Provider(), play)
 
 
-def test_claude_behind_chat_has_four_marks_too() -> None:
+async def test_claude_behind_chat_has_four_marks_too() -> None:
     async def play(clients: Clients) -> None:
         messages: Any = [{"role": "user", "content": [text(word, MARK) for word in "abcde"]}]
         with pytest.raises(openai.BadRequestError, match=r"A maximum of 4 blocks .* Found 5\."):
             await clients.openai.chat.completions.create(model="anthropic/claude-sonnet-5", messages=messages)
 
-    played(Provider({"anthropic/claude-sonnet-5": 200_000}), play)
+    await played(Provider({"anthropic/claude-sonnet-5": 200_000}), play)

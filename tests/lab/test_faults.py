@@ -35,7 +35,7 @@ ERRORS: list[tuple[Any, int, str]] = [
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_errors_arrive_as_the_clients_own(api: Api) -> None:
+async def test_errors_arrive_as_the_clients_own(api: Api) -> None:
     async def play(clients: Clients) -> list[Any]:
         errors = []
         for _ in ERRORS:
@@ -46,36 +46,36 @@ def test_errors_arrive_as_the_clients_own(api: Api) -> None:
         return errors
 
     provider = Provider(script=[*(Fault(kind, retry_after=7) for kind, _, _ in ERRORS), "Fine again."])
-    errors = played(provider, play)
+    errors = await played(provider, play)
     assert [(error.status_code, classify_error(error).kind) for error in errors] == [error[1:] for error in ERRORS]
     assert [record.fault for record in provider.log] == [*(error[0] for error in ERRORS), ""]
     assert [record.status for record in provider.log] == [*(error[1] for error in ERRORS), 200]
     assert errors[0].response.headers["retry-after"] == "7"
 
 
-def test_an_overloaded_provider_is_no_matter_of_size() -> None:
+async def test_an_overloaded_provider_is_no_matter_of_size() -> None:
     async def play(clients: Clients) -> Any:
         with pytest.raises(anthropic.APIStatusError) as caught:
             await clients.ask("anthropic")
         return caught.value
 
-    error = played(Provider(script=[Fault("overloaded")]), play)
+    error = await played(Provider(script=[Fault("overloaded")]), play)
     assert (error.status_code, error.body["error"]["type"]) == (529, "overloaded_error")
     assert classify_error(error).kind in ("other", "rate_limit")
 
 
-def test_a_client_that_retries_gets_through() -> None:
+async def test_a_client_that_retries_gets_through() -> None:
     async def play(clients: Clients) -> str | None:
         patient = clients.openai.with_options(max_retries=2)
         messages: Any = [{"role": "user", "content": "Hi"}]
         return (await patient.chat.completions.create(model=GPT, messages=messages)).choices[0].message.content
 
     script: list[Step] = [Fault("rate_limit", retry_after=0.01), Fault("server_error", retry_after=0.01), "At last."]
-    assert played(Provider(script=script), play) == "At last."
+    assert await played(Provider(script=script), play) == "At last."
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_a_hanging_answer_ends_when_the_client_goes_away(api: Api) -> None:
+async def test_a_hanging_answer_ends_when_the_client_goes_away(api: Api) -> None:
     async def play(clients: Clients) -> None:
         with pytest.raises(LATE):
             await clients.ask(api)
@@ -84,46 +84,42 @@ def test_a_hanging_answer_ends_when_the_client_goes_away(api: Api) -> None:
         await _until(lambda: bool(record.events))
         assert record.events == ["gone"]
 
-    played(Provider(script=[Fault("hang")]), play, timeout=0.1)
+    await played(Provider(script=[Fault("hang")]), play, patience=0.1)
 
 
-def test_a_hanging_answer_keeps_nobody_from_closing() -> None:
+async def test_a_hanging_answer_keeps_nobody_from_closing() -> None:
     provider = Provider(script=[Fault("hang", seconds=3600)])
-
-    async def run() -> None:
-        async with provider:
-            reader, writer = await asyncio.open_connection("127.0.0.1", int(provider.url.rpartition(":")[2]))
-            body = json.dumps({"model": GPT, "messages": [{"role": "user", "content": "Hi"}]}).encode()
-            head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: lab\r\ncontent-length: {len(body)}\r\n\r\n"
-            writer.write(head.encode() + body)
-            await _until(lambda: bool(provider.log))
-        with pytest.raises(ConnectionResetError):
-            await reader.read()
-        writer.close()
-
-    asyncio.run(run())
+    async with provider:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(provider.url.rpartition(":")[2]))
+        body = json.dumps({"model": GPT, "messages": [{"role": "user", "content": "Hi"}]}).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: lab\r\ncontent-length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        await _until(lambda: bool(provider.log))
+    with pytest.raises(ConnectionResetError):
+        await reader.read()
+    writer.close()
 
 
-def test_after_its_time_a_hanging_connection_is_reset() -> None:
+async def test_after_its_time_a_hanging_connection_is_reset() -> None:
     async def play(clients: Clients) -> None:
         with pytest.raises(openai.APIConnectionError):
             await clients.ask("openai_chat")
 
     provider = Provider(script=[Fault("hang", seconds=0.01)])
-    played(provider, play)
+    await played(provider, play)
     assert provider.log[0].events == ["reset"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_delayed_answer_comes(stream: bool) -> None:
+async def test_a_delayed_answer_comes(stream: bool) -> None:
     async def play(clients: Clients) -> str:
         return await clients.ask("openai_chat", stream=stream)
 
-    assert played(Provider(script=[Fault("delay", reply="Late.", seconds=0.01)]), play) == "Late."
+    assert await played(Provider(script=[Fault("delay", reply="Late.", seconds=0.01)]), play) == "Late."
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_a_client_that_leaves_a_slow_stream_is_noticed(api: Api) -> None:
+async def test_a_client_that_leaves_a_slow_stream_is_noticed(api: Api) -> None:
     provider = Provider(script=[Fault("slow", reply=WORDS, seconds=0.005), Fault("slow", reply=WORDS, seconds=600)])
 
     async def play(clients: Clients) -> None:
@@ -132,12 +128,12 @@ def test_a_client_that_leaves_a_slow_stream_is_noticed(api: Api) -> None:
             await asyncio.wait_for(clients.ask(api, stream=True), 0.1)
         await _until(lambda: bool(provider.log[1].events))
 
-    played(provider, play)
+    await played(provider, play)
     assert [record.events for record in provider.log] == [[], ["gone"]]
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_without_a_stream_nothing_usable_arrives(api: Api) -> None:
+async def test_without_a_stream_nothing_usable_arrives(api: Api) -> None:
     """The clients may say that the connection failed, or stumble over half a JSON."""
 
     async def play(clients: Clients) -> None:
@@ -146,12 +142,12 @@ def test_without_a_stream_nothing_usable_arrives(api: Api) -> None:
                 await clients.ask(api)
 
     provider = Provider(script=[Fault("reset"), Fault("truncated")])
-    played(provider, play)
+    await played(provider, play)
     assert [record.events for record in provider.log] == [["reset"], ["cut"]]
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_a_stream_breaks_off_after_some_words(api: Api) -> None:
+async def test_a_stream_breaks_off_after_some_words(api: Api) -> None:
     async def play(clients: Clients) -> None:
         for kind in ("reset", "truncated"):
             said: list[str] = []
@@ -166,11 +162,13 @@ def test_a_stream_breaks_off_after_some_words(api: Api) -> None:
             assert heard != WORDS
             assert WORDS.startswith(heard)
 
-    played(Provider(script=[Fault("reset", after=8, reply=WORDS), Fault("truncated", after=8, reply=WORDS)]), play)
+    await played(
+        Provider(script=[Fault("reset", after=8, reply=WORDS), Fault("truncated", after=8, reply=WORDS)]), play
+    )
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_an_error_inside_a_stream_with_status_200(api: Api) -> None:
+async def test_an_error_inside_a_stream_with_status_200(api: Api) -> None:
     async def play(clients: Clients) -> list[str]:
         kinds: list[str] = []
         for _ in range(2):
@@ -183,11 +181,11 @@ def test_an_error_inside_a_stream_with_status_200(api: Api) -> None:
 
     script = [Fault("stream_overflow", after=8, reply=WORDS), Fault("stream_error", after=8, reply=WORDS)]
     provider = Provider(script=script)
-    assert played(provider, play) == ["prompt_too_long", "other"]
+    assert await played(provider, play) == ["prompt_too_long", "other"]
     assert all(record.status == 200 and record.error for record in provider.log)
 
 
-def test_such_an_error_without_a_stream_is_an_error() -> None:
+async def test_such_an_error_without_a_stream_is_an_error() -> None:
     async def play(clients: Clients) -> list[int]:
         statuses = []
         for _ in range(2):
@@ -196,11 +194,11 @@ def test_such_an_error_without_a_stream_is_an_error() -> None:
             statuses.append(caught.value.status_code)
         return statuses
 
-    assert played(Provider(script=[Fault("stream_overflow"), Fault("stream_error")]), play) == [400, 500]
+    assert await played(Provider(script=[Fault("stream_overflow"), Fault("stream_error")]), play) == [400, 500]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_empty_answer(stream: bool) -> None:
+async def test_an_empty_answer(stream: bool) -> None:
     async def play(clients: Clients) -> None:
         messages: Any = [{"role": "user", "content": "Hi"}]
         if stream:
@@ -214,11 +212,11 @@ def test_an_empty_answer(stream: bool) -> None:
         assert (await clients.openai.responses.create(model=GPT, input="Hi")).output == []
         assert (await clients.claude.messages.create(model=CLAUDE, max_tokens=9, messages=messages)).content == []
 
-    played(Provider(script=lambda _request: Fault("empty")), play)
+    await played(Provider(script=lambda _request: Fault("empty")), play)
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_usage_that_is_missing_wrong_or_huge(api: Api) -> None:
+async def test_usage_that_is_missing_wrong_or_huge(api: Api) -> None:
     script = [
         Fault("no_usage", reply="A."),
         Fault("wrong_usage", reply="B.", tokens=500),
@@ -229,7 +227,7 @@ def test_usage_that_is_missing_wrong_or_huge(api: Api) -> None:
     async def play(clients: Clients) -> list[str]:
         return [await clients.ask(api) for _ in script]
 
-    assert played(provider, play) == ["A.", "B.", "C."]
+    assert await played(provider, play) == ["A.", "B.", "C."]
     missing, wrong, huge = provider.log
     assert missing.usage is None
     assert wrong.usage
@@ -252,7 +250,7 @@ class TestPlan:
             "reset": True,
         }
 
-    def test_what_gets_no_answer_uses_none_of_the_script(self) -> None:
+    async def test_what_gets_no_answer_uses_none_of_the_script(self) -> None:
         script = [f"Answer {number}." for number in range(8)]
         rates: Any = {"rate_limit": 0.3, "server_error": 0.2, "delay": 0.2}
 
@@ -266,7 +264,7 @@ class TestPlan:
             return heard
 
         provider = Provider(script=script, faults=FaultPlan(rates, seed=3, seconds=0.001))
-        assert played(provider, play) == script
+        assert await played(provider, play) == script
         assert {record.fault for record in provider.log} == {"", "rate_limit", "server_error", "delay"}
 
     def test_nonsense_is_refused(self) -> None:

@@ -35,20 +35,20 @@ TOOL = {
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("api", APIS)
-def test_a_scripted_text_arrives_word_for_word(api: Api, stream: bool) -> None:
+async def test_a_scripted_text_arrives_word_for_word(api: Api, stream: bool) -> None:
     text = "Grüße, 世界! " * 30
     provider = Provider(script=[text, "Second."])
 
     async def play(clients: Clients) -> list[str]:
         return [await clients.ask(api, stream=stream) for _ in range(2)]
 
-    assert played(provider, play) == [text, "Second."]
+    assert await played(provider, play) == [text, "Second."]
     assert [record.status for record in provider.log] == [200, 200]
     assert all(record.stream is stream for record in provider.log)
 
 
 class TestChat:
-    def test_calls_reasoning_and_usage(self) -> None:
+    async def test_calls_reasoning_and_usage(self) -> None:
         provider = Provider(script=[CALL])
         messages: Any = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is it?"}]
         tools: Any = [{"type": "function", "function": TOOL}]
@@ -56,7 +56,7 @@ class TestChat:
         async def play(clients: Clients) -> Any:
             return await clients.openai.chat.completions.create(model=GPT, messages=messages, tools=tools)
 
-        reply = played(provider, play)
+        reply = await played(provider, play)
         [choice] = reply.choices
         assert choice.finish_reason == "tool_calls"
         assert choice.message.content == "Let me look at it."
@@ -66,7 +66,7 @@ class TestChat:
         assert reply.usage.completion_tokens_details.reasoning_tokens > 5
         assert reply.usage.total_tokens == reply.usage.prompt_tokens + reply.usage.completion_tokens
 
-    def test_a_stream_comes_in_pieces_with_usage_only_when_asked_for(self) -> None:
+    async def test_a_stream_comes_in_pieces_with_usage_only_when_asked_for(self) -> None:
         provider = Provider(script=lambda _request: CALL)
 
         async def play(clients: Clients) -> list[list[Any]]:
@@ -78,7 +78,7 @@ class TestChat:
                 found.append([piece async for piece in pieces])
             return found
 
-        for chunks, has_usage in zip(played(provider, play), (False, True), strict=True):
+        for chunks, has_usage in zip(await played(provider, play), (False, True), strict=True):
             calls = [call for chunk in chunks for choice in chunk.choices for call in choice.delta.tool_calls or []]
             assert len(calls) > 2
             assert "".join(call.function.arguments for call in calls) == ARGUMENTS
@@ -87,7 +87,7 @@ class TestChat:
 
 class TestResponses:
     @pytest.mark.parametrize("stream", [False, True])
-    def test_items_with_reasoning_and_calls(self, stream: bool) -> None:
+    async def test_items_with_reasoning_and_calls(self, stream: bool) -> None:
         provider = Provider(script=[CALL])
 
         async def play(clients: Clients) -> Any:
@@ -98,13 +98,13 @@ class TestResponses:
                 assert numbers == sorted(set(numbers))
                 return await events.get_final_response()
 
-        reply = played(provider, play)
+        reply = await played(provider, play)
         assert [item.type for item in reply.output] == ["reasoning", "message", "function_call"]
         assert reply.output_text == "Let me look at it."
         assert reply.output[2].arguments == ARGUMENTS
         assert reply.usage.output_tokens_details.reasoning_tokens > 5
 
-    def test_its_answer_goes_back_as_input(self) -> None:
+    async def test_its_answer_goes_back_as_input(self) -> None:
         provider = Provider(script=[CALL, "Done."])
 
         async def play(clients: Clients) -> str:
@@ -113,11 +113,11 @@ class TestResponses:
             told.append({"type": "function_call_output", "call_id": "call_1", "output": "the file"})
             return (await clients.openai.responses.create(model=GPT, input=told)).output_text
 
-        assert played(provider, play) == "Done."
+        assert await played(provider, play) == "Done."
         assert provider.log[1].shared
         assert provider.log[1].shared.extends
 
-    def test_reasoning_and_what_it_led_to_stay_together(self) -> None:
+    async def test_reasoning_and_what_it_led_to_stay_together(self) -> None:
         provider = Provider(script=[CALL])
 
         async def play(clients: Clients) -> None:
@@ -138,11 +138,11 @@ class TestResponses:
             with pytest.raises(openai.BadRequestError, match="Previous response with id 'resp_1' not found"):
                 await clients.openai.responses.create(model=GPT, input="Hi", previous_response_id="resp_1")
 
-        played(provider, play)
+        await played(provider, play)
 
 
 class TestAnthropic:
-    def test_blocks_with_a_signature_and_usage(self) -> None:
+    async def test_blocks_with_a_signature_and_usage(self) -> None:
         provider = Provider(script=lambda _request: CALL)
         messages: Any = [{"role": "user", "content": "What is it?"}]
         tools: Any = [{"name": "read", "description": "Reads.", "input_schema": TOOL["parameters"]}]
@@ -155,7 +155,7 @@ class TestAnthropic:
             counted = await clients.claude.messages.count_tokens(**asked)
             return whole, streamed, counted.input_tokens
 
-        whole, streamed, counted = played(provider, play)
+        whole, streamed, counted = await played(provider, play)
         for reply in (whole, streamed):
             assert [block.type for block in reply.content] == ["thinking", "text", "tool_use"]
             assert reply.content[0].signature
@@ -163,17 +163,17 @@ class TestAnthropic:
             assert reply.stop_reason == "tool_use"
             assert reply.usage.input_tokens == counted
 
-    def test_a_request_without_output_only_warms_the_cache(self) -> None:
+    async def test_a_request_without_output_only_warms_the_cache(self) -> None:
         async def play(clients: Clients) -> Any:
             system: Any = [{"type": "text", "text": "Be brief. " * 900, "cache_control": {"type": "ephemeral"}}]
             messages: Any = [{"role": "user", "content": "warmup"}]
             return await clients.claude.messages.create(model=CLAUDE, max_tokens=0, system=system, messages=messages)
 
-        reply = played(Provider(script=["Never said."]), play)
+        reply = await played(Provider(script=["Never said."]), play)
         assert (reply.content, reply.stop_reason, reply.usage.output_tokens) == ([], "max_tokens", 0)
         assert reply.usage.cache_creation_input_tokens > 1024
 
-    def test_thoughts_go_back_unchanged_or_are_refused(self) -> None:
+    async def test_thoughts_go_back_unchanged_or_are_refused(self) -> None:
         provider = Provider(script=[Reply({"role": "assistant", "content": "Yes.", "reasoning_content": "Sure?"}), "B"])
 
         async def play(clients: Clients) -> str:
@@ -187,25 +187,25 @@ class TestAnthropic:
                 await clients.claude.messages.create(model=CLAUDE, max_tokens=900, messages=again)
             return "done"
 
-        assert played(provider, play) == "done"
+        assert await played(provider, play) == "done"
 
 
 class TestModels:
-    def test_both_kinds_of_client_list_them(self) -> None:
+    async def test_both_kinds_of_client_list_them(self) -> None:
         async def play(clients: Clients) -> tuple[list[str], list[str], str]:
             one = [model.id async for model in clients.openai.models.list()]
             two = [model.id async for model in clients.claude.models.list()]
             return one, two, (await clients.openai.models.retrieve("b/c")).id
 
-        assert played(Provider({"a": 1000, "b/c": 2000}), play) == (["a", "b/c"], ["a", "b/c"], "b/c")
+        assert await played(Provider({"a": 1000, "b/c": 2000}), play) == (["a", "b/c"], ["a", "b/c"], "b/c")
 
     @pytest.mark.parametrize("shows", ["max_model_len", "context_length", "context_window"])
-    def test_a_window_is_shown_as_the_server_does(self, shows: Any) -> None:
+    async def test_a_window_is_shown_as_the_server_does(self, shows: Any) -> None:
         async def play(clients: Clients) -> Any:
             async with httpx2.AsyncClient() as http:
                 return (await http.get(f"{clients.provider.url}/v1/models")).json()["data"]
 
-        [plain, llama, shown] = played(
+        [plain, llama, shown] = await played(
             Provider(
                 [
                     ServedModel("a", 4096),
@@ -220,14 +220,14 @@ class TestModels:
         assert shown[shows] == 4096
 
     @pytest.mark.parametrize("api", APIS)
-    def test_an_unknown_one_is_not_found(self, api: Api) -> None:
+    async def test_an_unknown_one_is_not_found(self, api: Api) -> None:
         async def play(clients: Clients) -> None:
             with pytest.raises((openai.NotFoundError, anthropic.NotFoundError), match="gpt-9"):
                 await clients.ask(api, model="gpt-9")
             with pytest.raises(openai.NotFoundError):
                 await clients.openai.models.retrieve("gpt-9")
 
-        played(Provider(), play)
+        await played(Provider(), play)
 
     def test_nothing_to_serve_and_nonsense_are_refused(self) -> None:
         with pytest.raises(InputError, match="at least one"):
@@ -241,7 +241,7 @@ class TestModels:
 
 
 class TestScripts:
-    def test_functions_may_wait_and_see_the_request(self) -> None:
+    async def test_functions_may_wait_and_see_the_request(self) -> None:
         arrived, gate = asyncio.Event(), asyncio.Event()
 
         async def slow(request: Request) -> Reply | Fault | str:
@@ -256,17 +256,17 @@ class TestScripts:
             gate.set()
             return [await waiting, await clients.ask("anthropic")]
 
-        assert played(Provider(script=slow), play) == ["You use gpt-5.", "You use claude-sonnet-5."]
+        assert await played(Provider(script=slow), play) == ["You use gpt-5.", "You use claude-sonnet-5."]
 
-    def test_a_script_that_is_used_up_says_so(self) -> None:
+    async def test_a_script_that_is_used_up_says_so(self) -> None:
         async def play(clients: Clients) -> None:
             await clients.ask("openai_chat")
             with pytest.raises(openai.InternalServerError, match="1 answers, and all were given"):
                 await clients.ask("openai_chat")
 
-        played(Provider(script=["only"]), play)
+        await played(Provider(script=["only"]), play)
 
-    def test_a_function_that_fails_fails_the_test(self) -> None:
+    async def test_a_function_that_fails_fails_the_test(self) -> None:
         def wrong(request: Request) -> str:
             assert request.model == "another", "it is not another"
             return "never"
@@ -277,25 +277,25 @@ class TestScripts:
 
         provider = Provider(script=wrong)
         with pytest.raises(AssertionError, match="it is not another"):
-            played(provider, play)
+            await played(provider, play)
         assert provider.log[0].status == 500
 
-    def test_a_refused_request_uses_no_answer(self) -> None:
+    async def test_a_refused_request_uses_no_answer(self) -> None:
         async def play(clients: Clients) -> str:
             with pytest.raises(openai.BadRequestError):
                 await clients.ask("openai_chat", "word " * 2000)
             return await clients.ask("openai_chat")
 
-        assert played(Provider({GPT: 1000}, ["only"]), play) == "only"
+        assert await played(Provider({GPT: 1000}, ["only"]), play) == "only"
 
-    def test_without_one_it_echoes(self) -> None:
+    async def test_without_one_it_echoes(self) -> None:
         async def play(clients: Clients) -> str:
             return await clients.ask("openai_responses", "Is anybody there?")
 
-        assert played(Provider(), play) == "You said: Is anybody there?"
+        assert await played(Provider(), play) == "You said: Is anybody there?"
 
     @pytest.mark.parametrize("api", APIS)
-    def test_an_answer_longer_than_was_asked_for_is_cut(self, api: Api) -> None:
+    async def test_an_answer_longer_than_was_asked_for_is_cut(self, api: Api) -> None:
         model: Any = {"openai_chat": GPT, "openai_responses": GPT, "anthropic": CLAUDE}[api]
 
         async def play(clients: Clients) -> tuple[str, str]:
@@ -312,12 +312,12 @@ class TestScripts:
             assert response.incomplete_details
             return response.output_text, str(response.incomplete_details.reason)
 
-        text, reason = played(Provider(script=["one two three four five " * 50]), play)
+        text, reason = await played(Provider(script=["one two three four five " * 50]), play)
         assert 15 <= TokenCounter(model).text(text) <= 20
         assert reason in ("max_tokens", "length", "max_output_tokens")
 
 
-def test_a_client_that_blocks_runs_in_a_thread() -> None:
+async def test_a_client_that_blocks_runs_in_a_thread() -> None:
     async def run() -> str | None:
         async with Provider(script=["Hello."]) as provider:
 
@@ -328,21 +328,21 @@ def test_a_client_that_blocks_runs_in_a_thread() -> None:
 
             return await asyncio.to_thread(ask)
 
-    assert asyncio.run(run()) == "Hello."
+    assert await run() == "Hello."
 
 
-def test_a_provider_may_be_opened_again() -> None:
+async def test_a_provider_may_be_opened_again() -> None:
     provider = Provider(script=["one", "two"])
 
     async def play(clients: Clients) -> str:
         return await clients.ask("openai_chat")
 
-    assert [played(provider, play), played(provider, play)] == ["one", "two"]
+    assert [await played(provider, play), await played(provider, play)] == ["one", "two"]
     assert len(provider.log) == 2
 
 
 class TestLog:
-    def test_every_request_with_all_that_belongs_to_it(self) -> None:
+    async def test_every_request_with_all_that_belongs_to_it(self) -> None:
         clock = iter(range(100, 200))
         provider = Provider(script=["A.", "B.", "C."], clock=lambda: float(next(clock)))
 
@@ -357,7 +357,7 @@ class TestLog:
             with pytest.raises(openai.InternalServerError):
                 await chat.create(model=GPT, messages=told, extra_headers={"x-session-id": "s1"})
 
-        played(provider, play)
+        await played(provider, play)
         one, other, more, changed = provider.log
         assert (one.number, one.api, one.path, one.session) == (1, "openai_chat", "/v1/chat/completions", "s1")
         assert one.request
@@ -376,7 +376,7 @@ class TestLog:
         assert one.at < other.at < more.at < changed.at
         assert more.summary()["prompt_tokens"] == more.prompt_tokens
 
-    def test_who_listens_hears_of_each(self) -> None:
+    async def test_who_listens_hears_of_each(self) -> None:
         heard: list[int | None] = []
         provider = Provider(script=["A.", Fault("server_error")], listen=lambda record: heard.append(record.status))
 
@@ -385,10 +385,10 @@ class TestLog:
             with pytest.raises(openai.InternalServerError):
                 await clients.ask("openai_chat")
 
-        played(provider, play)
+        await played(provider, play)
         assert heard == [200, 500]
 
-    def test_what_is_no_json_is_refused_and_logged(self) -> None:
+    async def test_what_is_no_json_is_refused_and_logged(self) -> None:
         provider = Provider()
 
         async def play(clients: Clients) -> None:
@@ -398,5 +398,5 @@ class TestLog:
                     assert answer.status_code == 400
                     assert answer.json()["error"]["message"]
 
-        played(provider, play)
+        await played(provider, play)
         assert [record.request for record in provider.log] == [None] * 4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import replace
 from itertools import pairwise
@@ -38,11 +37,11 @@ WINDOW = 12_000
 
 
 @pytest.mark.parametrize("model", [CLAUDE, GPT])
-def test_it_says_what_the_provider_says_over_http(model: str, tmp_path: Path) -> None:
+async def test_it_says_what_the_provider_says_over_http(model: str, tmp_path: Path) -> None:
     messages = talk(12)
     times = [30.0 * number + (5_000 if number > 15 else 0) for number in range(24)]
     found = replay(messages, model=model, window=WINDOW, options=PLAIN, times=times, compared=False)
-    log = asyncio.run(_over_http(messages, model, times, tmp_path))
+    log = await _over_http(messages, model, times, tmp_path)
     assert len(found.compactions) >= 2
     for call, record in zip(found.ours.calls, log, strict=True):
         assert (call.use.prompt, call.use.read, call.use.write) == record
@@ -249,8 +248,8 @@ def test_what_is_known_of_the_request_before_changes_no_digest(requests: list[li
         assert growing(given_blocks) == chain(given_blocks)
 
 
-def test_a_replay_can_be_asked_for_from_inside_a_loop() -> None:
+async def test_a_replay_can_be_asked_for_from_inside_a_loop() -> None:
     async def inside() -> Replay:
         return replay(talk(1), window=WINDOW, options=PLAIN, compared=False)
 
-    assert len(asyncio.run(inside()).ours.calls) == 2
+    assert len((await inside()).ours.calls) == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
@@ -63,7 +62,7 @@ class TestRecorded:
         assert heard(Recorded(TALK), user("Summarise this.")) == "You said: Summarise this."
         assert heard(Recorded([]), user("Hi")) == "You said: Hi"
 
-    def test_a_real_conversation_plays_over_anthropics_protocol(self) -> None:
+    async def test_a_real_conversation_plays_over_anthropics_protocol(self) -> None:
         """As a client would have it: each answer goes back, each call gets its recorded result."""
         messages = json.loads(shared("transcripts", "coding-long-claude.json").read_text("utf-8"))["messages"]
         start = next(at for at, message in enumerate(messages) if message["role"] == "user")
@@ -83,7 +82,7 @@ class TestRecorded:
 
         provider = Provider({CLAUDE: 200_000}, Recorded(talk))
         expected = [(text_of(talk[at]), [call.name for call in calls_of(talk[at])]) for at in turns]
-        assert played(provider, play) == expected
+        assert await played(provider, play) == expected
         assert all(record.shared and record.shared.extends for record in provider.log[1:])
 
 
@@ -117,13 +116,13 @@ def test_an_echo_knows_results_and_silence() -> None:
     assert echo(Request("m", [])) == "You said nothing."
 
 
-def test_a_list_is_used_up_in_order() -> None:
+async def test_a_list_is_used_up_in_order() -> None:
     answers = Answers(["a", lambda request: request.model, "c"])
 
     async def run() -> list[Any]:
         return [await answers.next(Request("m", [])) for _ in range(3)]
 
-    assert asyncio.run(run()) == ["a", "m", "c"]
+    assert await run() == ["a", "m", "c"]
 
 
 @given(

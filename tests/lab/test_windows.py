@@ -31,7 +31,7 @@ async def refused(clients: Clients, text: str, model: str = GPT, **options: Any)
     return caught.value
 
 
-def test_every_dialects_error_is_read_rightly() -> None:
+async def test_every_dialects_error_is_read_rightly() -> None:
     models = [ServedModel(f"gpt-5-{name}", 2048, name) for name in DIALECTS]
     provider = Provider(models)
 
@@ -39,7 +39,7 @@ def test_every_dialects_error_is_read_rightly() -> None:
         return {name: await refused(clients, LONG, f"gpt-5-{name}") for name in DIALECTS}
 
     prompt = TokenCounter(GPT).request([{"role": "user", "content": LONG}])
-    for name, error in played(provider, play).items():
+    for name, error in (await played(provider, play)).items():
         verdict = classify_error(error)
         assert (name, verdict.kind) == (name, "prompt_too_long")
         assert (name, verdict.context_limit) == (name, None if name in SILENT else 2048)
@@ -47,7 +47,7 @@ def test_every_dialects_error_is_read_rightly() -> None:
     assert all(record.prompt_tokens == prompt and record.error for record in provider.log)
 
 
-def test_an_output_for_which_there_is_no_room() -> None:
+async def test_an_output_for_which_there_is_no_room() -> None:
     models = [ServedModel(f"gpt-5-{name}", 4096, name) for name in DIALECTS]
     prompt = TokenCounter(GPT).request([{"role": "user", "content": LONG}])
 
@@ -60,27 +60,27 @@ def test_an_output_for_which_there_is_no_room() -> None:
             assert said.choices[0].finish_reason == "stop"
         return found
 
-    for name, error in played(Provider(models), play).items():
+    for name, error in (await played(Provider(models), play)).items():
         verdict = classify_error(error)
         assert (name, verdict.kind) == (name, "max_tokens_too_large")
         assert (verdict.context_limit, verdict.input_tokens) == (4096, prompt)
         assert verdict.available_output == 4096 - prompt
 
 
-def test_an_output_the_model_cannot_write() -> None:
+async def test_an_output_the_model_cannot_write() -> None:
     dialects = ("openai", "anthropic", "gemini", "groq", "bedrock")
     models = [ServedModel(f"gpt-5-{name}", 100_000, name, max_output=4096) for name in dialects]
 
     async def play(clients: Clients) -> dict[str, Any]:
         return {name: await refused(clients, "Hi", f"gpt-5-{name}", max_tokens=5000) for name in dialects}
 
-    for name, error in played(Provider(models), play).items():
+    for name, error in (await played(Provider(models), play)).items():
         verdict = classify_error(error)
         assert (name, verdict.kind) == (name, "max_tokens_too_large")
         assert verdict.available_output in (4096, 4097)
 
 
-def test_exactly_the_window_fits_and_one_token_more_does_not() -> None:
+async def test_exactly_the_window_fits_and_one_token_more_does_not() -> None:
     messages: Any = [{"role": "user", "content": LONG}]
     prompt = TokenCounter(GPT).request(messages)
 
@@ -88,22 +88,22 @@ def test_exactly_the_window_fits_and_one_token_more_does_not() -> None:
         await clients.ask("openai_chat", LONG, model="gpt-5-fits")
         await refused(clients, LONG, "gpt-5-short")
 
-    played(Provider({"gpt-5-fits": prompt, "gpt-5-short": prompt - 1}), play)
+    await played(Provider({"gpt-5-fits": prompt, "gpt-5-short": prompt - 1}), play)
 
 
-def test_a_reply_ends_where_the_window_does() -> None:
+async def test_a_reply_ends_where_the_window_does() -> None:
     messages: Any = [{"role": "user", "content": LONG}]
     window = TokenCounter("llama-3").request(messages) + 30
 
     async def play(clients: Clients) -> Any:
         return await clients.openai.chat.completions.create(model="llama-3", messages=messages)
 
-    reply = played(Provider([ServedModel("llama-3", window, "llama.cpp")], ["on and on " * 100]), play)
+    reply = await played(Provider([ServedModel("llama-3", window, "llama.cpp")], ["on and on " * 100]), play)
     assert reply.choices[0].finish_reason == "length"
     assert reply.usage.total_tokens <= window
 
 
-def test_tools_and_system_prompt_count() -> None:
+async def test_tools_and_system_prompt_count() -> None:
     async def play(clients: Clients) -> None:
         await clients.ask("anthropic", "Hi", model=CLAUDE)
         system, tools = "Be careful. " * 400, [{"name": "t", "description": LONG, "input_schema": {"type": "object"}}]
@@ -113,11 +113,11 @@ def test_tools_and_system_prompt_count() -> None:
             with pytest.raises(anthropic.BadRequestError, match="prompt is too long"):
                 await clients.claude.messages.create(model=CLAUDE, max_tokens=10, messages=messages, **extra)
 
-    played(Provider({CLAUDE: 1600}), play)
+    await played(Provider({CLAUDE: 1600}), play)
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_the_error_may_come_inside_a_stream(api: Api) -> None:
+async def test_the_error_may_come_inside_a_stream(api: Api) -> None:
     async def play(clients: Clients) -> None:
         with pytest.raises(REFUSED):
             await clients.ask(api, LONG)
@@ -127,5 +127,5 @@ def test_the_error_may_come_inside_a_stream(api: Api) -> None:
 
     models = [ServedModel(name, 1000, errors_in_stream=True) for name in (GPT, CLAUDE)]
     provider = Provider(models)
-    played(provider, play)
+    await played(provider, play)
     assert [record.status for record in provider.log] == [400, 200]

@@ -107,7 +107,7 @@ REASONED: dict[Api, dict[str, Any]] = {
 }
 
 
-def test_a_whole_answer_has_words_reason_and_usage(api: Api) -> None:
+async def test_a_whole_answer_has_words_reason_and_usage(api: Api) -> None:
     async def run() -> Reply:
         async with reached(api, ["Hello, ünïcode 世界."]) as (model, provider):
             reply = await model.complete(ask())
@@ -117,56 +117,49 @@ def test_a_whole_answer_has_words_reason_and_usage(api: Api) -> None:
             assert normalize_usage(reply.usage, api=api) == provider.log[0].canonical_usage
             return reply
 
-    reply = asyncio.run(run())
+    reply = await run()
     assert text_of(reply.message) == "Hello, ünïcode 世界."
     assert reply.stop == "stop"
 
 
-def test_a_stream_gives_the_words_piece_by_piece_and_the_whole_once_and_last(api: Api) -> None:
+async def test_a_stream_gives_the_words_piece_by_piece_and_the_whole_once_and_last(api: Api) -> None:
     said = "One two three four five six seven. 世界 " * 20
-
-    async def run() -> None:
-        async with reached(api, [said, said]) as (model, provider):
-            deltas, replies = await pieces_of(model, ask())
-            whole = await model.complete(ask())
-        assert "".join(delta.text for delta in deltas if delta.kind == "text") == said
-        assert sum(delta.kind == "text" for delta in deltas) > 1
-        [reply] = replies
-        assert text_of(reply.message) == text_of(whole.message) == said
-        assert reply.stop == "stop"
-        assert normalize_usage(reply.usage, api=api) == provider.log[0].canonical_usage
-        assert any(delta.kind == "usage" for delta in deltas)
-
-    asyncio.run(run())
+    async with reached(api, [said, said]) as (model, provider):
+        deltas, replies = await pieces_of(model, ask())
+        whole = await model.complete(ask())
+    assert "".join(delta.text for delta in deltas if delta.kind == "text") == said
+    assert sum(delta.kind == "text" for delta in deltas) > 1
+    [reply] = replies
+    assert text_of(reply.message) == text_of(whole.message) == said
+    assert reply.stop == "stop"
+    assert normalize_usage(reply.usage, api=api) == provider.log[0].canonical_usage
+    assert any(delta.kind == "usage" for delta in deltas)
 
 
 @both_ways
-def test_calls_come_whole_and_their_results_go_back(api: Api, stream: bool) -> None:
-    async def run() -> None:
-        async with reached(api, [CALLS, "Done."]) as (model, provider):
-            first = Request(NAME, [{"role": "user", "content": "Read."}], tools=[TOOL])
-            if stream:
-                deltas, [reply] = await pieces_of(model, first)
-                fragments = [delta for delta in deltas if delta.kind == "call"]
-                assert {delta.id for delta in fragments} - {""} == {"call_a", "call_b"}
-                assert json.loads("".join(d.arguments for d in fragments if d.index == 1)) == {"path": "ü.py"}
-            else:
-                reply = await model.complete(first)
-            assert reply.stop == "tool_calls"
-            calls = reply.message["tool_calls"]
-            assert [json.loads(call["function"]["arguments"]) for call in calls] == [{"path": "a.py"}, {"path": "ü.py"}]
-            results: list[Any] = [{"role": "tool", "tool_call_id": c["id"], "content": c["id"]} for c in calls]
-            again = Request(NAME, [*first.messages, reply.message, *results], tools=[TOOL])
-            assert text_of((await model.complete(again)).message) == "Done."
-            assert provider.log[1].status == 200
-            assert provider.log[1].shared is not None
-            assert provider.log[1].shared.extends
-
-    asyncio.run(run())
+async def test_calls_come_whole_and_their_results_go_back(api: Api, stream: bool) -> None:
+    async with reached(api, [CALLS, "Done."]) as (model, provider):
+        first = Request(NAME, [{"role": "user", "content": "Read."}], tools=[TOOL])
+        if stream:
+            deltas, [reply] = await pieces_of(model, first)
+            fragments = [delta for delta in deltas if delta.kind == "call"]
+            assert {delta.id for delta in fragments} - {""} == {"call_a", "call_b"}
+            assert json.loads("".join(d.arguments for d in fragments if d.index == 1)) == {"path": "ü.py"}
+        else:
+            reply = await model.complete(first)
+        assert reply.stop == "tool_calls"
+        calls = reply.message["tool_calls"]
+        assert [json.loads(call["function"]["arguments"]) for call in calls] == [{"path": "a.py"}, {"path": "ü.py"}]
+        results: list[Any] = [{"role": "tool", "tool_call_id": c["id"], "content": c["id"]} for c in calls]
+        again = Request(NAME, [*first.messages, reply.message, *results], tools=[TOOL])
+        assert text_of((await model.complete(again)).message) == "Done."
+        assert provider.log[1].status == 200
+        assert provider.log[1].shared is not None
+        assert provider.log[1].shared.extends
 
 
 @both_ways
-def test_reasoning_and_unknown_fields_survive_and_return_verbatim(api: Api, stream: bool) -> None:
+async def test_reasoning_and_unknown_fields_survive_and_return_verbatim(api: Api, stream: bool) -> None:
     body = REASONED[api]
     scripted = sse_reply(wire_stream(api, decode_wire(api, body))) if stream else json_reply(body)
 
@@ -183,7 +176,7 @@ def test_reasoning_and_unknown_fields_survive_and_return_verbatim(api: Api, stre
         return reply, said
 
     with recording_server([scripted, json_reply(body)]) as server:
-        reply, said = asyncio.run(run(server.url))
+        reply, said = await run(server.url)
     if stream:
         assert "".join(said) == "Hm, 4."
     assert reply.usage is not None
@@ -201,7 +194,7 @@ def spoken(api: Api, body: dict[str, Any]) -> list[Any]:
 
 
 @both_ways
-def test_the_body_arrives_byte_for_byte_as_it_was_encoded(api: Api, stream: bool) -> None:
+async def test_the_body_arrives_byte_for_byte_as_it_was_encoded(api: Api, stream: bool) -> None:
     request = ask("half a pair: \ud83d, 世界", zeta={"b": 1, "a": [None, 2.5]}, max_tokens=77, store=True)
     answer = Reply({"role": "assistant", "content": "ok"}, stop="stop")
     scripted = sse_reply(wire_stream(api, answer)) if stream else json_reply(wire_reply(api, answer))
@@ -212,7 +205,7 @@ def test_the_body_arrives_byte_for_byte_as_it_was_encoded(api: Api, stream: bool
         await model.aclose()
 
     with recording_server([scripted]) as server:
-        asyncio.run(run(server.url))
+        await run(server.url)
     wanted = wire_request(api, request)
     if stream:
         wanted |= {"stream": True}
@@ -222,167 +215,139 @@ def test_the_body_arrives_byte_for_byte_as_it_was_encoded(api: Api, stream: bool
 
 
 @both_ways
-def test_a_refusal_for_now_tells_status_and_wait(api: Api, stream: bool) -> None:
-    async def run() -> None:
-        async with reached(api, [Fault("rate_limit", retry_after=7)]) as (model, provider):
-            error = await failure_of(model, ask(), stream=stream)
-        assert (error.status, error.retry_after) == (429, 7.0)
-        assert classify_error(error).kind == "rate_limit"
-        assert len(provider.log) == 1, "the SDK tried again by itself"
-
-    asyncio.run(run())
+async def test_a_refusal_for_now_tells_status_and_wait(api: Api, stream: bool) -> None:
+    async with reached(api, [Fault("rate_limit", retry_after=7)]) as (model, provider):
+        error = await failure_of(model, ask(), stream=stream)
+    assert (error.status, error.retry_after) == (429, 7.0)
+    assert classify_error(error).kind == "rate_limit"
+    assert len(provider.log) == 1, "the SDK tried again by itself"
 
 
 @both_ways
-def test_a_prompt_too_long_is_understood_with_its_limit(api: Api, stream: bool) -> None:
-    async def run() -> None:
-        async with reached(api, models={NAME: 2_000}) as (model, provider):
-            error = await failure_of(model, ask("word " * 5_000, max_tokens=10), stream=stream)
-        assert error.status == provider.log[0].status
-        verdict = classify_error(error)
-        assert verdict.kind == "prompt_too_long"
-        assert verdict.context_limit in (None, 2_000)
-        assert error.body is not None
-
-    asyncio.run(run())
+async def test_a_prompt_too_long_is_understood_with_its_limit(api: Api, stream: bool) -> None:
+    async with reached(api, models={NAME: 2_000}) as (model, provider):
+        error = await failure_of(model, ask("word " * 5_000, max_tokens=10), stream=stream)
+    assert error.status == provider.log[0].status
+    verdict = classify_error(error)
+    assert verdict.kind == "prompt_too_long"
+    assert verdict.context_limit in (None, 2_000)
+    assert error.body is not None
 
 
 @pytest.mark.parametrize("kind", ["stream_overflow", "stream_error"])
-def test_an_error_inside_a_stream_is_an_error_with_what_was_said(api: Api, kind: Any) -> None:
-    async def run() -> None:
-        async with reached(api, [Fault(kind, after=6)]) as (model, _):
-            error = await failure_of(model, ask(), stream=True)
-        assert (classify_error(error).kind == "prompt_too_long") is (kind == "stream_overflow")
-        assert NAME in str(error)
-        assert error.body
-        assert error.partial is not None
-        assert text_of(error.partial.message)
-
-    asyncio.run(run())
+async def test_an_error_inside_a_stream_is_an_error_with_what_was_said(api: Api, kind: Any) -> None:
+    async with reached(api, [Fault(kind, after=6)]) as (model, _):
+        error = await failure_of(model, ask(), stream=True)
+    assert (classify_error(error).kind == "prompt_too_long") is (kind == "stream_overflow")
+    assert NAME in str(error)
+    assert error.body
+    assert error.partial is not None
+    assert text_of(error.partial.message)
 
 
 @pytest.mark.parametrize("kind", ["truncated", "reset"])
-def test_a_stream_that_breaks_off_keeps_what_was_said(api: Api, kind: Any) -> None:
-    async def run() -> None:
-        async with reached(api, [Fault(kind, after=6)]) as (model, _):
-            error = await failure_of(model, ask(), stream=True)
-        assert isinstance(error, ModelUnreachableError)
-        assert text_of(error.partial.message)
-        assert error.partial.stop is None
-        if api == "anthropic":  # the only one to tell the prompt's cost at the start
-            assert normalize_usage(error.partial.usage).prompt_tokens > 0
-        assert classify_error(error).kind == "other"
-
-    asyncio.run(run())
+async def test_a_stream_that_breaks_off_keeps_what_was_said(api: Api, kind: Any) -> None:
+    async with reached(api, [Fault(kind, after=6)]) as (model, _):
+        error = await failure_of(model, ask(), stream=True)
+    assert isinstance(error, ModelUnreachableError)
+    assert text_of(error.partial.message)
+    assert error.partial.stop is None
+    if api == "anthropic":  # the only one to tell the prompt's cost at the start
+        assert normalize_usage(error.partial.usage).prompt_tokens > 0
+    assert classify_error(error).kind == "other"
 
 
 @pytest.mark.parametrize("kind", ["truncated", "empty"])
-def test_an_answer_that_cannot_be_read_is_an_error(api: Api, kind: Any) -> None:
-    async def run() -> None:
-        async with reached(api, [Fault(kind)]) as (model, _):
-            if api != "openai_chat" and kind == "empty":
-                reply = await model.complete(ask())
-                assert text_of(reply.message) == ""
-            else:
-                error = await failure_of(model, ask(), stream=False)
-                assert NAME in str(error)
-
-    asyncio.run(run())
+async def test_an_answer_that_cannot_be_read_is_an_error(api: Api, kind: Any) -> None:
+    async with reached(api, [Fault(kind)]) as (model, _):
+        if api != "openai_chat" and kind == "empty":
+            reply = await model.complete(ask())
+            assert text_of(reply.message) == ""
+        else:
+            error = await failure_of(model, ask(), stream=False)
+            assert NAME in str(error)
 
 
-def test_a_stream_without_an_event_means_a_prompt_too_long(api: Api) -> None:
+async def test_a_stream_without_an_event_means_a_prompt_too_long(api: Api) -> None:
     with recording_server([sse_reply([])]) as server:
-        error = asyncio.run(failure_at(api, server.url, stream=True))
+        error = await failure_at(api, server.url, stream=True)
     assert classify_error(error).kind == "prompt_too_long"
 
 
-def test_a_page_that_is_no_answer_is_told_with_the_address(api: Api) -> None:
+async def test_a_page_that_is_no_answer_is_told_with_the_address(api: Api) -> None:
     page = Scripted((b"<html><body>Please log in</body></html>",), content_type="text/html")
     with recording_server([page]) as server:
-        error = asyncio.run(failure_at(api, server.url, stream=False))
+        error = await failure_at(api, server.url, stream=False)
     assert server.url in str(error)
     assert "base_url" in str(error)
     assert classify_error(error).kind == "other"
 
 
 @both_ways
-def test_a_wrong_key_names_the_variable_and_never_the_key(api: Api, stream: bool) -> None:
+async def test_a_wrong_key_names_the_variable_and_never_the_key(api: Api, stream: bool) -> None:
     refusal = json_reply({"error": {"message": "Incorrect API key: sk-secret-0123456789"}}, status=401)
     with recording_server([refusal]) as server:
-        error = asyncio.run(failure_at(api, server.url, stream=stream))
+        error = await failure_at(api, server.url, stream=stream)
     assert error.status == 401
     assert "TEST_KEY" in str(error)
     assert "sk-secret" not in str(error)
 
 
 @both_ways
-def test_nobody_there_is_told_with_the_address(api: Api, stream: bool) -> None:
+async def test_nobody_there_is_told_with_the_address(api: Api, stream: bool) -> None:
     with recording_server([]) as server:
         url = server.url
-    error = asyncio.run(failure_at(api, url, stream=stream))
+    error = await failure_at(api, url, stream=stream)
     assert isinstance(error, ModelUnreachableError)
     assert url in str(error)
 
 
-def test_a_cancelled_stream_closes_its_connection(api: Api) -> None:
-    async def run() -> None:
-        asked, over = asyncio.Event(), asyncio.Event()
+async def test_a_cancelled_stream_closes_its_connection(api: Api) -> None:
+    asked, over = asyncio.Event(), asyncio.Event()
 
-        def hang(_request: Request) -> Fault:
-            asked.set()
-            return Fault("hang", seconds=60)
+    def hang(_request: Request) -> Fault:
+        asked.set()
+        return Fault("hang", seconds=60)
 
-        async with reached(api, [hang], listen=lambda _record: over.set()) as (model, provider):
-            task = asyncio.create_task(pieces_of(model, ask()))
-            await asked.wait()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            async with asyncio.timeout(30):
-                await over.wait()
-            assert provider.log[0].events == ["gone"]
-
-    asyncio.run(run())
+    async with reached(api, [hang], listen=lambda _record: over.set()) as (model, provider):
+        task = asyncio.create_task(pieces_of(model, ask()))
+        await asked.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        async with asyncio.timeout(30):
+            await over.wait()
+        assert provider.log[0].events == ["gone"]
 
 
-def test_a_stream_left_early_closes_its_connection_and_the_model_goes_on(api: Api) -> None:
-    async def run() -> None:
-        async with reached(api, ["word " * 2_000, "Again."]) as (model, _):
-            stream = model.stream(ask())
-            await anext(stream)
-            await stream.aclose()
-            assert text_of((await model.complete(ask())).message) == "Again."
-
-    asyncio.run(run())
+async def test_a_stream_left_early_closes_its_connection_and_the_model_goes_on(api: Api) -> None:
+    async with reached(api, ["word " * 2_000, "Again."]) as (model, _):
+        stream = model.stream(ask())
+        await anext(stream)
+        await stream.aclose()
+        assert text_of((await model.complete(ask())).message) == "Again."
 
 
-def test_silence_longer_than_the_limit_is_a_timeout(api: Api) -> None:
+async def test_silence_longer_than_the_limit_is_a_timeout(api: Api) -> None:
     async def run() -> ModelError:
         async with reached(api, [Fault("hang", seconds=60)], read_seconds=0.2) as (model, _):
             return await failure_of(model, ask(), stream=True)
 
-    error = asyncio.run(run())
+    error = await run()
     assert type(error).__name__ == "ModelTimeoutError"
     assert classify_error(error).kind == "other"
 
 
-def test_the_model_works_again_after_it_was_closed(api: Api) -> None:
-    async def run() -> None:
-        async with reached(api, ["One.", "Two."]) as (model, _):
-            await model.complete(ask())
-            await model.aclose()
-            assert text_of((await model.complete(ask())).message) == "Two."
-
-    asyncio.run(run())
+async def test_the_model_works_again_after_it_was_closed(api: Api) -> None:
+    async with reached(api, ["One.", "Two."]) as (model, _):
+        await model.complete(ask())
+        await model.aclose()
+        assert text_of((await model.complete(ask())).message) == "Two."
 
 
-def test_a_cap_is_sent_under_the_name_the_protocol_has(api: Api) -> None:
+async def test_a_cap_is_sent_under_the_name_the_protocol_has(api: Api) -> None:
     fields = {"openai_chat": "max_tokens", "openai_responses": "max_output_tokens", "anthropic": "max_tokens"}
-
-    async def run() -> None:
-        async with reached(api, ["a", "b"], max_tokens=123) as (model, provider):
-            await model.complete(ask())
-            await model.complete(ask("Hello?", **{fields[api]: 45}))
-        assert [record.body[fields[api]] for record in provider.log] == [123, 45]
-
-    asyncio.run(run())
+    async with reached(api, ["a", "b"], max_tokens=123) as (model, provider):
+        await model.complete(ask())
+        await model.complete(ask("Hello?", **{fields[api]: 45}))
+    assert [record.body[fields[api]] for record in provider.log] == [123, 45]

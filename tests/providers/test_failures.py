@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from datetime import UTC, datetime
 from typing import Any
@@ -21,7 +20,7 @@ ROUTE = Route("m", "http://here/v1", "A_KEY")
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_errors_mean_over_the_sdk_what_they_mean_on_paper(api: Api) -> None:
+async def test_errors_mean_over_the_sdk_what_they_mean_on_paper(api: Api) -> None:
     """Every third of the table, so that the three protocols together send all of it."""
     cases = [case for case in CASES[APIS.index(api) :: len(APIS)] if 400 <= (case.get("status") or 0) < 600]
     replies = [json_reply(_body(case), status=case["status"]) for case in cases]
@@ -33,7 +32,7 @@ def test_errors_mean_over_the_sdk_what_they_mean_on_paper(api: Api) -> None:
         return errors
 
     with recording_server(replies) as server:
-        errors = asyncio.run(run(server.url))
+        errors = await run(server.url)
     assert len(cases) > 20
     for case, error in zip(cases, errors, strict=True):
         plain = classify_error(status=case["status"], body=_body(case))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from everthread.core.exchange import Api, Request
@@ -24,23 +22,20 @@ from everthread.testing import ScriptedModel
     ],
     ids=["none", "fits", "lowered", "responses", "its own fits", "its own lowered", "no room: the provider may say so"],
 )
-def test_the_cap_leaves_room_for_the_prompt(api: Api, words: int, cap: int | None, sent: int | None) -> None:
+async def test_the_cap_leaves_room_for_the_prompt(api: Api, words: int, cap: int | None, sent: int | None) -> None:
     model = ScriptedModel(["ok", "ok"], name="gpt-4o", window=8_000, api=api)
     params = {} if cap is None else {"max_tokens": cap}
     request = Request(model.name, [{"role": "user", "content": "word " * words}], params=params)
-    asyncio.run(FittingModel(model).complete(request))
+    await FittingModel(model).complete(request)
     (found,) = list(model.requests[0].params.values()) or [None]
     assert (found is None) == (sent is None)
     assert abs((found or 0) - (sent or 0)) <= 30
     assert model.requests[0].messages is request.messages
 
 
-def test_a_stream_is_fitted_too() -> None:
-    async def talk() -> None:
-        model = ScriptedModel(["ok"], name="gpt-4o", window=8_000)
-        request = Request(model.name, [{"role": "user", "content": "word " * 5_000}], params={"max_tokens": 8_000})
-        pieces = [piece async for piece in FittingModel(model).stream(request)]
-        assert pieces
-        assert model.requests[0].params["max_tokens"] < 3_000
-
-    asyncio.run(talk())
+async def test_a_stream_is_fitted_too() -> None:
+    model = ScriptedModel(["ok"], name="gpt-4o", window=8_000)
+    request = Request(model.name, [{"role": "user", "content": "word " * 5_000}], params={"max_tokens": 8_000})
+    pieces = [piece async for piece in FittingModel(model).stream(request)]
+    assert pieces
+    assert model.requests[0].params["max_tokens"] < 3_000

@@ -68,7 +68,7 @@ def chunked(pieces: list[bytes], *, end: bool = True) -> bytes:
 
 
 @every_api
-def test_a_stream_read_to_its_end_leaves_the_connection_for_the_next(api: Api) -> None:
+async def test_a_stream_read_to_its_end_leaves_the_connection_for_the_next(api: Api) -> None:
     async def run() -> list[int]:
         async with counting_server(chunked(list(wire_stream(api, SAID)))) as (url, connections):
             model = model_at(api, url)
@@ -77,11 +77,11 @@ def test_a_stream_read_to_its_end_leaves_the_connection_for_the_next(api: Api) -
             await model.aclose()
             return connections
 
-    assert asyncio.run(run()) == [3]
+    assert await run() == [3]
 
 
 @pytest.mark.parametrize("api", ["openai_chat", "anthropic"])
-def test_the_mark_of_the_end_counts_even_if_the_connection_is_never_closed(api: Api) -> None:
+async def test_the_mark_of_the_end_counts_even_if_the_connection_is_never_closed(api: Api) -> None:
     async def run() -> Reply:
         async with counting_server(chunked(list(wire_stream(api, SAID)), end=False)) as (url, _):
             model = model_at(api, url)
@@ -89,27 +89,24 @@ def test_the_mark_of_the_end_counts_even_if_the_connection_is_never_closed(api: 
             await model.aclose()
             return reply
 
-    assert text_of(asyncio.run(run()).message) == "Hello."
+    assert text_of((await run()).message) == "Hello."
 
 
 @every_api
-def test_a_stream_left_early_closes_its_connection(api: Api) -> None:
-    async def run() -> None:
-        gone = asyncio.Event()
-        async with counting_server(chunked(list(wire_stream(api, SAID))[:-2], end=False), gone) as (url, _):
-            model = model_at(api, url)
-            stream = model.stream(ask())
-            await anext(stream)
-            await stream.aclose()
-            async with asyncio.timeout(30):
-                await gone.wait()
-            await model.aclose()
-
-    asyncio.run(run())
+async def test_a_stream_left_early_closes_its_connection(api: Api) -> None:
+    gone = asyncio.Event()
+    async with counting_server(chunked(list(wire_stream(api, SAID))[:-2], end=False), gone) as (url, _):
+        model = model_at(api, url)
+        stream = model.stream(ask())
+        await anext(stream)
+        await stream.aclose()
+        async with asyncio.timeout(30):
+            await gone.wait()
+        await model.aclose()
 
 
 @every_api
-def test_a_server_that_answers_whole_when_asked_to_stream(api: Api) -> None:
+async def test_a_server_that_answers_whole_when_asked_to_stream(api: Api) -> None:
     async def run(url: str) -> None:
         model = model_at(api, url)
         deltas, [reply] = await pieces_of(model, ask())
@@ -117,34 +114,34 @@ def test_a_server_that_answers_whole_when_asked_to_stream(api: Api) -> None:
         assert "".join(delta.text for delta in deltas) == text_of(reply.message) == "Hello."
 
     with recording_server([json_reply(wire_reply(api, SAID))]) as server:
-        asyncio.run(run(server.url))
+        await run(server.url)
 
 
 @every_api
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-def test_an_error_with_status_200_is_an_error(api: Api, stream: bool) -> None:
+async def test_an_error_with_status_200_is_an_error(api: Api, stream: bool) -> None:
     body = {"error": {"message": "Provider returned error: overloaded", "code": 503}}
     with recording_server([json_reply(body)]) as server:
-        error = asyncio.run(failure_at(api, server.url, stream=stream))
+        error = await failure_at(api, server.url, stream=stream)
     assert error.status == 503
     assert error.body == body
     assert "overloaded" in str(error)
 
 
 @every_api
-def test_a_page_instead_of_a_stream_is_not_taken_for_a_prompt_too_long(api: Api) -> None:
+async def test_a_page_instead_of_a_stream_is_not_taken_for_a_prompt_too_long(api: Api) -> None:
     page = Scripted((b"<html><body>Please log in</body></html>",), content_type="text/html; charset=utf-8")
     with recording_server([page]) as server:
-        error = asyncio.run(failure_at(api, server.url, stream=True))
+        error = await failure_at(api, server.url, stream=True)
     assert classify_error(error).kind == "other"
     assert "base_url" in str(error)
 
 
 @every_api
-def test_an_event_that_is_no_json_is_told_with_what_was_said_before(api: Api) -> None:
+async def test_an_event_that_is_no_json_is_told_with_what_was_said_before(api: Api) -> None:
     pieces = list(wire_stream(api, SAID))[:-2]
     with recording_server([sse_reply([*pieces, b"data: {broken\n\n"])]) as server:
-        error = asyncio.run(failure_at(api, server.url, stream=True))
+        error = await failure_at(api, server.url, stream=True)
     assert "cannot be read" in str(error)
     assert text_of(error.partial.message) == "Hello."
 
@@ -164,7 +161,7 @@ def test_a_model_outlives_the_event_loop_it_was_first_used_in() -> None:
     assert result.stdout.strip() == "['stop', 'stop', 'stop']"
 
 
-def test_a_failed_response_tells_its_usage() -> None:
+async def test_a_failed_response_tells_its_usage() -> None:
     failed = {
         "id": "r",
         "object": "response",
@@ -174,30 +171,27 @@ def test_a_failed_response_tells_its_usage() -> None:
         "usage": {"input_tokens": 11, "output_tokens": 0},
     }
     with recording_server([json_reply(failed)]) as server:
-        error = asyncio.run(failure_at("openai_responses", server.url, stream=False))
+        error = await failure_at("openai_responses", server.url, stream=False)
     assert (error.status, error.partial.usage["input_tokens"]) == (500, 11)
 
 
-def test_a_connection_lost_before_an_answer_is_unreachable() -> None:
-    async def run() -> None:
-        async with counting_server(b"") as (url, _):
-            model = model_at("openai_chat", url, read_seconds=0.2)
-            with pytest.raises(Exception, match="did not answer in time"):
-                await model.complete(ask())
-            await model.aclose()
-        async with counting_server(b"nonsense\r\n\r\n") as (url, _):
-            model = model_at("openai_chat", url)
-            with pytest.raises(ModelUnreachableError, match=url):
-                await model.complete(ask())
-            await model.aclose()
-
-    asyncio.run(run())
+async def test_a_connection_lost_before_an_answer_is_unreachable() -> None:
+    async with counting_server(b"") as (url, _):
+        model = model_at("openai_chat", url, read_seconds=0.2)
+        with pytest.raises(Exception, match="did not answer in time"):
+            await model.complete(ask())
+        await model.aclose()
+    async with counting_server(b"nonsense\r\n\r\n") as (url, _):
+        model = model_at("openai_chat", url)
+        with pytest.raises(ModelUnreachableError, match=url):
+            await model.complete(ask())
+        await model.aclose()
 
 
 @every_api
 @pytest.mark.parametrize("url", ["ftp://127.0.0.1", "http://[1", "http://no-such-host.invalid", "nonsense"])
-def test_an_address_that_leads_nowhere_is_told(api: Api, url: str) -> None:
-    error = asyncio.run(failure_at(api, url, stream=True))
+async def test_an_address_that_leads_nowhere_is_told(api: Api, url: str) -> None:
+    error = await failure_at(api, url, stream=True)
     assert isinstance(error, ModelUnreachableError)
     assert url in str(error)
 
@@ -205,7 +199,7 @@ def test_an_address_that_leads_nowhere_is_told(api: Api, url: str) -> None:
 # Each protocol for itself
 
 
-def sent_by(model: Any, request: Request) -> dict[str, Any]:
+async def sent_by(model: Any, request: Request) -> dict[str, Any]:
     with recording_server([json_reply(wire_reply(model.api, SAID))]) as server:
         model.base_url = server.url if model.api == "anthropic" else f"{server.url}/v1"
 
@@ -213,7 +207,7 @@ def sent_by(model: Any, request: Request) -> dict[str, Any]:
             await model.complete(request)
             await model.aclose()
 
-        asyncio.run(run())
+        await run()
     body: dict[str, Any] = server.requests[0].body
     return body
 
@@ -227,11 +221,11 @@ def sent_by(model: Any, request: Request) -> dict[str, Any]:
         ({"previous_response_id": "r"}, None, None),
     ],
 )
-def test_responses_keep_nothing_at_the_server_unless_told_to(params: Any, store: Any, include: Any) -> None:
+async def test_responses_keep_nothing_at_the_server_unless_told_to(params: Any, store: Any, include: Any) -> None:
     model = OpenAIResponsesModel("gpt-5", window=400_000, base_url="")
-    body = sent_by(model, Request("gpt-5", ask().messages, params=params))
+    body = await sent_by(model, Request("gpt-5", ask().messages, params=params))
     assert (body.get("store"), body.get("include")) == (store, include)
-    assert "include" not in sent_by(model, Request("gpt-4o", ask().messages))
+    assert "include" not in await sent_by(model, Request("gpt-4o", ask().messages))
 
 
 @pytest.mark.parametrize(
@@ -244,21 +238,21 @@ def test_responses_keep_nothing_at_the_server_unless_told_to(params: Any, store:
         ("who-is-this", 200_000, None, {}, 8_192),
     ],
 )
-def test_anthropic_is_always_told_how_much_it_may_write(
+async def test_anthropic_is_always_told_how_much_it_may_write(
     name: str, window: int, own: Any, params: Any, cap: int
 ) -> None:
     model = AnthropicModel(name, window=window, base_url="", max_tokens=own)
-    assert sent_by(model, Request(name, ask().messages, params=params))["max_tokens"] == cap
+    assert (await sent_by(model, Request(name, ask().messages, params=params)))["max_tokens"] == cap
 
 
-def test_headers_go_along_and_a_key_where_others_look_for_it() -> None:
+async def test_headers_go_along_and_a_key_where_others_look_for_it() -> None:
     async def run(api: Api) -> Any:
         async with reached(api, ["a"], headers={"X-Title": "Everthread"}) as (model, provider):
             await model.complete(ask())
             return provider.log[0].headers
 
-    assert asyncio.run(run("openai_chat"))["x-title"] == "Everthread"
-    assert asyncio.run(run("anthropic"))["x-api-key"] == "sk-secret-0123456789"
+    assert (await run("openai_chat"))["x-title"] == "Everthread"
+    assert (await run("anthropic"))["x-api-key"] == "sk-secret-0123456789"
 
 
 def test_choosing_a_model_loads_no_sdk() -> None:
@@ -272,6 +266,6 @@ def test_choosing_a_model_loads_no_sdk() -> None:
     assert result.stdout.strip() == "set()"
 
 
-def test_the_name_of_the_request_is_sent_not_ours() -> None:
+async def test_the_name_of_the_request_is_sent_not_ours() -> None:
     model = AnthropicModel("ours", window=8_000, base_url="")
-    assert sent_by(model, ask())["model"] == NAME
+    assert (await sent_by(model, ask()))["model"] == NAME

@@ -26,29 +26,26 @@ HELLO = Request("smollm2", [{"role": "user", "content": "Say hello."}], params={
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_a_real_model_answers_streams_and_refuses_what_does_not_fit(local_file: Path, api: Api) -> None:
-    async def run() -> None:
-        model = LocalModel(local_file, name="smollm2", window=512, api=api, max_tokens=8)
-        try:
-            whole = await model.complete(HELLO)
-            deltas, [streamed] = await pieces_of(model, HELLO)
-            assert text_of(whole.message)
-            assert text_of(streamed.message) == text_of(whole.message)
-            assert "".join(delta.text for delta in deltas if delta.kind == "text") == text_of(whole.message)
-            for reply in (whole, streamed):
-                usage = normalize_usage(reply.usage, api=api)
-                assert usage.prompt_tokens > 10
-                assert 1 <= usage.output_tokens <= 8
-            long = replace(HELLO, messages=[{"role": "user", "content": "word " * 2_000}])
-            for stream in (False, True):
-                verdict = classify_error(await failure_of(model, long, stream=stream))
-                assert (verdict.kind, verdict.context_limit) == ("prompt_too_long", 512)
-                assert (verdict.input_tokens or 0) > 2_000
-            await _asked_by_a_stranger(model)
-        finally:
-            await model.aclose()
-
-    asyncio.run(run())
+async def test_a_real_model_answers_streams_and_refuses_what_does_not_fit(local_file: Path, api: Api) -> None:
+    model = LocalModel(local_file, name="smollm2", window=512, api=api, max_tokens=8)
+    try:
+        whole = await model.complete(HELLO)
+        deltas, [streamed] = await pieces_of(model, HELLO)
+        assert text_of(whole.message)
+        assert text_of(streamed.message) == text_of(whole.message)
+        assert "".join(delta.text for delta in deltas if delta.kind == "text") == text_of(whole.message)
+        for reply in (whole, streamed):
+            usage = normalize_usage(reply.usage, api=api)
+            assert usage.prompt_tokens > 10
+            assert 1 <= usage.output_tokens <= 8
+        long = replace(HELLO, messages=[{"role": "user", "content": "word " * 2_000}])
+        for stream in (False, True):
+            verdict = classify_error(await failure_of(model, long, stream=stream))
+            assert (verdict.kind, verdict.context_limit) == ("prompt_too_long", 512)
+            assert (verdict.input_tokens or 0) > 2_000
+        await _asked_by_a_stranger(model)
+    finally:
+        await model.aclose()
 
 
 async def _asked_by_a_stranger(model: LocalModel) -> None:
@@ -58,7 +55,7 @@ async def _asked_by_a_stranger(model: LocalModel) -> None:
     assert report.window is None
 
 
-def test_a_stream_left_early_frees_the_model_for_the_next(local_file: Path) -> None:
+async def test_a_stream_left_early_frees_the_model_for_the_next(local_file: Path) -> None:
     async def run() -> Reply:
         model = LocalModel(local_file, window=1_024)
         try:
@@ -69,32 +66,29 @@ def test_a_stream_left_early_frees_the_model_for_the_next(local_file: Path) -> N
         finally:
             await model.aclose()
 
-    assert asyncio.run(run()).stop == "length"
+    assert (await run()).stop == "length"
 
 
-def test_it_starts_once_however_many_ask_and_again_after_it_was_closed(local_file: Path) -> None:
-    async def run() -> None:
-        model = LocalModel(local_file, window=512, max_tokens=2)
-        try:
-            replies = await asyncio.gather(*(model.complete(HELLO) for _ in range(3)))
-            assert len({text_of(reply.message) for reply in replies}) == 1
-            first = await model.start()
-            await model.aclose()
-            assert (await model.complete(HELLO)).stop
-            assert (await model.start()) is not first
-            assert model.base_url == f"local:{local_file.name}"
-        finally:
-            await model.aclose()
-
-    asyncio.run(run())
+async def test_it_starts_once_however_many_ask_and_again_after_it_was_closed(local_file: Path) -> None:
+    model = LocalModel(local_file, window=512, max_tokens=2)
+    try:
+        replies = await asyncio.gather(*(model.complete(HELLO) for _ in range(3)))
+        assert len({text_of(reply.message) for reply in replies}) == 1
+        first = await model.start()
+        await model.aclose()
+        assert (await model.complete(HELLO)).stop
+        assert await model.start() is not first
+        assert model.base_url == f"local:{local_file.name}"
+    finally:
+        await model.aclose()
 
 
-def test_a_file_that_is_no_model_is_told(tmp_path: Path) -> None:
+async def test_a_file_that_is_no_model_is_told(tmp_path: Path) -> None:
     pytest.importorskip("xllamacpp", reason="the extra `local` is not installed")
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + b"\0" * 100)
     for path, words in ((broken, "cannot be loaded"), (tmp_path / "missing.gguf", "no such model file")):
-        error = asyncio.run(failure_of(LocalModel(path), HELLO, stream=False))
+        error = await failure_of(LocalModel(path), HELLO, stream=False)
         assert words in str(error)
         assert str(path) in str(error)
 

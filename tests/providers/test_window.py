@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -25,8 +24,8 @@ class Learnt:
     source: str = "the provider stated it"
 
 
-def resolved(model: str = "gpt-4o", **options: Any) -> tuple[int, str]:
-    window = asyncio.run(resolve_window(model, **options))
+async def resolved(model: str = "gpt-4o", **options: Any) -> tuple[int, str]:
+    window = await resolve_window(model, **options)
     assert f"{window.tokens:,}" in str(window)
     return window.tokens, window.source
 
@@ -43,51 +42,51 @@ async def must_not_be_asked() -> EndpointReport:
     raise AssertionError("nobody needs to be asked")
 
 
-def test_the_smaller_of_setting_and_learnt_limit_decides() -> None:
+async def test_the_smaller_of_setting_and_learnt_limit_decides() -> None:
     ask = must_not_be_asked
-    assert resolved(setting=50_000, learnt=Learnt(40_000), ask=ask) == (40_000, "learnt")
-    assert resolved(setting=30_000, learnt=Learnt(40_000), ask=ask) == (30_000, "setting")
-    assert resolved(setting=30_000, ask=ask) == (30_000, "setting")
-    assert resolved(learnt=Learnt(40_000), ask=ask) == (40_000, "learnt")
+    assert await resolved(setting=50_000, learnt=Learnt(40_000), ask=ask) == (40_000, "learnt")
+    assert await resolved(setting=30_000, learnt=Learnt(40_000), ask=ask) == (30_000, "setting")
+    assert await resolved(setting=30_000, ask=ask) == (30_000, "setting")
+    assert await resolved(learnt=Learnt(40_000), ask=ask) == (40_000, "learnt")
 
 
-def test_else_the_endpoint_then_the_catalogue_then_a_guess_that_is_told() -> None:
-    assert resolved(ask=says_9000) == (9_000, "endpoint")
-    assert resolved(ask=says_nothing) == (128_000, "catalogue")
-    assert resolved("claude-sonnet-4-5") == (200_000, "catalogue")
-    assert resolved("nobody-knows-me", ask=says_nothing) == (128_000, "default")
-    guess = asyncio.run(resolve_window("nobody-knows-me", ask=says_nothing))
+async def test_else_the_endpoint_then_the_catalogue_then_a_guess_that_is_told() -> None:
+    assert await resolved(ask=says_9000) == (9_000, "endpoint")
+    assert await resolved(ask=says_nothing) == (128_000, "catalogue")
+    assert await resolved("claude-sonnet-4-5") == (200_000, "catalogue")
+    assert await resolved("nobody-knows-me", ask=says_nothing) == (128_000, "default")
+    guess = await resolve_window("nobody-knows-me", ask=says_nothing)
     assert "nobody-knows-me" in guess.sentence
     assert "model.context_length" in guess.sentence
     assert guess.note == "The server did not tell the window."
 
 
-def test_a_header_can_enlarge_the_window() -> None:
+async def test_a_header_can_enlarge_the_window() -> None:
     beta = {"Anthropic-Beta": "prompt-caching-2024-07-31, context-1m-2025-08-07"}
     assert window_headers(beta) == "context-1m-2025-08-07"
     assert window_headers({"X-Title": "x"}) == window_headers(None) == ""
-    assert resolved("claude-sonnet-4-5", headers=beta) == (1_000_000, "catalogue")
-    assert resolved("gpt-4o", headers=beta) == (128_000, "catalogue")
+    assert await resolved("claude-sonnet-4-5", headers=beta) == (1_000_000, "catalogue")
+    assert await resolved("gpt-4o", headers=beta) == (128_000, "catalogue")
 
 
 @pytest.mark.parametrize("shows", get_args(Shown))
 @pytest.mark.parametrize("api", ["openai_chat", "anthropic"])
-def test_a_server_that_states_its_windows(shows: Shown, api: Api) -> None:
+async def test_a_server_that_states_its_windows(shows: Shown, api: Api) -> None:
     async def run() -> EndpointReport:
         served = [ServedModel("a/b", 7_777, shows=shows), ServedModel("other", 5_555, shows=shows)]
         async with Provider(served) as provider:
             base = provider.url if api == "anthropic" else f"{provider.url}/v1"
             return await ask_endpoint(base, "a/b", api=api, api_key="k")
 
-    report = asyncio.run(run())
+    report = await run()
     assert report.window == 7_777
     assert "/v1/models/a/b" in report.where
 
 
-def asked(*replies: Scripted, model: str = "m", api: Api = "openai_chat", **options: Any) -> EndpointReport:
+async def asked(*replies: Scripted, model: str = "m", api: Api = "openai_chat", **options: Any) -> EndpointReport:
     with recording_server(replies) as server:
         base = server.url if api == "anthropic" else f"{server.url}/v1"
-        return asyncio.run(ask_endpoint(base, model, api=api, **options))
+        return await ask_endpoint(base, model, api=api, **options)
 
 
 def listing(*entries: dict[str, Any]) -> Scripted:
@@ -111,53 +110,53 @@ def listing(*entries: dict[str, Any]) -> Scripted:
         ({"context_length": 12}, None),
     ],
 )
-def test_fields_that_state_a_window(entry: dict[str, Any], window: int | None) -> None:
+async def test_fields_that_state_a_window(entry: dict[str, Any], window: int | None) -> None:
     other = {"id": "n", "context_length": 1_111}
-    assert asked(MISSING, listing(other, {"id": "m", **entry}), MISSING).window == window
+    assert (await asked(MISSING, listing(other, {"id": "m", **entry}), MISSING)).window == window
 
 
-def test_what_a_server_runs_with_counts_more_than_what_it_was_trained_with() -> None:
+async def test_what_a_server_runs_with_counts_more_than_what_it_was_trained_with() -> None:
     trained = listing({"id": "m", "meta": {"n_ctx_train": 70_000}})
     props = json_reply({"default_generation_settings": {"n_ctx": 4_096}, "total_slots": 1})
-    assert asked(MISSING, trained, props).window == 4_096
-    assert asked(MISSING, trained, MISSING).window == 70_000
+    assert (await asked(MISSING, trained, props)).window == 4_096
+    assert (await asked(MISSING, trained, MISSING)).window == 70_000
 
 
-def test_a_server_with_one_model_means_that_one() -> None:
-    assert asked(MISSING, listing({"id": "/models/x.gguf", "max_model_len": 4_096})).window == 4_096
+async def test_a_server_with_one_model_means_that_one() -> None:
+    assert (await asked(MISSING, listing({"id": "/models/x.gguf", "max_model_len": 4_096}))).window == 4_096
     several = listing({"id": "x", "max_model_len": 4_096}, {"id": "y", "max_model_len": 4_096})
-    assert asked(MISSING, several, MISSING).window is None
+    assert (await asked(MISSING, several, MISSING)).window is None
 
 
 @pytest.mark.parametrize(
     "strange",
     [Scripted((b"<html>",)), json_reply([1, 2]), json_reply({"data": "x"}), json_reply({"data": [1, None]}), MISSING],
 )
-def test_a_server_that_says_nothing_of_use_stops_nobody(strange: Scripted) -> None:
-    report = asked(strange, strange, strange)
+async def test_a_server_that_says_nothing_of_use_stops_nobody(strange: Scripted) -> None:
+    report = await asked(strange, strange, strange)
     assert report.window is None
     assert report.note
 
 
-def test_a_server_that_is_not_there_is_told() -> None:
+async def test_a_server_that_is_not_there_is_told() -> None:
     with recording_server([]) as server:
         url = server.url
-    report = asyncio.run(ask_endpoint(f"{url}/v1", "m"))
+    report = await ask_endpoint(f"{url}/v1", "m")
     assert report.window is None
     assert url in report.note
     assert "ConnectError" in report.note
 
 
-def test_a_provider_known_to_be_silent_is_not_asked() -> None:
-    report = asyncio.run(ask_endpoint("https://api.openai.com/v1", "gpt-5"))
+async def test_a_provider_known_to_be_silent_is_not_asked() -> None:
+    report = await ask_endpoint("https://api.openai.com/v1", "gpt-5")
     assert (report.window, "api.openai.com" in report.note) == (None, True)
 
 
-def test_the_key_is_sent_as_the_protocol_wants_it() -> None:
+async def test_the_key_is_sent_as_the_protocol_wants_it() -> None:
     found = json_reply({"id": "m", "max_input_tokens": 9_000})
     for api, header, value in (("openai_chat", "authorization", "Bearer k"), ("anthropic", "x-api-key", "k")):
         with recording_server([found]) as server:
             base = server.url if api == "anthropic" else f"{server.url}/v1"
-            report = asyncio.run(ask_endpoint(base, "m", api=api, api_key="k"))  # type: ignore[arg-type] # a literal
+            report = await ask_endpoint(base, "m", api=api, api_key="k")  # type: ignore[arg-type] # a literal
         assert server.requests[0].headers[header] == value
         assert json.dumps(report.window) == "9000"

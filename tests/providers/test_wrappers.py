@@ -42,9 +42,9 @@ both_ways = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stre
 
 
 @both_ways
-def test_a_passing_failure_is_tried_again_with_growing_waits(stream: bool) -> None:
+async def test_a_passing_failure_is_tried_again_with_growing_waits(stream: bool) -> None:
     inner, watch = ScriptedModel([[BUSY], [ModelUnreachableError("reset")], [BUSY], [reply()]]), Watch()
-    whole = asyncio.run(call(retrying(inner, watch), stream=stream))
+    whole = await call(retrying(inner, watch), stream=stream)
     assert text_of(whole.message) == "ok"
     assert watch.waits == [0.5, 1.0, 2.0]
     assert [event.kind for event in watch.events] == ["retry"] * 3
@@ -52,84 +52,81 @@ def test_a_passing_failure_is_tried_again_with_growing_waits(stream: bool) -> No
     assert watch.events[0].error is BUSY
 
 
-def test_waits_are_jittered_by_half_and_bounded() -> None:
+async def test_waits_are_jittered_by_half_and_bounded() -> None:
     inner, watch = ScriptedModel([[BUSY]] * 9), Watch()
     model = retrying(inner, watch, chance=0.0, attempts=9, longest_wait=3.0, patience=1e9)
     with pytest.raises(ModelError):
-        asyncio.run(model.complete(REQUEST))
+        await model.complete(REQUEST)
     assert watch.waits == [0.25, 0.5, 1.0, 1.5, 1.5, 1.5, 1.5, 1.5]
 
 
 @both_ways
-def test_the_provider_says_how_long_to_wait(stream: bool) -> None:
+async def test_the_provider_says_how_long_to_wait(stream: bool) -> None:
     limited = ModelError("slow down", status=429, retry_after=20.0)
     inner, watch = ScriptedModel([[limited], [reply()]]), Watch()
-    asyncio.run(call(retrying(inner, watch, chance=0.0), stream=stream))
+    await call(retrying(inner, watch, chance=0.0), stream=stream)
     assert watch.waits == [20.0]
 
 
 @both_ways
-def test_nobody_waits_beyond_their_patience(stream: bool) -> None:
+async def test_nobody_waits_beyond_their_patience(stream: bool) -> None:
     limited = ModelError("slow down", status=429, retry_after=3_600.0)
     inner, watch = ScriptedModel([[limited]]), Watch()
     with pytest.raises(ModelError, match="slow down"):
-        asyncio.run(call(retrying(inner, watch), stream=stream))
+        await call(retrying(inner, watch), stream=stream)
     assert watch.waits == []
     assert [event.kind for event in watch.events] == ["gave_up"]
 
 
 @both_ways
 @pytest.mark.parametrize("error", [TOO_LONG, ModelError("no", status=401), ModelError("no", status=400)])
-def test_what_does_not_pass_is_raised_at_once(error: ModelError, stream: bool) -> None:
+async def test_what_does_not_pass_is_raised_at_once(error: ModelError, stream: bool) -> None:
     inner, watch = ScriptedModel([[error]]), Watch()
     with pytest.raises(ModelError) as caught:
-        asyncio.run(call(retrying(inner, watch), stream=stream))
+        await call(retrying(inner, watch), stream=stream)
     assert caught.value is error
     assert (watch.waits, watch.events) == ([], [])
 
 
 @both_ways
-def test_after_the_last_attempt_the_error_itself_is_raised(stream: bool) -> None:
+async def test_after_the_last_attempt_the_error_itself_is_raised(stream: bool) -> None:
     inner, watch = ScriptedModel([[BUSY]] * 3), Watch()
     with pytest.raises(ModelError) as caught:
-        asyncio.run(call(retrying(inner, watch, attempts=3), stream=stream))
+        await call(retrying(inner, watch, attempts=3), stream=stream)
     assert caught.value is BUSY
     assert [event.kind for event in watch.events] == ["retry", "retry", "gave_up"]
 
 
-def test_no_word_is_said_twice() -> None:
+async def test_no_word_is_said_twice() -> None:
     inner, watch = ScriptedModel([[words("Hel"), BUSY], [reply()]]), Watch()
     with pytest.raises(ModelError) as caught:
-        asyncio.run(call(retrying(inner, watch), stream=True))
+        await call(retrying(inner, watch), stream=True)
     assert caught.value is BUSY
     assert len(inner.requests) == 1
 
 
-def test_a_stream_that_only_told_its_price_can_be_asked_for_again() -> None:
+async def test_a_stream_that_only_told_its_price_can_be_asked_for_again() -> None:
     inner, watch = ScriptedModel([[usage(7), BUSY], [usage(8), words("Hi"), reply("Hi")]]), Watch()
-    deltas, [whole] = asyncio.run(pieces_of(retrying(inner, watch), REQUEST))
+    deltas, [whole] = await pieces_of(retrying(inner, watch), REQUEST)
     assert [dict(delta.raw) for delta in deltas if delta.kind == "usage"] == [{"input_tokens": 8}]
     assert text_of(whole.message) == "Hi"
     assert inner.closed == 2
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_a_real_provider_that_is_busy_twice_answers_in_the_end(api: Api) -> None:
-    async def run() -> None:
-        watch = Watch()
-        faults: list[Any] = [
-            Fault("overloaded"),
-            Fault("rate_limit", retry_after=3),
-            Fault("reset", after=0),
-            "At last.",
-        ]
-        async with reached(api, faults) as (inner, provider):
-            whole = await call(retrying(inner, watch, chance=0.0), stream=True, request=ask())
-        assert text_of(whole.message) == "At last."
-        assert len(provider.log) == 4
-        assert watch.waits == [0.25, 3.0, 1.0]
-
-    asyncio.run(run())
+async def test_a_real_provider_that_is_busy_twice_answers_in_the_end(api: Api) -> None:
+    watch = Watch()
+    faults: list[Any] = [
+        Fault("overloaded"),
+        Fault("rate_limit", retry_after=3),
+        Fault("reset", after=0),
+        "At last.",
+    ]
+    async with reached(api, faults) as (inner, provider):
+        whole = await call(retrying(inner, watch, chance=0.0), stream=True, request=ask())
+    assert text_of(whole.message) == "At last."
+    assert len(provider.log) == 4
+    assert watch.waits == [0.25, 3.0, 1.0]
 
 
 # Fallback
@@ -141,7 +138,7 @@ def pair(first: list[Any], second: list[Any]) -> tuple[ScriptedModel, ScriptedMo
 
 
 @both_ways
-def test_the_next_model_answers_when_the_first_is_out_of_service(stream: bool) -> None:
+async def test_the_next_model_answers_when_the_first_is_out_of_service(stream: bool) -> None:
     first, second = pair([[BUSY]], [[reply("from the second")]])
     watch, asked = Watch(), []
 
@@ -151,7 +148,7 @@ def test_the_next_model_answers_when_the_first_is_out_of_service(stream: bool) -
 
     model = FallbackModel([first, second], refit=refit, events=watch, clock=watch.clock)
     assert (model.name, model.window, model.api) == ("first", 1_000, "openai_chat")
-    whole = asyncio.run(call(model, stream=stream))
+    whole = await call(model, stream=stream)
     assert text_of(whole.message) == "from the second"
     assert asked == [("claude-opus-4-1", 200)]
     assert second.requests[0].params == {"max_tokens": 500, "refitted": True}
@@ -160,7 +157,7 @@ def test_the_next_model_answers_when_the_first_is_out_of_service(stream: bool) -
     assert "busy" in watch.events[0].text
 
 
-def test_the_first_rests_and_then_serves_again() -> None:
+async def test_the_first_rests_and_then_serves_again() -> None:
     first, second = pair([[BUSY], [reply("a")]], [[reply("b")], [reply("c")]])
     watch = Watch()
     model = FallbackModel([first, second], events=watch, clock=watch.clock, rest_seconds=60)
@@ -170,41 +167,37 @@ def test_the_first_rests_and_then_serves_again() -> None:
         watch.now = 61.0
         return [*said, text_of((await model.complete(REQUEST)).message)]
 
-    assert asyncio.run(run()) == ["b", "c", "a"]
+    assert await run() == ["b", "c", "a"]
     assert model.name == "first"
     assert [event.kind for event in watch.events] == ["fallback", "recovered"]
 
 
 @both_ways
 @pytest.mark.parametrize("error", [TOO_LONG, ModelError("bad field", status=400)])
-def test_a_request_that_is_to_blame_is_not_passed_on(error: ModelError, stream: bool) -> None:
+async def test_a_request_that_is_to_blame_is_not_passed_on(error: ModelError, stream: bool) -> None:
     first, second = pair([[error]], [])
     with pytest.raises(ModelError) as caught:
-        asyncio.run(call(FallbackModel([first, second]), stream=stream))
+        await call(FallbackModel([first, second]), stream=stream)
     assert caught.value is error
     assert not second.requests
 
 
-def test_a_broken_stream_is_not_continued_by_another_model() -> None:
+async def test_a_broken_stream_is_not_continued_by_another_model() -> None:
     first, second = pair([[words("Hel"), BUSY]], [[reply()]])
     with pytest.raises(ModelError):
-        asyncio.run(call(FallbackModel([first, second]), stream=True))
+        await call(FallbackModel([first, second]), stream=True)
     assert not second.requests
 
 
 @both_ways
-def test_when_all_fail_the_last_failure_is_raised_and_those_at_rest_are_asked_all_the_same(stream: bool) -> None:
+async def test_when_all_fail_the_last_failure_is_raised_and_those_at_rest_are_asked_all_the_same(stream: bool) -> None:
     gone = ModelUnreachableError("gone")
     first, second = pair([[BUSY], [reply()]], [[gone], [gone]])
     watch = Watch()
     model = FallbackModel([first, second], events=watch, clock=watch.clock)
-
-    async def run() -> None:
-        with pytest.raises(ModelUnreachableError):
-            await call(model, stream=stream)
+    with pytest.raises(ModelUnreachableError):
         await call(model, stream=stream)
-
-    asyncio.run(run())
+    await call(model, stream=stream)
     assert len(first.requests) == 2
 
 
@@ -213,9 +206,9 @@ def test_a_fallback_of_nothing_is_refused() -> None:
         FallbackModel([])
 
 
-def test_closing_closes_what_is_inside() -> None:
+async def test_closing_closes_what_is_inside() -> None:
     first, second = pair([], [])
-    asyncio.run(FallbackModel([RetryingModel(first), TimeLimitedModel(second)]).aclose())
+    await FallbackModel([RetryingModel(first), TimeLimitedModel(second)]).aclose()
     assert (first.closed, second.closed) == (1, 1)
 
 
@@ -232,9 +225,9 @@ def test_closing_closes_what_is_inside() -> None:
     ],
     ids=["first", "first, usage apart", "between", "whole"],
 )
-def test_a_stream_is_left_when_it_takes_too_long(steps: list[Any], limits: TimeLimits, said: str) -> None:
+async def test_a_stream_is_left_when_it_takes_too_long(steps: list[Any], limits: TimeLimits, said: str) -> None:
     inner = ScriptedModel([steps])
-    error = asyncio.run(failure_of(TimeLimitedModel(inner, limits), REQUEST, stream=True))
+    error = await failure_of(TimeLimitedModel(inner, limits), REQUEST, stream=True)
     assert isinstance(error, ModelTimeoutError)
     assert said in str(error)
     assert inner.closed == 1
@@ -244,48 +237,45 @@ def test_a_stream_is_left_when_it_takes_too_long(steps: list[Any], limits: TimeL
         assert text_of(error.partial.message) == "Hel"
 
 
-def test_what_the_prompt_cost_is_known_after_a_timeout() -> None:
+async def test_what_the_prompt_cost_is_known_after_a_timeout() -> None:
     inner = ScriptedModel([[usage(3), words("Hel"), 30.0]])
-    error = asyncio.run(failure_of(TimeLimitedModel(inner, TimeLimits(between=0.05)), REQUEST, stream=True))
+    error = await failure_of(TimeLimitedModel(inner, TimeLimits(between=0.05)), REQUEST, stream=True)
     assert error.partial.usage == {"input_tokens": 3}
 
 
-def test_a_whole_answer_has_a_limit_too() -> None:
+async def test_a_whole_answer_has_a_limit_too() -> None:
     inner = ScriptedModel([[30.0, reply()]])
-    error = asyncio.run(failure_of(TimeLimitedModel(inner, TimeLimits(whole=0.05)), REQUEST, stream=False))
+    error = await failure_of(TimeLimitedModel(inner, TimeLimits(whole=0.05)), REQUEST, stream=False)
     assert isinstance(error, ModelTimeoutError)
     assert "within 0.05 s" in str(error)
 
 
 @both_ways
-def test_somebody_elses_timeout_is_not_ours(stream: bool) -> None:
+async def test_somebody_elses_timeout_is_not_ours(stream: bool) -> None:
     inner = ScriptedModel([[TimeoutError("of another kind")]])
     with pytest.raises(TimeoutError, match="of another kind"):
-        asyncio.run(call(TimeLimitedModel(inner), stream=stream))
+        await call(TimeLimitedModel(inner), stream=stream)
 
 
-def test_without_limits_time_does_not_matter() -> None:
+async def test_without_limits_time_does_not_matter() -> None:
     inner = ScriptedModel([[words("a"), 0.01, reply()]])
     limits = TimeLimits(first=None, between=None, whole=None)
-    assert asyncio.run(call(TimeLimitedModel(inner, limits), stream=True)).stop == "stop"
+    assert (await call(TimeLimitedModel(inner, limits), stream=True)).stop == "stop"
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_leaving_a_real_provider_closes_the_connection(api: Api) -> None:
-    async def run() -> None:
-        over = asyncio.Event()
-        script: list[Any] = ["Warm.", Fault("hang", seconds=60)]
+async def test_leaving_a_real_provider_closes_the_connection(api: Api) -> None:
+    over = asyncio.Event()
+    script: list[Any] = ["Warm.", Fault("hang", seconds=60)]
 
-        def listen(record: Record) -> None:
-            if record.fault:
-                over.set()
+    def listen(record: Record) -> None:
+        if record.fault:
+            over.set()
 
-        async with reached(api, script, listen=listen) as (inner, provider):
-            await inner.complete(ask())
-            error = await failure_of(TimeLimitedModel(inner, TimeLimits(first=1.5)), ask(), stream=True)
-            assert isinstance(error, ModelTimeoutError)
-            async with asyncio.timeout(30):
-                await over.wait()
-            assert provider.log[1].events == ["gone"]
-
-    asyncio.run(run())
+    async with reached(api, script, listen=listen) as (inner, provider):
+        await inner.complete(ask())
+        error = await failure_of(TimeLimitedModel(inner, TimeLimits(first=1.5)), ask(), stream=True)
+        assert isinstance(error, ModelTimeoutError)
+        async with asyncio.timeout(30):
+            await over.wait()
+        assert provider.log[1].events == ["gone"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 import uuid
 from collections.abc import Callable, Iterator
@@ -23,16 +22,6 @@ from tests.store.postgres_server import NoServerError, Server, server_in
 
 BACKENDS = ("sqlite", "postgresql")
 GIVEN_SERVER = "EVERTHREAD_TEST_POSTGRES"
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Tests may be `async`: each gets an event loop of its own."""
-    if not inspect.iscoroutinefunction(pyfuncitem.obj):
-        return None
-    names = inspect.signature(pyfuncitem.obj).parameters
-    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
-    return True
 
 
 @dataclass
@@ -203,7 +192,7 @@ def clock() -> Clock:
 def store(url: str, clock: Clock) -> Iterator[Store]:
     opened = open_at(url, clock)
     yield opened
-    close_sound(opened)
+    asyncio.run(close_sound(opened))
 
 
 @pytest.fixture
@@ -211,7 +200,7 @@ def elsewhere(kind: str, new_url: Callable[..., str], clock: Clock) -> Iterator[
     """A second store, on the other database."""
     opened = open_at(new_url(next(name for name in BACKENDS if name != kind)), clock)
     yield opened
-    close_sound(opened)
+    asyncio.run(close_sound(opened))
 
 
 def open_at(url: str, clock: Callable[[], float]) -> Store:
@@ -223,10 +212,7 @@ def open_at(url: str, clock: Callable[[], float]) -> Store:
     return Store(database, clock=clock)
 
 
-def close_sound(store: Store) -> None:
-    async def look() -> tuple[str, ...]:
-        problems = (await store.check()).problems
-        await store.close()
-        return problems
-
-    assert asyncio.run(look()) == ()
+async def close_sound(store: Store) -> None:
+    problems = (await store.check()).problems
+    await store.close()
+    assert problems == ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from decimal import Decimal
 from typing import Any
 
@@ -57,16 +56,13 @@ async def test_a_cost_that_is_none_is_refused(store: Store, cost: Decimal) -> No
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
 @given(costs=st.lists(COSTS, max_size=30))
-def test_sums_are_exact_and_unknown_prices_are_told(store: Store, costs: list[Decimal | None]) -> None:
-    async def account() -> None:
-        session = await store.create_session(NewSession(tenant=NewSession().id))
-        for cost in costs:
-            await store.record_usage(NewUsage(session.id, "m", CanonicalUsage(output_tokens=1), cost=cost))
-        total = (await store.insights(since=0, until=1e12, tenant=session.tenant)).total
-        assert total.cost == sum((cost for cost in costs if cost is not None), Decimal(0))
-        assert (total.calls, total.unpriced) == (len(costs), costs.count(None))
-
-    asyncio.run(account())
+async def test_sums_are_exact_and_unknown_prices_are_told(store: Store, costs: list[Decimal | None]) -> None:
+    session = await store.create_session(NewSession(tenant=NewSession().id))
+    for cost in costs:
+        await store.record_usage(NewUsage(session.id, "m", CanonicalUsage(output_tokens=1), cost=cost))
+    total = (await store.insights(since=0, until=1e12, tenant=session.tenant)).total
+    assert total.cost == sum((cost for cost in costs if cost is not None), Decimal(0))
+    assert (total.calls, total.unpriced) == (len(costs), costs.count(None))
 
 
 async def busy_month(store: Store, clock: Clock) -> list[dict[str, Any]]:

@@ -45,8 +45,8 @@ def both(new_url: Callable[..., str], clock: Clock) -> Iterator[Both]:
     """An empty store on each database."""
     first, second = (open_at(new_url(kind), clock) for kind in BACKENDS)
     yield first, second
-    close_sound(first)
-    close_sound(second)
+    asyncio.run(close_sound(first))
+    asyncio.run(close_sound(second))
 
 
 def corpus() -> list[NewMessage]:
@@ -89,9 +89,9 @@ def test_any_query(both: Both) -> None:
     check()
 
 
-def test_any_number_of_times(both: Both) -> None:
-    asyncio.run(prepared(both, [user("needle " * count) for count in range(1, 256)]))
-    hits = asyncio.run(both_answer(both, SearchQuery("needle", limit=1_000)))
+async def test_any_number_of_times(both: Both) -> None:
+    await prepared(both, [user("needle " * count) for count in range(1, 256)])
+    hits = await both_answer(both, SearchQuery("needle", limit=1_000))
     assert len(hits) == 255
 
 

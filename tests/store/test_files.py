@@ -200,11 +200,11 @@ def test_a_folder_that_cannot_be_written(open_folder: Path, tmp_path: Path) -> N
     assert "store.db" in outcome(log)["text"]
 
 
-def test_a_file_that_cannot_be_written(open_folder: Path) -> None:
+async def test_a_file_that_cannot_be_written(open_folder: Path) -> None:
     path = open_folder / "store.db"
     store = open_at(f"sqlite:///{path}", Clock())
-    session = asyncio.run(new_thread(store, *says("kept")))
-    asyncio.run(store.close())
+    session = await new_thread(store, *says("kept"))
+    await store.close()
     log = open_folder / "log"
     log.touch()
     log.chmod(0o666)
@@ -219,8 +219,8 @@ def test_a_file_that_cannot_be_written(open_folder: Path) -> None:
     open_folder.chmod(0o755)
     path.chmod(0o600)
     again = open_at(f"sqlite:///{path}", Clock())
-    assert asyncio.run(said(again, session.id)) == ["kept"]
-    close_sound(again)
+    assert await said(again, session.id) == ["kept"]
+    await close_sound(again)
 
 
 # No room
@@ -263,19 +263,19 @@ def check_nothing_is_lost(found: dict[str, Any]) -> None:
     assert found["stored"][-1] == "there is room again"
 
 
-def test_a_home_with_a_percent_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_home_with_a_percent_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "100%25 mine"
     monkeypatch.setenv("EVERTHREAD_HOME", str(home))
-    asyncio.run(open_store(store_url(Config())).close())
+    await open_store(store_url(Config())).close()
     assert [path.name for path in tmp_path.iterdir()] == [home.name]
     assert (home / "everthread.db").is_file()
 
 
-def test_who_only_reads_makes_nothing(kind: str, new_url: Callable[..., str], tmp_path: Path) -> None:
+async def test_who_only_reads_makes_nothing(kind: str, new_url: Callable[..., str], tmp_path: Path) -> None:
     url = new_url(kind, empty=True)
     for _ in range(2):
         with pytest.raises(NoStoreError, match="there is no store at"):
             open_store(url, create=False)
     assert list(tmp_path.iterdir()) == []
-    asyncio.run(open_store(url).close())
-    asyncio.run(open_store(url, create=False).close())
+    await open_store(url).close()
+    await open_store(url, create=False).close()

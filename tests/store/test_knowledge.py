@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -64,12 +63,9 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 @given(value=VALUES)
-def test_state_is_any_json(store: Store, value: Any) -> None:
-    async def there_and_back() -> None:
-        await store.put_state("calibration", "m", value)
-        assert await store.get_state("calibration", "m") == value
-
-    asyncio.run(there_and_back())
+async def test_state_is_any_json(store: Store, value: Any) -> None:
+    await store.put_state("calibration", "m", value)
+    assert await store.get_state("calibration", "m") == value
 
 
 async def test_state_has_scopes_and_is_replaced(store: Store) -> None:

@@ -35,45 +35,36 @@ EACH = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max
 
 @EACH
 @given(bodies=st.lists(BODIES, min_size=1, max_size=5))
-def test_any_json_comes_back_as_it_was_given(store: Store, bodies: list[Any]) -> None:
-    async def there_and_back() -> None:
-        session = await store.create_session(NewSession())
-        before = [json.dumps(body) for body in bodies]
-        await store.append(session.id, [NewMessage(body) for body in bodies])
-        for found in (await store.messages(session.id), await store.history(session.id)):
-            assert [json.dumps(message.body) for message in found] == before, "key order and every character count"
-        assert [json.dumps(body) for body in bodies] == before, "what is given is not changed"
-
-    asyncio.run(there_and_back())
+async def test_any_json_comes_back_as_it_was_given(store: Store, bodies: list[Any]) -> None:
+    session = await store.create_session(NewSession())
+    before = [json.dumps(body) for body in bodies]
+    await store.append(session.id, [NewMessage(body) for body in bodies])
+    for found in (await store.messages(session.id), await store.history(session.id)):
+        assert [json.dumps(message.body) for message in found] == before, "key order and every character count"
+    assert [json.dumps(body) for body in bodies] == before, "what is given is not changed"
 
 
 @EACH
 @given(names=st.lists(TEXT, min_size=2, max_size=4))
-def test_names_the_model_makes_up_never_stop_a_message(store: Store, names: list[str]) -> None:
-    async def there_and_back() -> None:
-        calls = [{"id": name, "type": "function", "function": {"name": name, "arguments": name}} for name in names]
-        body: Any = {"role": "assistant", "content": None, "tool_calls": calls}
-        answer: Any = {"role": "tool", "name": names[0], "tool_call_id": names[1], "content": "x"}
-        session = await new_thread(store, NewMessage(body), NewMessage(answer))
-        assert [message.body for message in await store.messages(session.id)] == [body, answer]
-
-    asyncio.run(there_and_back())
+async def test_names_the_model_makes_up_never_stop_a_message(store: Store, names: list[str]) -> None:
+    calls = [{"id": name, "type": "function", "function": {"name": name, "arguments": name}} for name in names]
+    body: Any = {"role": "assistant", "content": None, "tool_calls": calls}
+    answer: Any = {"role": "tool", "name": names[0], "tool_call_id": names[1], "content": "x"}
+    session = await new_thread(store, NewMessage(body), NewMessage(answer))
+    assert [message.body for message in await store.messages(session.id)] == [body, answer]
 
 
 @EACH
 @given(event=TEXT, title=TEXT)
-def test_odd_names_are_kept_or_refused_as_input(store: Store, event: str, title: str) -> None:
-    async def keep() -> None:
-        session = await store.create_session(NewSession(title=title))
-        try:
-            [stored] = await store.append(session.id, [user("x", event=event)])
-        except InputError:
-            assert "\0" in event or any("\ud800" <= letter <= "\udfff" for letter in event)
-            assert await store.messages(session.id) == []
-        else:
-            assert stored.event == event
-
-    asyncio.run(keep())
+async def test_odd_names_are_kept_or_refused_as_input(store: Store, event: str, title: str) -> None:
+    session = await store.create_session(NewSession(title=title))
+    try:
+        [stored] = await store.append(session.id, [user("x", event=event)])
+    except InputError:
+        assert "\0" in event or any("\ud800" <= letter <= "\udfff" for letter in event)
+        assert await store.messages(session.id) == []
+    else:
+        assert stored.event == event
 
 
 async def test_ten_megabytes(store: Store) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sqlite3
 from collections.abc import Callable
@@ -62,26 +61,28 @@ def points(name: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("point", points("sqlite"))
-def test_a_migration_that_is_killed_is_done_by_the_next(kind: str, point: str, new_url: Callable[..., str]) -> None:
+async def test_a_migration_that_is_killed_is_done_by_the_next(
+    kind: str, point: str, new_url: Callable[..., str]
+) -> None:
     url = new_url(kind, empty=True)
     with Nursery() as nursery:
         assert nursery.wait(nursery.start("migrate_and_die", url=url, statements=points(kind)[point])) == -9
     store = open_at(url, Clock())
-    assert asyncio.run(store.check()).schema == latest_of(store)
-    session = asyncio.run(new_thread(store, *says("works")))
-    assert asyncio.run(said(store, session.id)) == ["works"]
-    close_sound(store)
+    assert (await store.check()).schema == latest_of(store)
+    session = await new_thread(store, *says("works"))
+    assert await said(store, session.id) == ["works"]
+    await close_sound(store)
 
 
-def test_several_processes_migrate_at_once(kind: str, new_url: Callable[..., str]) -> None:
+async def test_several_processes_migrate_at_once(kind: str, new_url: Callable[..., str]) -> None:
     with Nursery() as nursery:
         for _ in range(3):
             url = new_url(kind, empty=True)
             children = [nursery.start("migrate", url=url) for _ in range(5)]
             assert [nursery.wait(child) for child in children] == [0] * 5
             store = open_at(url, Clock())
-            assert asyncio.run(store.check()).schema == latest_of(store)
-            close_sound(store)
+            assert (await store.check()).schema == latest_of(store)
+            await close_sound(store)
 
 
 async def test_a_newer_schema_is_refused_and_not_touched(kind: str, new_url: Callable[..., str]) -> None:

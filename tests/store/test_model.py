@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,24 +15,21 @@ STEPS = st.lists(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=18)
 @given(steps=STEPS)
-def test_any_sequence_of_operations(store: Store, elsewhere: Store, steps: list[tuple[str, int, int]]) -> None:
-    async def play() -> None:
-        model = Model(store)
-        await model.start(3, 0)
-        for name, number, amount in steps:
-            await getattr(model, name)(number, amount)
-        await model.compare(store)
-        exported = [await store.export(thread.id) for thread in model.threads]
-        for lines in exported:
-            assert await elsewhere.import_lines(lines) == [lines[0]["thread"]]
-        assert [await elsewhere.export(thread.id) for thread in model.threads] == exported
-        await model.compare(elsewhere)
-        for each in (store, elsewhere):
-            assert (await each.check()).problems == ()
-        for thread in model.threads:
-            await store.delete_thread(thread.id)
-            await elsewhere.delete_thread(thread.id)
-        for name in ("messages", "places", "sessions", "compactions", "texts", "pieces", "unindexed"):
-            assert await store._read(lambda tx: tx.one(f"SELECT COUNT(*) FROM {name}")) == (0,)  # noqa: S608, B023
-
-    asyncio.run(play())
+async def test_any_sequence_of_operations(store: Store, elsewhere: Store, steps: list[tuple[str, int, int]]) -> None:
+    model = Model(store)
+    await model.start(3, 0)
+    for name, number, amount in steps:
+        await getattr(model, name)(number, amount)
+    await model.compare(store)
+    exported = [await store.export(thread.id) for thread in model.threads]
+    for lines in exported:
+        assert await elsewhere.import_lines(lines) == [lines[0]["thread"]]
+    assert [await elsewhere.export(thread.id) for thread in model.threads] == exported
+    await model.compare(elsewhere)
+    for each in (store, elsewhere):
+        assert (await each.check()).problems == ()
+    for thread in model.threads:
+        await store.delete_thread(thread.id)
+        await elsewhere.delete_thread(thread.id)
+    for name in ("messages", "places", "sessions", "compactions", "texts", "pieces", "unindexed"):
+        assert await store._read(lambda tx: tx.one(f"SELECT COUNT(*) FROM {name}")) == (0,)  # noqa: S608, B023

@@ -17,15 +17,12 @@ from tests.store.talk import compact, new_thread, numbered
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 @given(text=st.text(st.characters(exclude_categories=())), call=st.text(st.characters(exclude_categories=())))
-def test_any_text_comes_back(store: Store, text: str, call: str) -> None:
-    async def there_and_back() -> None:
-        session = await new_thread(store)
-        stored = await store.put_output(session.id, text, call_id=call, tool=call)
-        assert (stored.id, stored.size) == (output_id(text), len(text))
-        assert await store.output(stored.id) == text
-        assert await store.outputs(session.id) == [stored]
-
-    asyncio.run(there_and_back())
+async def test_any_text_comes_back(store: Store, text: str, call: str) -> None:
+    session = await new_thread(store)
+    stored = await store.put_output(session.id, text, call_id=call, tool=call)
+    assert (stored.id, stored.size) == (output_id(text), len(text))
+    assert await store.output(stored.id) == text
+    assert await store.outputs(session.id) == [stored]
 
 
 async def test_equal_outputs_are_stored_once(store: Store, clock: Clock) -> None:

@@ -102,22 +102,18 @@ async def test_what_belongs_to_a_thread_goes_with_it(store: Store) -> None:
     assert len(await store.find_rewrites("u", "e", ["d3"])) == 1
 
 
-def test_of_two_stores_that_race_one_wins(url: str, clock: Clock) -> None:
+async def test_of_two_stores_that_race_one_wins(url: str, clock: Clock) -> None:
     stores = [open_at(url, clock) for _ in range(2)]
-
-    async def race() -> None:
-        await stores[0].extend_link(point("d1"))
-        for turn in range(20):
-            previous = "d1" if turn == 0 else f"w{turn - 1}"
-            new = [point(f"{name}{turn}", previous, length=turn + 2) for name in "ab"]
-            made = await asyncio.gather(*(store.extend_link(each) for store, each in zip(stores, new, strict=True)))
-            assert sum(link is not None for link in made) == 1
-            winner = next(link for link in made if link is not None)
-            await stores[0].extend_link(point(f"w{turn}", winner.digest, length=turn + 2))
-            rows = [replace(REWRITE, chain=f"c{turn}", replacement=name.encode()) for name in "ab"]
-            kept = await asyncio.gather(*(store.put_rewrite(row) for store, row in zip(stores, rows, strict=True)))
-            assert kept[0] == kept[1]
-
-    asyncio.run(race())
+    await stores[0].extend_link(point("d1"))
+    for turn in range(20):
+        previous = "d1" if turn == 0 else f"w{turn - 1}"
+        new = [point(f"{name}{turn}", previous, length=turn + 2) for name in "ab"]
+        made = await asyncio.gather(*(store.extend_link(each) for store, each in zip(stores, new, strict=True)))
+        assert sum(link is not None for link in made) == 1
+        winner = next(link for link in made if link is not None)
+        await stores[0].extend_link(point(f"w{turn}", winner.digest, length=turn + 2))
+        rows = [replace(REWRITE, chain=f"c{turn}", replacement=name.encode()) for name in "ab"]
+        kept = await asyncio.gather(*(store.put_rewrite(row) for store, row in zip(stores, rows, strict=True)))
+        assert kept[0] == kept[1]
     for opened in stores:
-        close_sound(opened)
+        await close_sound(opened)

@@ -218,7 +218,7 @@ def test_a_url_that_cannot_be_read(url: str) -> None:
     assert isinstance(told(url), ConfigError)
 
 
-def test_refusals_are_clear(own_server: Server) -> None:
+async def test_refusals_are_clear(own_server: Server) -> None:
     rules = own_server.data / "pg_hba.conf"
     rules.write_text("local all secretive scram-sha-256\n" + rules.read_text())
     run(
@@ -243,17 +243,13 @@ def test_refusals_are_clear(own_server: Server) -> None:
     assert "password authentication failed" in str(wrong)
     assert "does not exist" in str(told(url(f"secretive:{SECRET}", "nowhere")))
     assert isinstance(told(url("guest")), StoreReadOnlyError)
-    close_sound(open_at(url(f"secretive:{SECRET}"), Clock()))
+    await close_sound(open_at(url(f"secretive:{SECRET}"), Clock()))
     run(own_server, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader", database="work")
     reader = open_at(url("reader"), Clock())
-
-    async def look() -> None:
-        assert await reader.list_sessions() == []
-        with pytest.raises(StoreReadOnlyError, match="read-only"):
-            await reader.create_session(NewSession())
-        await reader.close()
-
-    asyncio.run(look())
+    assert await reader.list_sessions() == []
+    with pytest.raises(StoreReadOnlyError, match="read-only"):
+        await reader.create_session(NewSession())
+    await reader.close()
 
 
 async def test_a_backup_is_made_by_the_servers_own_tool(
@@ -279,7 +275,7 @@ async def test_a_backup_is_made_by_the_servers_own_tool(
     await store.close()
 
 
-def test_a_store_uses_few_connections(new_url: Callable[..., str]) -> None:
+async def test_a_store_uses_few_connections(new_url: Callable[..., str]) -> None:
     url = new_url("postgresql")
     store = open_at(url, Clock())
 
@@ -294,5 +290,5 @@ def test_a_store_uses_few_connections(new_url: Callable[..., str]) -> None:
         )
         return len(rows)
 
-    assert asyncio.run(busy()) <= 5, "one writes, four read"
-    close_sound(store)
+    assert await busy() <= 5, "one writes, four read"
+    await close_sound(store)

@@ -129,7 +129,7 @@ async def test_a_session_ends_and_an_append_reopens_it(store: Store, clock: Cloc
     ended = await store.end_session(session.id, "user")
     assert (ended.ended, ended.end_reason, ended.live) == (clock.now, "user", False)
     clock.now += 9
-    assert (await store.end_session(session.id, "again")) == ended, "the first end stands"
+    assert await store.end_session(session.id, "again") == ended, "the first end stands"
     await store.append(session.id, says("two"))
     assert (await store.session(session.id)).live
     assert await shown(store, session.id) == ["one", "two"]

@@ -114,71 +114,64 @@ def _breaks(before: Record, after: Record) -> bool:
 
 
 @pytest.mark.parametrize(("client", "api"), CLIENTS)
-def test_far_past_the_window(client: str, api: Api, tmp_path: Path) -> None:
-    async def run() -> None:
-        home = tmp_path / "home"
-        home.mkdir()
-        async with Provider([ServedModel(MODELS[api], WINDOW, shows="max_model_len")], bookkeeper) as provider:
-            fleet = Fleet(home, "--upstream", f"lab={provider.url}")
-            url = await fleet.start()
-            try:
-                job = {"url": url, "api": api, "model": MODELS[api], "system": SYSTEM, "says": says(TURNS)}
-                heard = await answers(client, tmp_path, job)
-            finally:
-                await fleet.close()
-        log = [record for record in provider.log if record.path != "/v1/messages/count_tokens"]
-        assert [(record.status, record.error) for record in log if record.status != 200] == []
-        assert len(heard) == TURNS + 2
-        assert FACT in heard[-1]
-        cache = Cache.of(log)
-        print(f"{client} {api}: {len(log)} requests, {len(cache.breaks)} compactions, largest prompt "
-              f"{max(record.prompt_tokens for record in log):,}, cached {cache.share:.0%}, "
-              f"recovered {', '.join(f'{share:.0%}' for share in cache.recovered)}")  # fmt: skip
-        assert len(cache.breaks) >= 2
-        assert cache.recovered
-        assert min(cache.recovered) > 0.8
-
-    asyncio.run(run())
-
-
-def test_a_real_model(local_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """LiteLLM's client before a small model on this machine, whose server refuses what does not fit."""
-
-    async def run() -> None:
-        home = tmp_path / "home"
-        home.mkdir()
-        model = LocalModel(local_file, name="smollm2", window=1_024)
-        address, key = await model.serve()
-        monkeypatch.setenv("KEY_OF_THE_MODEL", key)
-        (home / "config.yaml").write_text(
-            f"gateway: {{upstreams: [{{name: here, url: '{address}', api_key_env: KEY_OF_THE_MODEL}}]}}\n"
-        )
-        fleet = Fleet(home)
+async def test_far_past_the_window(client: str, api: Api, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    async with Provider([ServedModel(MODELS[api], WINDOW, shows="max_model_len")], bookkeeper) as provider:
+        fleet = Fleet(home, "--upstream", f"lab={provider.url}")
+        url = await fleet.start()
         try:
-            url = await fleet.start()
-            said = says(10, 5)
-            job = {
-                "url": url,
-                "api": "openai_chat",
-                "model": "smollm2",
-                "system": "Be brief.",
-                "says": said,
-                "most": 16,
-            }
-            heard = await answers("litellm", tmp_path, job)
+            job = {"url": url, "api": api, "model": MODELS[api], "system": SYSTEM, "says": says(TURNS)}
+            heard = await answers(client, tmp_path, job)
         finally:
             await fleet.close()
-            await model.aclose()
-        assert len(heard) == len(said)
-        store = open_store(home / "everthread.db")
-        try:
-            (thread,) = await store.list_threads()
-            assert thread.messages == 2 * len(said)
-            assert thread.compactions >= 1
-            prompts = [row.usage.prompt_tokens for row in await store.usage(thread.first.id) if row.task == "main"]
-            assert len(prompts) == len(said)
-            assert max(prompts) < model.window
-        finally:
-            await store.close()
+    log = [record for record in provider.log if record.path != "/v1/messages/count_tokens"]
+    assert [(record.status, record.error) for record in log if record.status != 200] == []
+    assert len(heard) == TURNS + 2
+    assert FACT in heard[-1]
+    cache = Cache.of(log)
+    print(f"{client} {api}: {len(log)} requests, {len(cache.breaks)} compactions, largest prompt "
+          f"{max(record.prompt_tokens for record in log):,}, cached {cache.share:.0%}, "
+          f"recovered {', '.join(f'{share:.0%}' for share in cache.recovered)}")  # fmt: skip
+    assert len(cache.breaks) >= 2
+    assert cache.recovered
+    assert min(cache.recovered) > 0.8
 
-    asyncio.run(run())
+
+async def test_a_real_model(local_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LiteLLM's client before a small model on this machine, whose server refuses what does not fit."""
+    home = tmp_path / "home"
+    home.mkdir()
+    model = LocalModel(local_file, name="smollm2", window=1_024)
+    address, key = await model.serve()
+    monkeypatch.setenv("KEY_OF_THE_MODEL", key)
+    (home / "config.yaml").write_text(
+        f"gateway: {{upstreams: [{{name: here, url: '{address}', api_key_env: KEY_OF_THE_MODEL}}]}}\n"
+    )
+    fleet = Fleet(home)
+    try:
+        url = await fleet.start()
+        said = says(10, 5)
+        job = {
+            "url": url,
+            "api": "openai_chat",
+            "model": "smollm2",
+            "system": "Be brief.",
+            "says": said,
+            "most": 16,
+        }
+        heard = await answers("litellm", tmp_path, job)
+    finally:
+        await fleet.close()
+        await model.aclose()
+    assert len(heard) == len(said)
+    store = open_store(home / "everthread.db")
+    try:
+        (thread,) = await store.list_threads()
+        assert thread.messages == 2 * len(said)
+        assert thread.compactions >= 1
+        prompts = [row.usage.prompt_tokens for row in await store.usage(thread.first.id) if row.task == "main"]
+        assert len(prompts) == len(said)
+        assert max(prompts) < model.window
+    finally:
+        await store.close()

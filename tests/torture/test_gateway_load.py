@@ -42,38 +42,35 @@ def memory(process: int) -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="there is no /proc to read memory from")
-def test_two_minutes_of_faults(tmp_path: Path) -> None:
-    async def run() -> None:
-        home = tmp_path / "home"
-        home.mkdir()
-        async with Provider(models(6_000), Numbered(), faults=plan(SEED)) as provider:
-            fleet = Fleet(home, "--upstream", f"lab={provider.url}")
-            url = await fleet.start()
-            served = fleet.processes[0][0].pid
-            sdk = Sdk()
-            talkers = [Talker(number, lambda: url, sdk, stream=number // 3 % 2 == 1, words=20) for number in range(64)]
-            sizes: list[int] = []
-            for _ in range(4):
-                chances = [random.Random(f"{SEED} {talker.number} {len(sizes)}") for talker in talkers]  # noqa: S311 - chance, not secrecy
-                await asyncio.gather(*(until(30, *pair) for pair in zip(talkers, chances, strict=True)))
-                sizes.append(memory(served))
-            await sdk.close()
-            async with httpx2.AsyncClient() as http:
-                metrics = (await http.get(f"{url}/metrics")).text
-            await fleet.close()
-            store = open_store(home / "everthread.db")
-            try:
-                assert await problems(store, provider.log, talkers) == {}
-                made = await compactions(store)
-            finally:
-                await store.close()
-            turns = sum(len(talker.history) // 2 for talker in talkers)
-            print(f"64 clients: {turns} turns, {len(provider.log)} requests, {made} compactions, memory {sizes} MB")
-            assert failed_open(metrics) == []
-            assert made >= 64
-            assert sizes[-1] < 1.5 * sizes[1]
-
-    asyncio.run(run())
+async def test_two_minutes_of_faults(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    async with Provider(models(6_000), Numbered(), faults=plan(SEED)) as provider:
+        fleet = Fleet(home, "--upstream", f"lab={provider.url}")
+        url = await fleet.start()
+        served = fleet.processes[0][0].pid
+        sdk = Sdk()
+        talkers = [Talker(number, lambda: url, sdk, stream=number // 3 % 2 == 1, words=20) for number in range(64)]
+        sizes: list[int] = []
+        for _ in range(4):
+            chances = [random.Random(f"{SEED} {talker.number} {len(sizes)}") for talker in talkers]  # noqa: S311 - chance, not secrecy
+            await asyncio.gather(*(until(30, *pair) for pair in zip(talkers, chances, strict=True)))
+            sizes.append(memory(served))
+        await sdk.close()
+        async with httpx2.AsyncClient() as http:
+            metrics = (await http.get(f"{url}/metrics")).text
+        await fleet.close()
+        store = open_store(home / "everthread.db")
+        try:
+            assert await problems(store, provider.log, talkers) == {}
+            made = await compactions(store)
+        finally:
+            await store.close()
+        turns = sum(len(talker.history) // 2 for talker in talkers)
+        print(f"64 clients: {turns} turns, {len(provider.log)} requests, {made} compactions, memory {sizes} MB")
+        assert failed_open(metrics) == []
+        assert made >= 64
+        assert sizes[-1] < 1.5 * sizes[1]
 
 
 class Writing:
@@ -108,46 +105,43 @@ def met(log: Sequence[Record]) -> tuple[int, int]:
     return gone.count(False), gone.count(True)
 
 
-def test_gateways_that_are_killed_in_the_middle(new_url: Callable[..., str], tmp_path: Path) -> None:
-    async def run() -> None:
-        database, home = new_url("postgresql"), tmp_path / "home"
-        home.mkdir()
-        served = [*models(6_000), ServedModel(WRITER, 128_000)]
-        async with Provider(served, Writing()) as provider:
-            (home / "config.yaml").write_text(
-                f"store: {{url: '{database}'}}\n"
-                f"auxiliary: {{compression: {{provider: custom, base_url: '{provider.url}/v1', model: {WRITER}}}}}\n"
-                f"gateway: {{native: {{enabled: false}}, upstreams: [{{name: lab, url: '{provider.url}'}}]}}\n"
-            )
-            fleet, sdk = Fleet(home), Sdk()
-            await asyncio.gather(*(fleet.start() for _ in range(3)))
-            chance = random.Random(SEED)  # noqa: S311 - chance, not secrecy
-            talkers = [
-                Talker(number, lambda: chance.choice(fleet.processes)[1], sdk, stream=number % 4 > 0, words=30)
-                for number in range(12)
-            ]
-            kills = 0
-            talks = [asyncio.create_task(until(60, talker, chance)) for talker in talkers]
-            while not all(talk.done() for talk in talks):
-                await asyncio.sleep(chance.uniform(0.5, 2))
-                await fleet.kill(chance)
-                kills += 1
-            await asyncio.gather(*talks)
-            answers, summaries = met(provider.log)
-            await fleet.close()
-            await sdk.close()
-            store = open_store(database)
-            try:
-                main = [record for record in provider.log if record.model in NAMES.values()]
-                wrong = await problems(store, main, talkers, ends=True, lost=kills * len(talkers))
-                made = await compactions(store)
-            finally:
-                await store.close()
-            print(f"{kills} kills met {answers} answers and {summaries} summaries in the middle; {len(main)} requests, "
-                  f"{sum(len(talker.history) for talker in talkers) // 2} turns, {made} compactions")  # fmt: skip
-            assert wrong == {}
-            assert different_rewrites(main, talkers) == []
-            assert answers, "no kill met an answer in the middle: the test shows nothing"
-            assert summaries, "no kill met a summary in the middle: the test shows nothing"
-
-    asyncio.run(run())
+async def test_gateways_that_are_killed_in_the_middle(new_url: Callable[..., str], tmp_path: Path) -> None:
+    database, home = new_url("postgresql"), tmp_path / "home"
+    home.mkdir()
+    served = [*models(6_000), ServedModel(WRITER, 128_000)]
+    async with Provider(served, Writing()) as provider:
+        (home / "config.yaml").write_text(
+            f"store: {{url: '{database}'}}\n"
+            f"auxiliary: {{compression: {{provider: custom, base_url: '{provider.url}/v1', model: {WRITER}}}}}\n"
+            f"gateway: {{native: {{enabled: false}}, upstreams: [{{name: lab, url: '{provider.url}'}}]}}\n"
+        )
+        fleet, sdk = Fleet(home), Sdk()
+        await asyncio.gather(*(fleet.start() for _ in range(3)))
+        chance = random.Random(SEED)  # noqa: S311 - chance, not secrecy
+        talkers = [
+            Talker(number, lambda: chance.choice(fleet.processes)[1], sdk, stream=number % 4 > 0, words=30)
+            for number in range(12)
+        ]
+        kills = 0
+        talks = [asyncio.create_task(until(60, talker, chance)) for talker in talkers]
+        while not all(talk.done() for talk in talks):
+            await asyncio.sleep(chance.uniform(0.5, 2))
+            await fleet.kill(chance)
+            kills += 1
+        await asyncio.gather(*talks)
+        answers, summaries = met(provider.log)
+        await fleet.close()
+        await sdk.close()
+        store = open_store(database)
+        try:
+            main = [record for record in provider.log if record.model in NAMES.values()]
+            wrong = await problems(store, main, talkers, ends=True, lost=kills * len(talkers))
+            made = await compactions(store)
+        finally:
+            await store.close()
+        print(f"{kills} kills met {answers} answers and {summaries} summaries in the middle; {len(main)} requests, "
+              f"{sum(len(talker.history) for talker in talkers) // 2} turns, {made} compactions")  # fmt: skip
+        assert wrong == {}
+        assert different_rewrites(main, talkers) == []
+        assert answers, "no kill met an answer in the middle: the test shows nothing"
+        assert summaries, "no kill met a summary in the middle: the test shows nothing"

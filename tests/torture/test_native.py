@@ -66,39 +66,36 @@ async def check(store: Store, provider: Provider, threads: list[str]) -> None:
     assert (await store.check()).problems == ()
 
 
-def test_gateways_that_are_killed_in_the_middle(new_url: Callable[..., str], kind: str, tmp_path: Path) -> None:
+async def test_gateways_that_are_killed_in_the_middle(new_url: Callable[..., str], kind: str, tmp_path: Path) -> None:
     async def answer(request: Request) -> str:
         await asyncio.sleep(0.3)
         return f"re: {text_of(request.messages[-1])}"
 
-    async def run() -> None:
-        url, home = new_url(kind), tmp_path / "home"
-        home.mkdir()
-        async with Provider([ServedModel("gpt-4o", 60_000)], answer) as provider:
-            (home / "config.yaml").write_text(
-                f"model: {{default: gpt-4o, provider: custom, base_url: '{provider.url}/v1', context_length: 60000}}\n"
-                f"store: {{url: '{url}'}}\n"
-                f"gateway: {{upstreams: [{{name: lab, url: '{provider.url}'}}],\n"
-                "  native: {lease_seconds: 2, poll_seconds: 0.1}}\n"
-            )
-            fleet = Fleet(home)
-            await asyncio.gather(*(fleet.start() for _ in range(PROCESSES)))
-            chance = random.Random(7)  # noqa: S311 - chance, not secrecy
-            async with httpx2.AsyncClient(timeout=60) as http:
-                made = [await http.post(f"{fleet.processes[0][1]}/api/threads", json={}) for _ in range(THREADS)]
-                threads = [str(one.json()["id"]) for one in made]
-                talks = [asyncio.create_task(talk(fleet, http, thread, seed)) for seed, thread in enumerate(threads)]
-                for _ in range(KILLS):
-                    await asyncio.sleep(chance.uniform(0.3, 1.5))
-                    await fleet.kill(chance)
-                counts = sum(await asyncio.gather(*talks), Counter())
-            await fleet.close()
-            store = open_store(url)
-            try:
-                await check(store, provider, threads)
-            finally:
-                await store.close()
-            assert counts["answered"] + counts["interrupted"] == THREADS * MESSAGES
-            assert counts["interrupted"] >= 1, "no kill met a turn: the test shows nothing"
-
-    asyncio.run(run())
+    url, home = new_url(kind), tmp_path / "home"
+    home.mkdir()
+    async with Provider([ServedModel("gpt-4o", 60_000)], answer) as provider:
+        (home / "config.yaml").write_text(
+            f"model: {{default: gpt-4o, provider: custom, base_url: '{provider.url}/v1', context_length: 60000}}\n"
+            f"store: {{url: '{url}'}}\n"
+            f"gateway: {{upstreams: [{{name: lab, url: '{provider.url}'}}],\n"
+            "  native: {lease_seconds: 2, poll_seconds: 0.1}}\n"
+        )
+        fleet = Fleet(home)
+        await asyncio.gather(*(fleet.start() for _ in range(PROCESSES)))
+        chance = random.Random(7)  # noqa: S311 - chance, not secrecy
+        async with httpx2.AsyncClient(timeout=60) as http:
+            made = [await http.post(f"{fleet.processes[0][1]}/api/threads", json={}) for _ in range(THREADS)]
+            threads = [str(one.json()["id"]) for one in made]
+            talks = [asyncio.create_task(talk(fleet, http, thread, seed)) for seed, thread in enumerate(threads)]
+            for _ in range(KILLS):
+                await asyncio.sleep(chance.uniform(0.3, 1.5))
+                await fleet.kill(chance)
+            counts = sum(await asyncio.gather(*talks), Counter())
+        await fleet.close()
+        store = open_store(url)
+        try:
+            await check(store, provider, threads)
+        finally:
+            await store.close()
+        assert counts["answered"] + counts["interrupted"] == THREADS * MESSAGES
+        assert counts["interrupted"] >= 1, "no kill met a turn: the test shows nothing"

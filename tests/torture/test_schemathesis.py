@@ -15,30 +15,27 @@ pytestmark = pytest.mark.timeout(1_800)
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 
 
-def test_the_native_api_is_as_its_document_says(tmp_path: Path) -> None:
-    async def run() -> None:
+async def test_the_native_api_is_as_its_document_says(tmp_path: Path) -> None:
+    try:
+        python = await asyncio.to_thread(environment, "schemathesis")
+    except PeerAbsentError as error:
+        pytest.skip(f"schemathesis cannot be installed here: {error}")
+    home = tmp_path / "home"
+    home.mkdir()
+    async with Provider([ServedModel("gpt-4o", 60_000)]) as provider:
+        (home / "config.yaml").write_text(
+            f"model: {{default: gpt-4o, provider: custom, base_url: '{provider.url}/v1', context_length: 60000}}\n"
+        )
+        fleet = Fleet(home)
+        url = await fleet.start()
         try:
-            python = await asyncio.to_thread(environment, "schemathesis")
-        except PeerAbsentError as error:
-            pytest.skip(f"schemathesis cannot be installed here: {error}")
-        home = tmp_path / "home"
-        home.mkdir()
-        async with Provider([ServedModel("gpt-4o", 60_000)]) as provider:
-            (home / "config.yaml").write_text(
-                f"model: {{default: gpt-4o, provider: custom, base_url: '{provider.url}/v1', context_length: 60000}}\n"
-            )
-            fleet = Fleet(home)
-            url = await fleet.start()
-            try:
-                process = await asyncio.create_subprocess_exec(
-                    str(python.parent / "schemathesis"), "run", f"{url}/api/openapi.json", "--checks", CHECKS,
-                    "--max-examples", "40", "--seed", "7", "--request-timeout", "60", "--phases",
-                    "examples,coverage,fuzzing", cwd=tmp_path, stdout=asyncio.subprocess.PIPE,
-                )  # fmt: skip
-                out, _ = await process.communicate()
-            finally:
-                await fleet.close()
-        assert process.returncode == 0, out.decode()[-6_000:]
-        print(out.decode()[-1_200:])
-
-    asyncio.run(run())
+            process = await asyncio.create_subprocess_exec(
+                str(python.parent / "schemathesis"), "run", f"{url}/api/openapi.json", "--checks", CHECKS,
+                "--max-examples", "40", "--seed", "7", "--request-timeout", "60", "--phases",
+                "examples,coverage,fuzzing", cwd=tmp_path, stdout=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+            out, _ = await process.communicate()
+        finally:
+            await fleet.close()
+    assert process.returncode == 0, out.decode()[-6_000:]
+    print(out.decode()[-1_200:])

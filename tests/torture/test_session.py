@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -18,17 +17,17 @@ __all__ = ["local_file"]
 
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("seed", range(100, 104))
-def test_a_long_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+async def test_a_long_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     monkeypatch.setenv(KEY, "sk-lab")
-    asyncio.run(soak(tmp_path, seed=seed, turns=500))
+    await soak(tmp_path, seed=seed, turns=500)
 
 
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("api", ["openai_chat", "openai_responses", "anthropic"])
-def test_the_real_small_model_at_2048(tmp_path: Path, local_file: Path, api: Api) -> None:
-    asyncio.run(pass_the_window(tmp_path, local_file, window=2_048, api=api))
+async def test_the_real_small_model_at_2048(tmp_path: Path, local_file: Path, api: Api) -> None:
+    await pass_the_window(tmp_path, local_file, window=2_048, api=api)
 
 
 @pytest.mark.timeout(1_800)
-def test_its_real_overflow_at_2048(tmp_path: Path, local_file: Path) -> None:
-    asyncio.run(overflow_for_real(tmp_path, local_file, window=2_048))
+async def test_its_real_overflow_at_2048(tmp_path: Path, local_file: Path) -> None:
+    await overflow_for_real(tmp_path, local_file, window=2_048)

@@ -17,7 +17,7 @@ from everthread.errors import InputError
 from everthread.store.models import NewSession
 from everthread.testing import ScriptedModel
 from tests.compaction.lossless.talks import NODE
-from tests.conversation.talk import Room, room, run, words
+from tests.conversation.talk import Room, room, words
 
 WINDOW = 8_000
 
@@ -52,39 +52,36 @@ async def read_whole(talk: Conversation, wanted: str) -> str:
         offset = int(onward[1])
 
 
-def test_every_fact_stays_within_reach_through_restarts_undo_and_branches(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with room(tmp_path) as place:
-            talk = await opened(place)
-            await told(talk, 0, 30)
-            await talk.close()
-            talk = await opened(place, resume=talk.id)
-            await told(talk, 30, 60)
-            assert len(place.watch.of(CompactionDone)) >= 20
-            assert all(event.tokens_after <= talk.threshold * 3 // 4 for event in place.watch.of(CompactionDone))
-            kept = {node.id: node for node in await place.store.nodes(talk.id)}
-            assert in_view(talk)
-            assert set(in_view(talk)) <= set(kept)
-            assert all(0 < node.since <= node.until for node in kept.values())
+async def test_every_fact_stays_within_reach_through_restarts_undo_and_branches(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        talk = await opened(place)
+        await told(talk, 0, 30)
+        await talk.close()
+        talk = await opened(place, resume=talk.id)
+        await told(talk, 30, 60)
+        assert len(place.watch.of(CompactionDone)) >= 20
+        assert all(event.tokens_after <= talk.threshold * 3 // 4 for event in place.watch.of(CompactionDone))
+        kept = {node.id: node for node in await place.store.nodes(talk.id)}
+        assert in_view(talk)
+        assert set(in_view(talk)) <= set(kept)
+        assert all(0 < node.since <= node.until for node in kept.values())
 
-            whole = "".join([await read_whole(talk, node) for node in in_view(talk)])
-            shown = "\n".join(text_of(message) for message in talk.messages)
-            for number in range(60):
-                found = await talk.handle_tool_call("lcm_grep", {"pattern": f"box_{number:03d}", "role": "user"})
-                assert f"stands on {shelf(number)}" in found
-                assert f", turn {number + 1}, " in found
-                assert shelf(number) in whole or shelf(number) in shown
+        whole = "".join([await read_whole(talk, node) for node in in_view(talk)])
+        shown = "\n".join(text_of(message) for message in talk.messages)
+        for number in range(60):
+            found = await talk.handle_tool_call("lcm_grep", {"pattern": f"box_{number:03d}", "role": "user"})
+            assert f"stands on {shelf(number)}" in found
+            assert f", turn {number + 1}, " in found
+            assert shelf(number) in whole or shelf(number) in shown
 
-            about = await talk.handle_tool_call("lcm_describe", {"id": in_view(talk)[0]})
-            node = kept[in_view(talk)[0]]
-            assert f"turns {node.first_turn}-{node.last_turn}" in about
-            assert f"over {len(node.sources)} " in about
-            assert "written by extractive" in about
+        about = await talk.handle_tool_call("lcm_describe", {"id": in_view(talk)[0]})
+        node = kept[in_view(talk)[0]]
+        assert f"turns {node.first_turn}-{node.last_turn}" in about
+        assert f"over {len(node.sources)} " in about
+        assert "written by extractive" in about
 
-            await _undone(talk, place)
-            await _branched(talk, place)
-
-    run(story())
+        await _undone(talk, place)
+        await _branched(talk, place)
 
 
 async def _undone(talk: Conversation, place: Room) -> None:
@@ -108,21 +105,18 @@ async def _branched(talk: Conversation, place: Room) -> None:
     await branch.close()
 
 
-def test_of_two_who_compact_at_once_only_the_nodes_of_one_are_kept(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with room(tmp_path) as place:
-            first = await opened(place)
-            await told(first, 0, 5)
-            second = await opened(place, resume=first.id)
-            before = {node.id for node in await place.store.nodes(first.id)}
-            await asyncio.gather(first.compress("boxes"), second.compress("shelves"))
-            after = {node.id for node in await place.store.nodes(first.id)}
-            assert before < after
-            assert set(in_view(first)) <= after
-            await second.send("Turn 5: go on.")
-            assert in_view(second) == in_view(await opened(place, resume=first.id))
-
-    run(story())
+async def test_of_two_who_compact_at_once_only_the_nodes_of_one_are_kept(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        first = await opened(place)
+        await told(first, 0, 5)
+        second = await opened(place, resume=first.id)
+        before = {node.id for node in await place.store.nodes(first.id)}
+        await asyncio.gather(first.compress("boxes"), second.compress("shelves"))
+        after = {node.id for node in await place.store.nodes(first.id)}
+        assert before < after
+        assert set(in_view(first)) <= after
+        await second.send("Turn 5: go on.")
+        assert in_view(second) == in_view(await opened(place, resume=first.id))
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +150,7 @@ def wronged(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, dict[st
                     answers.append((name, arguments, f"refused: {error}"))
             return answers
 
-    found: list[tuple[str, dict[str, Any], str]] = run(story())
+    found: list[tuple[str, dict[str, Any], str]] = asyncio.run(story())
     return found
 
 
@@ -166,42 +160,38 @@ def test_hostile_arguments_are_refused_in_a_sentence(wronged: list[tuple[str, di
         assert len(answer) < 400
 
 
-def test_final_answers_bounds_and_other_tenants(tmp_path: Path) -> None:
+async def test_final_answers_bounds_and_other_tenants(tmp_path: Path) -> None:
     secret = "sk-proj-" + "Ab3dE6gH9jK2mN5pQ8rT1vX4" * 2
-
-    async def story() -> None:
-        async with room(tmp_path) as place:
-            other = await opened(place, new=NewSession(tenant="other"))
-            await other.send("Turn 0: the vault opens with tulip_9_omega.")
-            talk = await opened(place)
-            assert [tool["function"]["name"] for tool in talk.tools] == ["lcm_grep", "lcm_describe", "lcm_expand"]
-            await talk.send(f"Turn 0: my key is {secret}, for box_777.")
-            await told(talk, 1, 12)
-            ask = talk.handle_tool_call
-            for scope in ("thread", "all"):
-                assert "nothing was found" in await ask("lcm_grep", {"pattern": "tulip_9_omega", "scope": scope})
-            theirs = (await place.store.history(other.id))[0].id
-            for wanted in (f"message:{theirs}", "message:99999", "output:0123456789abcdef", "n0123456789ab"):
-                for name in ("lcm_expand", "lcm_describe"):
-                    try:
-                        answer = await ask(name, {"id": wanted})
-                    except InputError as error:
-                        answer = str(error)
-                    assert "tulip" not in answer
-                    assert "do not try it again" in answer, (name, wanted, answer)
-            found = await ask("lcm_grep", {"pattern": "box_777"})
-            assert secret not in found
-            assert "box_777" in found
-            first = re.search(r"message:\d+", found)
-            assert first is not None
-            assert secret not in await ask("lcm_expand", {"id": first[0]})
-            beyond = await ask("lcm_expand", {"id": first[0], "offset": 100_000})
-            assert "do not go on" in beyond
-            page = await ask("lcm_grep", {"pattern": r"Turn \d+: box_\d+", "mode": "regex", "limit": 3})
-            assert page.count("[message:") == 3
-            onward = re.search(r"go on with offset (\d+)", page)
-            assert onward is not None
-            more = await ask("lcm_grep", {"pattern": r"Turn \d+: box_\d+", "mode": "regex", "offset": int(onward[1])})
-            assert not set(re.findall(r"\[message:\d+\]", page)) & set(re.findall(r"\[message:\d+\]", more))
-
-    run(story())
+    async with room(tmp_path) as place:
+        other = await opened(place, new=NewSession(tenant="other"))
+        await other.send("Turn 0: the vault opens with tulip_9_omega.")
+        talk = await opened(place)
+        assert [tool["function"]["name"] for tool in talk.tools] == ["lcm_grep", "lcm_describe", "lcm_expand"]
+        await talk.send(f"Turn 0: my key is {secret}, for box_777.")
+        await told(talk, 1, 12)
+        ask = talk.handle_tool_call
+        for scope in ("thread", "all"):
+            assert "nothing was found" in await ask("lcm_grep", {"pattern": "tulip_9_omega", "scope": scope})
+        theirs = (await place.store.history(other.id))[0].id
+        for wanted in (f"message:{theirs}", "message:99999", "output:0123456789abcdef", "n0123456789ab"):
+            for name in ("lcm_expand", "lcm_describe"):
+                try:
+                    answer = await ask(name, {"id": wanted})
+                except InputError as error:
+                    answer = str(error)
+                assert "tulip" not in answer
+                assert "do not try it again" in answer, (name, wanted, answer)
+        found = await ask("lcm_grep", {"pattern": "box_777"})
+        assert secret not in found
+        assert "box_777" in found
+        first = re.search(r"message:\d+", found)
+        assert first is not None
+        assert secret not in await ask("lcm_expand", {"id": first[0]})
+        beyond = await ask("lcm_expand", {"id": first[0], "offset": 100_000})
+        assert "do not go on" in beyond
+        page = await ask("lcm_grep", {"pattern": r"Turn \d+: box_\d+", "mode": "regex", "limit": 3})
+        assert page.count("[message:") == 3
+        onward = re.search(r"go on with offset (\d+)", page)
+        assert onward is not None
+        more = await ask("lcm_grep", {"pattern": r"Turn \d+: box_\d+", "mode": "regex", "offset": int(onward[1])})
+        assert not set(re.findall(r"\[message:\d+\]", page)) & set(re.findall(r"\[message:\d+\]", more))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -56,42 +55,39 @@ async def read_whole(made: Client, wanted: str, **more: Any) -> str:
         offset = int(onward[1])
 
 
-def test_everything_is_found_and_read_and_nothing_of_others(tmp_path: Path) -> None:
-    async def run() -> None:
-        store = open_store(tmp_path / "store.db")
-        mine, theirs = await long_talk(store, "ann"), await long_talk(store, "bob")
-        tools = LookupTools(store)
-        server = make_server(tools, Reach("ann"))
-        async with serving(server, "127.0.0.1", 0) as url, client(url) as ann:
-            top = nodes_of(mine)
-            whole = "".join([await read_whole(ann, node, thread=mine.id) for node in top])
-            shown = "\n".join(map(text_of, mine.messages))
-            found = ""
-            for number in range(TURNS):
-                found, _ = await ask(ann, "lcm_grep", pattern=f"ann_{number:03d}", role="user")
-                assert f"stands on shelf-{number * 7919:06x}" in found
-                assert f"thread {mine.id}" in found, "without a thread all are searched"
-                assert f"shelf-{number * 7919:06x}" in whole + shown
-            assert SECRET not in whole + found
-            about, _ = await ask(ann, "lcm_describe", id=top[0], thread=mine.id)
-            assert about.startswith(f"lcm_describe {top[0]}: turns ")
-            assert (await ask(ann, "expand", id=top[0], thread=mine.id))[0].startswith(f"expand {top[0]}: ")
-            await _refused(ann, mine, theirs, store)
-        confined = make_server(tools, Reach("ann", mine.id, confined=True))
-        async with serving(confined, "127.0.0.1", 0) as url, client(url) as bound:
-            other = await thread(store, "Ann's other talk names marigold-12.", tenant="ann")
-            assert "nothing was found" in (await ask(bound, "lcm_grep", pattern="marigold"))[0]
-            said, failed = await ask(bound, "lcm_grep", pattern="marigold", scope="all")
-            assert failed
-            assert "marigold-12" not in said
-            number = (await store.history(other))[0].id
-            assert "do not try it again" in (await ask(bound, "lcm_expand", id=f"message:{number}"))[0]
-            assert "Turn 1:" in (await ask(bound, "lcm_expand", id=top[0]))[0], "its own thread needs no name"
-        await mine.close()
-        await theirs.close()
-        await store.close()
-
-    asyncio.run(run())
+async def test_everything_is_found_and_read_and_nothing_of_others(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "store.db")
+    mine, theirs = await long_talk(store, "ann"), await long_talk(store, "bob")
+    tools = LookupTools(store)
+    server = make_server(tools, Reach("ann"))
+    async with serving(server, "127.0.0.1", 0) as url, client(url) as ann:
+        top = nodes_of(mine)
+        whole = "".join([await read_whole(ann, node, thread=mine.id) for node in top])
+        shown = "\n".join(map(text_of, mine.messages))
+        found = ""
+        for number in range(TURNS):
+            found, _ = await ask(ann, "lcm_grep", pattern=f"ann_{number:03d}", role="user")
+            assert f"stands on shelf-{number * 7919:06x}" in found
+            assert f"thread {mine.id}" in found, "without a thread all are searched"
+            assert f"shelf-{number * 7919:06x}" in whole + shown
+        assert SECRET not in whole + found
+        about, _ = await ask(ann, "lcm_describe", id=top[0], thread=mine.id)
+        assert about.startswith(f"lcm_describe {top[0]}: turns ")
+        assert (await ask(ann, "expand", id=top[0], thread=mine.id))[0].startswith(f"expand {top[0]}: ")
+        await _refused(ann, mine, theirs, store)
+    confined = make_server(tools, Reach("ann", mine.id, confined=True))
+    async with serving(confined, "127.0.0.1", 0) as url, client(url) as bound:
+        other = await thread(store, "Ann's other talk names marigold-12.", tenant="ann")
+        assert "nothing was found" in (await ask(bound, "lcm_grep", pattern="marigold"))[0]
+        said, failed = await ask(bound, "lcm_grep", pattern="marigold", scope="all")
+        assert failed
+        assert "marigold-12" not in said
+        number = (await store.history(other))[0].id
+        assert "do not try it again" in (await ask(bound, "lcm_expand", id=f"message:{number}"))[0]
+        assert "Turn 1:" in (await ask(bound, "lcm_expand", id=top[0]))[0], "its own thread needs no name"
+    await mine.close()
+    await theirs.close()
+    await store.close()
 
 
 async def _refused(ann: Client, mine: Conversation, theirs: Conversation, store: Store) -> None:

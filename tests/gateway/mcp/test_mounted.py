@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -49,126 +48,114 @@ def bearer(name: str, **more: str) -> dict[str, str]:
     return {"authorization": f"Bearer key-{name}", **more}
 
 
-def test_each_key_sees_its_own_tenant_and_nothing_else(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with gateway(tmp_path) as (store, url):
-            mine = await thread(store, f"The vault is behind the mirror. GITHUB_TOKEN={TOKEN}", tenant="ann")
-            theirs = await thread(store, "The vault is in the cellar.", tenant="bob")
-            secret = (await store.history(theirs))[0].id
-            kept = await store.put_output(theirs, "vault number nine")
-            async with client(f"{url}/mcp", bearer("ann")) as ann:
-                offered = {tool.name for tool in (await ann.list_tools()).tools}
-                assert offered == {"search", "expand", "pin", "status", "lcm_grep", "lcm_describe", "lcm_expand"}
-                for how in ({}, {"mode": "regex"}, {"scope": "all"}, {"thread": mine, "scope": "thread"}):
-                    said, failed = await ask(ann, "search", query="vault", **how)
-                    assert "behind the mirror" in said
-                    assert "cellar" not in said
-                    assert not failed
-                said, _ = await ask(ann, "search", query="vault")
-                found = re.search(r"\[(message:\d+)\] user, turn 1, \d{4}-\d\d-\d\d \d\d:\d\d UTC, thread (\w+):", said)
-                assert found is not None
-                assert found[2] == mine
-                whole, _ = await ask(ann, "expand", id=found[1])
-                assert "behind the mirror" in whole
-                assert TOKEN not in said + whole
-                hostile: list[tuple[str, dict[str, Any]]] = [
-                    ("expand", {"id": f"message:{secret}"}),
-                    ("expand", {"id": kept.id}),
-                    ("expand", {"id": "message:99999999"}),
-                    ("status", {"thread": theirs}),
-                    ("search", {"query": "vault", "thread": theirs}),
-                    ("pin", {"text": "mine now", "thread": theirs}),
-                    ("pin", {"id": f"message:{secret}", "thread": mine}),
-                    ("pin", {"remove": kept.id, "thread": mine}),
-                ]
-                for tool, arguments in hostile:
-                    said, failed = await ask(ann, tool, **arguments)
-                    assert failed, (tool, arguments, said)
-                    assert "That is final" in said
-                    assert "cellar" not in said
-                assert theirs not in (await ask(ann, "status"))[0]
-            async with httpx2.AsyncClient() as http:
-                unknown = await http.post(f"{url}/mcp", json={}, headers={"authorization": "Bearer x"})
-            assert unknown.status_code == 401
-
-    asyncio.run(run())
-
-
-def test_arguments_that_make_no_sense_are_told_in_words(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with gateway(tmp_path) as (store, url):
-            await thread(store, "a" * 40_000 + "!", tenant="ann")
-            wrong: list[tuple[str, dict[str, Any]]] = [
-                ("search", {}),
-                ("search", {"query": 7}),
-                ("search", {"query": "   "}),
-                ("search", {"query": "x" * 5_000}),
-                ("search", {"query": "x", "limit": 10**9}),
-                ("search", {"query": "x", "offset": -1}),
-                ("search", {"query": "x", "mode": "fuzzy"}),
-                ("search", {"query": "(?:a{9999}){9999}", "mode": "regex"}),
-                ("search", {"query": "x", "wat": 1}),
-                ("expand", {"id": "../../etc/passwd"}),
-                ("expand", {"id": ["message:1"]}),
-                ("expand", {"id": "1", "limit": "many"}),
-                ("expand", {"id": "compaction:1"}),
-                ("pin", {}),
-                ("pin", {"text": "a", "id": "1"}),
-                ("pin", {"text": "no thread is named"}),
-                ("status", {"thread": "\x00'; DROP TABLE sessions"}),
-                ("drop", {}),
-            ]
-            async with client(f"{url}/mcp", bearer("ann")) as ann:
-                for tool, arguments in wrong:
-                    said, failed = await ask(ann, tool, **arguments)
-                    assert failed, (tool, arguments, said)
-                    assert 0 < len(said) < 500, "a sentence"
-                assert "40,001 characters" not in (await ask(ann, "status"))[0]
-                said, failed = await ask(ann, "expand", id="1", limit=20_000)
+async def test_each_key_sees_its_own_tenant_and_nothing_else(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as (store, url):
+        mine = await thread(store, f"The vault is behind the mirror. GITHUB_TOKEN={TOKEN}", tenant="ann")
+        theirs = await thread(store, "The vault is in the cellar.", tenant="bob")
+        secret = (await store.history(theirs))[0].id
+        kept = await store.put_output(theirs, "vault number nine")
+        async with client(f"{url}/mcp", bearer("ann")) as ann:
+            offered = {tool.name for tool in (await ann.list_tools()).tools}
+            assert offered == {"search", "expand", "pin", "status", "lcm_grep", "lcm_describe", "lcm_expand"}
+            for how in ({}, {"mode": "regex"}, {"scope": "all"}, {"thread": mine, "scope": "thread"}):
+                said, failed = await ask(ann, "search", query="vault", **how)
+                assert "behind the mirror" in said
+                assert "cellar" not in said
                 assert not failed
-                assert len(said) < 20_500
-
-    asyncio.run(run())
-
-
-def test_the_clients_own_name_for_its_session_is_the_thread(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with gateway(tmp_path) as (store, url):
-            named = {"x-everthread-session": "my-build"}
-            talk = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="key-ann", max_retries=0, default_headers=named)
-            async with talk:
-                await talk.chat.completions.create(
-                    model="gpt-4o", messages=[{"role": "user", "content": "The codeword is heliotrope-77."}]
-                )
-            await thread(store, "Another codeword is marigold-12.", tenant="ann")
-            async with client(f"{url}/mcp", bearer("ann", **named)) as ann:
-                said, _ = await ask(ann, "search", query="codeword")
-                assert "heliotrope-77" in said
-                assert "marigold" not in said
-                assert "marigold" in (await ask(ann, "search", query="codeword", scope="all"))[0]
-                said, failed = await ask(ann, "pin", text="Keep heliotrope-77.")
-                assert not failed, said
-                status, _ = await ask(ann, "status")
-                assert "2 messages" in status
-                assert "1 calls" in status
-                assert re.search(r"pinned as output:[0-9a-f]{16}: Keep heliotrope-77\.", status)
-            async with client(f"{url}/mcp", bearer("bob", **named)) as bob:
-                said, failed = await ask(bob, "status")
-                assert failed
-                assert "heliotrope" not in said
-
-    asyncio.run(run())
+            said, _ = await ask(ann, "search", query="vault")
+            found = re.search(r"\[(message:\d+)\] user, turn 1, \d{4}-\d\d-\d\d \d\d:\d\d UTC, thread (\w+):", said)
+            assert found is not None
+            assert found[2] == mine
+            whole, _ = await ask(ann, "expand", id=found[1])
+            assert "behind the mirror" in whole
+            assert TOKEN not in said + whole
+            hostile: list[tuple[str, dict[str, Any]]] = [
+                ("expand", {"id": f"message:{secret}"}),
+                ("expand", {"id": kept.id}),
+                ("expand", {"id": "message:99999999"}),
+                ("status", {"thread": theirs}),
+                ("search", {"query": "vault", "thread": theirs}),
+                ("pin", {"text": "mine now", "thread": theirs}),
+                ("pin", {"id": f"message:{secret}", "thread": mine}),
+                ("pin", {"remove": kept.id, "thread": mine}),
+            ]
+            for tool, arguments in hostile:
+                said, failed = await ask(ann, tool, **arguments)
+                assert failed, (tool, arguments, said)
+                assert "That is final" in said
+                assert "cellar" not in said
+            assert theirs not in (await ask(ann, "status"))[0]
+        async with httpx2.AsyncClient() as http:
+            unknown = await http.post(f"{url}/mcp", json={}, headers={"authorization": "Bearer x"})
+        assert unknown.status_code == 401
 
 
-def test_without_keys_it_answers_this_machine_only_and_only_to_post(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with gateway(tmp_path, keys=False) as (_, url), httpx2.AsyncClient() as http:
-            async with client(f"{url}/mcp") as anybody:
-                assert "no thread" in (await ask(anybody, "status"))[0]
-            assert (await http.get(f"{url}/mcp")).status_code == 405
-            elsewhere = await http.post(f"{url}/mcp", json={}, headers={"host": "evil.example"})
-            assert elsewhere.status_code == 403
-            broken = await http.post(f"{url}/mcp", content=b"{" * 1000, headers={"content-type": "application/json"})
-            assert 400 <= broken.status_code < 500
+async def test_arguments_that_make_no_sense_are_told_in_words(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as (store, url):
+        await thread(store, "a" * 40_000 + "!", tenant="ann")
+        wrong: list[tuple[str, dict[str, Any]]] = [
+            ("search", {}),
+            ("search", {"query": 7}),
+            ("search", {"query": "   "}),
+            ("search", {"query": "x" * 5_000}),
+            ("search", {"query": "x", "limit": 10**9}),
+            ("search", {"query": "x", "offset": -1}),
+            ("search", {"query": "x", "mode": "fuzzy"}),
+            ("search", {"query": "(?:a{9999}){9999}", "mode": "regex"}),
+            ("search", {"query": "x", "wat": 1}),
+            ("expand", {"id": "../../etc/passwd"}),
+            ("expand", {"id": ["message:1"]}),
+            ("expand", {"id": "1", "limit": "many"}),
+            ("expand", {"id": "compaction:1"}),
+            ("pin", {}),
+            ("pin", {"text": "a", "id": "1"}),
+            ("pin", {"text": "no thread is named"}),
+            ("status", {"thread": "\x00'; DROP TABLE sessions"}),
+            ("drop", {}),
+        ]
+        async with client(f"{url}/mcp", bearer("ann")) as ann:
+            for tool, arguments in wrong:
+                said, failed = await ask(ann, tool, **arguments)
+                assert failed, (tool, arguments, said)
+                assert 0 < len(said) < 500, "a sentence"
+            assert "40,001 characters" not in (await ask(ann, "status"))[0]
+            said, failed = await ask(ann, "expand", id="1", limit=20_000)
+            assert not failed
+            assert len(said) < 20_500
 
-    asyncio.run(run())
+
+async def test_the_clients_own_name_for_its_session_is_the_thread(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as (store, url):
+        named = {"x-everthread-session": "my-build"}
+        talk = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="key-ann", max_retries=0, default_headers=named)
+        async with talk:
+            await talk.chat.completions.create(
+                model="gpt-4o", messages=[{"role": "user", "content": "The codeword is heliotrope-77."}]
+            )
+        await thread(store, "Another codeword is marigold-12.", tenant="ann")
+        async with client(f"{url}/mcp", bearer("ann", **named)) as ann:
+            said, _ = await ask(ann, "search", query="codeword")
+            assert "heliotrope-77" in said
+            assert "marigold" not in said
+            assert "marigold" in (await ask(ann, "search", query="codeword", scope="all"))[0]
+            said, failed = await ask(ann, "pin", text="Keep heliotrope-77.")
+            assert not failed, said
+            status, _ = await ask(ann, "status")
+            assert "2 messages" in status
+            assert "1 calls" in status
+            assert re.search(r"pinned as output:[0-9a-f]{16}: Keep heliotrope-77\.", status)
+        async with client(f"{url}/mcp", bearer("bob", **named)) as bob:
+            said, failed = await ask(bob, "status")
+            assert failed
+            assert "heliotrope" not in said
+
+
+async def test_without_keys_it_answers_this_machine_only_and_only_to_post(tmp_path: Path) -> None:
+    async with gateway(tmp_path, keys=False) as (_, url), httpx2.AsyncClient() as http:
+        async with client(f"{url}/mcp") as anybody:
+            assert "no thread" in (await ask(anybody, "status"))[0]
+        assert (await http.get(f"{url}/mcp")).status_code == 405
+        elsewhere = await http.post(f"{url}/mcp", json={}, headers={"host": "evil.example"})
+        assert elsewhere.status_code == 403
+        broken = await http.post(f"{url}/mcp", content=b"{" * 1000, headers={"content-type": "application/json"})
+        assert 400 <= broken.status_code < 500

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -56,32 +55,29 @@ async def answers(home: House, thread: str, said: str) -> list[str]:
     return [result.text for message in last[made:] for result in results_of(message)]
 
 
-def test_the_tools_through_a_turn(tmp_path: Path) -> None:
-    async def run() -> None:
-        url = f"sqlite:///{tmp_path / 'store.db'}"
-        async with house(url, Waiting(script, window=16_000), settings=SETTINGS) as home:
-            other = await home.thread("bob")
-            await home.say(other, "The vault opens with tulip_9_omega.", "bob")
-            theirs = (await home.store.history(other))[0].id
-            thread = await home.thread()
-            for number in range(24):
-                await home.say(thread, f"Box_{number:03d} stands on shelf-{number * 7919:06x}. {words(400, 'hall')}")
-            assert await home.store.nodes(thread)
-            for number in (2, 9):
-                (found,) = await answers(home, thread, f"find box_{number:03d}")
-                assert f"stands on shelf-{number * 7919:06x}" in found
-                assert f", turn {number + 1}, " in found
-            about, originals = await answers(home, thread, "read")
-            assert re.match(r"lcm_describe n[0-9a-f]{12}: turns \d+-\d+", about)
-            assert "Box_001 stands on shelf-001eef" in originals
-            said = await answers(home, thread, "try")
-            assert len(said) == len(TRIES)
-            assert all(0 < len(answer) < 500 for answer in said)
-            assert "nothing was found" in said[3]
-            assert "do not try it again" in said[6]
-            assert "do not try it again" in said[8]
-            (refused,) = await answers(home, thread, f"read message:{theirs}")
-            assert "do not try it again" in refused
-            assert not any("vault" in answer for answer in (*said, refused))
-
-    asyncio.run(run())
+async def test_the_tools_through_a_turn(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    async with house(url, Waiting(script, window=16_000), settings=SETTINGS) as home:
+        other = await home.thread("bob")
+        await home.say(other, "The vault opens with tulip_9_omega.", "bob")
+        theirs = (await home.store.history(other))[0].id
+        thread = await home.thread()
+        for number in range(24):
+            await home.say(thread, f"Box_{number:03d} stands on shelf-{number * 7919:06x}. {words(400, 'hall')}")
+        assert await home.store.nodes(thread)
+        for number in (2, 9):
+            (found,) = await answers(home, thread, f"find box_{number:03d}")
+            assert f"stands on shelf-{number * 7919:06x}" in found
+            assert f", turn {number + 1}, " in found
+        about, originals = await answers(home, thread, "read")
+        assert re.match(r"lcm_describe n[0-9a-f]{12}: turns \d+-\d+", about)
+        assert "Box_001 stands on shelf-001eef" in originals
+        said = await answers(home, thread, "try")
+        assert len(said) == len(TRIES)
+        assert all(0 < len(answer) < 500 for answer in said)
+        assert "nothing was found" in said[3]
+        assert "do not try it again" in said[6]
+        assert "do not try it again" in said[8]
+        (refused,) = await answers(home, thread, f"read message:{theirs}")
+        assert "do not try it again" in refused
+        assert not any("vault" in answer for answer in (*said, refused))
