@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import stat
 import time
 from collections.abc import Iterator
@@ -331,7 +332,7 @@ class TestInterrupting:
         (result,) = [message for message in messages if message["role"] == "tool"]
         assert "nterrupted" in text_of(result)
 
-    async def test_when_the_terminal_is_closed_what_runs_in_it_ends_and_the_history_says_so(
+    def test_when_the_terminal_is_closed_what_runs_in_it_ends_and_the_history_says_so(
         self, chat: Any, fill: Any, workspace: Path
     ) -> None:
         command = "echo $$ > pid; sleep 60"
@@ -340,7 +341,7 @@ class TestInterrupting:
             terminal.see("⚙ terminal")
             (pid,) = pids(workspace / "pid")
             assert lives(pid)
-        assert await gone(pid)
+        assert asyncio.run(gone(pid))
         _, messages = last_thread(fill)
         assert [message["role"] for message in messages] == ["user", "assistant", "tool"]
         assert "nterrupted" in text_of(messages[-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -181,7 +182,7 @@ class TestAtATerminal:
                 assert terminal.leave() == 1
 
 
-async def test_a_signal_to_end_ends_what_runs_and_says_so(home: Path, workspace: Path) -> None:
+def test_a_signal_to_end_ends_what_runs_and_says_so(home: Path, workspace: Path) -> None:
     command = {"command": "(sleep 60 & echo $!) > pid; sleep 60"}
     with provider([calls(("terminal", command))]) as served:
         use(home, served)
@@ -196,7 +197,7 @@ async def test_a_signal_to_end_ends_what_runs_and_says_so(home: Path, workspace:
             last = list(events)[-1]
             assert (last["event"], last["error"]) == ("error", "ended by SIGTERM")
             assert process.wait(timeout=20) == 143
-    assert await gone(int((workspace / "pid").read_text("utf-8")))
+    assert asyncio.run(gone(int((workspace / "pid").read_text("utf-8"))))
 
 
 class TestStart:
