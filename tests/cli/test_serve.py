@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,12 +21,10 @@ COMMAND = [sys.executable, "-m", "everthread"]
 
 
 @contextmanager
-def started(folder: Path, *words: str) -> Iterator[tuple[Any, str]]:
+def started(folder: Path, *words: str, errors: Any = subprocess.PIPE) -> Iterator[tuple[Any, str]]:
     """The process and its first line; ended as Ctrl-C does, and it must end well."""
     environment = {**os.environ, "EVERTHREAD_HOME": str(folder)}
-    process = subprocess.Popen(
-        [*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
+    process = subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
     assert process.stdout
     try:
         yield process, process.stdout.readline()
@@ -33,7 +32,7 @@ def started(folder: Path, *words: str) -> Iterator[tuple[Any, str]]:
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 0, said
-    assert "Traceback" not in said
+    assert "Traceback" not in (said or "")
 
 
 def test_a_client_talks_through_it(tmp_path: Path) -> None:
@@ -54,10 +53,37 @@ def test_a_client_talks_through_it(tmp_path: Path) -> None:
 def test_it_says_what_to_set_in_a_client(tmp_path: Path) -> None:
     with started(tmp_path, "serve", "--port", "0", "--mode", "observe") as (process, first):
         assert first.startswith("Everthread listens on http://127.0.0.1:")
-        assert "api.openai.com, observe" in first
         url = first.split()[3]
-        assert process.stdout.readline().strip() == f"OPENAI_BASE_URL={url}/v1"
-        assert process.stdout.readline().strip() == f"ANTHROPIC_BASE_URL={url}"
+        lines = [process.stdout.readline().strip() for _ in range(8)]
+        assert lines[0] == "openai     https://api.openai.com (observe); the client's own key goes there"
+        assert lines[1].startswith("anthropic  https://api.anthropic.com (observe)")
+        assert lines[3:5] == [f"OPENAI_BASE_URL={url}/v1", f"ANTHROPIC_BASE_URL={url}"]
+        assert lines[5] == "Summaries are written by the journal, which calls no model."
+        link = lines[6].removeprefix("See your context (the link works once): ")
+        assert link.startswith(f"{url}/dashboard/login?code=")
+        with httpx2.Client(follow_redirects=True) as browser:
+            assert "You are in." in browser.get(link).text
+            assert "No conversation yet" in browser.get(url).text
+            assert "was used already" in httpx2.get(link).text
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_line_for_each_request(tmp_path: Path, quiet: bool) -> None:
+    said = tmp_path / "said"
+    with started(tmp_path / "lab", "lab", "provider", "--model", "gpt-4o=128000", "--json") as (_, line):
+        upstream = f"lab={json.loads(line)['url']}"
+        words = ["serve", "--port", "0", "--upstream", upstream, *(["--quiet"] if quiet else [])]
+        with said.open("w") as file, started(tmp_path, *words, errors=file) as (_, first):
+            url = first.split()[3]
+            with openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as client:
+                client.chat.completions.create(model="gpt-4o", messages=[{"role": "user", "content": "Hello"}])
+    line = said.read_text("utf-8")
+    if quiet:
+        assert line == ""
+    else:
+        assert re.fullmatch(
+            r"\d\d:\d\d:\d\d  200  gpt-4o {18}  [0-9a-f]{8}  +\d+ tokens    0% cached  \+\d+ ms  \d+\.\d\d s\n", line
+        )
 
 
 @pytest.mark.parametrize(

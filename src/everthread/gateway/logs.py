@@ -87,10 +87,49 @@ class TextLines(logging.Formatter):
         return f"{text} [{name}]" if name else text
 
 
-def set_up_logs(form: LogForm, *, verbose: bool) -> None:
-    """For a process that is nothing but a gateway."""
+class TerminalLines(logging.Formatter):
+    """One short line for each request and each compaction, for who watches `everthread serve`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = getattr(record, "fields", {})
+        clock = f"{datetime.fromtimestamp(record.created):%H:%M:%S}"  # noqa: DTZ006  the reader's own clock
+        thread = str(fields.get("thread") or "-")[:8]
+        if fields.get("event") == "rewrite":
+            before, after = fields["tokens_before"], fields["tokens_after"]
+            return f"{clock}  compacted  {thread:8}  {before:,} -> {after:,} tokens, by {_plain(fields['author'])}"
+        parts = [clock, str(fields["status"]), _plain(fields.get("model") or fields["path"]).ljust(24), thread.ljust(8)]
+        if "tokens" in fields:
+            parts.append(f"{fields['tokens']:>9,} tokens")
+        if fields.get("tokens") and "cached" in fields:
+            parts.append(f"{fields['cached'] / fields['tokens']:4.0%} cached")
+        if "added_ms" in fields:
+            parts.append(f"+{fields['added_ms']:.0f} ms")
+        return "  ".join([*parts, f"{fields['seconds']:.2f} s"])
+
+
+def _plain(text: object) -> str:
+    """What a client named, as it can stand in a terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in str(text)[:60])
+
+
+def _is_for_terminal(record: logging.LogRecord) -> bool:
+    fields = getattr(record, "fields", {})
+    return "status" in fields or fields.get("event") == "rewrite"
+
+
+def set_up_logs(form: LogForm, *, verbose: bool, quiet: bool = True) -> None:
+    """For a process that is nothing but a gateway. Not `quiet`: a short line for each request and compaction."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
-    logging.basicConfig(level=logging.INFO if verbose or form == "json" else logging.WARNING, handlers=[handler])
+    told = verbose or form == "json"
+    handler.setLevel(logging.INFO if told else logging.WARNING)
+    logging.basicConfig(level=handler.level, handlers=[handler])
+    if not quiet and not told:
+        lines = logging.StreamHandler()
+        lines.setFormatter(TerminalLines())
+        lines.addFilter(_is_for_terminal)
+        gateway = logging.getLogger("everthread.gateway")
+        gateway.setLevel(logging.INFO)
+        gateway.addHandler(lines)
     for noisy in ("httpx2", "httpcore2", "httpcore"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from everthread.gateway.access import Refused
 from everthread.gateway.base import THREAD, Incoming, Outcome, Outgoing, ProxyTurn, UnmanagedTurn
@@ -57,6 +58,8 @@ class Passage:
         self._asks_usage = False
         self._tap: Tap | None = None
         self._observed: Observed | None = None
+        self._added = 0.0
+        """Seconds that a client waited for our own part, until its request was sent."""
         self.turn: ProxyTurn = UnmanagedTurn(incoming)
         self.sent = self.turn.sent
         self.status = 0
@@ -67,7 +70,9 @@ class Passage:
         if desk.telemetry is not None:
             family = family_of(self._incoming.api)
             self._observed = desk.telemetry.begin(self._upstream, family, self._model, self._incoming.headers)
+        begun = time.monotonic()
         self.turn = await pulse.compacting(desk.manager.prepare(self._incoming))
+        self._added = time.monotonic() - begun
         self.sent = self.turn.sent
         about_thread(self.sent.headers.get(THREAD, ""))
         self._counted("managed")
@@ -80,6 +85,18 @@ class Passage:
             if not pulse.begun:
                 raise
             await writer.end(error_event(self._incoming.api, refused.status, error_body(self._incoming.api, refused)))
+
+    def facts(self, outcome: Outcome) -> dict[str, Any]:
+        """For the request's line in the log."""
+        usage = outcome.usage
+        facts: dict[str, Any] = {"model": self._model or "", "added_ms": round(1_000 * self._added, 1)}
+        if usage is not None:
+            facts |= {
+                "tokens": usage.prompt_tokens, "cached": usage.cache_read_tokens, "output": usage.output_tokens,
+            }  # fmt: skip
+        elif self.sent.tokens is not None:
+            facts["tokens"] = self.sent.tokens
+        return facts
 
     def _streams(self) -> bool:
         stream = glance(self._incoming.body, "stream")

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from everthread.gateway.access import Caller, Refused
 from everthread.gateway.admission import Admission
-from everthread.gateway.base import Incoming, Manager
+from everthread.gateway.base import Incoming, Manager, Outcome
 from everthread.gateway.encodings import decoded
 from everthread.gateway.glance import glance
 from everthread.gateway.guarded import FailOpenManager
@@ -120,7 +120,8 @@ class Proxy:
         try:
             await passage.run(writer)
         finally:
-            self._tell(passage, incoming, model or "")
+            outcome = self._tell(passage, incoming, model or "")
+            writer.note(**passage.facts(outcome))
 
     async def _pass(self, call: Call, body: bytes | Upload, model: str | None, writer: Writer) -> None:
         """A request nobody looks into."""
@@ -142,7 +143,7 @@ class Proxy:
             await response.aclose()
             tally.settle()
 
-    def _tell(self, passage: Passage, incoming: Incoming, model: str) -> None:
+    def _tell(self, passage: Passage, incoming: Incoming, model: str) -> Outcome:
         """Let the manager know, when the client has its answer; also of one that broke off, or never came."""
         outcome = passage.outcome()
         if incoming.account is not None and (used := used_in(outcome, passage.sent)) is not None:
@@ -150,6 +151,7 @@ class Proxy:
         task = asyncio.create_task(passage.turn.record(outcome))
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)
+        return outcome
 
 
 async def _while_there(

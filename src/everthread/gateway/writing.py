@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from starlette.types import Send
 
@@ -31,6 +32,7 @@ class Writer:
         self._begun = time.monotonic()
         self.status: int | None = None
         self._thread = ""
+        self._facts: dict[str, Any] = {}
 
     async def start(self, status: int, headers: Headers, told: Mapping[str, str] | None = None) -> None:
         self.status = status
@@ -54,6 +56,10 @@ class Writer:
         await self.start(refused.status, error_headers(refused, body))
         await self.end(body)
 
+    def note(self, **facts: Any) -> None:
+        """What else the request's line in the log says; nothing of what was said."""
+        self._facts |= facts
+
     def log(self) -> None:
         """One line for a request that was answered, or not."""
         if not _LOG.isEnabledFor(logging.INFO):
@@ -61,9 +67,9 @@ class Writer:
         call, seconds, status = self._call, time.monotonic() - self._begun, self.status or 0
         fields = {
             "method": call.method, "path": call.path, "status": status, "seconds": round(seconds, 4),
-            "tenant": call.caller.tenant, "key": call.caller.key_id, "thread": self._thread,
+            "tenant": call.caller.tenant, "key": call.caller.key_id, "thread": self._thread, **self._facts,
         }  # fmt: skip
-        told = {name: value for name, value in fields.items() if value}
+        told = {name: value for name, value in fields.items() if value or name in self._facts}
         log_fields(_LOG, logging.INFO, f"{call.method} {call.path} {status or 'unanswered'} in {seconds:.3f} s", told)
 
     async def _put(self, message: dict[str, object]) -> None:

@@ -14,7 +14,7 @@ from everthread.config import Config, load_config
 from everthread.errors import InputError
 
 if TYPE_CHECKING:
-    from everthread.gateway.base import Mode
+    from everthread.gateway.base import Auth, Mode
     from everthread.gateway.routes import Upstream
     from everthread.gateway.running import Gateway
 
@@ -46,6 +46,7 @@ def serve(
         typer.Option(help="How to log on standard error: `json` has a line for each request, with its id and thread."),
     ] = "text",
     as_json: Annotated[bool, typer.Option("--json", help="Print where it listens as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No line for each request and compaction.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more on standard error.")] = False,
 ) -> None:
     """Serve an endpoint that gives any client an unlimited conversation.
@@ -58,7 +59,7 @@ def serve(
 
     config = load_config()
     known = [_upstream(text, mode or config.gateway.mode) for text in upstream or []] or upstreams_of(config, mode)
-    set_up_logs(log, verbose=verbose)
+    set_up_logs(log, verbose=verbose, quiet=quiet or as_json)
 
     async def run() -> None:
         enough = asyncio.Event()
@@ -74,7 +75,7 @@ def serve(
         )
         async with opened as gateway:
             url = gateway.url
-            _tell(gateway, known, config, as_json=as_json)
+            _tell(gateway, known, config, auth or config.gateway.auth, as_json=as_json)
             await enough.wait()
 
     asyncio.run(run())
@@ -96,21 +97,39 @@ def _upstream(text: str, mode: Mode) -> Upstream:
     return Upstream(name, url, mode=mode)
 
 
-def _tell(gateway: Gateway, upstreams: list[Upstream], config: Config, *, as_json: bool) -> None:
+def _tell(gateway: Gateway, upstreams: list[Upstream], config: Config, auth: Auth, *, as_json: bool) -> None:
     if as_json:
         listed = [{"name": one.name, "url": one.root, "mode": one.mode} for one in upstreams]
         typer.echo(json_text({"url": gateway.url, "upstreams": listed, "page": gateway.page()}))
         return
-    named = ", ".join(f"{one.name} ({one.root}, {one.mode})" for one in upstreams)
-    lines = [
-        f"Everthread listens on {gateway.url} in front of {named}. Set in a client:",
-        f"  OPENAI_BASE_URL={gateway.url}/v1",
-        f"  ANTHROPIC_BASE_URL={gateway.url}",
-    ]
-    if not config.compression.enabled:
-        lines.append("compression.enabled is false: nothing is compacted.")
+    width = max(len(one.name) for one in upstreams)
+    lines = [f"Everthread listens on {gateway.url} in front of"]
+    lines += [f"  {one.name:{width}}  {one.root} ({one.mode}); {_key_of(one, auth)}" for one in upstreams]
+    lines += ["Set in a client:", f"  OPENAI_BASE_URL={gateway.url}/v1", f"  ANTHROPIC_BASE_URL={gateway.url}"]
+    lines.append(_writer_of(config))
     page = gateway.page()
-    if page is not None:
-        lines.append(f"See your context: {page}")
+    if page is None:
+        lines.append("The pages at / are off: set gateway.dashboard.key_env to see your context.")
+    else:
+        lines.append(f"See your context{' (the link works once)' if auth == 'none' else ''}: {page}")
     lines.append("Ctrl-C ends it.")
     typer.echo(visible("\n".join(lines)))
+
+
+def _key_of(upstream: Upstream, auth: Auth) -> str:
+    """Which key goes there."""
+    if upstream.api_key is not None:
+        return "its own key goes there" + (", for clients that show one of ours" if auth == "keys" else "")
+    return "no key goes there" if auth == "keys" else "the client's own key goes there"
+
+
+def _writer_of(config: Config) -> str:
+    """Who writes summaries."""
+    if not config.compression.enabled:
+        return "compression.enabled is false: nothing is compacted."
+    auxiliary = config.auxiliary.compression
+    if auxiliary.model:
+        return f"Summaries are written by {auxiliary.model}, else by the journal, which calls no model."
+    if auxiliary.provider == "main":
+        return "Summaries are written by the client's own model, else by the journal, which calls no model."
+    return "Summaries are written by the journal, which calls no model."
