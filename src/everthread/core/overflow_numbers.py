@@ -97,7 +97,7 @@ def _without_digits(match: re.Match[str]) -> str:
 # --- numbers ---------------------------------------------------------------------------------------------------
 
 _NUMBER = re.compile(
-    r"(?<![a-z0-9.])(?P<whole>\d{1,3}(?:[, ]\d{3})+(?![\d]) ?(?=tokens?)|\d{1,3}(?:,\d{3})+(?!\d)|\d+)"
+    r"(?<![a-z0-9.])(?P<whole>\d{1,3}(?:[, ]\d{3}){1,4}(?!\d) ?(?=tokens?)|\d{1,3}(?:,\d{3}){1,4}(?!\d)|\d++)"
     r"(?P<fraction>\.\d+)?(?: ?(?P<scale>[km万](?![a-z])))?"
 )
 _SCALE = {"k": 1000, "m": 1_000_000, "万": 10_000, None: 1}
@@ -141,7 +141,7 @@ _UNIT_AFTER = re.compile(
 )
 _TOKENS_AFTER = re.compile(r" ?(?:input |prompt |output |completion )?tokens?\b")
 _VALUE_AFTER = re.compile(
-    r"[ )\],]*(?:(?:input |prompt )?tokens?)?[ )\],]*(?:(?:which|that|is|are|has|have) )*"
+    r"[ )\],]*+(?:(?:input |prompt )?tokens?)?+[ )\],]*+(?:(?:which|that|is|are|has|have) )*"
     r"(?:exceed(?:s|ing)?(?= \S)|exceeded(?= (?:the|this|its|max|limit|context|model|allowed|available|\(?\d))"
     r"|>|≥|(?:longer|greater|larger|more|higher|bigger) than|over\b|超|大于"
     r"|too (?:long|large|many|big)|w(?:ere|as) (?:sent|given|provided|requested|received)"
@@ -157,7 +157,7 @@ _PART_AFTER = re.compile(
 _NOUN_AFTER = re.compile(
     rf"[ )]*(?:(?P<input>inputs?|prompt)|(?P<output>{CAP}|completion|output|generated|new|(?:tokens? )?to generate))\b"
 )
-_OPERATOR_ONLY = re.compile(r"[ )]*(?:tokens?)?[ )]*(?:[<>]=?|≥|≤|exceeds)[ (]*")
+_OPERATOR_ONLY = re.compile(r"[ )]*+(?:tokens?)?+[ )]*+(?:[<>]=?|≥|≤|exceeds)[ (]*")
 
 _SMALLEST_WINDOW = 64
 """Nothing smaller is a context; it is a count of something else."""

@@ -22,7 +22,7 @@ RATE = re.compile(
 RATE_IF_NOTHING_ELSE = re.compile(r"resource (?:has been )?exhausted|request limit reached")
 MONEY = re.compile(
     r"insufficient (?:\w+ )?(?:credits?|balance|funds)|credit balance|more credits|only afford|billing"
-    r"|payment required|paid account|plan limits|spend\w* limit|余额|欠费|充值"
+    r"|payment required|paid account|plan limits|spend\w{0,5} limit|余额|欠费|充值"
 )
 ONE_FIELD = re.compile(
     r"(?:string|array) (?:above|below) (?:max|min)|expected m(?:ax|in) (?:length|items)|text units?|guardrail"
@@ -64,7 +64,7 @@ _SUM_TOO_LARGE = re.compile(r"\brequested tokens?(?: count)? exceed")
 
 # The prompt at fault: in either order, and the same in other languages.
 _LONG = (
-    r"too (?:long|large|big)|exceed\w*|over (?:the )?(?:max|limit)"
+    r"too (?:long|large|big)|exceed\w{0,5}|over (?:the )?(?:max|limit)"
     r"|(?<!must be )(?<!should be )(?:longer|greater|larger|bigger|more) than"
 )
 _WINDOW = (
@@ -74,7 +74,7 @@ _WINDOW = (
 _PLAINLY = re.compile(r"(?:prompts?|inputs?|conversation) (?:is |was )?too (?:long|large|big)(?![a-z])")
 _PROMPT = re.compile(
     rf"(?:prompts?|inputs?|conversation|history|(?<!number of )messages)(?: [\w()]+){{0,4}}? (?:{_LONG})"
-    rf"|(?:exceed\w*|than|over|beyond|overflow\w*|fit)\b.{{0,60}}?(?:{_WINDOW}|tokens?(?![a-z]))"
+    rf"|(?:exceed\w{{0,5}}|than|over|beyond|overflow\w{{0,5}}|fit)\b.{{0,60}}?(?:{_WINDOW}|tokens?(?![a-z]))"
     rf"|(?:{_WINDOW}).{{0,40}}?(?:exceed|overflow|too (?:long|large)|is full|reached)"
     rf"|reached (?:\w+ ){{0,2}}(?:{_WINDOW})"
     r"|tokens? (?:limit |count |number |length |budget )?(?:(?:is|are|has|have|been|was) )*(?:exceed|too (?:lo|la|ma))"
@@ -93,7 +93,7 @@ _PAYLOAD = re.compile(
     rf"(?:payload|entity|body|content length|request size)\b.{{0,60}}?(?:{_LONG})"
     r"|(?:request|message|content|upload) (?:is )?too (?:large|big)|message (?:larger|bigger) than"
     r"|max(?:imum)? (?:payload|request (?:size|length))"
-    r"|request(?: \w+){0,4}? exceed\w*(?: \w+){0,5}? (?:size|upload)|exceed\w*(?: \w+){0,5}? bytes"
+    r"|request(?: \w+){0,4}? exceed\w{0,5}(?: \w+){0,5}? (?:size|upload)|exceed\w{0,5}(?: \w+){0,5}? bytes"
     r"|string value length|stream read constraints|too many total text bytes|length limit exceeded"
     r"|value at body\b.{0,120}?length less|请求体?(?:内容)?(?:过大|太大)|报文过大"
 )

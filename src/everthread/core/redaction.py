@@ -102,10 +102,14 @@ def _cut(text: str, secrets: Iterable[Secret]) -> str:
 
 def _tokens(text: str, _lowered: str) -> Iterator[Secret]:
     """What begins as a provider's tokens do and goes on as they do."""
+    claimed = 0
     for start in rules().starts.finditer(text):
+        if start.start(1) < claimed:
+            continue
         for form in rules().tokens[start[1]]:
             match = form.pattern.match(text, start.start(1))
             if match and form.accepts(match[0][len(start[1]) :]) and not is_published(match[0]):
+                claimed = match.end()
                 yield Secret(match.start(), match.end(), form.kind)
 
 
@@ -135,19 +139,18 @@ def _private_keys(text: str, lowered: str) -> Iterator[Secret]:
     edges = list(_KEY_EDGE.finditer(lowered))
     for edge, following in zip_longest(edges, edges[1:]):
         if edge[2]:
-            start = _end(_BLANK, text, edge.end())
+            start = _end(_BLANK.match(text, edge.end()), edge.end())
             body = text[start : following.start()] if following and not following[1] else ""
             words = body.split()
             if sum(map(len, words)) < 12 * max(1, len(words)):  # no END, or prose between two mentions of the lines
-                body = text[start : _end(_KEY_LINES, text, start)]
+                body = text[start : _end(_KEY_LINES.match(text, start), start)]
             body = body.rstrip().removesuffix("\\n").rstrip()
             if len(body) >= 24 and shannon(body[:256]) >= 3:
                 yield Secret(start, start + len(body), "private-key")
 
 
-def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
-    """Where a pattern that may match nothing ends."""
-    match = pattern.match(text, at)
+def _end(match: re.Match[str] | None, at: int) -> int:
+    """Where a match that began at a place ends."""
     return match.end() if match else at
 
 
@@ -250,10 +253,10 @@ def _named(text: str, lowered: str) -> Iterator[Secret]:
         match = _NAMED.match(text, stem.end()) if stem.start() >= claimed else None
         if match:
             before = text[max(0, stem.start() - 64) : stem.start()][::-1]
-            name = before[: _end(_NAME_BEFORE, before, 0)][::-1] + text[stem.start() : match.end(1)]
+            name = before[: _end(_NAME_BEFORE.match(before, 0), 0)][::-1] + text[stem.start() : match.end(1)]
             level = Says.PASSWORD if stem[0] in rules().foreign else says(name)
             if _is_assigned(text, level, match):
-                claimed = _end(_GOES_ON, text, match.end())
+                claimed = _end(_GOES_ON.match(text, match.end()), match.end())
                 yield Secret(match.start(2 if match[2] else 3), claimed, "assignment")
 
 
@@ -279,7 +282,7 @@ def _flags(text: str, _lowered: str) -> Iterator[Secret]:
     if "--" in text:
         for match in _FLAG.finditer(text):
             if is_issued(match[2], says(match[1]), quoted=False):
-                yield Secret(match.start(2), _end(_GOES_ON, text, match.end()), "flag")
+                yield Secret(match.start(2), _end(_GOES_ON.match(text, match.end()), match.end()), "flag")
 
 
 # --- by provider ----------------------------------------------------------------------------------------------------
@@ -300,7 +303,7 @@ def _provided(text: str, lowered: str) -> Iterator[Secret]:
         match = _PROVIDED.match(text, provider.end()) if provider.start() >= claimed else None
         whole = text[provider.end() - 1].islower() or text[provider.end() - 2].isupper()  # not the `sumO` of `sumOf`
         if match and whole and not _NO_KEY.search(match[1]) and is_provider_key(match[2], provider[0]):
-            claimed = _end(_KEY_GOES_ON, text, match.end())
+            claimed = _end(_KEY_GOES_ON.match(text, match.end()), match.end())
             yield Secret(match.start(2), claimed, provider[0])
 
 

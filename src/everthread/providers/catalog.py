@@ -18,7 +18,7 @@ from everthread.core.cost import stated_window
 Caching = Literal["marks", "automatic"]
 
 _VARIANT = re.compile(
-    r"(?:-(?:\d{8}|\d{6}|\d{4}-\d{2}-\d{2}|\d{4}|\d{2}-\d{2}|latest|preview|beta|exp|instruct|it|thinking|v\d(?:-\d)?))*"
+    r"(?:-(?:\d{8}|\d{6}|\d{4}-\d{2}-\d{2}|\d{4}|\d{2}-\d{2}|latest|preview|beta|exp|instruct|it|thinking|v\d(?:-\d(?!\d))?)(?![^-]))*+"
 )
 """What may follow a model's name without making it another model: dates, stages, Bedrock's versions."""
 _BEDROCK = re.compile(r"^(?:[a-z]{2,6}\.)?(?:anthropic|meta|mistral|amazon|deepseek|openai|qwen)\.")
