@@ -403,7 +403,7 @@ class TestExportAndImport:
         exported = everthread("sessions", "export", "s").stdout
         other = str(tmp_path / "other.db")
         done = everthread("sessions", "import", "-", "--store", other, "--json", given=exported.encode())
-        assert json.loads(done.stdout) == {"threads": ["s"]}
+        assert json.loads(done.stdout) == {"threads": ["s"], "passed_over": []}
         assert everthread("sessions", "export", "s", "--store", other).stdout == exported
 
     @pytest.mark.parametrize(
@@ -463,6 +463,39 @@ class TestExportAndImport:
             assert (done.returncode, done.stdout) == (2, ""), arguments
             assert done.stderr.count("\n") == 1
         assert not new.exists()
+
+
+class TestOtherPrograms:
+    def test_their_sessions_are_found_and_searchable(self, everthread: Any, tmp_path: Path) -> None:
+        folder = tmp_path / "claude" / "projects" / "p"
+        folder.mkdir(parents=True)
+        entries = [
+            {"type": "user", "sessionId": "s1", "message": {"role": "user", "content": "Mend the zeppelin."}},
+            {"type": "assistant", "sessionId": "s1", "message": {"role": "assistant", "content": "Mended."}},
+        ]
+        (folder / "s1.jsonl").write_text("\n".join(map(json.dumps, entries)), "utf-8")
+        (folder / "empty.jsonl").write_text('{"type": "summary"}', "utf-8")
+        where = {"CLAUDE_CONFIG_DIR": str(tmp_path / "claude")}
+        done = everthread("sessions", "import", "--from", "claude-code", env=where)
+        assert done.returncode == 0, done.stderr
+        assert "1 thread imported, 2 messages new" in done.stdout
+        assert "passed over: " in done.stderr
+        again = everthread("sessions", "import", "--from", "claude-code", "--json", env=where)
+        assert len(json.loads(again.stdout)["threads"]) == 1
+        assert "zeppelin" in everthread("sessions", "search", "zeppelin").stdout
+        assert "0 messages new" in everthread("sessions", "import", str(folder / "s1.jsonl")).stdout
+        for command in (["tokens"], ["inspect"], ["compress", "--window", "4000"]):
+            assert everthread(command[0], str(folder / "s1.jsonl"), *command[1:]).returncode == 0
+
+    def test_what_cannot_be_imported(self, everthread: Any) -> None:
+        for arguments, words in (
+            (["--from", "vim"], "is not known"),
+            ([], "give the files to import, or --from"),
+            (["--from", "codex"], "no sessions of codex"),
+        ):
+            done = everthread("sessions", "import", *arguments, env={"CODEX_HOME": "/nowhere"})
+            assert done.returncode == 2
+            assert words in done.stderr
 
 
 class TestUndo:

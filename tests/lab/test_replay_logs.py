@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.core.messages import calls_of, results_of, text_of
-from everthread.errors import TranscriptError
+from everthread.errors import InputError, TranscriptError
+from everthread.factory import open_store
 from everthread.lab.importers.log import moment, numbered
+from everthread.lab.importers.places import find_logs, import_log, thread_id
 from everthread.lab.importers.reader import parse_log, read_log
 from everthread.lab.replay import replay
+from everthread.store.store import Store
 from tests.lab.replayed import PLAIN
 
 CLAUDE = "claude-opus-4-5"
@@ -192,6 +196,131 @@ def test_usage_of_every_shape_finds_its_answer() -> None:
     assert [entry.usage.prompt_tokens for entry in in_order.said if entry.usage] == [7, 9]
 
 
+def _pi() -> str:
+    """A session with a branch that was given up, a call, a summary of the client and a line cut short."""
+    call = {"type": "toolCall", "id": "c1", "name": "bash", "arguments": {"command": "ls"}}
+    used = {"input": 10, "output": 5, "cacheRead": 100, "cacheWrite": 7, "cost": {"total": 0.02}}
+    answer = {"role": "assistant", "model": CLAUDE, "usage": used}
+    thought = {"type": "thinking", "thinking": "Look first."}
+    found = {
+        "role": "toolResult",
+        "toolCallId": "c1",
+        "toolName": "bash",
+        "content": [{"type": "text", "text": "a.py"}],
+    }
+    entries: list[tuple[str, str | None, dict[str, Any]]] = [
+        ("1", None, {"role": "user", "content": "Fix it."}),
+        ("2", "1", {**answer, "content": [{"type": "text", "text": "Given up."}]}),
+        ("3", "1", {**answer, "content": [thought, {"type": "text", "text": "I look."}, call]}),
+        ("4", "3", found),
+        ("6", "5", {**answer, "content": [{"type": "text", "text": "Fixed."}]}),
+    ]
+    lines: list[Any] = [
+        {"type": "message", "id": key, "parentId": parent, "timestamp": f"2026-03-01T10:00:0{key}Z", "message": message}
+        for key, parent, message in entries
+    ]
+    lines.insert(4, {"type": "compaction", "id": "5", "parentId": "4", "summary": "Looked."})
+    return _lines({"type": "session", "version": 3, "id": "s-1", "cwd": "/work"}, *lines, "{cut")
+
+
+def _opencode() -> dict[str, Any]:
+    tool = {
+        "type": "tool", "callID": "c1", "tool": "bash",
+        "state": {"status": "completed", "input": {"command": "ls"}, "output": "a.py"},
+    }  # fmt: skip
+    tokens = {"input": 3, "output": 4, "reasoning": 1, "cache": {"read": 50, "write": 2}}
+    end = {"type": "step-finish", "tokens": tokens, "cost": 0.01}
+    steps = [
+        {"type": "step-start"}, {"type": "reasoning", "text": "Look first."}, {"type": "text", "text": "I look."}, tool,
+        end, {"type": "step-start"}, {"type": "text", "text": "Fixed."}, end,
+    ]  # fmt: skip
+    info = {"id": "msg_2", "role": "assistant", "modelID": CLAUDE, "time": {"created": 1_767_225_605_000}}
+    asked = {"id": "msg_1", "role": "user", "time": {"created": 1_767_225_600_000}}
+    return {
+        "info": {"id": "ses_1", "projectID": "p", "title": "Fix it"},
+        "messages": [
+            {"info": asked, "parts": [{"type": "text", "text": "Fix it."}]},
+            {"info": info, "parts": steps},
+            {"info": {**info, "summary": True}, "parts": [{"type": "text", "text": "A summary."}]},
+        ],
+    }
+
+
+def test_pi() -> None:
+    log = parse_log(_pi())
+    assert (log.kind, log.session, log.model) == ("pi", "s-1", CLAUDE)
+    assert [entry.message["role"] for entry in log.said] == ["user", "assistant", "tool", "assistant"]
+    asked, looked, result, last = log.said
+    assert text_of(asked.message) == "Fix it."
+    assert [call.parsed for call in calls_of(looked.message)] == [{"command": "ls"}]
+    assert looked.message["reasoning_content"] == "Look first."
+    assert [(one.call_id, one.text) for one in results_of(result.message)] == [("c1", "a.py")]
+    assert text_of(last.message) == "Fixed."
+    assert last.usage is not None
+    assert (last.usage.prompt_tokens, last.cost, last.at) == (117, 0.02, moment("2026-03-01T10:00:06Z"))
+    assert log.warnings == [
+        "line 8: no JSON object; passed over",
+        "1 lines left out: branches that were given up",
+        "1 summaries of the client itself left out",
+    ]
+
+
+def test_opencode(tmp_path: Path) -> None:
+    exported = _opencode()
+    log = parse_log(json.dumps(exported))
+    assert (log.kind, log.session, log.title, log.model) == ("opencode", "ses_1", "Fix it", CLAUDE)
+    assert [entry.message["role"] for entry in log.said] == ["user", "assistant", "tool", "assistant"]
+    assert [call.parsed for call in calls_of(log.said[1].message)] == [{"command": "ls"}]
+    assert log.said[1].usage is not None
+    assert (log.said[1].usage.prompt_tokens, log.said[1].cost) == (55, 0.01)
+    assert log.warnings == ["1 messages left out: summaries of the client itself, or not readable"]
+    storage = tmp_path / "opencode" / "storage"
+    session = storage / "session" / "p" / "ses_1.json"
+    files: dict[Path, Any] = {session: exported["info"]}
+    for number, entry in enumerate(exported["messages"][:2], 1):
+        files[storage / "message" / "ses_1" / f"msg_{number}.json"] = entry["info"]
+        for at, part in enumerate(entry["parts"]):
+            files[storage / "part" / f"msg_{number}" / f"prt_{at}.json"] = part
+    for path, value in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(value), "utf-8")
+    assert read_log(str(session)).messages == log.messages
+    assert find_logs("opencode", env={"XDG_DATA_HOME": str(tmp_path)}) == [session]
+
+
+def test_a_log_becomes_a_thread_once(tmp_path: Path) -> None:
+    asyncio.run(_imported_twice(open_store(tmp_path / "x.db")))
+
+
+async def _imported_twice(store: Store) -> None:
+    try:
+        first = await import_log(store, parse_log(_pi()))
+        again = await import_log(store, parse_log(_pi()))
+        assert (first[0], first[1], again) == (thread_id(parse_log(_pi())), 4, (first[0], 0))
+        assert [message.body["role"] for message in await store.history(first[0])] == [
+            "user", "assistant", "tool", "assistant",
+        ]  # fmt: skip
+        session = await store.session(first[0])
+        assert (session.title, session.platform, session.model) == ("Fix it.", "pi", CLAUDE)
+        assert [record.usage.prompt_tokens for record in await store.usage(first[0])] == [117, 117]
+    finally:
+        await store.close()
+
+
+def test_where_logs_are_found(tmp_path: Path) -> None:
+    places = {
+        "claude-code": ".claude/projects/p/1.jsonl",
+        "codex": ".codex/sessions/2026/01/02/rollout-1.jsonl",
+        "pi": ".pi/agent/sessions/--p--/1.jsonl",
+    }
+    for client, place in places.items():
+        (tmp_path / place).parent.mkdir(parents=True)
+        (tmp_path / place).write_text("{}", "utf-8")
+        assert find_logs(client, home=tmp_path, env={}) == [tmp_path / place]
+    with pytest.raises(InputError, match="known are claude-code, codex, pi, opencode"):
+        find_logs("vim")
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -212,7 +341,7 @@ def test_what_is_no_conversation_is_said_so(text: str, told: str, tmp_path: Path
         read_log(str(tmp_path / "absent.jsonl"))
 
 
-@given(st.sampled_from([_claude_code(), _codex()]), st.data())
+@given(st.sampled_from([_claude_code(), _codex(), _pi()]), st.data())
 def test_a_log_cut_and_spoilt_anywhere_is_read_or_refused(text: str, data: st.DataObject) -> None:
     lines = text.split("\n")
     for _ in range(3):

@@ -1,16 +1,19 @@
-"""A conversation from a file or standard input."""
+"""The one reader of every command that takes a conversation from a file or standard input."""
 
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from everthread.core.exchange import Request
 from everthread.errors import TranscriptError, WireError
+from everthread.lab.importers.reader import is_foreign, parse_log, read_bytes
 from everthread.wire.detect import decode_any
+
+FILE_HELP = (
+    "A conversation: JSON or JSONL, an export, a log of Claude Code, Codex, pi or opencode; `-` is standard input."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,26 +22,42 @@ class Recording:
 
     source: str
     api: str
+    """How it is written back: a log of another program as OpenAI's chat."""
     request: Request
     bare: bool = False
     """It was a mere list of messages."""
+    kind: str = ""
+    """Who wrote it down, where that was no request: `claude-code`, `codex`, …"""
+    warnings: tuple[str, ...] = ()
 
 
 def read_conversation(file: str) -> Recording:
-    """The conversation in `file` (`-`: standard input): JSON, or one JSON message a line."""
+    """The conversation in `file` (`-`: standard input)."""
     source = "standard input" if file == "-" else file
     try:
-        text = (sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()).decode("utf-8-sig")
-    except OSError as error:
-        raise TranscriptError(f"{source}: cannot be read: {error.strerror or error}") from error
+        text = read_bytes(file).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise TranscriptError(f"{source}: is not UTF-8 text (byte {error.start})") from error
     try:
         value = _parse(text)
         api, request = decode_any(value)
     except (TranscriptError, WireError) as error:
-        raise TranscriptError(f"{source}: {error}") from error
+        return _foreign(text, source, error)
     return Recording(source, api, request, bare=isinstance(value, list))
+
+
+def _foreign(text: str, source: str, problem: Exception) -> Recording:
+    """What is no request may be a log of another program; else it was a request that is wrong."""
+    try:
+        log = parse_log(text, source)
+    except TranscriptError:
+        log = None
+    if log is None or not is_foreign(log):
+        raise TranscriptError(f"{source}: {problem}") from problem
+    if not log.said:
+        raise TranscriptError(f"{source}: holds no message that can be read")
+    request = Request(log.model, log.messages, system=log.system, tools=log.tools)
+    return Recording(source, "openai_chat", request, kind=log.kind, warnings=tuple(log.warnings))
 
 
 def _parse(text: str) -> Any:

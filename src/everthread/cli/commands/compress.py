@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from everthread.cli.conversation_file import Recording, read_conversation
+from everthread.cli.conversation_file import FILE_HELP, Recording, read_conversation
 from everthread.cli.options import window_or_default
-from everthread.cli.output import console, excerpt, print_json, print_table
+from everthread.cli.output import console, counted, excerpt, print_json, print_table, visible
 from everthread.core.summary import Compaction
 from everthread.errors import InputError
 from everthread.wire import anthropic, openai_chat, openai_responses
@@ -21,13 +22,21 @@ CODECS = {codec.API: codec for codec in (anthropic, openai_chat, openai_response
 
 
 def compress(
-    file: Annotated[str, typer.Argument(help="A conversation: JSON, JSONL, or `-` for standard input.")],
+    file: Annotated[str, typer.Argument(help=FILE_HELP)],
     window: Annotated[int | None, typer.Option(min=1, help="The model's window, in tokens.")] = None,
     focus: Annotated[str | None, typer.Option(help="Keep full detail for this topic.")] = None,
     summarizer: Annotated[str, typer.Option(help="Who writes the summary: auto or extractive.")] = "auto",
     template: Annotated[str, typer.Option(help="The summary's layout: handoff or classic.")] = "handoff",
     preview: Annotated[bool, typer.Option("--preview", help="Show what would be kept, cut and summarised.")] = False,
-    out: Annotated[str | None, typer.Option("-o", "--out", help="Write the compacted conversation here.")] = None,
+    show: Annotated[bool, typer.Option("--show", help="Print the summary.")] = False,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "-o",
+            "--out",
+            help="Write the compacted conversation here (`-`: standard output), cited outputs beside it.",
+        ),
+    ] = None,
     times: Annotated[int, typer.Option(min=1, max=100, help="Compact so many times in a row.")] = 1,
     model: Annotated[str | None, typer.Option(help="Count as this model does. Default: the one in the file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -52,13 +61,36 @@ def compress(
             if not result.changed:
                 break
             request = dataclasses.replace(request, messages=result.messages)
-    if out is not None and not preview:
-        Path(out).write_text(_encoded(dataclasses.replace(recording, request=request)), "utf-8")
+    written = out is not None and not preview
+    if written and out is not None:
+        _write(out, dataclasses.replace(recording, request=request), done)
+    if out == "-" and written:
+        return  # standard output holds the conversation alone
     if as_json:
         print_json([_report(result) for result in done])
     else:
         for result in done:
             _print(recording, result)
+            if show and result.summary:
+                console.print(visible(result.summary), markup=False, soft_wrap=True)
+
+
+def _write(out: str, recording: Recording, done: Sequence[Compaction]) -> None:
+    """The conversation, and beside a file the outputs that it cites: `OUT.outputs/ID.txt`."""
+    text = _encoded(recording)
+    if out == "-":
+        typer.echo(text, nl=False)
+        return
+    try:
+        Path(out).write_text(text, "utf-8")
+        cited = {item.id: item.text for result in done for item in result.to_store}
+        folder = Path(f"{out}.outputs")
+        for number, (name, content) in enumerate(cited.items()):
+            if not number:
+                folder.mkdir(exist_ok=True)
+            (folder / f"{name.rpartition(':')[2]}.txt").write_text(content, "utf-8")
+    except OSError as error:
+        raise InputError(f"{out}: cannot be written: {error.strerror or error}") from error
 
 
 def _encoded(recording: Recording) -> str:
@@ -109,7 +141,7 @@ def _print(recording: Recording, result: Compaction) -> None:
         console.print(f"  {excerpt(line, 200)}", markup=False, soft_wrap=True)
     stored = len(result.to_store)
     if stored:
-        console.print(f"  {stored} outputs are cited and must be stored", soft_wrap=True)
+        console.print(f"  {counted(stored, 'output')} cited; `--out FILE` writes them beside it", soft_wrap=True)
     verb = "would be" if result.reason == "preview" else "are"
     author = f" by {result.author}" if result.author else ""
     console.print(

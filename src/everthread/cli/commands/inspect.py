@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from everthread.cli.conversation_file import Recording, read_conversation
+from everthread.cli.conversation_file import FILE_HELP, Recording, read_conversation
 from everthread.cli.output import console, excerpt, print_json, print_table
 from everthread.core.messages import Messages
 from everthread.core.repair import repair
@@ -19,7 +19,7 @@ SHOWN = 20
 
 
 def inspect(
-    file: Annotated[str, typer.Argument(help="A conversation: JSON, JSONL, or `-` for standard input.")],
+    file: Annotated[str, typer.Argument(help=FILE_HELP)],
     every: Annotated[bool, typer.Option("--all", help="Every row, not only the first twenty.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 def replay(
     files: Annotated[
         list[str],
-        typer.Argument(help="Conversations: JSON or JSONL, also Claude Code's and Codex's; `-` is standard input."),
+        typer.Argument(
+            help="Conversations: JSON, JSONL, exports, logs of Claude Code, Codex, pi, opencode; `-`: standard input."
+        ),
     ],
     window: Annotated[int | None, typer.Option(min=1_000, help="The model's window, in tokens.")] = None,
     model: Annotated[str | None, typer.Option(help="Who is asked. Default: whom the log names.")] = None,

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from everthread.cli.output import console, counted, excerpt, json_text, print_js
 from everthread.errors import EverthreadError, InputError, TranscriptError
 
 if TYPE_CHECKING:
+    from everthread.lab.importers.log import Log
     from everthread.store.models import Session, ThreadRow
     from everthread.store.store import Store
 
@@ -91,37 +92,97 @@ def _target(file: str | None) -> Iterator[Write]:
 
 
 def import_(
-    file: Annotated[str, typer.Argument(help="What `sessions export` wrote, or `-` for standard input.")],
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="FILE", help="Exports, conversations or logs of other programs; `-`: standard input."),
+    ] = None,
+    client: Annotated[
+        str | None,
+        typer.Option("--from", metavar="PROGRAM", help="Every session of claude-code, codex, pi or opencode here."),
+    ] = None,
+    tenant: Annotated[str | None, typer.Option(help="Whose the threads of other programs become.")] = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Store exported threads. Either all of a file is imported, or nothing."""
-    source = "standard input" if file == "-" else file
-    lines = _read_lines(file, source)
+    """Store threads: exported ones, or conversations of other programs. What is there already stays as it is."""
+    from everthread.lab.importers.places import find_logs
 
-    async def work(opened: Store) -> list[str]:
-        return await opened.import_lines(lines)
-
-    try:
-        imported = with_store(store, work, create=True)
-    except TranscriptError as error:
-        raise TranscriptError(f"{source}: {error}; nothing was imported") from error
+    if bool(files) == (client is not None):
+        raise InputError("give the files to import, or --from with the name of a program")
+    given = [str(path) for path in find_logs(client)] if client else list(files or ())
+    if not given:
+        raise InputError(f"no sessions of {client} were found on this machine")
+    imported, passed = _import_all(given, store, tenant, one_by_one=client is not None or len(given) > 1)
     if as_json:
-        print_json({"threads": imported})
-    else:
-        typer.echo(f"{counted(len(imported), 'thread')} imported: {', '.join(map(short, imported))}")
+        print_json({"threads": [thread for thread, _ in imported], "passed_over": passed})
+        return
+    for line in passed:
+        typer.echo(visible(f"passed over: {line}"), err=True)
+    new = sum(count for _, count in imported)
+    named = ", ".join(short(thread) for thread, _ in imported[:5]) + (", …" if len(imported) > 5 else "")
+    typer.echo(f"{counted(len(imported), 'thread')} imported, {counted(new, 'message')} new: {named or 'none'}")
 
 
-def _read_lines(file: str, source: str) -> list[dict[str, Any]]:
+def _import_all(
+    files: Sequence[str], store: str | None, tenant: str | None, *, one_by_one: bool
+) -> tuple[list[tuple[str, int]], list[str]]:
+    """The threads with the count of their new messages, and the files that hold none. A single bad file is an error."""
+    from everthread.lab.importers.places import import_log
+
+    passed: list[str] = []
+
+    async def work(opened: Store) -> list[tuple[str, int]]:
+        found: list[tuple[str, int]] = []
+        for file in files:
+            try:
+                read = _read_import(file)
+                if isinstance(read, list):
+                    imported = await opened.import_lines(read)
+                    found += [(thread, (await opened.session(thread)).messages) for thread in imported]
+                else:
+                    found.append(await import_log(opened, read, tenant=tenant))
+            except TranscriptError as error:
+                told = str(error) if str(error).startswith(file) else f"{_source(file)}: {error}"
+                if not one_by_one:
+                    raise TranscriptError(
+                        f"{told.removesuffix('; nothing was imported')}; nothing was imported"
+                    ) from error
+                passed.append(told)
+        return found
+
+    return with_store(store, work, create=True), passed
+
+
+def _source(file: str) -> str:
+    return "standard input" if file == "-" else file
+
+
+def _read_import(file: str) -> list[dict[str, Any]] | Log:
+    """The lines of an export, or the conversation that another program wrote down."""
+    from everthread.lab.importers.reader import EXPORT, parse_log, read_bytes
+
+    source = _source(file)
     try:
-        text = (sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()).decode("utf-8-sig")
-    except OSError as error:
-        raise TranscriptError(f"{source}: cannot be read: {error.strerror or error}") from error
+        text = read_bytes(file).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise TranscriptError(f"{source}: is not UTF-8 text (byte {error.start})") from error
     if not text.strip():
         raise TranscriptError(f"{source}: is empty")
+    if not _is_export(text, EXPORT):
+        log = parse_log(text, source)
+        if not log.said:
+            raise TranscriptError(f"{source}: holds no message")
+        return log
     return [_line(source, number, line) for number, line in enumerate(text.rstrip().split("\n"), 1)]
+
+
+def _is_export(text: str, kind: str) -> bool:
+    """By its first line, also where a later one is spoilt."""
+    try:
+        first = json.loads(text.lstrip().split("\n", 1)[0])
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(first, dict) and first.get("type") == kind
 
 
 def _line(source: str, number: int, line: str) -> dict[str, Any]:

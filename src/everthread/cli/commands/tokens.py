@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from everthread.cli.conversation_file import Recording, read_conversation
+from everthread.cli.conversation_file import FILE_HELP, Recording, read_conversation
 from everthread.cli.options import window_or_default
 from everthread.cli.output import console, excerpt, print_json, print_table, share
 from everthread.core.messages import Message, calls_of, results_of, text_of
@@ -27,7 +27,7 @@ class MessageTokens:
 
 
 def tokens(
-    file: Annotated[str, typer.Argument(help="A conversation: JSON, JSONL, or `-` for standard input.")],
+    file: Annotated[str, typer.Argument(help=FILE_HELP)],
     model: Annotated[str | None, typer.Option(help="Count as this model does. Default: the one in the file.")] = None,
     window: Annotated[int | None, typer.Option(min=1, help="The model's window, for the share.")] = None,
     top: Annotated[int, typer.Option(min=0, help="How many of the biggest messages to show.")] = 10,

@@ -41,7 +41,9 @@ def read(lines: list[tuple[int, dict[str, Any]]], source: str, warnings: list[st
     told = [*warnings, *([f"{numbered(bad)}: no message that can be read; passed over"] if bad else [])]
     told += [f"{count:,} lines left out: {reason}" for reason, count in left_out.items()]
     model = next((entry.model for entry in said if entry.model), "")
-    return Log(source, "claude-code", said, model=model, warnings=told)
+    session = next((found for _, value in lines if (found := _id(value, "sessionId"))), "")
+    title = next((found for _, value in lines if (found := _id(value, "summary"))), "")
+    return Log(source, "claude-code", said, model=model, warnings=told, session=session, title=title)
 
 
 def _not_spoken(value: Mapping[str, Any], dropped: set[str]) -> str:

@@ -40,6 +40,7 @@ class _Reading:
     began: float | None = None
     model: str = ""
     system: str | None = None
+    session: str = ""
     compacted: int = 0
     bad: list[int] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
@@ -94,7 +95,7 @@ def read(lines: list[tuple[int, dict[str, Any]]], source: str, warnings: list[st
         told.append(f"{numbered(found.bad)}: no item that can be read; passed over")
     if found.compacted:
         told.append(f"{found.compacted:,} summaries of the client itself left out: what they covered is in the file")
-    return Log(source, "codex", found.said, found.system, model=found.model, warnings=told)
+    return Log(source, "codex", found.said, found.system, model=found.model, warnings=told, session=found.session)
 
 
 def _line(found: _Reading, number: int, value: Mapping[str, Any], payload: dict[str, Any]) -> None:
@@ -105,6 +106,7 @@ def _line(found: _Reading, number: int, value: Mapping[str, Any], payload: dict[
         found.model = payload["model"]
     elif kind == "session_meta":
         found.system = _instructions(payload) or found.system
+        found.session = found.session or str(payload.get("id") or "")
     elif kind == "compacted":
         found.compacted += 1
     elif kind == "event_msg" and payload.get("type") == "token_count":

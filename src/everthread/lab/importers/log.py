@@ -42,6 +42,9 @@ class Log:
     model: str = ""
     warnings: list[str] = field(default_factory=list)
     """What could not be read, with line numbers; what was left out."""
+    session: str = ""
+    """What the program that wrote it calls the session."""
+    title: str = ""
 
     @property
     def messages(self) -> list[Message]:

@@ -1,0 +1,133 @@
+"""opencode's sessions: what `opencode export ID` prints, or a session file of its storage.
+
+An export is `{info, messages: [{info, parts}]}`. In the storage a session (`session/<project>/<id>.json`), its
+messages (`message/<session>/…`) and their parts (`part/<message>/…`) are files of their own. A tool's call and its
+result are one part.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from everthread.core.messages import Message
+from everthread.core.usage import CanonicalUsage
+from everthread.lab.importers.log import Log, Said, moment
+
+
+def is_export(value: Any) -> bool:
+    messages = value.get("messages") if isinstance(value, Mapping) and isinstance(value.get("info"), Mapping) else None
+    return isinstance(messages, list) and all(isinstance(entry, Mapping) and "parts" in entry for entry in messages)
+
+
+def is_session_file(value: Any) -> bool:
+    """A session of the storage: it holds no messages itself."""
+    return isinstance(value, Mapping) and str(value.get("id", "")).startswith("ses_") and "projectID" in value
+
+
+def read(value: Mapping[str, Any], source: str) -> Log:
+    """An export as a log."""
+    said: list[Said] = []
+    left = 0
+    for entry in value["messages"]:
+        info, parts = entry.get("info"), entry.get("parts")
+        if not isinstance(info, Mapping) or not isinstance(parts, list):
+            left += 1
+            continue
+        if info.get("summary") is True:  # the client's own summary
+            left += 1
+            continue
+        said += _said(info, [part for part in parts if isinstance(part, Mapping)])
+    info = value["info"]
+    model = next((entry.model for entry in said if entry.model), "")
+    told = [f"{left:,} messages left out: summaries of the client itself, or not readable"] if left else []
+    title = info.get("title")
+    return Log(
+        source, "opencode", said, model=model, warnings=told, session=str(info.get("id", "")),
+        title=title if isinstance(title, str) else "",
+    )  # fmt: skip
+
+
+def from_storage(path: Path) -> dict[str, Any]:
+    """A session file of the storage with its messages and parts, in the form of an export."""
+    info = json.loads(path.read_bytes())
+    storage = path.parent.parent.parent
+    messages = []
+    for file in sorted((storage / "message" / info["id"]).glob("*.json")):
+        message = json.loads(file.read_bytes())
+        parts = [json.loads(part.read_bytes()) for part in sorted((storage / "part" / file.stem).glob("*.json"))]
+        messages.append({"info": message, "parts": parts})
+    return {"info": info, "messages": messages}
+
+
+def _said(info: Mapping[str, Any], parts: list[Mapping[str, Any]]) -> list[Said]:
+    times = info.get("time")
+    at = moment(times.get("created")) if isinstance(times, Mapping) else None
+    text = "\n".join(part["text"] for part in parts if part.get("type") == "text" and isinstance(part.get("text"), str))
+    if info.get("role") == "user":
+        return [Said({"role": "user", "content": text}, at)] if text else []
+    found: list[Said] = []
+    model = info.get("modelID")
+    name = model if isinstance(model, str) else ""
+    # Each step of an answer was a call of its own; its tools' results stand between the steps.
+    for step in _steps(parts):
+        message, results = _step(step)
+        if message is not None:
+            usage, cost = _usage(step)
+            found.append(Said(message, at, usage, cost, name))
+            found += [Said(result, at) for result in results]
+    return found
+
+
+def _steps(parts: list[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    steps: list[list[Mapping[str, Any]]] = [[]]
+    for part in parts:
+        if part.get("type") == "step-start" and steps[-1]:
+            steps.append([])
+        steps[-1].append(part)
+    return steps
+
+
+def _step(parts: list[Mapping[str, Any]]) -> tuple[Message | None, list[Message]]:
+    texts = [part["text"] for part in parts if part.get("type") == "text" and isinstance(part.get("text"), str)]
+    thoughts = [part["text"] for part in parts if part.get("type") == "reasoning" and isinstance(part.get("text"), str)]
+    tools = [part for part in parts if part.get("type") == "tool" and isinstance(part.get("callID"), str)]
+    if not texts and not tools:
+        return None, []
+    message: Message = {"role": "assistant", "content": "\n".join(texts) or None}
+    if thoughts:
+        message["reasoning_content"] = "\n".join(thoughts)
+    results: list[Message] = []
+    if tools:
+        message["tool_calls"] = []
+    for part in tools:
+        state = part.get("state")
+        state = state if isinstance(state, Mapping) else {}
+        name = str(part.get("tool", ""))
+        arguments = json.dumps(state.get("input") or {})
+        message["tool_calls"].append(
+            {"id": part["callID"], "type": "function", "function": {"name": name, "arguments": arguments}}
+        )
+        given = state.get("output") if state.get("output") is not None else state.get("error", "")
+        results.append({"role": "tool", "tool_call_id": part["callID"], "name": name, "content": str(given)})
+    return message, results
+
+
+def _usage(parts: list[Mapping[str, Any]]) -> tuple[CanonicalUsage | None, float | None]:
+    """As the end of a step tells it."""
+    end = next((part for part in parts if part.get("type") == "step-finish"), None)
+    tokens = end.get("tokens") if end is not None else None
+    if end is None or not isinstance(tokens, Mapping):
+        return None, None
+    cache = tokens.get("cache")
+    held = cache if isinstance(cache, Mapping) else {}
+    counts = (tokens.get("input"), tokens.get("output"), tokens.get("reasoning"), held.get("read"), held.get("write"))
+    fresh, output, thought, read_, written = (count if isinstance(count, int) and count > 0 else 0 for count in counts)
+    usage = CanonicalUsage(
+        input_tokens=fresh, output_tokens=output + thought, cache_read_tokens=read_, cache_write_tokens=written,
+        reasoning_tokens=thought,
+    )  # fmt: skip
+    cost = end.get("cost")
+    return usage, float(cost) if isinstance(cost, int | float) and cost > 0 else None
