@@ -104,7 +104,7 @@ async def test_an_output_cap_too_large_is_lowered_for_this_call_and_nothing_else
         assert conversation.window == 128_000
         assert not place.watch.of(CompactionStarted)
         await conversation.send("More")
-        assert model.requests[-1].params["max_tokens"] == 4_096
+        assert model.requests[-1].params["max_tokens"] == 1_500, "it is remembered for the model"
 
 
 async def test_with_under_256_tokens_left_it_is_the_prompt_that_is_too_long(tmp_path: Path) -> None:

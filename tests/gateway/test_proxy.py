@@ -113,11 +113,15 @@ async def test_errors_are_the_providers_own() -> None:
     assert on.proxy.metrics.value("upstream_errors", status="429") == 1
 
 
-class Broken(Plain):
-    """Fails at every step."""
+class Unready(Plain):
+    """Fails before anything is sent."""
 
     async def outgoing(self, incoming: Incoming) -> Outgoing:
         raise ValueError(f"no {incoming.api}")
+
+
+class Broken(Plain):
+    """Fails at every later step."""
 
     async def instead(self, _incoming: Incoming, _sent: Outgoing, _body: bytes) -> Outgoing | None:
         raise KeyError("nothing")
@@ -127,14 +131,15 @@ class Broken(Plain):
         raise OSError("the disk is full")
 
 
-async def test_failures_of_ours_forward_the_original() -> None:
-    async with stage(["Fine.", Fault("overloaded")], Broken(), include_usage=False) as on:
+@pytest.mark.parametrize(("manager", "failures"), [(Unready, [2, 0, 0]), (Broken, [0, 1, 2])])
+async def test_failures_of_ours_forward_the_original(manager: Any, failures: list[int]) -> None:
+    async with stage(["Fine.", Fault("overloaded")], manager(), include_usage=False) as on:
         message = await on.anthropic.messages.create(model="claude-opus-4-8", max_tokens=9, messages=HELLO)
         assert spoken(message) == "Fine."
         with pytest.raises(anthropic.APIStatusError):
             await on.anthropic.messages.create(model="claude-opus-4-8", max_tokens=9, messages=HELLO)
     steps = [on.proxy.metrics.value("failed_open", step=step) for step in ("prepare", "refused", "answered")]
-    assert steps == [2, 1, 2]
+    assert steps == failures
 
 
 async def test_models_choose_the_upstream() -> None:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from everthread.context.policy import CompactionPause
 from everthread.conversation.events import Notice
 from everthread.core.exchange import Api, Request
 from everthread.core.summary import SUMMARY_START, SummaryDraft
 from everthread.core.usage import CanonicalUsage
 from everthread.gateway.base import Outcome, Outgoing
 from everthread.gateway.events import Rewritten, Slimmed
-from everthread.gateway.thrashing import Pause
 from everthread.lab.provider import Fault
 from tests.gateway.clients import APIS, CODECS, Client, Gate, ask, gate, running, thread_of, words
 
@@ -135,10 +136,10 @@ async def test_rewrites_that_hardly_help_pause_the_next_ones(tmp_path: Path) -> 
 
 
 def test_a_pause_ends_with_growth_or_time_and_survives_a_restart() -> None:
-    pause = Pause()
+    pause = CompactionPause()
     assert not pause.judge(1, 1_000, 950, now=100.0)
     assert pause.judge(2, 1_000, 950, now=100.0)
-    known = Pause.load(json.loads(json.dumps(pause.dump())))
+    known = CompactionPause.load(json.loads(json.dumps(asdict(pause))))
     for each in (pause, known):
         assert each.holds(1_000, 399.0)
     assert not known.holds(1_045, 399.0), "a tenth more"
@@ -148,7 +149,7 @@ def test_a_pause_ends_with_growth_or_time_and_survives_a_restart() -> None:
     assert not pause.judge(4, 1_000, 999, now=0.0), "not two in a row"
     pause.exempt(9)
     assert not pause.judge(9, 1_000, 999, now=0.0)
-    assert Pause.load({"since": "x", "judged": None}) == Pause.load(None) == Pause()
+    assert CompactionPause.load({"since": "x", "judged": None}) == CompactionPause.load(None) == CompactionPause()
 
 
 class Paid:

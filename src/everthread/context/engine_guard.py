@@ -35,11 +35,7 @@ class SafeEngine(ContextEngine):
             raise
         except Exception as error:
             raise EngineError(f"the context engine {self.name} failed: {type(error).__name__}: {error}") from error
-        wrong = find_fault(made, len(messages))
-        if wrong:
-            raise EngineError(
-                f"the context engine {self.name} gave no usable compaction: {wrong}. Nothing was changed."
-            )
+        check_compaction(self.name, made, len(messages))
         return made
 
     def update_from_response(self, usage: CanonicalUsage) -> None:
@@ -98,6 +94,13 @@ class SafeEngine(ContextEngine):
         except Exception as error:  # noqa: BLE001 - it is told, and an engine must not end a conversation
             self.failed(what, f"{type(error).__name__}: {error}")
             return otherwise
+
+
+def check_compaction(engine: str, made: Any, given: int) -> None:
+    """`EngineError` where a compaction of so many messages cannot be used."""
+    wrong = find_fault(made, given)
+    if wrong:
+        raise EngineError(f"the context engine {engine} gave no usable compaction: {wrong}. Nothing was changed.")
 
 
 def find_fault(made: Any, given: int) -> str:

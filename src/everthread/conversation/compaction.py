@@ -11,24 +11,34 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
 
-from everthread.conversation.accounting import account_auxiliary, account_lost
-from everthread.conversation.events import CompactionDone, CompactionFailed, CompactionStarted, CompactionVoid, Notice
+from everthread.context.limits import is_overflow_error
+from everthread.context.policy import AUTOMATIC, COLD, FADING, GRACE, NEARLY_COLD, PolicyDecision, fixed_text
+from everthread.context.recovery import TOO_LARGE, Recovery, RecoveryStep, slim_messages
+from everthread.conversation.events import (
+    CompactionDone,
+    CompactionFailed,
+    CompactionStarted,
+    CompactionVoid,
+    Estimated,
+    LimitLearnt,
+    Notice,
+    Planned,
+)
+from everthread.conversation.events import Recovery as RecoveryEvent
+from everthread.conversation.options import Timer
 from everthread.conversation.pins import list_pins
 from everthread.conversation.requests import note_in, store_output, with_note, without_note
 from everthread.conversation.responses import finish
 from everthread.conversation.state import LEFT_OUT, ConversationState
-from everthread.core.exchange import System
+from everthread.core.economics import EARLIEST, Decision
+from everthread.core.exchange import Request, System
 from everthread.core.ladder import Strength
 from everthread.core.messages import Message, calls_of
+from everthread.core.overflow import ErrorVerdict, classify_error
 from everthread.core.summary import Compaction, is_summary
-from everthread.errors import EverthreadError
+from everthread.errors import ContextOverflowError, EverthreadError
+from everthread.providers.output_cap import output_cap
 from everthread.store.models import MessageKind, NewCompaction, NewMessage, StoredMessage
-
-COLD = "cold-cache"
-"""The reason of a compaction that comes early, because the provider has forgotten the prompt anyway."""
-AUTOMATIC = frozenset({"in-loop", "preflight", "hygiene", COLD})
-FADING = 2
-"""From this compaction of a thread on the user is told that detail may fade."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +82,9 @@ async def draft(
     return Draft(made, session, stored, tuple(bodies))
 
 
-async def commit(live: ConversationState, made: Draft, *, reason: str, focus: str | None = None) -> str:
+async def commit(
+    live: ConversationState, made: Draft, *, reason: str, focus: str | None = None, decision: str = ""
+) -> str:
     """Continue the session with the compacted context; why it was not, empty where it was.
 
     Once begun it comes to its end, whoever goes away meanwhile.
@@ -84,22 +96,23 @@ async def commit(live: ConversationState, made: Draft, *, reason: str, focus: st
         why = f"what must outlive a compaction could not be written down ({type(error).__name__}: {error})"
         live.emit(CompactionFailed(live.session.id, why))
         return why
-    return await finish(_continue(live, made, reason, focus, cost))
+    return await finish(_continue(live, made, reason, focus, cost=cost, decision=decision))
 
 
 async def _accounted(live: ConversationState, made: Draft) -> Decimal | None:
-    await account_lost(live)
-    return await account_auxiliary(live, made.compaction.usage, live.session.id)
+    return await live.accounting.record_summary(live.session.id, made.compaction.usage)
 
 
-async def _continue(live: ConversationState, made: Draft, reason: str, focus: str | None, cost: Decimal | None) -> str:
+async def _continue(
+    live: ConversationState, made: Draft, reason: str, focus: str | None, *, cost: Decimal | None, decision: str
+) -> str:
     compaction, old = _as_used(live, made), live.session
     tools = {call.id: call.name for body in made.bodies for call in calls_of(body)}
     for item in compaction.to_store:
         await store_output(live, item, tool=tools.get(item.call_id, ""))
     system = _continued_system(live, compaction)
     left_out = live.toolbox.choice(system)
-    record = _record(made, compaction, reason, focus, cost, decision=_decision(live, reason))
+    record = _record(made, compaction, reason, focus, cost, decision=decision)
     if left_out:
         record = replace(record, figures={**record.figures, LEFT_OUT: list(left_out)})
     continued = await live.setup.store.continue_session(
@@ -115,14 +128,13 @@ async def _continue(live: ConversationState, made: Draft, reason: str, focus: st
         live.emit(CompactionVoid(old.id, why))
         await live.reload()
         return why
-    await _switch(live, compaction, left_out, reason=reason, cost=cost)
+    await _switch(live, compaction, left_out, reason=reason, cost=cost, decision=decision)
     return ""
 
 
 async def discard(live: ConversationState, made: Draft, why: str) -> None:
     """A compaction that is not used: what it cost was spent all the same."""
-    await account_lost(live)
-    await account_auxiliary(live, made.compaction.usage, made.session)
+    await live.accounting.record_summary(made.session, made.compaction.usage)
     live.emit(CompactionVoid(live.session.id, why))
 
 
@@ -140,13 +152,14 @@ async def _switch(
     *,
     reason: str,
     cost: Decimal | None,
+    decision: str,
 ) -> None:
     """Go on in the continuation: tell the engine, then everybody else."""
     old, before = live.session.id, len(live.stored)
     await live.move_to_tip()
     live.toolbox.use(left_out, "a compaction")
     live.compactions += 1
-    live.after, live.rhythm = live.tokens, live.rhythm.rewritten()
+    live.context.compacted, live.context.rhythm = live.tokens, live.context.rhythm.rewritten()
     live.engine.on_compacted(replace(compaction, reason=_strike_reason(reason)))
     live.engine.on_session_start(live.session.id, reason="compression", previous=old)
     await live.save()
@@ -158,7 +171,7 @@ async def _switch(
         CompactionDone(
             live.session.id, old, reason, compaction.tokens_before, live.tokens, before, len(live.stored),
             compaction.author, live.compactions, compaction.verification, compaction.duration, cost,
-            compaction.steps, compaction.warnings, _decision(live, reason),
+            compaction.steps, compaction.warnings, decision,
         )
     )  # fmt: skip
     if live.compactions >= FADING:
@@ -174,11 +187,6 @@ async def _switch(
 def _strike_reason(reason: str) -> str:
     """Only automatic compactions are judged by what they bring."""
     return "automatic" if reason in AUTOMATIC else reason
-
-
-def _decision(live: ConversationState, reason: str) -> str:
-    """Why it was done now, where that was weighed."""
-    return str(live.economy.decision or "") if reason in AUTOMATIC else ""
 
 
 def _entries(live: ConversationState, made: Draft) -> list[int | NewMessage]:
@@ -228,9 +236,6 @@ def _continued_system(live: ConversationState, compaction: Compaction) -> System
 
 # In the background
 
-GRACE = 0.25
-"""Seconds a turn waits for a summary it could do without: enough for one that no model writes."""
-
 
 class Preparation:
     """At most one compaction under way."""
@@ -279,7 +284,7 @@ class Preparation:
         if task is not None:
             task.cancel()
             await asyncio.wait({task})
-        await account_lost(self._live)
+        await self._live.accounting.record_lost(self._live.session.id)
         if task is None or task.cancelled():
             return
         failure = task.exception()
@@ -287,3 +292,245 @@ class Preparation:
             await discard(self._live, task.result(), why)
         else:
             self._live.emit(CompactionFailed(self._live.session.id, str(failure)))
+
+
+# When it is done
+
+
+class Compactor:
+    """Watches the size of one conversation's context, and carries out what the policy decides."""
+
+    def __init__(self, live: ConversationState) -> None:
+        self.live = live
+        self.preparation = Preparation(live)
+        self._fixed_reported = False
+        self._wait_reported = False
+        self._rest_timer: Timer | None = None
+
+    async def relieve(self, *, reason: str) -> None:
+        """Compact where the policy says so. Waits only where the turn cannot go on without."""
+        live = self.live
+        size = live.size
+        live.emit(Estimated(live.session.id, size.tokens, live.window, size.budget.threshold, live.reported))
+        if size.fixed >= live.nominal_budget.threshold and not live.toolbox.relieves():
+            self._report_fixed(size.fixed, "Offer fewer tools, or use a model with a larger window.")
+        ready = self.preparation.ready
+        decision = live.policy.decide(size, live.context, live.prices, reason=reason, ready=ready)
+        if decision.action == "wait" and decision.weighed is not None and not self._wait_reported:
+            self._wait_reported = True
+            self._report_plan(decision.weighed)
+        if decision.compacts and self._engine_agrees(max(size.tokens, size.budget.threshold)):
+            if decision.weighed is not None:
+                self._wait_reported = False
+                self._report_plan(decision.weighed)
+            await self._carry_out(decision)
+
+    async def settle_tools(self) -> None:
+        """Before a session's first request: leave tools out where they press on the window."""
+        live = self.live
+        if live.toolbox.settled:
+            return
+        fixed = live.fixed
+        live.toolbox.settle()
+        if fixed >= live.nominal_budget.threshold > live.fixed:
+            self._report_fixed(fixed, f"{len(live.toolbox.out)} tools that it does not use are left out.")
+        if live.toolbox.out:
+            await live.save()
+
+    async def compact(self, reason: str, decision: str = "") -> None:
+        """A compaction that is waited for. An engine that fails is told; the call goes on with what there is."""
+        live = self.live
+        await self.preparation.drop("another compaction takes its place")
+        made: Draft | None = None
+        try:
+            made = await draft(live, reason=reason)
+        except EverthreadError as error:
+            live.emit(CompactionFailed(live.session.id, str(error)))
+        await self._use(made, reason, decision)
+
+    def prepare_ahead(self) -> None:
+        """From 80 % of the threshold on a summary may be written beside the conversation."""
+        live, size = self.live, self.live.size
+        if self.preparation.under_way or not live.policy.prepares(size, live.context, live.prices):
+            return
+        if self._engine_agrees(max(size.tokens, size.budget.threshold)):
+            self.preparation.start("in-loop")
+
+    # Between turns
+
+    def rest(self) -> None:
+        """The turn is over. Shortly before the provider forgets the prompt, a summary is written if that will pay."""
+        self.wake()
+        live, options = self.live, self.live.setup.options
+        may_prepare = options.background and not self.preparation.under_way
+        if may_prepare and live.tokens >= EARLIEST * live.budget.threshold:
+            self._rest_timer = live.setup.timer(NEARLY_COLD * options.cache_seconds, self._prepare_cold)
+
+    def wake(self) -> None:
+        """The conversation goes on, or ends."""
+        if self._rest_timer is not None:
+            self._rest_timer.cancel()
+            self._rest_timer = None
+
+    def _prepare_cold(self) -> None:
+        live, size = self.live, self.live.size
+        self._rest_timer = None
+        if self.preparation.under_way or not live.policy.prepares_at_pause(size, live.context, live.prices):
+            return
+        if self._engine_agrees(max(size.tokens, size.budget.threshold)):
+            self.preparation.start(COLD)
+
+    async def hygiene(self) -> None:
+        """The safety net before an incoming message, at 85 % of the window. Its failure blocks nothing."""
+        live = self.live
+        if not live.policy.is_hygiene_due(live.size, len(live.stored)):
+            return
+        futile = live.context.futile
+        try:
+            await self.compact("hygiene")
+        except EverthreadError as error:
+            live.emit(CompactionFailed(live.session.id, str(error)))
+        live.context.futile = min(live.context.futile, futile)
+
+    def forget(self) -> None:
+        """Another model, or a person's own compaction: nothing is in vain yet."""
+        self.live.context.futile, self._fixed_reported = 0, False
+
+    # How
+
+    def _engine_agrees(self, tokens: int) -> bool:
+        engine = self.live.engine
+        if not engine.should_compress(tokens):
+            return False
+        return self.preparation.under_way or engine.has_content_to_compress(self.live.bodies)
+
+    def _report_plan(self, weighed: Decision) -> None:
+        live = self.live
+        live.emit(
+            Planned(
+                live.session.id, weighed.action, weighed.why, live.tokens, weighed.cost, weighed.saves, weighed.calls
+            )
+        )
+
+    def _report_fixed(self, fixed: int, more: str) -> None:
+        """Said once."""
+        live = self.live
+        if not self._fixed_reported:
+            self._fixed_reported = True
+            live.emit(Notice(live.session.id, fixed_text(fixed, live.window, more)))
+
+    async def _carry_out(self, decision: PolicyDecision) -> None:
+        live, reason, why = self.live, decision.reason, str(decision.weighed or "")
+        if not live.setup.options.background:
+            await self.compact(reason, why)
+            return
+        begun = self.preparation.start(reason)
+        patience = None if decision.must_wait else GRACE if begun else 0
+        if not await self.preparation.done(patience=patience):
+            return
+        made = await self.preparation.take()
+        if made is not None and made.compaction.changed and not self._usable(made):
+            await discard(live, made, "the conversation changed or outgrew it meanwhile")
+            await self.compact(reason, why)
+        else:
+            await self._use(made, reason, why)
+
+    def _usable(self, made: Draft) -> bool:
+        live = self.live
+        grown = live.counter.messages(live.bodies[len(made.stored) :])
+        return made.still_holds(live) and made.compaction.tokens_after + grown < live.budget.threshold
+
+    async def _use(self, made: Draft | None, reason: str, decision: str) -> None:
+        """Commit a compaction; one that failed or could make nothing smaller is not tried again at once."""
+        live = self.live
+        if made is not None and made.compaction.changed:
+            before = live.session.id
+            await commit(live, made, reason=reason, decision=decision)
+            if live.session.id != before:
+                live.context.futile = 0
+            else:
+                live.context.fail(live.tokens)
+            return
+        live.context.fail(live.tokens)
+        if made is not None:
+            await discard(live, made, made.compaction.reason)
+
+
+# After a refusal
+
+
+async def recover(live: ConversationState, tried: Recovery, error: Exception, sent: Request | None) -> None:
+    """Make the next try possible, or raise: the error itself where size is not at fault."""
+    verdict = classify_error(error)
+    if verdict.kind not in TOO_LARGE:
+        raise error
+    asked, enabled = output_cap(sent) if sent else None, live.setup.options.enabled
+    await _learn(live, verdict, error, asked)
+    while True:
+        step = tried.next_step(verdict, asked=asked, enabled=enabled)
+        if step.action == "give_up":
+            raise _overflow(live, tried, verdict, error) from error
+        live.emit(RecoveryEvent(live.session.id, verdict.kind, step.attempt, step.text))
+        if step.action == "lower_cap" and step.cap is not None:
+            live.output_cap = step.cap
+            await live.limits.learn_cap(live.limit_key, step.cap, verdict.reason)
+            return
+        if await (_slim(live) if step.action == "slim" else _compact_harder(live, step, verdict)):
+            tried.done += step.action == "compact"
+            return
+
+
+def _overflow(live: ConversationState, tried: Recovery, verdict: ErrorVerdict, error: Exception) -> Exception:
+    name = live.route.name
+    if not live.setup.options.enabled:
+        return ContextOverflowError(
+            f"{name} refused the request for its size ({verdict.reason}) and compression is disabled "
+            "(compression.enabled). Nothing was changed; /new starts afresh."
+        )
+    return ContextOverflowError(
+        f"The request does not fit into {name} ({live.window:,} tokens), {tried.failure_text}. Your message and the "
+        "history are stored; try /new for a fresh conversation or /compress with a focus. The provider said: "
+        f"{error}"
+    )
+
+
+async def _learn(live: ConversationState, verdict: ErrorVerdict, error: Exception, asked: int | None) -> None:
+    """What the refusal teaches of the window."""
+    if live.answering != live.route.name or verdict.kind == "payload_too_large":
+        return  # another model stepped in: its limit says nothing about the window of this one
+    if verdict.kind == "max_tokens_too_large" and verdict.context_limit is None:
+        return
+    believed = is_overflow_error(getattr(error, "status", None), getattr(error, "body", None))
+    size = live.tokens + (asked or 0 if verdict.kind == "max_tokens_too_large" else 0)
+    found = await live.limits.learn_window(live.limit_key, verdict, live.window, size, believed=believed)
+    if found is not None:
+        live.fit(found.tokens)
+        live.emit(LimitLearnt(live.session.id, live.route.name, found.tokens, found.source, stored=found.stored))
+
+
+async def _slim(live: ConversationState) -> bool:
+    """Old images out, big results stored: fewer bytes, and no word lost; whether there was anything."""
+    bodies = list(live.bodies)
+    slim, stored = slim_messages(bodies, live.budget.preview_chars)
+    if all(new is old for new, old in zip(slim, bodies, strict=True)):
+        return False
+    made = Compaction(
+        messages=slim, summary="", tokens_before=live.tokens,
+        tokens_after=live.counter.request(slim, system=live.system, tools=live.tools),
+        kept=tuple(range(len(bodies))), author="none", reason="payload", to_store=tuple(stored),
+        steps=("dropped old images and stored big results",),
+    )  # fmt: skip
+    return not await commit(live, Draft(made, live.session.id, tuple(live.stored), tuple(bodies)), reason="payload")
+
+
+async def _compact_harder(live: ConversationState, step: RecoveryStep, verdict: ErrorVerdict) -> bool:
+    try:
+        made = await draft(live, reason="overflow", strength=step.strength, tokens=verdict.input_tokens)
+    except EverthreadError as failure:
+        live.emit(CompactionFailed(live.session.id, str(failure)))
+        return False
+    if not made.compaction.changed:
+        await discard(live, made, made.compaction.reason)
+        return False
+    await commit(live, made, reason="overflow")
+    return True

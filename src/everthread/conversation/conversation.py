@@ -9,12 +9,11 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from everthread.conversation.compaction import commit, discard, draft
+from everthread.context.recovery import Recovery
+from everthread.conversation.compaction import Compactor, commit, discard, draft, recover
 from everthread.conversation.events import Listener, Notice
 from everthread.conversation.options import Route, Setup
-from everthread.conversation.pressure import Pressure
 from everthread.conversation.recall import recall_message
-from everthread.conversation.recovery import Recovery
 from everthread.conversation.requests import (
     READ_LIMIT,
     Given,
@@ -43,8 +42,8 @@ class Conversation:
 
     def __init__(self, live: ConversationState) -> None:
         self._live = live
-        self._pressure = Pressure(live)
-        self._recovery = Recovery(live)
+        self._compactor = Compactor(live)
+        self._recovery = Recovery()
         self._recorder = Recorder(live)
         self._injected: tuple[Message, ...] = ()
         self._turn = asyncio.Lock()
@@ -71,8 +70,8 @@ class Conversation:
         async with contextlib.AsyncExitStack() as stack:
             for close in reversed(self._live.setup.closing):
                 stack.push_async_callback(close)
-            self._pressure.wake()
-            await self._pressure.preparation.drop("the conversation was closed")
+            self._compactor.wake()
+            await self._compactor.preparation.drop("the conversation was closed")
             if reason is not None:
                 self._live.engine.on_session_end(self._live.session.id)
                 await self._live.setup.store.end_session(self._live.session.id, reason)
@@ -148,8 +147,8 @@ class Conversation:
         `event`: the same event given again is stored once. `inject`: what only this call shall see.
         """
         live = self._live
-        self._pressure.wake()
-        self._recovery = Recovery(live, cap=max_tokens)
+        self._compactor.wake()
+        self._recovery = Recovery(cap=max_tokens)
         self._injected = tuple(as_messages(inject))
         full = live.reported and live.tokens >= live.budget.threshold
         await self._store(as_messages(message), event)
@@ -157,8 +156,8 @@ class Conversation:
             await live.append([NewMessage(stub) for stub in open_stubs(live.open_calls)])
         if not live.bodies:
             raise InputError("there is nothing to send: the conversation has no message yet")
-        await self._pressure.settle_tools()
-        await self._pressure.relieve(reason="in-loop" if full or message is None else "preflight")
+        await self._compactor.settle_tools()
+        await self._compactor.relieve(reason="in-loop" if full or message is None else "preflight")
         injected = (*await recall_message(live), *self._injected)
         self._recorder.sent = build_request(live, injected, cap=self._recovery.cap)
         return self._recorder.sent
@@ -166,16 +165,16 @@ class Conversation:
     async def record(self, response: Any) -> Answer:
         """Store and account for an answer: of a client, as it came; a list of stream chunks; or a `Reply`."""
         answer = await self._recorder.record(response)
-        self._pressure.prepare_ahead()
+        self._compactor.prepare_ahead()
         if not answer.calls:
-            self._pressure.rest()
+            self._compactor.rest()
         return answer
 
     async def recover(self, error: Exception) -> PreparedRequest:
         """After a refused request: the one to send instead. Raises where size is not at fault or nothing helps."""
         sent = self._recorder.sent.request if self._recorder.sent else None
-        await self._pressure.preparation.drop("the provider refused the request")
-        await self._recovery.meet(error, sent)
+        await self._compactor.preparation.drop("the provider refused the request")
+        await recover(self._live, self._recovery, error, sent)
         self._recorder.sent = build_request(self._live, self._injected, cap=self._recovery.cap)
         return self._recorder.sent
 
@@ -275,9 +274,9 @@ class Conversation:
         if not live.setup.options.enabled:
             raise ConfigError("compression is disabled (compression.enabled: false); nothing was changed")
         async with self._turn:
-            await self._pressure.preparation.drop("a person asked for another")
+            await self._compactor.preparation.drop("a person asked for another")
             made = await draft(live, reason="manual", focus=focus, manual=True)
-            self._pressure.forget()
+            self._compactor.forget()
             if not made.compaction.changed:
                 await discard(live, made, made.compaction.reason)
                 return made.compaction
@@ -292,20 +291,20 @@ class Conversation:
     async def hygiene(self) -> None:
         """The safety net of a gateway, before it takes an incoming message."""
         async with self._turn:
-            await self._pressure.hygiene()
+            await self._compactor.hygiene()
 
     async def undo(self) -> Session:
         """Take the last compaction back; what was said since stays."""
         live = self._live
         async with self._turn:
-            await self._pressure.preparation.drop("the last compaction was taken back")
+            await self._compactor.preparation.drop("the last compaction was taken back")
             session = await live.setup.store.undo(live.session.id)
             live.show(session, await live.setup.store.messages(session.id))
             live.compactions = max(0, live.compactions - 1)
             live.marked, live.last_request = None, None
             await live.restore()
-            live.calibration.reset()
-            self._pressure.forget()
+            live.context.calibration.reset()
+            self._compactor.forget()
             live.emit(Notice(session.id, "The last compaction was taken back."))
             return session
 
@@ -338,10 +337,10 @@ class Conversation:
         """Go on with another model. The next request is fitted to its window before it is sent."""
         live = self._live
         async with self._turn:
-            await self._pressure.preparation.drop("another model was chosen")
-            found = await live.setup.store.limit_for(route.base_url, route.name, headers=route.headers)
-            live.use(route, learnt=found.limit if found else None)
-            self._pressure.forget()
+            await self._compactor.preparation.drop("another model was chosen")
+            live.use(route)
+            await live.load_limits()
+            self._compactor.forget()
 
     def on_model_event(self, event: ModelEvent) -> None:
         """What the wrappers around the model tell: a retry, another model that steps in."""
@@ -357,7 +356,7 @@ class Conversation:
 
     def _shared(self) -> Setup:
         """What another conversation of the same kind is made of; what was opened stays this one's to close."""
-        return replace(self._live.setup, route=self._live.route, closing=())
+        return replace(self._live.setup, route=self._live.route, limits=self._live.limits, closing=())
 
     @property
     def _model(self) -> StreamingModel:

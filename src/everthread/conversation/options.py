@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from everthread.compaction.engine import ContextEngine, Events, Services
+from everthread.context.limits import ModelLimits
+from everthread.context.policy import ContextOptions
 from everthread.conversation.events import Event, Listener
-from everthread.core import budget as defaults
 from everthread.core import toolchoice
 from everthread.core.budget import Budget
 from everthread.core.caching import cache_route
@@ -59,50 +59,13 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionOptions:
+class SessionOptions(ContextOptions):
     """Settings of a conversation, named as in the configuration."""
 
-    enabled: bool = True
-    background: bool = True
-    threshold: float = defaults.THRESHOLD
-    target_ratio: float = defaults.TARGET_RATIO
-    protect_last_n: int = defaults.PROTECT_LAST_N
-    threshold_tokens: int | None = None
-    user_words: float = defaults.USER_WORDS
     tools_share: float = toolchoice.SHARE
     """Of the threshold; where tools take more, those that a thread does not use are left out."""
-    result_chars: int = defaults.RESULT_CHARS
-    turn_chars: int = defaults.TURN_CHARS
-    preview_chars: int = defaults.PREVIEW_CHARS
     per_tool: Mapping[str, int | None] = field(default_factory=dict)
-    cache_ttl: str = "5m"
-    economics: bool = True
-    """Weigh in dollars when to compact, where prices are known."""
-    max_tokens: int | None = None
     recall: RecallOptions = field(default_factory=RecallOptions)
-    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """`threshold`, `threshold_tokens` and `target_ratio` of single models, by name or glob."""
-
-    def for_model(self, name: str) -> SessionOptions:
-        """The settings that hold for a model: its own name counts first, then the longest glob that fits."""
-        fitting = [pattern for pattern in self.models if fnmatchcase(name, pattern)]
-        chosen = name if name in self.models else max(fitting, key=len, default=None)
-        return self if chosen is None else replace(self, models={}, **self.models[chosen])
-
-    def budget(self, window: int) -> Budget:
-        cap = self.max_tokens if self.max_tokens is not None and self.max_tokens < window else None
-        return Budget.for_window(
-            window,
-            threshold=self.threshold,
-            target_ratio=self.target_ratio,
-            protect_last_n=self.protect_last_n,
-            threshold_tokens=self.threshold_tokens,
-            max_output=cap,
-            result_chars=self.result_chars,
-            turn_chars=self.turn_chars,
-            preview_chars=self.preview_chars,
-            user_words=self.user_words,
-        )
 
     def output_limits(self, budget: Budget) -> OutputLimits:
         ceiling = 2 * budget.threshold
@@ -175,6 +138,8 @@ class Setup:
     wall: Callable[[], float] = time.time
     timer: Callable[[float, Callable[[], None]], Timer] = _call_later
     """Does something after so many seconds."""
+    limits: ModelLimits | None = None
+    """What providers taught, where conversations share it; None: this one's own."""
     closing: Sequence[Callable[[], Coroutine[Any, Any, Any]]] = ()
     """What is closed with the conversation."""
 

@@ -38,7 +38,7 @@ OPENING = (
 async def recall_message(live: ConversationState) -> list[Message]:
     """The message to inject; none where nothing is out of view, nothing is close, or there is no room."""
     options = live.setup.options.recall
-    room = min(options.max_tokens, live.window // SHARE, live.hard_limit - live.tokens)
+    room = min(options.max_tokens, live.window // SHARE, live.size.hard_limit - live.tokens)
     if not options.enabled or room < LEAST_TOKENS or not _may_be_more(live):
         return []
     try:

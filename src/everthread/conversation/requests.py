@@ -186,6 +186,8 @@ def build_request(
     if route.caches_by_marks:
         messages, system = _marked(live), mark_system(system, ttl=options.cache_ttl)
     limit = cap or options.max_tokens
+    if limit and live.output_cap:
+        limit = min(limit, live.output_cap)
     request = Request(
         model=route.name,
         messages=[*messages, *injected],

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, TypeVar, cast
 
-from everthread.conversation.accounting import account, usage_of
+from everthread.context.accounting import usage_of
 from everthread.conversation.events import LimitLearnt
 from everthread.conversation.requests import PreparedRequest, decode_response, open_stubs
 from everthread.conversation.state import ConversationState
@@ -137,23 +137,29 @@ class Recorder:
         live = self._live
         reply = decode_response(response, api=self._api, model=self._asked)
         message = storable(reply.message)
-        usage, estimated = usage_of(live, reply, self._prompt, api=self._api)
+        usage, estimated = usage_of(reply, self._prompt, api=self._api, counter=live.counter)
         answered = self._answered
         own = answered == live.route.name
         if self.sent and not estimated and own:
-            live.calibration.observe(answered, usage.prompt_tokens, self.sent.estimate)
+            live.context.calibration.observe(answered, usage.prompt_tokens, self.sent.estimate)
         live.engine.update_from_response(usage)
         if own and not estimated:
-            live.economy.heard(usage)
+            live.context.observe(usage, live.setup.wall(), ttl=live.setup.options.cache_seconds)
         new = [*(NewMessage(stub) for stub in open_stubs(live.open_calls)), NewMessage(message, event=new_id())]
         stored, cost, _ = await asyncio.gather(
-            live.append(new), account(live, usage, model=answered, estimated=estimated), live.save()
+            live.append(new), self._account(usage, estimated=estimated, model=answered), live.save()
         )
         await self.account_lost()
-        if own:
-            await self._outgrown(usage)
+        if own and not estimated:
+            await self._learn_success(usage)
         self.sent = None
         return Answer(message, reply.stop, usage, cost, stored[-1].id)
+
+    async def _account(self, usage: CanonicalUsage, *, estimated: bool, model: str | None = None) -> Decimal | None:
+        live = self._live
+        name = model or live.route.name
+        provider = live.route.provider if name == live.route.name else "auto"
+        return await live.accounting.record(live.session.id, name, usage, estimated=estimated, provider=provider)
 
     def lose(self, error: ModelError) -> None:
         """What a failed call had begun to answer. Several wrappers may tell of it; what it used counts once."""
@@ -163,23 +169,20 @@ class Recorder:
     async def account_lost(self) -> None:
         lost, self._lost = self._lost, []
         for reply in lost:
-            usage, estimated = usage_of(self._live, reply, self._prompt, api=self._api)
-            await account(self._live, usage, estimated=estimated)
+            usage, estimated = usage_of(reply, self._prompt, api=self._api, counter=self._live.counter)
+            await self._account(usage, estimated=estimated)
 
     async def interrupted(self, said: str) -> None:
         """An answer nobody reads any more: what was said is kept, what it used is estimated."""
         live = self._live
         message: Message = {"role": "assistant", "content": f"{said}\n\n{INTERRUPTED}" if said else INTERRUPTED}
         usage = CanonicalUsage(input_tokens=self._prompt, output_tokens=live.counter.text(said))
-        await asyncio.gather(live.append([NewMessage(message)]), account(live, usage, estimated=True))
+        await asyncio.gather(live.append([NewMessage(message)]), self._account(usage, estimated=True))
 
-    async def _outgrown(self, usage: CanonicalUsage) -> None:
+    async def _learn_success(self, usage: CanonicalUsage) -> None:
         """A learnt limit dies at the first success above it."""
         live = self._live
-        if live.learnt is None or usage.prompt_tokens <= live.learnt:
-            return
-        route = live.route
-        await live.setup.store.forget_limits(base_url=route.base_url, model=route.name, below=usage.prompt_tokens)
-        live.learnt = None
-        live.fit(route.window)
-        live.emit(LimitLearnt(live.session.id, route.name, route.window, "a larger prompt was accepted", stored=True))
+        if usage.prompt_tokens and await live.limits.succeed(live.limit_key, usage.prompt_tokens):
+            live.fit(live.route.window)
+            name, why = live.route.name, "a larger prompt was accepted"
+            live.emit(LimitLearnt(live.session.id, name, live.route.window, why, stored=True))

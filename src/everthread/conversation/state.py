@@ -9,26 +9,25 @@ from dataclasses import replace
 from typing import Any
 
 from everthread.compaction.engine import Original, Services, StartReason
+from everthread.context.accounting import Accounting
 from everthread.context.engine_guard import SafeEngine
+from everthread.context.limits import LimitKey, ModelLimits
+from everthread.context.policy import CallPrices, CompactionPolicy, ContextState, PromptSize
 from everthread.conversation import events
-from everthread.conversation.economy import Economy
 from everthread.conversation.lookup import StoreLookup, ThreadGraph
 from everthread.conversation.options import Route, Setup, SummarizerContext
 from everthread.conversation.toolbox import Toolbox
-from everthread.core.calibration import Calibration
+from everthread.core.budget import Budget
 from everthread.core.exchange import Request, System
 from everthread.core.messages import Call, Message, calls_of, results_of
-from everthread.core.rhythm import Rhythm
 from everthread.core.tokens import TokenCounter
 from everthread.errors import InputError, UnknownIdError
-from everthread.store.models import NewMessage, NewSession, Session, StoredMessage
+from everthread.store.models import NewMessage, NewSession, NewUsage, Session, StoredMessage
 from everthread.wire.anthropic.writing import Written
 
-ENGINE, CALIBRATION, RHYTHM, TOOLS = "engine", "calibration", "rhythm", "tools"
+ENGINE, CALIBRATION, TOOLS = "engine", "calibration", "tools"
 LEFT_OUT = "tools_left_out"
 """Among a compaction's figures: committed with the session it made, so that nobody sees the one without the other."""
-SPARE_OUTPUT = 4_096
-"""Room for an answer where its cap is not known."""
 
 
 class ConversationState:
@@ -39,21 +38,19 @@ class ConversationState:
         self.session = session
         self.route = setup.route
         self.window = setup.route.window
-        self.learnt: int | None = None
-        self.budget = setup.options.for_model(self.route.name).budget(self.window)
+        self.output_cap: int | None = None
+        """The largest answer the provider was found to allow."""
+        self.budget = self.nominal_budget
         self.counter = TokenCounter(self.route.name)
-        self.calibration = Calibration()
+        self.context = ContextState()
+        self.policy = CompactionPolicy(setup.options, setup.wall)
+        self.limits = setup.limits or ModelLimits(setup.store, setup.clock)
+        self.accounting = Accounting(setup.store, setup.wall, self._report_usage)
         self.last_request: Request | None = None
         self.marked: int | None = None
         """Which message the last request had its last cache mark on."""
         self.written = Written()
         self.compactions = 0
-        self.after = 0
-        """What the last compaction left, in tokens."""
-        self.rhythm = Rhythm()
-        self.economy = Economy(self)
-        self.lost: list[Request] = []
-        """Requests of a summariser that were given up under way; they are accounted for as estimated."""
         self.toolbox = Toolbox(self, tools)
         self.stored: list[StoredMessage] = []
         self.bodies: list[Message] = []
@@ -63,6 +60,7 @@ class ConversationState:
         self.engine = SafeEngine(setup.engine(self._services()), lambda text: self.tell("notice", text=text))
         self.tools = self.toolbox.schemas
         self._total = self.counter.running(system=self.system, tools=self.tools)
+        self._fit_budget()
 
     @property
     def system(self) -> System:
@@ -70,6 +68,11 @@ class ConversationState:
 
     def emit(self, event: events.Event) -> None:
         self.setup.listener(event)
+
+    def _report_usage(self, record: NewUsage) -> None:
+        self.emit(
+            events.UsageRecorded(record.session, record.model, record.task, record.usage, record.cost, record.estimated)
+        )
 
     def tell(self, kind: str, **details: Any) -> None:
         """What an engine or a summariser tells, as events of the session."""
@@ -135,7 +138,7 @@ class ConversationState:
         tip = await store.get_compression_tip(self.session.id)
         session, stored = await asyncio.gather(store.session(tip), store.messages(tip))
         if session.id != self.session.id:
-            self.calibration.reset()
+            self.context.calibration.reset()
             self.marked, self.last_request = None, None
         self.show(session, stored)
 
@@ -148,12 +151,12 @@ class ConversationState:
     @property
     def tokens(self) -> int:
         """The next prompt: what the provider counted last, and the estimate of what came since."""
-        return self.calibration.project(self.route.name, self.estimate)
+        return self.context.calibration.project(self.route.name, self.estimate)
 
     @property
     def reported(self) -> bool:
         """Whether `tokens` builds on what this model's provider counted."""
-        return self.calibration.reported(self.route.name)
+        return self.context.calibration.reported(self.route.name)
 
     @property
     def answering(self) -> str:
@@ -164,13 +167,35 @@ class ConversationState:
     def fixed(self) -> int:
         """System prompt and tools, by the same measure."""
         bare = self.counter.request((), system=self.system, tools=self.tools)
-        return round(bare * self.calibration.factor(self.route.name))
+        return round(bare * self.context.calibration.factor(self.route.name))
 
     @property
-    def hard_limit(self) -> int:
-        """From here on a request has no room for its answer: it cannot go without a compaction."""
-        output = min(self.setup.options.max_tokens or SPARE_OUTPUT, self.window // 8)
-        return max(self.budget.threshold, self.window - output - self.window // 50)
+    def size(self) -> PromptSize:
+        """The next prompt, for the policy."""
+        return PromptSize(self.tokens, self.fixed, self.budget, self.setup.options.max_tokens)
+
+    @property
+    def prices(self) -> CallPrices:
+        route = self.route
+        return CallPrices(route.name, route.provider, route.caches_by_marks, self.summarizer)
+
+    @property
+    def cold(self) -> str:
+        """Why the provider's cache does not hold the next prompt; empty where it may."""
+        return self.policy.cold(self.context)
+
+    @property
+    def nominal_budget(self) -> Budget:
+        """As the settings say, whatever system prompt and tools take."""
+        return self.setup.options.for_model(self.route.name).budget(self.window)
+
+    def _fit_budget(self) -> None:
+        """The budget for this window with this system prompt and these tools; the engine is told where it changes."""
+        options = self.setup.options.for_model(self.route.name)
+        fitted = options.budget(self.window, fixed=self.fixed)
+        if fitted != self.budget:
+            self.budget = fitted
+            self.engine.update_model(self._services())
 
     def _recount(self) -> None:
         self._total = self.counter.running(system=self.system, tools=self.tools)
@@ -179,26 +204,37 @@ class ConversationState:
 
     # Who works on it
 
-    def use(self, route: Route, *, learnt: int | None = None) -> None:
+    def use(self, route: Route) -> None:
         """Another model: its window, its way of counting."""
-        self.economy.changed = f"the model is {route.name} now"
+        self.context.changed = f"the model is {route.name} now"
         self.route = route
         self.counter = TokenCounter(route.name)
         self.summarizer = self.setup.summarizer(self._desk())
-        self.learnt = learnt
         self.marked, self.last_request = None, None
-        self.calibration.reset()
-        self.fit(min(route.window, learnt or route.window))
+        self.context.calibration.reset()
         self._recount()
+        self.fit(route.window)
 
     def fit(self, window: int) -> None:
         """Another window."""
         self.window = window
-        self.budget = self.setup.options.for_model(self.route.name).budget(window)
+        self.budget = self.setup.options.for_model(self.route.name).budget(window, fixed=self.fixed)
         self.engine.update_model(self._services())
 
+    @property
+    def limit_key(self) -> LimitKey:
+        """What is learnt of the model is kept under this."""
+        return LimitKey(self.session.tenant, self.route.base_url, self.route.name, self.route.headers)
+
+    async def load_limits(self) -> None:
+        """Fit to what providers taught of the model."""
+        window = await self.limits.window(self.limit_key, self.route.window)
+        self.output_cap = await self.limits.output_cap(self.limit_key)
+        if window != self.window:
+            self.fit(window)
+
     def take_tools(self, tools: Sequence[dict[str, Any]]) -> None:
-        self.economy.changed = "other tools are offered"
+        self.context.changed = "other tools are offered"
         self.toolbox.take(tools)
         self.offer(self.toolbox.schemas)
 
@@ -206,6 +242,7 @@ class ConversationState:
         """What the model is shown of them."""
         self.tools = tools
         self._recount()
+        self._fit_budget()
 
     def _desk(self) -> SummarizerContext:
         return SummarizerContext(
@@ -213,8 +250,8 @@ class ConversationState:
             self.counter,
             lambda: self.last_request,
             self.tell,
-            self.lost.append,
-            lambda: not self.economy.cold,
+            lambda request: self.accounting.lose(self.session.id, request),
+            lambda: not self.cold,
         )
 
     def _services(self) -> Services:
@@ -229,7 +266,7 @@ class ConversationState:
     async def save(self) -> None:
         """Engine, calibration, rhythm, tools: kept with the session they describe; an undo finds the parent's own."""
         store, session = self.setup.store, self.session.id
-        measured = self.calibration.dump() | {RHYTHM: self.rhythm.dump()}
+        measured = self.context.dump()
         if self.toolbox.given:
             measured[TOOLS] = self.toolbox.dump()
         await asyncio.gather(self._save_engine(session), store.put_state(session, CALIBRATION, measured))
@@ -251,11 +288,10 @@ class ConversationState:
             engine = engine or await store.get_state(session.parent, ENGINE)
         if calibration is None and session.kind == "continuation" and session.parent is not None:
             calibration = await store.get_state(session.parent, CALIBRATION)
-            self.calibration = Calibration.load(calibration)
-            self.calibration.reset()
+            self.context = ContextState.load(calibration)
+            self.context.calibration.reset()
         else:
-            self.calibration = Calibration.load(calibration)
-        self.rhythm = Rhythm.load(calibration.get(RHYTHM) if isinstance(calibration, dict) else None)
+            self.context = ContextState.load(calibration)
         await self.restore_tools()
         if isinstance(engine, dict) and engine.get("name") == self.engine.name:
             self.engine.load_state(engine.get("state") or {})
@@ -336,17 +372,11 @@ async def load_state(
 ) -> ConversationState:
     """The session in memory: its messages, what the engine knew, what was learnt of the model's window."""
     live = ConversationState(setup, session, tools)
-    store, route = setup.store, setup.route
-    messages, records, learnt = await asyncio.gather(
-        store.messages(session.id),
-        store.compactions(session.thread),
-        store.limit_for(route.base_url, route.name, headers=route.headers),
-    )
+    store = setup.store
+    messages, records = await asyncio.gather(store.messages(session.id), store.compactions(session.thread))
     live.show(session, messages)
     live.compactions = sum(record.reverted is None for record in records)
     await live.restore()
-    if learnt is not None and learnt.limit < live.window:
-        live.learnt = learnt.limit
-        live.fit(learnt.limit)
+    await live.load_limits()
     live.engine.on_session_start(session.id, reason=reason, previous=session.parent)
     return live

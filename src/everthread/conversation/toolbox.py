@@ -153,8 +153,8 @@ class Toolbox:
         live = self._live
         if not live.setup.options.enabled or any(name_of(tool) == FIND for tool in self.given):
             return ()
-        factor = live.calibration.factor(live.route.name)
-        threshold, spoken = round(live.budget.threshold / factor), live.counter.system(system)
+        factor = live.context.calibration.factor(live.route.name)
+        threshold, spoken = round(live.nominal_budget.threshold / factor), live.counter.system(system)
         others = spoken + live.counter.tools([*live.engine.get_tool_schemas(), FIND_SCHEMA])
         cards, share = self._all(), live.setup.options.tools_share
         if not presses(sum(card.tokens for card in cards), threshold=threshold, others=others, share=share):
@@ -166,7 +166,7 @@ class Toolbox:
         """Whether system prompt and tools, which alone reach the threshold, would not after a choice made now."""
         live = self._live
         bare = live.counter.request((), system=live.system, tools=self.to_come)
-        return bare * live.calibration.factor(live.route.name) < live.budget.threshold
+        return bare * live.context.calibration.factor(live.route.name) < live.nominal_budget.threshold
 
     def use(self, out: Sequence[str], why: str, *, now: bool = False) -> None:
         """Leave these out, and tell what changed."""
@@ -179,7 +179,7 @@ class Toolbox:
         live = self._live
         live.offer(self.schemas)
         if live.last_request is not None:
-            live.economy.changed = "other tools are offered"
+            live.context.changed = "other tools are offered"
         gone = tuple(name for name in self.out if name not in before)
         back = tuple(name for name in before if name not in self.out)
         live.emit(ToolsChanged(live.session.id, self.out, gone, back, len(self.given), self.saved, why, now))
@@ -218,10 +218,10 @@ class Toolbox:
     def price(self) -> str:
         """What offering other tools now costs, in words: the next prompt is not read from the cache."""
         live = self._live
-        cold = live.economy.cold
+        cold = live.cold
         if cold:
             return f"no cached prompt is lost by it: {cold}"
-        lost = live.economy.price_of_miss(live.tokens)
+        lost = live.policy.price_of_miss(live.size, live.context, live.prices)
         what = f"the {live.tokens:,} tokens of the prompt have to be read anew instead of from the provider's cache"
         return f"{what}; what that costs is not known" if lost is None else f"about ${lost:.4f}: {what}"
 

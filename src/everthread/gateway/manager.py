@@ -18,32 +18,52 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from everthread.compaction.engine import ContextEngine, Services
-from everthread.conversation.compaction import COLD, FADING, GRACE
-from everthread.conversation.events import CompactionFailed, Event, Listener, Notice
+from everthread.context.accounting import Accounting, complete_usage
+from everthread.context.limits import ModelLimits, is_overflow_error
+from everthread.context.policy import (
+    COLD,
+    FADING,
+    GRACE,
+    CallPrices,
+    CompactionPolicy,
+    PolicyDecision,
+    PromptSize,
+    fading_text,
+    paused_text,
+)
+from everthread.context.recovery import TOO_LARGE, RecoveryStep
+from everthread.conversation.events import (
+    CompactionFailed,
+    CompactionProgress,
+    Event,
+    LimitLearnt,
+    Listener,
+    Notice,
+    UsageRecorded,
+    progress_text,
+)
+from everthread.conversation.events import Recovery as RecoveryEvent
 from everthread.conversation.options import Route, SessionOptions, SummarizerContext
-from everthread.conversation.state import SPARE_OUTPUT
+from everthread.core.caching import cache_route
 from everthread.core.economics import EARLIEST
-from everthread.core.exchange import Api
+from everthread.core.exchange import Api, Request
 from everthread.core.ladder import Strength
+from everthread.core.overflow import ErrorVerdict, classify_error
 from everthread.core.summary import Summarizer
 from everthread.core.tokens import TokenCounter
 from everthread.core.usage import CanonicalUsage
 from everthread.errors import EverthreadError
-from everthread.gateway.accounting import Accounts
 from everthread.gateway.base import THREAD, Incoming, Outcome, Outgoing, ProxyTurn, UnmanagedTurn
-from everthread.gateway.economy import decide, is_free, ttl_of
 from everthread.gateway.events import RecordFailed
 from everthread.gateway.reading import Reader
-from everthread.gateway.recovery import Recovery
 from everthread.gateway.responding import Responses
-from everthread.gateway.rewrite import SLIM, RewriteStore, RewriteTask, key_part, note_of
+from everthread.gateway.rewrite import SLIM, RewriteState, RewriteStore, RewriteTask, key_part, rewrite_key
 from everthread.gateway.sizing import Sizes
-from everthread.gateway.thrashing import fading_text, paused_text
 from everthread.gateway.threads import PendingAnswer, ThreadIndex, ThreadMatch, ThreadRecorder, scope_of
 from everthread.gateway.turn import ThreadMemories, Turn, build_outgoing, send_untouched
-from everthread.gateway.windows import Windows
-from everthread.gateway.worker import LoopSummarizer, report_in_loop
-from everthread.store.models import Rewrite
+from everthread.gateway.worker import SECONDS, CompactionWorker, EngineSetup
+from everthread.providers.window import window_headers
+from everthread.store.models import NewUsage, Rewrite
 from everthread.store.store import Store
 
 
@@ -65,6 +85,10 @@ class ManagerSetup:
     options: SessionOptions = field(default_factory=SessionOptions)
     cache_markers: bool = True
     """Set marks for Claude clients that set none."""
+    portable_engine: bool = False
+    """The engine can be made in another process: compactions then have processes of their own."""
+    compaction_seconds: float = SECONDS
+    """For one compaction, below what a request may take in all; then it is ended and the request goes on without."""
     emulate_state: bool = False
     """Resolve `previous_response_id` here, for upstreams that keep no state."""
     listener: Listener = _ignore_event
@@ -73,8 +97,6 @@ class ManagerSetup:
     wall: Callable[[], float] = time.time
 
 
-GROWTH = 1.10
-"""After a compaction that could make nothing smaller, the next one waits for this growth."""
 _STATE = "gateway"
 _CLOSE_SECONDS = 5.0
 """Seconds for summaries that are being written when the gateway ends."""
@@ -87,11 +109,14 @@ class ProxyManager:
 
     def __init__(self, setup: ManagerSetup) -> None:
         self.setup = setup
-        self.windows = Windows(setup)
-        self.accounts = Accounts(setup)
+        self.accounting = Accounting(setup.store, setup.wall, self._report_usage)
+        self.limits = ModelLimits(setup.store, setup.clock)
+        self.policy = CompactionPolicy(setup.options, setup.wall)
+        self.worker = CompactionWorker(portable=setup.portable_engine, seconds=setup.compaction_seconds)
+        self._windows: dict[tuple[str, str, str], int] = {}
         self._threads = ThreadIndex(setup.store)
         self._recorder = ThreadRecorder(self._threads, setup.listener)
-        self._rewrites = RewriteStore(setup.store, setup.listener, self.accounts.auxiliary)
+        self._rewrites = RewriteStore(setup.store, setup.listener, self.accounting, self.worker)
         self._sizes = Sizes()
         self._reader = Reader(self._sizes)
         self._responses = Responses(setup.store)
@@ -118,10 +143,6 @@ class ProxyManager:
             turn.sent = send_untouched(turn)
         return turn
 
-    async def recover(self, turn: Turn, status: int, body: bytes) -> Outgoing | None:
-        """What to send instead of a request that was refused; None where the client gets the error."""
-        return await Recovery(self, turn).meet(status, body)
-
     async def response_headers(self, turn: Turn) -> Mapping[str, str]:
         """The thread is told once that is certain."""
         if turn.storing is None and turn.place.explicit:
@@ -147,16 +168,18 @@ class ProxyManager:
         answered = 200 <= outcome.status < 300
         if answered and outcome.usage is not None and not outcome.estimated:
             prompt = outcome.usage.prompt_tokens
-            turn.memory.calibration.observe(turn.model, prompt, turn.estimate)
-            self._time(turn, outcome.usage)
-            await self.windows.disprove(turn, prompt)
+            context = turn.memory.context
+            context.calibration.observe(turn.model, prompt, turn.estimate)
+            context.observe(outcome.usage, self.setup.wall(), ttl=self.setup.options.cache_seconds)
+            if prompt:
+                await self.limits.succeed(turn.limit_key, prompt)
             self._judge(turn, prompt)
         writes: list[Awaitable[Any]] = [
-            self.setup.store.put_state(place.thread, _STATE, turn.memory.dump()),
-            self.accounts.auxiliary(place.thread, (), turn.incoming.account),
+            self.setup.store.put_state(place.thread, _STATE, turn.memory.context.dump()),
+            self.accounting.record_lost(place.thread),
         ]
         if answered or outcome.usage is not None:
-            writes.append(self.accounts.main(turn, place, outcome))
+            writes.append(self._account(turn, place, outcome))
         if said is not None:
             writes.append(self._recorder.answer(said, place, turn))
         reply = outcome.reply
@@ -167,11 +190,18 @@ class ProxyManager:
         except EverthreadError as error:
             self.setup.listener(RecordFailed(place.thread, str(error)))
 
-    def _time(self, turn: Turn, usage: CanonicalUsage) -> None:
-        """Take the call into the thread's rhythm; after a rewrite its prompt is compared with none."""
-        memory, wall = turn.memory, self.setup.wall()
-        before = memory.rhythm.rewritten() if usage.prompt_tokens < memory.rhythm.prompt else memory.rhythm
-        memory.rhythm = before.after(usage, wall, ttl=ttl_of(self.setup))
+    async def _account(self, turn: Turn, place: ThreadMatch, outcome: Outcome) -> None:
+        """The client's call; estimated where the provider said nothing."""
+        usage, estimated = outcome.usage, outcome.estimated
+        if usage is None:
+            counter = TokenCounter(turn.model)
+            usage, estimated = complete_usage(CanonicalUsage(), outcome.reply, turn.estimate, counter)
+        await self.accounting.record(place.thread, turn.model, usage, estimated=estimated)
+
+    def _report_usage(self, record: NewUsage) -> None:
+        self.setup.listener(
+            UsageRecorded(record.session, record.model, record.task, record.usage, record.cost, record.estimated)
+        )
 
     def _emulates(self, incoming: Incoming) -> bool:
         return self.setup.emulate_state and incoming.mode == "managed" and incoming.api == "openai_responses"
@@ -185,7 +215,7 @@ class ProxyManager:
             job.cancel()
         await asyncio.gather(*jobs, return_exceptions=True)
         await self._rewrites.close(_CANCEL_SECONDS)
-        await self.accounts.settle()
+        await self.accounting.record_lost()
 
     # Reading
 
@@ -197,8 +227,17 @@ class ProxyManager:
         turn = Turn(
             self, incoming, read.sliced, read.first, read.history, read.frame, read.sizes, read.fixed, place, memory
         )
-        turn.window = await self.windows.of(turn)
+        turn.window = await self.limits.window(turn.limit_key, await self._known_window(turn))
+        turn.cap = await self.limits.output_cap(turn.limit_key)
         return turn
+
+    async def _known_window(self, turn: Turn) -> int:
+        """Of a model at an address, asked once."""
+        incoming = turn.incoming
+        key = (incoming.upstream, turn.model, window_headers(incoming.headers))
+        if key not in self._windows:
+            self._windows[key] = await self.setup.window(incoming.api, turn.model, incoming.upstream)
+        return self._windows[key]
 
     async def _memory(self, place: ThreadMatch) -> Any:
         known = self._memories.get(place.thread)
@@ -212,14 +251,14 @@ class ProxyManager:
 
     def tokens(self, turn: Turn, used: Rewrite | None) -> int:
         """The prompt as the provider counts it, with this rewrite or none."""
-        return turn.memory.calibration.project(turn.model, self.estimate(turn, used))
+        return turn.memory.context.calibration.project(turn.model, self.estimate(turn, used))
 
     def estimate(self, turn: Turn, used: Rewrite | None) -> int:
         if used is None:
             return turn.fixed + turn.size
         values = turn.replaced_values(used)
         head = self._sizes.values(turn.incoming.api, turn.model, used.replacement, values)
-        note = note_of(used.state)
+        note = RewriteState.load(used.state).note
         if note:
             said = [{"role": "user", "content": note}]
             head += self._sizes.values(turn.incoming.api, turn.model, ("note", note), said)
@@ -227,6 +266,7 @@ class ProxyManager:
 
     def send(self, turn: Turn) -> Outgoing:
         """What goes upstream as things stand."""
+        turn.memory.rewrite = None if turn.used is None else rewrite_key(turn.used)
         turn.estimate = self.estimate(turn, turn.used)
         before, after = self.tokens(turn, None), self.tokens(turn, turn.used)
         ttl = self.setup.options.cache_ttl if self.setup.cache_markers else None
@@ -235,76 +275,67 @@ class ProxyManager:
 
     async def _fit(self, turn: Turn) -> None:
         """Use the rewrite there is; make one where it is time. Waits only where the request cannot go without."""
-        options = self.setup.options
-        budget = turn.budget(options)
+        options, budget = self.setup.options, turn.budget(self.setup.options)
         earliest = EARLIEST * budget.threshold if options.economics else budget.background_start
         small = self.tokens(turn, None) < earliest
         if turn.sliced.single or (small and not turn.memory.slim):
             return
         await self.look_up(turn)
-        tokens = self.tokens(turn, turn.used)
-        early = self._weighed(turn, tokens)
-        if tokens < budget.threshold and not early:
+        turn.decision = self._decide(turn)
+        if turn.decision.action == "wait":
             return
-        if tokens >= budget.threshold and turn.decision.startswith("later"):
-            return
-        turn.relieved = tokens
-        if turn.ready is not None:
+        turn.relieved = self.tokens(turn, turn.used) if turn.decision.compacts else 0
+        if turn.decision.compacts and turn.ready is not None:
             turn.used, turn.ready = turn.ready, None
-            tokens = self.tokens(turn, turn.used)
+        decision = turn.decision
         for _ in range(2):  # what is under way may be of an earlier request, and cover too little
-            if (tokens < budget.threshold and not early) or not self._can_win(turn, tokens):
+            if turn.decision is not decision or turn.used is not None:
+                decision = self._decide(turn, again=True)
+            if not decision.compacts:
                 return
-            job = self._job(turn, background=options.background, reason=COLD if early else "in-loop")
-            early, must = False, tokens >= self._full(turn)
-            await asyncio.wait({job}, timeout=None if must or not options.background else GRACE)
+            job = self._job(turn, background=options.background, reason=decision.reason)
+            waits = None if decision.must_wait or not options.background else GRACE
+            await asyncio.wait({job}, timeout=waits)
             if not job.done():
                 return
             await self.look_up(turn, forced=True)
-            tokens = self.tokens(turn, turn.used)
+            decision = self._decide(turn, again=True)
 
-    def _weighed(self, turn: Turn, tokens: int) -> bool:
-        """Put the decision on the turn; whether it is to compact below the threshold, at a cold cache."""
-        budget = turn.budget(self.setup.options)
-        if tokens < EARLIEST * budget.threshold:
-            return False
-        writer = self.setup.summarizer(self._desk(turn, turn.place.thread))
-        decision = decide(self.setup, turn, tokens, self._full(turn), writer)
-        early = decision is not None and decision.action == "now" and tokens < budget.threshold and is_free(writer)
-        if decision is not None and (early or tokens >= budget.threshold):
-            turn.decision = str(decision)
-        return early
+    def size(self, turn: Turn, tokens: int) -> PromptSize:
+        """A prompt of so many tokens, for the policy."""
+        factor = turn.memory.context.calibration.factor(turn.model)
+        return PromptSize(tokens, round(turn.fixed * factor), turn.budget(self.setup.options), turn.asked_output)
 
-    def _full(self, turn: Turn) -> int:
-        """From here on a request has no room for its answer."""
-        room = turn.window - self._room(turn) - turn.window // 50
-        return max(turn.budget(self.setup.options).threshold, room)
+    def _prices(self, turn: Turn) -> CallPrices:
+        marked = cache_route(turn.model, "auto", turn.incoming.upstream) is not None
+        writer = self.setup.summarizer(self._summarizer_context(turn, turn.place.thread))
+        return CallPrices(turn.model, "auto", marked, writer)
 
-    def _can_win(self, turn: Turn, tokens: int) -> bool:
-        fixed = turn.fixed * turn.memory.calibration.factor(turn.model)
-        if tokens < turn.memory.futile or fixed >= turn.budget(self.setup.options).threshold:
-            return False
-        return not turn.memory.pause.holds(tokens, self.setup.wall())
+    def _decide(self, turn: Turn, *, again: bool = False) -> PolicyDecision:
+        """Whether to compact before this call. `again`: only what is due now, early ones were weighed before."""
+        size = self.size(turn, self.tokens(turn, turn.used))
+        if again and size.tokens < size.budget.threshold:
+            return PolicyDecision("send", "it is small enough now")
+        ready = turn.ready is not None
+        return self.policy.decide(size, turn.memory.context, self._prices(turn), reason="in-loop", ready=ready)
 
     def _judge(self, turn: Turn, prompt: int) -> None:
         """What a rewrite that is new brought: two in a row that hardly help pause the next ones."""
-        used, pause = turn.used, turn.memory.pause
+        used, pause = turn.used, turn.memory.context.pause
         if used is None or used.strength == SLIM:
             return
-        if turn.compactions:
+        before = turn.relieved or turn.budget(self.setup.options).threshold
+        if turn.tried.compactions:
             pause.exempt(used.depth)
-        elif pause.judge(
-            used.depth, turn.relieved or turn.budget(self.setup.options).threshold, prompt, self.setup.wall()
-        ):
+        elif pause.judge(used.depth, before, prompt, self.setup.wall()):
             self.setup.listener(Notice(turn.place.thread, paused_text(prompt)))
-
-    def _room(self, turn: Turn) -> int:
-        return min(turn.asked_output or SPARE_OUTPUT, turn.window // 8)
 
     async def look_up(self, turn: Turn, *, forced: bool = False) -> None:
         """The longest rewrite of the history; `forced`: also one that is not ripe."""
         key = self.engine_key(turn)
         found = await self._rewrites.find(turn.incoming.tenant, key, turn.history, turn.size)
+        if not forced:
+            found = found.keeping(turn.memory.rewrite)
         turn.used, turn.ready = found.used, found.ready
         if forced and turn.ready is not None:
             turn.used, turn.ready = turn.ready, None
@@ -340,7 +371,10 @@ class ProxyManager:
                 )
         except EverthreadError as error:
             self.setup.listener(CompactionFailed(turn.place.thread, str(error)))
-        turn.memory.futile = 0 if made is not None else round(tokens * GROWTH)
+        if made is None:
+            turn.memory.context.fail(tokens)
+        else:
+            turn.memory.context.futile = 0
         return made
 
     async def _made_meanwhile(self, turn: Turn) -> Rewrite | None:
@@ -353,15 +387,11 @@ class ProxyManager:
     async def compact(self, turn: Turn, strength: Strength, tokens: int, **how: Any) -> Rewrite | None:
         """A rewrite that covers more than what is used now; `how`: what else its `Task` says."""
         task = await self._task(turn, tokens, strength=strength, **how)
-        made = await self._rewrites.make(self._engine(turn, task), task)
+        given = self._summarizer_context(turn, task.thread)
+        setup = EngineSetup(self.setup.engine, turn.model, task.budget)
+        made = await self._rewrites.make(task, setup, given, self.setup.summarizer(given))
         if made is not None and made.depth >= FADING:
             self.setup.listener(Notice(task.thread, fading_text(made.depth)))
-        return made
-
-    async def slim(self, turn: Turn) -> Rewrite | None:
-        """A rewrite of fewer bytes that covers what was too much; None where there is nothing to leave out."""
-        made = await self._rewrites.slim(await self._task(turn, self.tokens(turn, turn.used), reason="payload"))
-        turn.memory.slim = turn.memory.slim or made is not None
         return made
 
     async def _task(self, turn: Turn, tokens: int, **how: Any) -> RewriteTask:
@@ -378,38 +408,100 @@ class ProxyManager:
             tokens=tokens,
             base=turn.used,
             account=turn.incoming.account,
-            decision=turn.decision,
+            decision=turn.plan,
             **how,
         )
 
-    def _engine(self, turn: Turn, task: RewriteTask) -> ContextEngine:
-        counter = TokenCounter(turn.model)
-        desk = self._desk(turn, task.thread)
-        summarizer = LoopSummarizer(self.setup.summarizer(desk))
-        events = report_in_loop(desk.events)
-        return self.setup.engine(Services(summarizer, counter, task.budget, self.setup.clock, events))
-
-    def _desk(self, turn: Turn, thread: str) -> SummarizerContext:
+    def _summarizer_context(self, turn: Turn, thread: str) -> SummarizerContext:
         route = Route(turn.model, turn.incoming.api, turn.window, base_url=turn.incoming.upstream)
-        lost = self.accounts.lost(thread, turn.incoming.account)
-        return SummarizerContext(route, TokenCounter(turn.model), lambda: None, self._told(thread), lost)
+        payer = turn.incoming.account
 
-    def _told(self, thread: str) -> Any:
-        return self.accounts.telling(thread)
+        def report(kind: str, **details: Any) -> None:
+            if kind == "notice":
+                self.setup.listener(Notice(thread, str(details.get("text", ""))))
+            else:
+                self.setup.listener(CompactionProgress(thread, progress_text(kind, details)))
+
+        def lose(request: Request) -> None:
+            self.accounting.lose(thread, request, payer)
+
+        return SummarizerContext(route, TokenCounter(turn.model), lambda: None, report, lose)
 
     def _prepare_ahead(self, turn: Turn, outcome: Outcome) -> None:
         """From 80 % of the threshold on the next rewrite is made beside the conversation."""
-        options = self.setup.options
-        if not (options.enabled and options.background) or turn.ready is not None or turn.sliced.single:
+        if turn.ready is not None or turn.sliced.single:
             return
-        budget = turn.budget(options)
         said = outcome.usage.output_tokens if outcome.usage else 0
-        tokens = self.tokens(turn, turn.used) + said
-        if tokens < budget.background_start or not self._can_win(turn, max(tokens, budget.threshold)):
+        size = self.size(turn, self.tokens(turn, turn.used) + said)
+        if not self.policy.prepares(size, turn.memory.context, self._prices(turn)):
             return
-        factor = max(turn.memory.calibration.factor(turn.model), 0.1)
-        ripe = turn.size + max(0, round((budget.threshold - tokens) / factor))
+        factor = max(turn.memory.context.calibration.factor(turn.model), 0.1)
+        ripe = turn.size + max(0, round((size.budget.threshold - size.tokens) / factor))
         self._job(turn, background=True, ripe=ripe)
+
+    # After a refusal
+
+    async def recover(self, turn: Turn, status: int, body: bytes) -> Outgoing | None:
+        """What to send instead of a request that was refused; None where the client gets the error."""
+        verdict = classify_error(status=status, body=body.decode("utf-8", "replace"))
+        if verdict.kind not in TOO_LARGE:
+            return None
+        await self._learn(turn, verdict, status, body)
+        enabled = self.setup.options.enabled and not turn.sliced.single
+        forced = False
+        while True:
+            if verdict.kind == "prompt_too_long" and enabled and turn.used is None and not forced:
+                forced = True
+                await self.look_up(turn, forced=True)
+                if turn.used is not None:
+                    return self.send(turn)
+            asked = turn.output_cap or turn.asked_output
+            step = turn.tried.next_step(verdict, asked=asked, enabled=enabled, thinking=turn.thinking_budget)
+            if step.action == "give_up":
+                return None
+            if step.action == "lower_cap" and step.cap is not None:
+                await self.limits.learn_cap(turn.limit_key, step.cap, verdict.reason)
+            self.setup.listener(RecoveryEvent(turn.place.thread, verdict.kind, step.attempt, step.text))
+            if step.action == "lower_cap":
+                return self.send(turn)
+            made = await (self._slim(turn) if step.action == "slim" else self._compact_harder(turn, step, verdict))
+            if made is not None:
+                turn.tried.done += step.action == "compact"
+                turn.used, turn.ready = made, None
+                return self.send(turn)
+
+    async def _learn(self, turn: Turn, verdict: ErrorVerdict, status: int, body: bytes) -> None:
+        """What the refusal teaches of the window."""
+        if verdict.kind == "payload_too_large":
+            return
+        if verdict.kind == "max_tokens_too_large" and verdict.context_limit is None:
+            return
+        tokens = self.tokens(turn, turn.used)
+        if verdict.kind == "max_tokens_too_large":
+            tokens += turn.output_cap or turn.asked_output or 0
+        believed = is_overflow_error(status, body)
+        found = await self.limits.learn_window(turn.limit_key, verdict, turn.window, tokens, believed=believed)
+        if found is not None:
+            turn.window = found.tokens
+            event = LimitLearnt(turn.place.thread, turn.model, found.tokens, found.source, stored=found.stored)
+            self.setup.listener(event)
+
+    async def _slim(self, turn: Turn) -> Rewrite | None:
+        """Fewer bytes and no word lost: what was made smaller before, else old images out, big results stored."""
+        turn.memory.slim = True
+        before = turn.used
+        await self.look_up(turn, forced=True)
+        if turn.used is not None and turn.used != before:
+            return turn.used
+        return await self._rewrites.slim(await self._task(turn, self.tokens(turn, turn.used), reason="payload"))
+
+    async def _compact_harder(self, turn: Turn, step: RecoveryStep, verdict: ErrorVerdict) -> Rewrite | None:
+        tokens = verdict.input_tokens or max(self.tokens(turn, turn.used), turn.window)
+        try:
+            return await self.compact(turn, step.strength, tokens, reason="overflow")
+        except EverthreadError as failure:
+            self.setup.listener(CompactionFailed(turn.place.thread, str(failure)))
+            return None
 
     async def settle(self) -> None:
         """Wait for what is prepared in the background."""

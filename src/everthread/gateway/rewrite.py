@@ -7,16 +7,18 @@ time the first is used by both. So the next, longer request begins with the same
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
 from everthread.compaction.engine import ContextEngine
-from everthread.context.engine_guard import find_fault
+from everthread.context.accounting import Accounting
+from everthread.context.engine_guard import check_compaction
+from everthread.context.recovery import slim_messages
 from everthread.conversation.events import CompactionVoid, Listener
+from everthread.conversation.options import SummarizerContext
 from everthread.conversation.pins import list_pins
-from everthread.conversation.recovery import slim_messages
 from everthread.core.budget import Budget
 from everthread.core.caching import cache_route
 from everthread.core.exchange import Api, Request
@@ -24,13 +26,13 @@ from everthread.core.ladder import Strength
 from everthread.core.lookup import lookup_tools
 from everthread.core.messages import Message, Part, calls_of, kind_of, parts_of, with_content
 from everthread.core.outputs import ToStore
-from everthread.core.summary import SUMMARY_START, Compaction, is_summary
+from everthread.core.summary import SUMMARY_START, Compaction, Summarizer, is_summary
 from everthread.errors import EngineError, EverthreadError
 from everthread.gateway.base import Account, decode_messages, encode_messages
 from everthread.gateway.events import Drifted, Rewritten, Slimmed
 from everthread.gateway.slicing import LIST_FIELD, Element, Sliced, written
 from everthread.gateway.threads import History
-from everthread.gateway.worker import CompactionWorker
+from everthread.gateway.worker import CompactionWorker, EngineSetup, WorkItem
 from everthread.store.models import NewCompaction, Rewrite
 from everthread.store.store import Store
 from everthread.wire.codecs import CODECS
@@ -39,12 +41,30 @@ SLIM = -1
 """The strength of a rewrite that leaves every message in its place: images dropped, big results stored."""
 
 
+RewriteKey = tuple[int, bytes]
+
+
+def rewrite_key(rewrite: Rewrite) -> RewriteKey:
+    """What tells a rewrite from another of the same thread."""
+    return rewrite.length, rewrite.replacement
+
+
 @dataclass(frozen=True, slots=True)
 class RewriteMatch:
     """The longest rewrite that is in use, and one that is ready for when it is time."""
 
     used: Rewrite | None = None
     ready: Rewrite | None = None
+    candidates: Sequence[Rewrite] = ()
+    """All that fit, the longest first."""
+
+    def keeping(self, key: RewriteKey | None) -> RewriteMatch:
+        """The same with this rewrite in use, where it fits: what was sent is sent again until the next one is due."""
+        kept = next((found for found in self.candidates if rewrite_key(found) == key), None)
+        if kept is None:
+            return self
+        longest = self.candidates[0]
+        return RewriteMatch(kept, longest if longest.length > kept.length else None, self.candidates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +99,11 @@ class RewriteTask:
         """How many of the client's messages are covered already."""
         return self.base.length if self.base else 0
 
+    @property
+    def aimed_tokens(self) -> int:
+        """The size it is made for: in the background, that of the moment at which it will be used."""
+        return max(self.tokens, self.budget.threshold) if self.background else self.tokens
+
     def pairs(self) -> list[tuple[Any, str]]:
         """What goes upstream now: messages and their text."""
         return [*(replaced(self.base) if self.base else ()), *self.sent[self.start :]]
@@ -89,13 +114,13 @@ class RewriteStore:
         self,
         store: Store,
         listener: Listener,
-        spent: Callable[[str, Sequence[Mapping[str, Any]], Account | None], Awaitable[Decimal | None]],
+        accounting: Accounting,
+        worker: CompactionWorker,
     ) -> None:
         self._store = store
         self._tell = listener
-        self._spent = spent
-        """Told what a summary used; says what that cost."""
-        self._beside = CompactionWorker()
+        self._accounting = accounting
+        self._worker = worker
 
     async def find(self, tenant: str, engine: str, history: History, size: int) -> RewriteMatch:
         """The rewrites for a history whose messages have this size."""
@@ -108,7 +133,7 @@ class RewriteStore:
         ready = next((found for found in every if found.ripe > size), None)
         if ready is not None and used is not None and ready.length <= used.length:
             ready = None
-        return RewriteMatch(used, ready)
+        return RewriteMatch(used, ready, every)
 
     async def _similar(self, tenant: str, engine: str, history: History, longest: int) -> list[Rewrite]:
         """Rewrites of more, where the client cleared results or dropped thinking since; kept for its new form too."""
@@ -121,29 +146,34 @@ class RewriteStore:
                 self._tell(Drifted(similar.thread, length))
         return sorted(found, key=lambda rewrite: (-rewrite.length, -rewrite.strength))
 
-    async def make(self, engine: ContextEngine, task: RewriteTask) -> Rewrite | None:
+    async def make(
+        self, task: RewriteTask, setup: EngineSetup, given: SummarizerContext, writer: Summarizer
+    ) -> Rewrite | None:
         """A rewrite that covers more than the one before; None, with the reason told, where nothing can be won."""
         pairs = task.pairs()
-        if task.base:
-            engine.load_state(without_note(task.base.state))
-        engine.pin([note.text for note in await list_pins(self._store, task.thread)])
-        made, cut = await self._beside.run(lambda: _compressed(engine, task, [value for value, _ in pairs]))
-        cost = await self._spent(task.thread, made.usage, task.account)
+        before = RewriteState.load(task.base.state) if task.base else RewriteState()
+        pins = [pin.text for pin in await list_pins(self._store, task.thread)]
+        job = CompressionJob(
+            task.api, task.frame, [value for value, _ in pairs], task.aimed_tokens, task.strength, before.engine, pins,
+            len(task.sent) - task.start,
+        )  # fmt: skip
+        result = await self._worker.run(WorkItem(setup, compress_history, job), writer, given.events)
+        made, cut = result.compaction, result.cover
+        cost = await self._accounting.record_summary(task.thread, made.usage, task.account)
         if cut is None or cut.kept == len(task.sent) - task.start or not cut.replacement:
             self._tell(CompactionVoid(task.thread, made.reason))
             return None
         await self._keep(task.thread, made.messages, made.to_store)
-        engine.on_compacted(made)
-        note = (note_of(task.base.state) if task.base else "") or made.system_note
+        state = RewriteState(result.state, before.note or made.system_note)
         new = replace(
             _row(task, len(task.sent) - cut.kept, replacement_text(cut.replacement, pairs)),
             depth=(task.base.depth if task.base else 0) + 1,
-            state=with_note(engine.dump_state(), note),
+            state=state.dump(),
         )
         stored = await self._store.put_rewrite(new, _record(task, made, cost))
         if stored.replacement == new.replacement:
-            before, after = made.tokens_before, made.tokens_after
-            self._tell(Rewritten(task.thread, new.length, before, after, made.author, new.depth, task.background, cost))
+            sizes = made.tokens_before, made.tokens_after
+            self._tell(Rewritten(task.thread, new.length, *sizes, made.author, new.depth, task.background, cost))
         else:
             self._tell(CompactionVoid(task.thread, "another process rewrote this beginning first; its rewrite is used"))
         return stored
@@ -167,8 +197,7 @@ class RewriteStore:
 
     async def close(self, seconds: float) -> None:
         """After what was given up has ended, at most so long."""
-        await self._beside.settle(seconds)
-        self._beside.close()
+        await self._worker.close(seconds)
 
     async def _keep(self, thread: str, messages: Sequence[Message], to_store: Sequence[ToStore]) -> None:
         """Store what is cited."""
@@ -185,27 +214,75 @@ def _row(task: RewriteTask, length: int, replacement: str) -> Rewrite:
     )  # fmt: skip
 
 
-async def _compressed(
-    engine: ContextEngine, task: RewriteTask, values: Sequence[Any]
-) -> tuple[Compaction, Cover | None]:
-    """What the engine makes of what was sent, and where that becomes the client's own words again."""
-    messages = decode_messages(task.api, values, task.frame.model)
-    tokens = max(task.tokens, task.budget.threshold) if task.background else task.tokens
+@dataclass(frozen=True, slots=True)
+class CompressionJob:
+    """What an engine is given, wherever it works."""
+
+    api: Api
+    frame: Request
+    """Model, system prompt and tools."""
+    values: Sequence[Any]
+    """What goes upstream now, as the wire has it."""
+    tokens: int
+    strength: Strength
+    state: Mapping[str, Any]
+    """Of the engine that made the rewrite before."""
+    pins: Sequence[str]
+    most: int
+    """How many messages at the end are the client's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompressionResult:
+    """What an engine made of it: where that becomes the client's own words again, and what it knows then."""
+
+    compaction: Compaction
+    cover: Cover | None = None
+    state: Mapping[str, Any] = field(default_factory=dict)
+
+
+async def compress_history(engine: ContextEngine, job: CompressionJob) -> CompressionResult:
+    """Have the engine make it smaller. Works in another process."""
+    model, tools = job.frame.model, job.frame.tools
+    messages = decode_messages(job.api, job.values, model)
     try:
+        if job.state:
+            engine.load_state(job.state)
+        engine.pin(job.pins)
         made = await engine.compress(
-            messages, current_tokens=tokens, system=task.frame.system, tools=task.frame.tools, strength=task.strength
+            messages, current_tokens=job.tokens, system=job.frame.system, tools=tools, strength=job.strength
         )
+        check_compaction(engine.name, made, len(messages))
+        if not made.changed:
+            return CompressionResult(made)
+        made = replace(made, messages=name_lookup_tools(made.messages, tools))
+        engine.on_compacted(made)
+        state = engine.dump_state()
     except EverthreadError:
         raise
     except Exception as error:  # an engine is anybody's code
         raise EngineError(f"the context engine {engine.name} failed: {type(error).__name__}: {error}") from error
-    wrong = find_fault(made, len(messages))
-    if wrong:
-        raise EngineError(f"the context engine {engine.name} gave no usable compaction: {wrong}. Nothing was changed.")
-    if not made.changed:
-        return made, None
-    made = replace(made, messages=name_lookup_tools(made.messages, task.frame.tools))
-    return made, cover(task.api, made.messages, values, task.frame.model, most=len(task.sent) - task.start)
+    return CompressionResult(made, cover(job.api, made.messages, job.values, model, most=job.most), state)
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteState:
+    """What is kept with a rewrite: what the engine knows, and the note behind the system prompt of its history."""
+
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
+
+    @classmethod
+    def load(cls, state: Mapping[str, Any]) -> RewriteState:
+        """Earlier versions kept the note among what the engine knows."""
+        if set(state) == {"engine", "note"} and isinstance(state["engine"], Mapping):
+            return cls(state["engine"], str(state["note"]))
+        return cls(
+            {key: value for key, value in state.items() if key != "_system_note"}, str(state.get("_system_note", ""))
+        )
+
+    def dump(self) -> dict[str, Any]:
+        return {"engine": dict(self.engine), "note": self.note}
 
 
 def _record(task: RewriteTask, made: Compaction, cost: Decimal | None) -> NewCompaction:
@@ -279,25 +356,10 @@ def replacement_change(sliced: Sliced, first: int, covered: int, replacement: st
 
 # The note that there are summaries, behind the client's system prompt
 
-_NOTE = "_system_note"
 _GAP = "\n\n"
 
 Change = tuple[int, int, str]
 """From, to, and what stands there instead."""
-
-
-def with_note(state: Mapping[str, Any], note: str) -> dict[str, Any]:
-    """A rewrite's state with the note of its history."""
-    return {**state, _NOTE: note} if note else dict(state)
-
-
-def note_of(state: Mapping[str, Any]) -> str:
-    return str(state.get(_NOTE, ""))
-
-
-def without_note(state: Mapping[str, Any]) -> dict[str, Any]:
-    """What the engine said itself."""
-    return {key: value for key, value in state.items() if key != _NOTE}
 
 
 def takes_blocks(api: Api, model: str, upstream: str) -> bool:

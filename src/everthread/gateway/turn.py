@@ -9,20 +9,19 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from everthread.conversation.compaction import FADING
-from everthread.conversation.options import SessionOptions
+from everthread.context.limits import LimitKey
+from everthread.context.policy import FADING, ContextOptions, ContextState, PolicyDecision, fading_text
+from everthread.context.recovery import Recovery
 from everthread.core.budget import Budget
 from everthread.core.caching import apply_cache_control, cache_route, mark_system, marks_begin, without_cache_control
-from everthread.core.calibration import Calibration
 from everthread.core.exchange import Api, Request
 from everthread.core.messages import SYSTEM_ROLES, parts_of
-from everthread.core.rhythm import Rhythm
 from everthread.gateway.base import COMPACTIONS, NOTICE, PLAN, THREAD, TOKENS, Incoming, Outcome, Outgoing
-from everthread.gateway.rewrite import note_change, note_of, replaced, replacement_change, takes_blocks
+from everthread.gateway.rewrite import RewriteKey, RewriteState, note_change, replaced, replacement_change, takes_blocks
 from everthread.gateway.slicing import Element, Sliced, slice_body, spliced, written
-from everthread.gateway.thrashing import Pause, fading_text
 from everthread.gateway.threads import History, PendingPoint, ThreadMatch
 from everthread.providers.output_cap import FIELDS, cap_field
+from everthread.providers.window import window_headers
 from everthread.store.models import Rewrite
 
 if TYPE_CHECKING:
@@ -37,27 +36,13 @@ _MOST_THREADS = 5_000
 class ThreadMemory:
     """What one process remembers of a thread; none of it is needed to go on."""
 
-    calibration: Calibration = field(default_factory=Calibration)
-    futile: int = 0
-    """Below this size no compaction is tried: the last one could make nothing smaller."""
+    context: ContextState = field(default_factory=ContextState)
     marked: tuple[bytes, int] | None = None
     """What the last request began with, and where its last cache mark was."""
-    guessed: int | None = None
-    """A smaller window than the known one, after an error that stated none."""
-    pause: Pause = field(default_factory=Pause)
-    rhythm: Rhythm = field(default_factory=Rhythm)
     slim: bool = False
     """A request had too many bytes: what was made smaller then is used whatever the tokens."""
-
-    def dump(self) -> dict[str, Any]:
-        """What another process goes on with."""
-        return {**self.calibration.dump(), "pause": self.pause.dump(), "rhythm": self.rhythm.dump()}
-
-    @classmethod
-    def load(cls, state: Any) -> ThreadMemory:
-        known = state if isinstance(state, Mapping) else {}
-        pause, rhythm = Pause.load(known.get("pause")), Rhythm.load(known.get("rhythm"))
-        return cls(Calibration.load(state), pause=pause, rhythm=rhythm)
+    rewrite: RewriteKey | None = None
+    """The rewrite that was sent last: it is sent again until the next compaction is due."""
 
 
 @dataclass(slots=True)
@@ -87,16 +72,15 @@ class Turn:
     estimate: int = 0
     """Tokens of what was sent, uncorrected."""
     cap: int | None = None
-    """A lower output cap than the client's."""
+    """The largest answer the model was found to allow."""
+    tried: Recovery = field(default_factory=Recovery)
+    """What was done about refusals."""
     headers: dict[str, str] = field(default_factory=dict)
     """For the client."""
     sent: Outgoing = field(init=False)
     """What goes upstream as things stand."""
-    caps: int = 0
-    compactions: int = 0
-    decision: str = ""
-    """Whether compacting pays now, in one line; empty where nobody asked."""
-    slimmed: bool = False
+    decision: PolicyDecision | None = None
+    """Whether to compact before this call, and why; None where nobody asked."""
     relieved: int = 0
     """The prompt without the rewrite that took effect with this request, in tokens as the provider counts."""
     expanded: bool = False
@@ -121,6 +105,11 @@ class Turn:
     @property
     def model(self) -> str:
         return self.frame.model
+
+    @property
+    def plan(self) -> str:
+        """Whether compacting pays now, in one line; empty where that was not weighed."""
+        return str(self.decision.weighed) if self.decision is not None and self.decision.weighed is not None else ""
 
     @property
     def elements(self) -> Sequence[Element]:
@@ -150,12 +139,35 @@ class Turn:
         stated = (self.sliced.fields.get(name) for name in FIELDS)
         return next((value for value in stated if isinstance(value, int) and not isinstance(value, bool)), None)
 
-    def budget(self, options: SessionOptions) -> Budget:
-        """Room is left for the answer the client asks for, up to half the window: a larger cap is lowered instead."""
+    @property
+    def thinking_budget(self) -> int | None:
+        """What the client set aside for thinking: the output cap must exceed it."""
+        stated = self.sliced.fields.get("thinking")
+        tokens = stated.get("budget_tokens") if isinstance(stated, dict) else None
+        return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) else None
+
+    @property
+    def output_cap(self) -> int | None:
+        """A lower output cap than the client's; None where its own can go."""
+        asked, known = self.asked_output, self.tried.cap or self.cap
+        if known is None or (self.tried.cap is None and (asked is None or asked <= known)):
+            return None
+        return known if known > (self.thinking_budget or 0) else None
+
+    @property
+    def limit_key(self) -> LimitKey:
+        """What is learnt of the model is kept under this."""
+        incoming = self.incoming
+        headers = window_headers(incoming.headers)
+        return LimitKey(incoming.tenant, incoming.upstream, self.model, headers, credential_digest(incoming.headers))
+
+    def budget(self, options: ContextOptions) -> Budget:
+        """Room is left for the answer the client asks for, up to a quarter of the window."""
         asked = self.asked_output
         cap = asked if asked and asked > 0 else options.max_tokens
-        own = options.for_model(self.model)
-        return replace(own, max_tokens=cap and min(cap, max(self.window // 2, 1))).budget(self.window)
+        own = replace(options.for_model(self.model), max_tokens=cap)
+        factor = self.memory.context.calibration.factor(self.model)
+        return own.budget(self.window, fixed=round(self.fixed * factor))
 
     def pairs(self) -> list[tuple[Any, str]]:
         return [(element.value, self.sliced.of(element)) for element in self.elements]
@@ -169,7 +181,7 @@ class Turn:
         if self.used is None:
             return self.sliced.text
         changes = [replacement_change(self.sliced, self.first, self.used.length, self.used.replacement.decode())]
-        note, incoming = note_of(self.used.state), self.incoming
+        note, incoming = RewriteState.load(self.used.state).note, self.incoming
         if note:
             blocks = takes_blocks(incoming.api, self.model, incoming.upstream)
             noted = note_change(incoming.api, self.sliced, self.first, note, blocks=blocks)
@@ -189,7 +201,7 @@ class ThreadMemories:
 
     def begin(self, thread: str, state: Mapping[str, Any] | None) -> ThreadMemory:
         """A thread that is met the first time, with what was stored of it."""
-        made = self._known[thread] = ThreadMemory.load(state)
+        made = self._known[thread] = ThreadMemory(ContextState.load(state))
         while len(self._known) > _MOST_THREADS:
             self._known.popitem(last=False)
         return made
@@ -256,11 +268,11 @@ def build_outgoing(turn: Turn, before: int, after: int, *, ttl: str | None) -> O
     told[TOKENS] = f"{before}/{after}"
     if turn.used is not None and turn.used.depth >= FADING:
         told[NOTICE] = fading_text(turn.used.depth)
-    if turn.decision:
-        told[PLAN] = turn.decision
+    if turn.plan:
+        told[PLAN] = turn.plan
     text = turn.text()
-    if turn.cap is not None:
-        text = _capped(turn.incoming.api, turn.incoming.upstream, text, turn.cap)
+    if turn.output_cap is not None:
+        text = _capped(turn.incoming.api, turn.incoming.upstream, text, turn.output_cap)
     if ttl is not None:
         text = _mark_body(turn, text, ttl)
     hold = after > HOLD_SHARE * turn.window
@@ -297,3 +309,9 @@ def _mark_body(turn: Turn, text: str, ttl: str) -> str:
         changes.append((*sliced.spans["system"], system))
     turn.memory.marked = begins, count - 1
     return spliced(text, changes)
+
+
+def credential_digest(headers: Mapping[str, str]) -> str:
+    """A digest of the credential a client shows; empty where it shows none."""
+    shown = next((headers[name] for name in ("authorization", "x-api-key", "api-key") if headers.get(name)), "")
+    return blake2b(shown.encode("utf-8", "replace"), digest_size=16).hexdigest() if shown else ""

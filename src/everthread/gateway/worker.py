@@ -1,69 +1,189 @@
-"""A compaction beside the event loop: reading a long history takes seconds, and other clients have answers to get."""
+"""Compactions beside the event loop: reading a long history takes seconds, and other clients have answers to get.
+
+An engine works in a process of its own, of lower priority, which is ended where it takes too long. What belongs to the
+gateway's loop stays there: the process asks for a summary and the loop's summariser answers; events are reported in
+the loop. An engine that exists only in this process works in a thread.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import functools
-from collections.abc import Callable, Coroutine
+import os
+import pickle  # nosec B403  between a process and the child it started, over their own pipes
+import struct
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO
 
-from everthread.compaction.engine import Events
+from everthread.compaction.engine import ContextEngine, Events, Services
 from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
+from everthread.core.budget import Budget
 from everthread.core.summary import Summarizer, SummaryDraft, SummaryRequest
+from everthread.core.tokens import TokenCounter
+from everthread.errors import EngineError, EverthreadError, SummaryError
 
-T = TypeVar("T")
-_MOST = 16
-"""Compactions at the same time; most of them wait for a model."""
+PROCESSES = 2
+THREADS = 16
+"""Engines of this process only; most of them wait for a model."""
+SECONDS = 120.0
+"""For one compaction, its summary included."""
+_NICENESS = 10
+_HEAD = struct.Struct(">Q")
+_COMMAND = "from everthread.gateway.worker import main; main()"
+
+
+# Summaries
+
+
+class DeferredSummary(SummaryDraft):
+    """No model wrote it: whoever asked writes the journal, where that costs the loop nothing."""
+
+
+class DeferringFloor:
+    """The last of a chain of summarisers in the gateway's loop: it leaves the journal to the worker."""
+
+    name = "extractive"
+
+    async def summarize(self, request: SummaryRequest) -> SummaryDraft:  # noqa: ARG002
+        return DeferredSummary({}, self.name)
+
+
+async def _complete(draft: SummaryDraft, request: SummaryRequest, counter: TokenCounter) -> SummaryDraft:
+    """The draft; the journal where it was deferred, with what was tried before."""
+    if not isinstance(draft, DeferredSummary):
+        return draft
+    made = await ExtractiveSummarizer(counter).summarize(request)
+    return replace(made, warnings=(*draft.warnings, *made.warnings), usage=(*draft.usage, *made.usage))
+
+
+def _writes_here(summarizer: Summarizer) -> bool:
+    """Whether nobody in the loop has to be asked."""
+    return isinstance(summarizer, ExtractiveSummarizer | DeferringFloor)
+
+
+# Work
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSetup:
+    """What makes an engine, wherever it works."""
+
+    engine: Callable[[Services], ContextEngine]
+    model: str
+    budget: Budget
+
+    def create(self, summarizer: Summarizer, clock: Callable[[], float], events: Events) -> ContextEngine:
+        return self.engine(Services(summarizer, TokenCounter(self.model), self.budget, clock, events))
+
+
+Work = Callable[[ContextEngine, Any], Awaitable[Any]]
+"""Does something with an engine. A function of a module, so that another process finds it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkItem:
+    """Something to be done with an engine: all of it can be handed to another process if the engine can."""
+
+    setup: EngineSetup
+    work: Work
+    argument: Any
 
 
 class CompactionWorker:
-    """The threads compactions run in."""
+    """The processes and threads compactions run in."""
 
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(_MOST, thread_name_prefix="compaction")
+    def __init__(self, *, portable: bool = False, seconds: float = SECONDS, processes: int = PROCESSES) -> None:
+        self._portable = portable
+        """The engine can be made in another process."""
+        self._seconds = seconds
+        self._free: list[_Process] = []
+        self._places = asyncio.Semaphore(processes)
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="compaction")
         self._running: set[asyncio.Future[Any]] = set()
 
-    async def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The result of the work; whoever gives it up ends it, at its next step."""
-        begun: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = []
+    async def run(self, item: WorkItem, summarizer: Summarizer, events: Events) -> Any:
+        """The result of the work. What takes too long is ended; so is what nobody waits for any more."""
+        try:
+            async with asyncio.timeout(self._seconds):
+                if self._portable:
+                    return await self._in_process(item, summarizer, events)
+                return await self._in_thread(item, summarizer, events)
+        except TimeoutError as error:
+            raise EngineError(f"the compaction took longer than {self._seconds:,.0f} s and was ended") from error
 
-        async def main() -> T:
-            task: asyncio.Task[T] = asyncio.get_running_loop().create_task(work())
+    async def warm(self) -> None:
+        """Start a process ahead, so that the first compaction does not wait for it."""
+        if self._portable and not self._free:
+            self._free.append(await _Process.start())
+
+    async def _in_process(self, item: WorkItem, summarizer: Summarizer, events: Events) -> Any:
+        async with self._places:
+            process = self._free.pop() if self._free else await _Process.start()
+            try:
+                result = await process.run(item, summarizer, events)
+            except BaseException as error:
+                if isinstance(error, EverthreadError) and process.is_alive:
+                    self._free.append(process)  # the engine failed, not the process
+                else:
+                    self._end(process)
+                raise
+            self._free.append(process)
+            return result
+
+    async def _in_thread(self, item: WorkItem, summarizer: Summarizer, events: Events) -> Any:
+        loop = asyncio.get_running_loop()
+        begun: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
+        asked = LoopSummarizer(summarizer, TokenCounter(item.setup.model))
+        report = report_in_loop(events)
+
+        async def main() -> Any:
+            engine = item.setup.create(asked, time.monotonic, report)
+            task = asyncio.ensure_future(item.work(engine, item.argument))
             begun.append((asyncio.get_running_loop(), task))
             return await task
 
-        running = asyncio.get_running_loop().run_in_executor(self._pool, lambda: asyncio.run(main()))
+        running = loop.run_in_executor(self._threads, lambda: asyncio.run(main()))
         self._running.add(running)
-        running.add_done_callback(self._ended)
+        running.add_done_callback(self._thread_ended)
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
-            for loop, task in begun:
+            for there, task in begun:
                 with contextlib.suppress(RuntimeError):  # it ended at this very moment
-                    loop.call_soon_threadsafe(task.cancel)
+                    there.call_soon_threadsafe(task.cancel)
             raise
 
-    async def settle(self, seconds: float) -> None:
-        """Until what was given up has ended, at most so long."""
-        if self._running:
-            await asyncio.wait(self._running, timeout=seconds)
-
-    def _ended(self, running: asyncio.Future[Any]) -> None:
+    def _thread_ended(self, running: asyncio.Future[Any]) -> None:
         self._running.discard(running)
         if not running.cancelled():
             running.exception()  # who waits for it is told; who gave it up does not ask
 
-    def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+    def _end(self, process: _Process) -> None:
+        ending = asyncio.ensure_future(process.end())
+        self._running.add(ending)
+        ending.add_done_callback(self._running.discard)
+
+    async def close(self, seconds: float = 1.0) -> None:
+        """After what was given up has ended, at most so long."""
+        while self._free:
+            self._end(self._free.pop())
+        if self._running:
+            await asyncio.wait(self._running, timeout=seconds)
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 class LoopSummarizer:
-    """A summariser of the gateway's loop, for an engine in a thread. The extract needs no loop and is made there."""
+    """A summariser of the gateway's loop, for an engine in a thread. The journal needs no loop and is made there."""
 
-    def __init__(self, summarizer: Summarizer) -> None:
+    def __init__(self, summarizer: Summarizer, counter: TokenCounter) -> None:
         self._summarizer = summarizer
+        self._counter = counter
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -71,18 +191,197 @@ class LoopSummarizer:
         return self._summarizer.name
 
     async def summarize(self, request: SummaryRequest) -> SummaryDraft:
-        if isinstance(self._summarizer, ExtractiveSummarizer):
-            return await self._summarizer.summarize(request)
+        if _writes_here(self._summarizer):
+            return await _complete(await self._summarizer.summarize(request), request, self._counter)
         asked = asyncio.run_coroutine_threadsafe(self._summarizer.summarize(request), self._loop)
-        return await asyncio.wrap_future(asked)
+        return await _complete(await asyncio.wrap_future(asked), request, self._counter)
 
 
 def report_in_loop(events: Events) -> Events:
-    """The same events, told in the loop of whoever asks."""
+    """The same events, reported in the loop of whoever asks."""
     loop = asyncio.get_running_loop()
 
-    def tell(kind: str, **details: Any) -> None:
+    def report(kind: str, **details: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the gateway has ended; nobody listens
             loop.call_soon_threadsafe(functools.partial(events, kind, **details))
 
-    return tell
+    return report
+
+
+# The process, seen from the gateway
+
+
+class _Process:
+    """A child that does one thing at a time."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @classmethod
+    async def start(cls) -> _Process:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        return cls(
+            await asyncio.create_subprocess_exec(
+                sys.executable, "-c", _COMMAND, stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE, env=environment,
+            )
+        )  # fmt: skip
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.returncode is None
+
+    async def end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        await self._process.wait()
+
+    async def run(self, item: WorkItem, summarizer: Summarizer, events: Events) -> Any:
+        asked: set[asyncio.Task[None]] = set()
+        try:
+            await self._send("run", item, summarizer.name, _writes_here(summarizer))
+            while True:
+                kind, *values = await self._receive()
+                if kind == "event":
+                    events(values[0], **values[1])
+                elif kind == "ask":
+                    task = asyncio.create_task(self._answer(summarizer, *values))
+                    asked.add(task)
+                    task.add_done_callback(asked.discard)
+                elif kind == "done":
+                    return values[0]
+                else:
+                    raise EngineError(values[0])
+        except (asyncio.IncompleteReadError, ConnectionError) as error:
+            await self._process.wait()
+            raise EngineError(f"the process of the compaction ended ({type(error).__name__})") from error
+        finally:
+            for task in asked:
+                task.cancel()
+
+    async def _answer(self, summarizer: Summarizer, number: int, request: SummaryRequest) -> None:
+        try:
+            draft = await summarizer.summarize(request)
+        except SummaryError as error:
+            await self._send("failed", number, str(error), error.passing, error.missing, error.usage)
+        except Exception as error:  # noqa: BLE001 - a summariser is anybody's code; the journal takes its place
+            await self._send("failed", number, f"{type(error).__name__}: {error}", True, False, ())  # noqa: FBT003
+        else:
+            await self._send("answer", number, draft)
+
+    async def _send(self, *values: Any) -> None:
+        pipe = self._process.stdin
+        if pipe is None:
+            raise EngineError("the process of the compaction cannot be reached")
+        data = pickle.dumps(values)
+        pipe.write(_HEAD.pack(len(data)) + data)
+        await pipe.drain()
+
+    async def _receive(self) -> Any:
+        pipe = self._process.stdout
+        if pipe is None:
+            raise EngineError("the process of the compaction cannot be reached")
+        (size,) = _HEAD.unpack(await pipe.readexactly(_HEAD.size))
+        return pickle.loads(await pipe.readexactly(size))  # noqa: S301  # nosec B301  our own child wrote it
+
+
+# The process itself
+
+
+class _Child:
+    """Does what it is told over its standard input, until that ends."""
+
+    def __init__(self, given: BinaryIO, told: BinaryIO) -> None:
+        self._given = given
+        self._told = told
+        self._asked: dict[int, asyncio.Future[SummaryDraft]] = {}
+        self._lock = threading.Lock()
+
+    async def serve(self) -> None:
+        queue: asyncio.Queue[Any] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=self._read, args=(loop, queue), daemon=True).start()
+        working: asyncio.Task[None] | None = None
+        while (message := await queue.get()) is not None:
+            kind, *values = message
+            if kind == "run":
+                working = asyncio.create_task(self._work(*values))
+            elif (waiting := self._asked.pop(values[0], None)) is not None:
+                _settle(waiting, kind, values[1:])
+        if working is not None:
+            working.cancel()
+
+    def _read(self, loop: asyncio.AbstractEventLoop, queue: asyncio.Queue[Any]) -> None:
+        while head := self._given.read(_HEAD.size):
+            (size,) = _HEAD.unpack(head)
+            message = pickle.loads(self._given.read(size))  # noqa: S301  # nosec B301  our own parent wrote it
+            loop.call_soon_threadsafe(queue.put_nowait, message)
+        loop.call_soon_threadsafe(queue.put_nowait, None)
+
+    async def _work(self, item: WorkItem, name: str, writes_here: bool) -> None:  # noqa: FBT001
+        counter = TokenCounter(item.setup.model)
+        summarizer = _ParentSummarizer(self, name, counter, writes_here=writes_here)
+        try:
+            engine = item.setup.create(summarizer, time.monotonic, self._report)
+            result = await item.work(engine, item.argument)
+        except Exception as error:  # noqa: BLE001 - an engine is anybody's code; the parent is told
+            words = str(error) if isinstance(error, EverthreadError) else f"{type(error).__name__}: {error}"
+            self._send("error", words)
+        else:
+            self._send("done", result)
+
+    def _report(self, kind: str, **details: Any) -> None:
+        self._send("event", kind, details)
+
+    async def ask(self, request: SummaryRequest) -> SummaryDraft:
+        number = max(self._asked, default=0) + 1
+        waiting: asyncio.Future[SummaryDraft] = asyncio.get_running_loop().create_future()
+        self._asked[number] = waiting
+        self._send("ask", number, request)
+        return await waiting
+
+    def _send(self, *values: Any) -> None:
+        data = pickle.dumps(values)
+        with self._lock:
+            self._told.write(_HEAD.pack(len(data)) + data)
+            self._told.flush()
+
+
+def _settle(waiting: asyncio.Future[SummaryDraft], kind: str, values: list[Any]) -> None:
+    if kind == "answer":
+        waiting.set_result(values[0])
+        return
+    words, passing, missing, usage = values
+    error = SummaryError(words, passing=passing, missing=missing)
+    error.usage = usage
+    waiting.set_exception(error)
+
+
+class _ParentSummarizer:
+    """Asks the gateway for a summary; writes the journal itself."""
+
+    def __init__(self, child: _Child, name: str, counter: TokenCounter, *, writes_here: bool) -> None:
+        self._child = child
+        self._counter = counter
+        self._writes_here = writes_here
+        self.name = name
+
+    async def summarize(self, request: SummaryRequest) -> SummaryDraft:
+        draft: SummaryDraft = DeferredSummary({}, self.name)
+        if not self._writes_here:
+            try:
+                draft = await self._child.ask(request)
+            except SummaryError as error:
+                draft = DeferredSummary({}, self.name, (f"{self.name} wrote no summary: {error}",), error.usage)
+        return await _complete(draft, request, self._counter)
+
+
+def main() -> None:
+    """Serve the gateway that started this process. What an engine prints goes to the log, not between the messages."""
+    told = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    with contextlib.suppress(OSError, AttributeError):
+        os.nice(_NICENESS)
+    asyncio.run(_Child(sys.stdin.buffer, told).serve())

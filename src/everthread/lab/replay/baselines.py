@@ -9,7 +9,7 @@ from decimal import Decimal
 from itertools import chain, takewhile
 from typing import Any
 
-from everthread.conversation.state import SPARE_OUTPUT
+from everthread.context.policy import SPARE_OUTPUT
 from everthread.core.caching import apply_cache_control, mark_system, marks_begin
 from everthread.core.cost import cost, prices_for
 from everthread.core.exchange import Request, System
