@@ -13,8 +13,10 @@ import httpx2
 import openai
 import pytest
 
-from everthread.errors import InputError
+from everthread.config import parse_config
+from everthread.errors import ConfigError, InputError
 from everthread.factory import open_store
+from everthread.factory.gateway import upstreams_of, with_own_key
 from everthread.gateway.auth import TTL, KeyAuthenticator
 from everthread.gateway.base import Auth
 from everthread.gateway.keys import issue
@@ -144,6 +146,7 @@ async def test_passed_through_credentials_are_the_tenants(tmp_path: Path) -> Non
         urls = [await here.gateway("passthrough", key=None) for _ in range(2)]
         threads = []
         for credential in ("sk-ann-1", "sk-bob-2"):
+            await ask_claude(here.claude(urls[0], credential))  # the first one goes as it came
             for url in urls:
                 raw = await here.claude(url, credential).messages.with_raw_response.create(
                     model=CLAUDE, max_tokens=100, messages=HELLO
@@ -158,7 +161,7 @@ async def test_passed_through_credentials_are_the_tenants(tmp_path: Path) -> Non
             for headers in ({}, {"authorization": "Bearer"}, {"x-api-key": ""}):
                 refused = await http.post("/v1/messages", json={}, headers=headers)
                 assert (refused.status_code, refused.json()["error"]["type"]) == (401, "authentication_error")
-        assert len(here.provider.log) == 4
+        assert len(here.provider.log) == 6
 
 
 async def test_where_it_may_listen(tmp_path: Path) -> None:
@@ -235,3 +238,38 @@ def test_what_a_key_cannot_be() -> None:
     for given in wrong:
         with pytest.raises(InputError):
             issue(**given)
+
+
+@pytest.mark.parametrize(
+    ("url", "variable"),
+    [
+        ("https://api.openai.com/v1", "OPENAI_API_KEY"),
+        ("https://api.anthropic.com", "ANTHROPIC_API_KEY"),
+        ("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
+        ("https://other.example/v1", None),
+        ("https://notopenai.com/v1", None),
+        ("http://vllm:8000", ""),
+        ("http://10.0.0.7:8000", ""),
+        ("http://127.0.0.1:8000", ""),
+    ],
+)
+def test_with_keys_an_upstream_needs_one_of_ours(
+    url: str, variable: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The provider's own variable is the default, and goes to that provider only."""
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    config = parse_config(f"gateway: {{auth: keys, upstreams: [{{name: one, url: '{url}'}}]}}")
+    (upstream,) = upstreams_of(config)
+    assert upstream.api_key is None
+    if variable == "":
+        assert with_own_key(upstream).api_key is None
+        return
+    with pytest.raises(ConfigError, match="api_key_env"):
+        with_own_key(upstream)
+    monkeypatch.setenv(variable or "OPENAI_API_KEY", "sk-usual")
+    if variable is not None:
+        assert with_own_key(upstream).api_key == "sk-usual"
+    else:
+        with pytest.raises(ConfigError, match="api_key_env"):
+            with_own_key(upstream)

@@ -20,7 +20,7 @@ async def open_access(
     auth: Auth, store: Store, upstreams: Sequence[Upstream], host: str
 ) -> AsyncIterator[Authenticator | None]:
     """The authenticator; None: whoever reaches the address, which then is this machine's own."""
-    from everthread.gateway.auth import SECRET, KeyAuthenticator, PassthroughAuthenticator
+    from everthread.gateway.auth import SECRET, AcceptedCredentials, KeyAuthenticator, PassthroughAuthenticator
     from everthread.gateway.middleware import is_loopback
 
     if auth == "none":
@@ -36,7 +36,7 @@ async def open_access(
                 f"under gateway.auth: passthrough a client's own credential goes upstream; {', '.join(named)} has an "
                 "api_key_env, which anybody could use then: leave it out, or use gateway.auth: keys"
             )
-        yield PassthroughAuthenticator(await store.shared_secret(SECRET))
+        yield PassthroughAuthenticator(await store.shared_secret(SECRET), AcceptedCredentials(store))
     else:
         keys = KeyAuthenticator(store)
         if not is_loopback(host) and not await keys.has_keys():

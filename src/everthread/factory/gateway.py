@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import ipaddress
 import json
 import logging
 import os
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from everthread.config import Config, load_config
 from everthread.core.exchange import Api, StreamingModel
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
     from everthread.gateway.service import Native
     from everthread.gateway.telemetry import Telemetry
 
+_STORE_SECONDS = 1.0
 _LOG = logging.getLogger("everthread.gateway")
 
 
@@ -77,6 +82,8 @@ async def open_gateway(
     settings = config or load_config()
     options = settings.gateway
     known = list(upstreams) if upstreams is not None else upstreams_of(settings, mode)
+    if (auth or options.auth) == "keys":
+        known = [with_own_key(one) for one in known]
     async with AsyncExitStack() as stack:
         known = await with_local(known, settings, stack)
         if store is None:
@@ -170,6 +177,40 @@ def upstreams_of(config: Config, mode: Mode | None = None) -> list[Upstream]:
     ]
 
 
+_USUAL_KEYS = {
+    "openai.com": "OPENAI_API_KEY",
+    "anthropic.com": "ANTHROPIC_API_KEY",
+    "openrouter.ai": "OPENROUTER_API_KEY",
+}
+"""The variable each provider's own key is usually in; it goes to nobody else."""
+
+
+def with_own_key(upstream: Upstream) -> Upstream:
+    """With the provider's usual key where none is named: under `auth: keys` the client's stays here.
+
+    A server in this network may need none.
+    """
+    host = urlsplit(upstream.url).hostname or ""
+    if upstream.api_key is not None or upstream.url == "local" or _is_near(host):
+        return upstream
+    name = next((name for domain, name in _USUAL_KEYS.items() if f".{host}".endswith(f".{domain}")), None)
+    key = os.environ.get(name) if name else None
+    if not key:
+        raise ConfigError(
+            f"under gateway.auth: keys the upstream {upstream.name} needs a key of the gateway's own: "
+            + (f"set {name}, or name" if name else "name")
+            + " the variable that has it in api_key_env"
+        )
+    return replace(upstream, api_key=key)
+
+
+def _is_near(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_private
+    except ValueError:
+        return "." not in host
+
+
 def _key(name: str | None) -> str | None:
     if name is None:
         return None
@@ -238,10 +279,13 @@ def _digest(value: Any) -> str:
 def _readiness(store: Store) -> Any:
     async def trouble() -> str | None:
         try:
-            await store.list_sessions(limit=1)
+            async with asyncio.timeout(_STORE_SECONDS):
+                await store.put_state("gateway", "readyz", time.time())  # a full disk can still be read
+        except TimeoutError:
+            return "the store does not answer"
         except StoreError as error:
             _LOG.warning("not ready: %s", error)
-            return "the store does not answer"
+            return "the store takes nothing"
         return None
 
     return trouble

@@ -10,6 +10,16 @@ from everthread.gateway.base import Account, Mode
 from everthread.store.models import DEFAULT_TENANT
 
 
+class Credential(Protocol):
+    """A client's credential for the upstream: nothing is done for one that no upstream has accepted."""
+
+    async def is_accepted(self) -> bool: ...
+
+    async def accept(self) -> None:
+        """An upstream answered to it with anything but 401 and 403."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """A client that was let in."""
@@ -23,6 +33,8 @@ class Caller:
     """What its key says; None leaves it to the upstream's setting."""
     account: Account | None = field(default=None, compare=False, repr=False)
     """What its key may still use; None: there is no limit."""
+    credential: Credential | None = field(default=None, compare=False, repr=False)
+    """One that only the upstream can check; None: it was checked here."""
 
     def admit(self) -> None:
         """Count a request; `Refused` where a limit is reached."""

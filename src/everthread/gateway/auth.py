@@ -22,7 +22,10 @@ from everthread.store.store import Store
 TTL = 3.0
 """Seconds for which a key is not looked up again: so long after it was revoked it may still be let in."""
 SECRET = "gateway.tenants"  # noqa: S105  the secret's name
+_LOOKUP_SECONDS = 1.0
 _MOST_KNOWN = 10_000
+_ACCEPTED = "gateway.accepted"
+_ACCEPTED_SECONDS = 30 * 86_400
 _LOG = logging.getLogger("everthread.gateway")
 
 
@@ -87,8 +90,9 @@ class KeyAuthenticator:
             while len(self._asked) > _MOST_KNOWN:
                 self._asked.popitem(last=False)
         try:
-            return await asyncio.shield(asked.answer)
-        except EverthreadError as error:
+            async with asyncio.timeout(_LOOKUP_SECONDS):
+                return await asyncio.shield(asked.answer)
+        except (EverthreadError, TimeoutError) as error:
             if self._asked.get(digest) is asked:
                 del self._asked[digest]
             _LOG.warning("a key cannot be looked up: %s", error)
@@ -104,11 +108,63 @@ class KeyAuthenticator:
         return found
 
 
+class AcceptedCredentials:
+    """Which credentials an upstream has accepted, by their digests: for 30 days, for every process on the store."""
+
+    def __init__(self, store: Store, *, wall: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._wall = wall
+        self._known: OrderedDict[str, float] = OrderedDict()
+        """Until when."""
+
+    async def has(self, digest: str) -> bool:
+        until = self._known.get(digest)
+        if until is None:
+            try:
+                stored = await self._store.get_state(_ACCEPTED, digest)
+            except EverthreadError as error:
+                _LOG.warning("whether a credential was accepted cannot be looked up: %s", error)
+                return False
+            until = float(stored) if isinstance(stored, int | float) else 0.0
+            if until > self._wall():
+                self._keep(digest, until)
+        return until > self._wall()
+
+    async def add(self, digest: str) -> None:
+        until = self._wall() + _ACCEPTED_SECONDS
+        self._keep(digest, until)
+        try:
+            await self._store.put_state(_ACCEPTED, digest, until)
+        except EverthreadError as error:
+            _LOG.warning("that a credential was accepted cannot be stored: %s", error)
+
+    def _keep(self, digest: str, until: float) -> None:
+        self._known[digest] = until
+        self._known.move_to_end(digest)
+        while len(self._known) > _MOST_KNOWN:
+            self._known.popitem(last=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PassthroughCredential:
+    """`access.Credential` of one request."""
+
+    digest: str
+    accepted: AcceptedCredentials
+
+    async def is_accepted(self) -> bool:
+        return await self.accepted.has(self.digest)
+
+    async def accept(self) -> None:
+        await self.accepted.add(self.digest)
+
+
 class PassthroughAuthenticator:
     """The client's credential goes upstream, where it is checked; whose it is, a keyed digest of it tells."""
 
-    def __init__(self, secret: bytes) -> None:
+    def __init__(self, secret: bytes, accepted: AcceptedCredentials) -> None:
         self._secret = secret
+        self._accepted = accepted
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
         shown = credentials(headers)
@@ -119,4 +175,5 @@ class PassthroughAuthenticator:
         # All that is shown: whichever of them the upstream believes, nobody gets another's tenant without it.
         text = "\0".join(shown).encode("utf-8", "surrogatepass")
         tenant = f"up_{hmac.digest(self._secret, text, 'sha256').hex()[:40]}"
-        return Caller(tenant, tenant, frozenset({"proxy"}), passthrough=True)
+        credential = PassthroughCredential(tenant, self._accepted)
+        return Caller(tenant, tenant, frozenset({"proxy"}), passthrough=True, credential=credential)

@@ -19,6 +19,17 @@ _WINDOW_LOG = 23
 """A zstd frame that needs more than 8 MB to be read is none for HTTP (RFC 9659)."""
 
 
+READABLE = ("gzip", "deflate", "zstd", "identity", "x-gzip")
+"""What can be decoded here, by the names of HTTP."""
+
+
+def readable_encodings(accepted: bytes) -> bytes:
+    """Of an `accept-encoding` what is understood here too: an answer that nobody reads is charged to nobody."""
+    names = [part.strip() for part in accepted.decode("latin-1").split(",")]
+    kept = [name for name in names if name.partition(";")[0].strip().lower() in READABLE]
+    return ", ".join(kept or ["identity"]).encode("latin-1")
+
+
 class Decoder(Protocol):
     """Decodes piece by piece."""
 

@@ -12,6 +12,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from everthread.gateway.access import Refused
+
 _TRIES = 4
 """So many keys of that name further inside, and the whole is parsed."""
 _VALUE = re.compile(rb"\s*:\s*")
@@ -24,6 +26,42 @@ class Field:
 
     value: Any
     at: int
+
+
+_WEIGHTY = ("model", "messages", "input", "stream", "max_tokens", "max_completion_tokens", "max_output_tokens", "n")
+"""Fields of which two would be read differently here and upstream."""
+_ESCAPED_KEY = re.compile(rb'(?<!\\)"((?:[A-Za-z0-9_]|\\u00[0-9a-fA-F]{2}){1,200})"\s*:')
+
+
+def refuse_duplicates(body: bytes) -> None:
+    """`Refused` for a field that matters and stands there twice, or is spelt with escapes to hide that.
+
+    Which of two is meant each parser decides for itself: one model would be charged and another answer.
+    """
+    if b"\\u00" in body:
+        for match in _ESCAPED_KEY.finditer(body):
+            if b"\\" in match[1] and json.loads(b'"' + match[1] + b'"') in _WEIGHTY:
+                raise _duplicate(json.loads(b'"' + match[1] + b'"'))
+    doubtful = [name for name in _WEIGHTY if body.count(b'"%s"' % name.encode()) > 1]
+    if not doubtful:
+        return
+    outermost: list[tuple[str, Any]] = []
+
+    def keep(pairs: list[tuple[str, Any]]) -> None:
+        outermost[:] = pairs  # the outermost object is the last to be complete
+
+    try:
+        json.loads(body, object_pairs_hook=keep)
+    except (ValueError, RecursionError):
+        return  # no JSON: the upstream says so
+    names = [name for name, _ in outermost]
+    for name in doubtful:
+        if names.count(name) > 1:
+            raise _duplicate(name)
+
+
+def _duplicate(name: str) -> Refused:
+    return Refused(400, "duplicate_field", f"The request has the field `{name}` twice, or in escapes; send it once.")
 
 
 def glance(body: bytes, name: str) -> Field | None:

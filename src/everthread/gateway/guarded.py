@@ -31,12 +31,10 @@ class FailOpenManager:
             made = UnmanagedTurn(incoming)
         return FailOpenTurn(self, incoming, made)
 
-    async def attempt(
-        self, step: str, incoming: Incoming, work: Awaitable[T], seconds: float | None = None
-    ) -> T | None:
+    async def attempt(self, step: str, incoming: Incoming, work: Awaitable[T]) -> T | None:
         """The result of the work; None where it fails or takes too long."""
         try:
-            async with asyncio.timeout(seconds or self._seconds):
+            async with asyncio.timeout(self._seconds):
                 return await work
         except Exception as error:  # noqa: BLE001  the client must get its answer whatever fails here; it is seen
             self._metrics.count("failed_open", step=step)
@@ -64,8 +62,12 @@ class FailOpenTurn:
 
     async def response_headers(self) -> Mapping[str, str]:
         """No client waits long for it: where it cannot be known now, it is not told."""
-        work = self._turn.response_headers()
-        known = await self._manager.attempt("tells", self._incoming, work, _HEADER_SECONDS)
+        known: Mapping[str, str] | None
+        try:
+            async with asyncio.timeout(_HEADER_SECONDS):
+                known = await self._manager.attempt("headers", self._incoming, self._turn.response_headers())
+        except TimeoutError:  # nothing failed: the thread is stored after the answer has begun
+            known = None
         return {name: value for name, value in self.sent.headers.items() if name != THREAD} if known is None else known
 
     async def record(self, outcome: Outcome) -> None:

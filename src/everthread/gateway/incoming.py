@@ -13,6 +13,7 @@ from everthread.core.exchange import Api
 from everthread.gateway.access import Caller, Refused
 from everthread.gateway.encodings import too_large
 from everthread.gateway.failures import spoken
+from everthread.gateway.keys import without_keys
 from everthread.gateway.limits import Limits
 from everthread.gateway.routes import PATHS
 
@@ -37,6 +38,8 @@ class Call:
     @classmethod
     def of(cls, scope: Scope, caller: Caller) -> Call:
         query: bytes = scope["query_string"]
+        if not caller.passthrough:
+            query = without_keys(query)
         target = scope["raw_path"] + (b"?" + query if query else b"")
         return cls(scope["method"], scope["path"], target, scope["headers"], header_map(scope), caller)
 

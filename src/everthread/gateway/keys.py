@@ -24,6 +24,7 @@ SCOPES = {
 """What a key may be good for."""
 PREFIX = "et_"
 _KEY = re.compile(r"et_([0-9a-f]{12})_[A-Za-z0-9_-]{43}")
+_KEY_BYTES = re.compile(_KEY.pattern.encode())
 _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
 _MOST = 10**15
 _MOST_DOLLARS = Decimal(1_000_000)
@@ -53,6 +54,11 @@ def issue(
     key_id = secrets.token_hex(6)
     token = f"{PREFIX}{key_id}_{secrets.token_urlsafe(32)}"
     return token, NewKey(key_id, digest_of(token), tenant, chosen, limits or KeyLimits(), name, mode)
+
+
+def without_keys(text: bytes) -> bytes:
+    """A header's value or a query in which no key of ours stands."""
+    return _KEY_BYTES.sub(b"", text) if PREFIX.encode() in text else text
 
 
 def digest_of(token: str) -> str:

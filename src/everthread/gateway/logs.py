@@ -56,6 +56,11 @@ def log_fields(logger: logging.Logger, level: int, words: str, fields: Mapping[s
     logger.log(level, "%s", words, extra={"fields": dict(fields)})
 
 
+def printable(text: str) -> str:
+    """One line that moves no cursor, whatever it was made from."""
+    return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)
+
+
 class JsonLines(logging.Formatter):
     """One JSON object a line."""
 
@@ -81,6 +86,11 @@ class TextLines(logging.Formatter):
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the name in the standard library
+        """Without control characters, which a client could forge lines with, and without keys."""
+        record.message = printable(redact(record.message))
+        return super().formatMessage(record)
 
     def format(self, record: logging.LogRecord) -> str:
         text, name = super().format(record), _REQUEST.get()

@@ -6,8 +6,10 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
+from everthread.core.cost import cost_of
 from everthread.core.messages import calls_of, text_of
 from everthread.core.usage import CanonicalUsage, normalize_usage
 from everthread.gateway.access import Refused
@@ -22,6 +24,7 @@ _FILE = re.compile(rb"[A-Za-z0-9+/=_-]{2000,}")
 """Base64: a picture or a document, which is not paid by the letter."""
 _FILE_TOKENS = 1_500
 _BYTES_PER_TOKEN = 4
+_ONE = CanonicalUsage(1, 1)
 
 
 def used_in(outcome: Outcome, sent: Outgoing) -> CanonicalUsage | None:
@@ -38,6 +41,11 @@ def used_in(outcome: Outcome, sent: Outgoing) -> CanonicalUsage | None:
     if reply is not None and reply.stop is None and outcome.usage.output_tokens < said:
         return replace(outcome.usage, output_tokens=said)
     return outcome.usage
+
+
+def charged_model(asked: str, answered: str) -> str:
+    """The model the answer names is the one that is paid; the one that was asked for where the other has no price."""
+    return answered if answered and cost_of(_ONE, answered, at=datetime.now(UTC)) is not None else asked
 
 
 def rough_tokens(body: bytes) -> int:
@@ -59,6 +67,8 @@ class Tally:
         self._tap = Tap(self._api, status, headers, model=model) if self._account and self._api else None
         self._pieces: list[bytes] = []
         self._size = 0
+        self._answered = ""
+        """The model that the answer names, which is the one that is paid."""
 
     def feed(self, piece: bytes) -> None:
         if self._tap is not None:
@@ -73,10 +83,11 @@ class Tally:
             return
         usage = self._stated() if self._tap is None else self._heard(self._tap)
         if usage is not None:
-            self._account.spend(usage, self._model)
+            self._account.spend(usage, charged_model(self._model, self._answered))
 
     def _heard(self, tap: Tap) -> CanonicalUsage | None:
         reply = tap.end()
+        self._answered = reply.model if reply is not None else ""
         usage = usage_of(self._api, reply) if self._api else None
         return used_in(Outcome(self._status, reply, usage), Outgoing(self._sent))
 
@@ -87,5 +98,7 @@ class Tally:
             answer: Any = json.loads(text) if text else None
         except (Refused, ValueError, RecursionError):
             return None  # not JSON, or too long to be read for a figure
+        if isinstance(answer, dict) and isinstance(answer.get("model"), str):
+            self._answered = answer["model"]
         stated = answer.get("usage") if isinstance(answer, dict) else None
         return normalize_usage(stated) if isinstance(stated, dict) else None

@@ -9,6 +9,7 @@ _HELP = {
     "everthread_requests_total": "Requests answered, by protocol and status.",
     "everthread_rewrites_total": "Requests that did not go upstream as they came, by kind.",
     "everthread_failed_open_total": "Decisions that failed, so that the original was forwarded, by step.",
+    "everthread_unmanaged_total": "Requests passed on without a look into them, by the reason.",
     "everthread_upstream_errors_total": "Errors of upstreams, by upstream and status or kind.",
     "everthread_tokens_total": "Tokens as reported by upstreams, by bucket and task.",
     "everthread_cost_dollars_total": "Dollars, of the calls whose price is known, by task.",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from starlette.types import Message, Scope, Send
 
 from everthread.gateway.access import Refused
+from everthread.gateway.logs import printable
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -34,7 +35,9 @@ class SitePolicy:
         hosts = _values(headers, b"host")
         if len(hosts) != 1 or not self._is_own_host(hosts[0]):
             named = ", ".join(hosts) or "no host"
-            words = f"The gateway does not answer under {_printable(named)}; list the name in gateway.allowed_hosts."
+            words = (
+                f"The gateway does not answer under {printable(named[:200])}; list the name in gateway.allowed_hosts."
+            )
             raise Refused(403, "unknown_host", words)
 
     def check_origin(self, headers: Sequence[tuple[bytes, bytes]]) -> str | None:
@@ -46,7 +49,7 @@ class SitePolicy:
         sites = _values(headers, b"sec-fetch-site")
         if not foreign and all(site.lower() in _FETCH_SITES for site in sites):
             return None
-        page = f"The page {_printable(', '.join(foreign))}" if foreign else "Another site's page"
+        page = f"The page {printable(', '.join(foreign)[:200])}" if foreign else "Another site's page"
         raise Refused(
             403, "foreign_origin", f"{page} may not use this gateway; list its origin in gateway.allowed_origins."
         )
@@ -128,8 +131,3 @@ def _is_address(host: str) -> bool:
 
 def _values(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> list[str]:
     return [value.decode("latin-1").strip() for name, value in headers if name == wanted]
-
-
-def _printable(text: str) -> str:
-    """As it can stand in a sentence: a header's bytes may be anything."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text[:200])

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from everthread.gateway.telemetry import Observed, Telemetry
 
 _ATTEMPTS = 3
+_SIZE_STATUSES = (400, 413, 422)
+"""With which an upstream may refuse a request's size."""
 _ERROR_BYTES = 1024 * 1024
 """An error longer than this is not looked at."""
 
@@ -63,6 +65,8 @@ class Passage:
         self.turn: ProxyTurn = UnmanagedTurn(incoming)
         self.sent = self.turn.sent
         self.status = 0
+        self.is_introduced = False
+        """It went as it came, and an upstream accepted its credential with it."""
 
     async def run(self, writer: Writer) -> None:
         desk = self._desk
@@ -70,6 +74,8 @@ class Passage:
         if desk.telemetry is not None:
             family = family_of(self._incoming.api)
             self._observed = desk.telemetry.begin(self._upstream, family, self._model, self._incoming.headers)
+        if await self._introduce(writer, pulse):
+            return
         begun = time.monotonic()
         self.turn = await pulse.compacting(desk.manager.prepare(self._incoming))
         self._added = time.monotonic() - begun
@@ -97,6 +103,31 @@ class Passage:
         elif self.sent.tokens is not None:
             facts["tokens"] = self.sent.tokens
         return facts
+
+    async def _introduce(self, writer: Writer, pulse: Pulse) -> bool:
+        """Forward as it came what shows a credential that no upstream has accepted; whether it is answered.
+
+        Anybody can make one up, so nothing is summarised, stored or learnt for it. An upstream that refuses the size
+        has accepted the credential: then the request is managed and sent again.
+        """
+        credential = self._call.caller.credential
+        if credential is None or await credential.is_accepted():
+            return False
+        response = await self._send()
+        if response.status_code not in (401, 403):
+            await credential.accept()
+            self.is_introduced = response.status_code < 300
+        if response.status_code in _SIZE_STATUSES:
+            await response.aclose()
+            return False
+        await self._answered(response, writer, pulse, last=True)
+        return True
+
+    async def record(self, outcome: Outcome) -> None:
+        """Store what was said and used; of a request that introduced its credential what can be recorded now."""
+        if self.is_introduced:
+            self.turn = await self._desk.manager.prepare(replace(self._incoming, mode="observe"))
+        await self.turn.record(outcome)
 
     def _streams(self) -> bool:
         stream = glance(self._incoming.body, "stream")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import ClassVar, cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n\r\n"
+_MOST_FILES = 65_536
+_MOST_CONNECTIONS = 16_384
+_OTHER_FILES = 128
 _FRAMING = (b"content-length", b"transfer-encoding")
 
 
@@ -21,12 +25,18 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
 
     seconds: ClassVar[float]
     header_bytes: ClassVar[int]
+    most_connections: ClassVar[int]
+    waiting: ClassVar[dict[HeaderTimeoutProtocol, None]]
+    """Connections of one server without a request under way, the longest waiting first."""
     _clock: asyncio.TimerHandle | None = None
     _in_headers = True
     _heard = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast("asyncio.Transport", transport))
+        self.waiting[self] = None
+        if len(self.connections) > self.most_connections:
+            next(iter(self.waiting)).transport.abort()  # so that one who opens many keeps nobody out
         self._wait()
 
     def data_received(self, data: bytes) -> None:
@@ -51,6 +61,7 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_headers = False
+        self.waiting.pop(self, None)
         if self.parser.get_method() == b"CONNECT":
             raise ValueError("no tunnel is opened here")  # the parser makes an error of it, the client gets 400
         super().on_headers_complete()
@@ -61,8 +72,14 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
         self._heard = 0
         super().on_message_complete()
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self.pipeline and self in self.connections:
+            self.waiting[self] = None
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop()
+        self.waiting.pop(self, None)
         super().connection_lost(exc)
 
     def _parse(self, data: bytes) -> None:
@@ -119,6 +136,26 @@ class _ResumedRequest:
             self._protocol.on_headers_complete()
 
 
-def header_timeout_protocol(seconds: float, header_bytes: int) -> type[HeaderTimeoutProtocol]:
-    """The protocol which closes a connection whose headers are not there after so long, or so many bytes."""
-    return type("HeaderTimeout", (HeaderTimeoutProtocol,), {"seconds": seconds, "header_bytes": header_bytes})
+def header_timeout_protocol(seconds: float, header_bytes: int, most_connections: int) -> type[HeaderTimeoutProtocol]:
+    """The protocol of one server, with its limits."""
+    limits = {"seconds": seconds, "header_bytes": header_bytes, "most_connections": most_connections, "waiting": {}}
+    return type("HeaderTimeout", (HeaderTimeoutProtocol,), limits)
+
+
+def connection_limit() -> int:
+    """How many connections of clients fit beside as many to upstreams, files and the store.
+
+    The soft limit of open files is raised to the hard one first: many systems begin at 1,024.
+    """
+    try:
+        import resource  # noqa: PLC0415  not on every system
+    except ImportError:
+        return _MOST_CONNECTIONS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = hard if hard != resource.RLIM_INFINITY else _MOST_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):  # not allowed: what is there must do
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, _MOST_FILES), hard))
+            soft = min(wanted, _MOST_FILES)
+    files = _MOST_FILES if soft == resource.RLIM_INFINITY else soft
+    return max(16, min(_MOST_CONNECTIONS, (files - _OTHER_FILES) // 2))

@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from starlette.types import Receive, Scope, Send
 
 from everthread.gateway.access import Caller, Refused
 from everthread.gateway.admission import Admission
-from everthread.gateway.base import Incoming, Manager, Outcome
+from everthread.gateway.base import NOTICE, Incoming, Manager, Outcome
 from everthread.gateway.encodings import decoded
-from everthread.gateway.glance import glance
+from everthread.gateway.glance import glance, refuse_duplicates
 from everthread.gateway.guarded import FailOpenManager
 from everthread.gateway.incoming import Call, ClientGone, Upload, read_body, until_gone
 from everthread.gateway.limits import Limits
-from everthread.gateway.metering import Tally, used_in
+from everthread.gateway.metering import Tally, charged_model, used_in
 from everthread.gateway.metrics import Metrics
 from everthread.gateway.passage import Desk, Passage
 from everthread.gateway.routes import Routes, family_of
@@ -36,6 +36,11 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("everthread.gateway")
 _MODELS = "/v1/models/"
+_RATIO, _RATIO_FREE = 50, 4 * 1024 * 1024
+_MESSAGES, _OBJECTS = 10_000, 400_000
+"""Above these a request goes on unmanaged: looking into it would keep the others waiting."""
+_ARRIVALS = 4
+"""So many times as many bodies may be on their way as requests are answered at once."""
 
 
 class Proxy:
@@ -58,16 +63,16 @@ class Proxy:
         guarded = FailOpenManager(manager, self.metrics, self.limits.manage_seconds)
         self._desk = Desk(self._client, guarded, self.metrics, self.limits, include_usage, set(), telemetry)
         self._admission = Admission(self.limits.concurrent)
+        self._arrivals = Admission(_ARRIVALS * self.limits.concurrent)
+        """Bodies on their way here: one that comes slowly takes no place of those that are there."""
         self._telling: set[asyncio.Task[None]] = set()
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
         call = Call.of(scope, caller)
         writer = Writer(send, call, self.metrics, self.limits.write_seconds)
         try:
-            with self._admission.enter():
-                self.metrics.in_flight = self._admission.inside
-                caller.admit()
-                await self._serve(call, receive, writer)
+            caller.admit()
+            await self._serve(call, receive, writer)
         except Refused as refused:
             with contextlib.suppress(ClientGone):
                 await writer.refuse(refused)
@@ -92,25 +97,37 @@ class Proxy:
         await self._client.close()
 
     async def _serve(self, call: Call, receive: Receive, writer: Writer) -> None:
-        if call.conversation is not None:
-            raw = await read_body(receive, call, self.limits)
-            await _while_there(self._converse(call, raw, writer), receive)
-        elif self._routes.differ and call.is_json:
-            raw = await read_body(receive, call, self.limits)
-            body = decoded(raw, call.headers.get("content-encoding", ""), self.limits.body_bytes)
-            await _while_there(self._pass(call, raw, _model(body), writer), receive)
-        else:
+        key = call.caller.key_id
+        if call.conversation is None and not (self._routes.differ and call.is_json):
             upload = Upload(receive, call, self.limits.body_seconds)
-            await _while_there(self._pass(call, upload, _model_in(call.path), writer), receive, upload.done)
+            with self._arrivals.enter(key):
+                await _while_there(self._pass(call, upload, _model_in(call.path), writer), receive, upload.done)
+            return
+        with self._arrivals.enter(key):
+            raw = await read_body(receive, call, self.limits)
+        with self._admission.enter(key):
+            self.metrics.in_flight = self._admission.inside
+            if call.conversation is not None:
+                await _while_there(self._converse(call, raw, writer), receive)
+            else:
+                body = decoded(raw, call.headers.get("content-encoding", ""), self.limits.body_bytes)
+                refuse_duplicates(body or b"")
+                await _while_there(self._pass(call, raw, _model(body), writer), receive)
 
     async def _converse(self, call: Call, raw: bytes, writer: Writer) -> None:
         api = call.conversation
         body = decoded(raw, call.headers.get("content-encoding", ""), self.limits.body_bytes)
+        refuse_duplicates(body or b"")
         model = _model(body)
         upstream = self._routes.choose(model, family_of(call.speaks))
         mode = call.caller.mode or upstream.mode
         if api is None or body is None or mode == "off":
             await self._pass(call, raw, model, writer)
+            return
+        if why := _excess(raw, body):
+            self.metrics.count("unmanaged", why=why)
+            _LOG.warning("a request is passed on unmanaged: %s", why)
+            await self._pass(call, raw, model, writer, {NOTICE: f"passed on unmanaged: {why}"})
             return
         caller = call.caller
         incoming = Incoming(
@@ -123,7 +140,14 @@ class Proxy:
             outcome = self._tell(passage, incoming, model or "")
             writer.note(**passage.facts(outcome))
 
-    async def _pass(self, call: Call, body: bytes | Upload, model: str | None, writer: Writer) -> None:
+    async def _pass(
+        self,
+        call: Call,
+        body: bytes | Upload,
+        model: str | None,
+        writer: Writer,
+        notice: Mapping[str, str] | None = None,
+    ) -> None:
         """A request nobody looks into."""
         family = family_of(call.speaks)
         upstream = self._routes.choose(model, family)
@@ -134,7 +158,7 @@ class Proxy:
             self.metrics.count("upstream_errors", upstream=upstream.name, status=str(response.status_code))
         tally = Tally(call, model, body, response.status_code, response.headers)
         try:
-            await writer.start(response.status_code, for_client(response.headers.raw))
+            await writer.start(response.status_code, for_client(response.headers.raw), notice)
             async for piece in response.aiter_raw():
                 await writer.body(piece)
                 tally.feed(piece)
@@ -147,11 +171,23 @@ class Proxy:
         """Let the manager know, when the client has its answer; also of one that broke off, or never came."""
         outcome = passage.outcome()
         if incoming.account is not None and (used := used_in(outcome, passage.sent)) is not None:
-            incoming.account.spend(used, model)
-        task = asyncio.create_task(passage.turn.record(outcome))
+            answered = outcome.reply.model if outcome.reply is not None else ""
+            incoming.account.spend(used, charged_model(model, answered))
+        task = asyncio.create_task(passage.record(outcome))
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)
         return outcome
+
+
+def _excess(raw: bytes, body: bytes) -> str:
+    """Why a request would cost more to look into than it may; empty: it would not."""
+    if len(body) > _RATIO * len(raw) + _RATIO_FREE:
+        return f"its body is more than {_RATIO} times as large as it came"
+    if body.count(b'"role"') > _MESSAGES:
+        return f"it has more than {_MESSAGES:,} messages"
+    if body.count(b"{") > _OBJECTS:
+        return f"it has more than {_OBJECTS:,} objects"
+    return ""
 
 
 async def _while_there(

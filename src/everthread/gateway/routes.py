@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
+from urllib.parse import unquote_to_bytes
 
 from everthread.core.exchange import Api
 from everthread.errors import InputError
@@ -18,6 +19,39 @@ PATHS: dict[str, Api] = {
     "/v1/messages": "anthropic",
 }
 """Where a conversation is sent, whole, to be answered."""
+
+
+_OWN = frozenset({b"api", b"mcp", b"metrics", b"healthz", b"readyz"})
+"""Where the gateway answers itself."""
+_V1 = frozenset(
+    b"assistants audio batches chat completions conversations embeddings files fine_tuning images messages models "
+    b"moderations responses threads uploads vector_stores".split()
+)
+"""Where a provider's paths begin below `/v1`."""
+
+
+def normalize_path(raw: bytes) -> bytes:
+    """The path as it is meant: one slash at a time, no dots, one `/v1` before a provider's own names.
+
+    Two spellings of a path are one path, so that none goes around a check; clients whose base address lacks `/v1`, or
+    has it twice, are understood.
+    """
+    parts: list[bytes] = []
+    for part in raw.split(b"/"):
+        plain = unquote_to_bytes(part)
+        if plain == b"..":
+            del parts[-1:]
+        elif plain not in (b"", b"."):
+            parts.append(part)
+    first = unquote_to_bytes(parts[0]).lower() if parts else b""
+    if first in _OWN:
+        parts[0] = first
+    else:
+        while parts[:2] == [b"v1", b"v1"]:
+            del parts[0]
+        if first in _V1:
+            parts.insert(0, b"v1")
+    return b"/" + b"/".join(parts) + (b"/" if parts and raw.endswith(b"/") else b"")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import asyncio
 from typing import Self
 
 from everthread.errors import InputError
-from everthread.gateway.patience import header_timeout_protocol
+from everthread.gateway.patience import connection_limit, header_timeout_protocol
 from everthread.gateway.service import Service
 from everthread.gateway.serving import LoopServer, listen
 
@@ -20,13 +20,21 @@ class Gateway:
     """Listens, serves, and ends after what it is answering."""
 
     def __init__(
-        self, service: Service, *, host: str = "127.0.0.1", port: int = 0, patience: float = _PATIENCE
+        self,
+        service: Service,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        patience: float = _PATIENCE,
+        connections: int | None = None,
     ) -> None:
         service.may_listen(host)
         self._service = service
         self._host = host
         self._port = port
         self._patience = patience
+        self._connections = connections
+        """At once; None: as many as the system allows."""
         self._server: LoopServer | None = None
 
     @property
@@ -50,7 +58,9 @@ class Gateway:
         self._server = LoopServer(
             self._service,
             listener,
-            header_timeout_protocol(limits.header_seconds, limits.header_bytes),
+            header_timeout_protocol(
+                limits.header_seconds, limits.header_bytes, self._connections or connection_limit()
+            ),
             patience=self._patience,
             server_header=False,
             date_header=False,

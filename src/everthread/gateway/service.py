@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from typing import Protocol
+from urllib.parse import unquote
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -17,6 +18,7 @@ from everthread.gateway.logs import identified
 from everthread.gateway.middleware import SitePolicy, is_loopback, is_preflight, preflight_headers, with_cors
 from everthread.gateway.native.replies import Sender, error_answer
 from everthread.gateway.proxy import Proxy
+from everthread.gateway.routes import normalize_path
 from everthread.gateway.writing import Writer
 
 __all__ = ["Anybody", "Authenticator", "Caller", "Refused", "Service"]
@@ -72,6 +74,9 @@ class Service:
         if scope["type"] != "http":
             return
         send = identified(send)
+        raw = normalize_path(scope["raw_path"])
+        if raw != scope["raw_path"]:
+            scope = {**scope, "raw_path": raw, "path": unquote(raw.decode("ascii"))}
         try:
             origin = self._check_site(scope)
         except Refused as refused:
@@ -170,6 +175,11 @@ class Service:
         if path == _NATIVE or path.startswith(f"{_NATIVE}/"):
             if self.has_keys and "threads" not in caller.scopes:
                 raise Refused(403, "missing_scope", "Conversations need a key with the scope `threads`.")
+            return caller
+        if path in self._mounted:
+            if caller.key_id is not None and not caller.passthrough and "threads" not in caller.scopes:
+                raise Refused(403, "missing_scope", "Reading conversations needs a key with the scope `threads`.")
+            caller.admit()
             return caller
         if caller.key_id is not None and "proxy" not in caller.scopes and path != "/metrics":
             raise Refused(403, "missing_scope", "This key may not use the proxy; it lacks the scope `proxy`.")

@@ -39,6 +39,8 @@ class Teller:
             count("compaction_tokens", event.tokens_after, side="after")
         elif isinstance(event, CompactionVoid | CompactionFailed):
             count("compaction_failures", kind="failed" if isinstance(event, CompactionFailed) else "void")
+        elif isinstance(event, RecordFailed):
+            count("failed_open", step="record")
         elif isinstance(event, UsageRecorded):
             if event.cost is not None:
                 count("cost_dollars", float(event.cost), task=event.task)

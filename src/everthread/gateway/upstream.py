@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import select
 import socket
 import ssl
@@ -22,6 +23,8 @@ import httpx2
 import yarl
 
 from everthread.gateway.access import Refused
+from everthread.gateway.encodings import readable_encodings
+from everthread.gateway.keys import without_keys
 from everthread.gateway.limits import Limits
 from everthread.gateway.routes import Family, Upstream
 
@@ -42,6 +45,7 @@ _IDLE_SECONDS = 4.0
 """Less than the five that many servers keep a connection: who closes first meets no request on its way."""
 _HEADER_BYTES = 256 * 1024
 """So long may one line of an answer's headers be."""
+_PIECEMEAL = 512 * 1024
 _NOT_ADDED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 """What aiohttp would add by itself where the client said nothing."""
 
@@ -117,7 +121,7 @@ class UpstreamClient:
                     method,
                     yarl.URL(endpoint.root + target.decode("latin-1"), encoded=True),
                     headers=fields,
-                    data=content if upload is None else upload.pieces(),
+                    data=_payload(content) if upload is None else upload.pieces(),
                     proxy=endpoint.proxy,
                     allow_redirects=False,
                 )
@@ -262,6 +266,9 @@ def for_upstream(
     if upstream.api_key is not None or not trusted:
         dropped |= _CREDENTIALS
     kept = [(name, value) for name, value in end_to_end(headers) if name not in dropped and not name.startswith(_OURS)]
+    if not trusted:  # a key of ours may stand anywhere, in a cookie too
+        kept = [(name, without_keys(value)) for name, value in kept]
+    kept = [(name, readable_encodings(value) if name == b"accept-encoding" else value) for name, value in kept]
     if upstream.api_key is not None:
         key = upstream.api_key.encode()
         kept.append((b"x-api-key", key) if family == "anthropic" else (b"authorization", b"Bearer " + key))
@@ -277,6 +284,11 @@ def _stated_length(headers: Headers) -> int | None:
     """Of a body that is still to come; None: it goes in chunks."""
     stated = [value for name, value in headers if name == b"content-length"]
     return int(stated[0]) if len(stated) == 1 else None
+
+
+def _payload(content: Any) -> bytes | io.BytesIO | None:
+    """A large body is written piece by piece, as the upstream takes it: aiohttp asks for that."""
+    return io.BytesIO(content) if content is not None and len(content) > _PIECEMEAL else content
 
 
 def _text(value: bytes) -> str:

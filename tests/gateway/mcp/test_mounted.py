@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx2
 import openai
 
 from everthread.config import parse_config
+from everthread.core.usage import CanonicalUsage
 from everthread.factory import open_store
 from everthread.factory.gateway import open_gateway
 from everthread.gateway.access import Caller, Refused
@@ -22,14 +25,33 @@ from tests.gateway.mcp.talking import ask, client, thread
 TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
 
 
+@dataclass
+class Counted:
+    """An account with two requests."""
+
+    key: str
+    used: ClassVar[Counter[str]] = Counter()
+
+    def admit(self) -> None:
+        self.used[self.key] += 1
+        if self.key == "key-few" and self.used[self.key] > 2:
+            raise Refused(429, "requests_per_day_exceeded", "Enough.")
+
+    def spend(self, usage: CanonicalUsage, model: str) -> None:
+        """What a model was asked."""
+
+
 class Keys:
-    """Whoever shows `key-NAME` is that tenant."""
+    """Whoever shows `key-NAME` is that tenant; `key-proxy` may not read conversations."""
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
         shown = headers.get("authorization", "").removeprefix("Bearer ")
         if not shown.startswith("key-"):
             raise Refused(401, "unknown_key", "Show a key.")
-        return Caller(shown.removeprefix("key-"), shown, frozenset({"proxy"}))
+        scopes = {"proxy"} if shown == "key-proxy" else {"proxy", "threads"}
+        return Caller(
+            shown.removeprefix("key-"), shown, frozenset(scopes), account=Counted(shown) if shown == "key-few" else None
+        )
 
 
 @asynccontextmanager
@@ -143,7 +165,7 @@ async def test_the_clients_own_name_for_its_session_is_the_thread(tmp_path: Path
             status, _ = await ask(ann, "status")
             assert "2 messages" in status
             assert "1 calls" in status
-            assert re.search(r"pinned as output:[0-9a-f]{16}: Keep heliotrope-77\.", status)
+            assert re.search(r"pinned as \S+: Keep heliotrope-77\.", status)
         async with client(f"{url}/mcp", bearer("bob", **named)) as bob:
             said, failed = await ask(bob, "status")
             assert failed
@@ -159,3 +181,17 @@ async def test_without_keys_it_answers_this_machine_only_and_only_to_post(tmp_pa
         assert elsewhere.status_code == 403
         broken = await http.post(f"{url}/mcp", content=b"{" * 1000, headers={"content-type": "application/json"})
         assert 400 <= broken.status_code < 500
+
+
+async def test_reading_needs_its_scope_and_counts(tmp_path: Path) -> None:
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+    accepts = {"accept": "application/json, text/event-stream"}
+    async with gateway(tmp_path) as (_, url), httpx2.AsyncClient() as http:
+        refused = await http.post(f"{url}/mcp", json=call, headers={**bearer("proxy"), **accepts})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "missing_scope")
+        statuses = [
+            (await http.post(f"{url}/mcp", json=call, headers={**bearer("few"), **accepts})).status_code
+            for _ in range(3)
+        ]
+        assert statuses[2] == 429
+        assert 429 not in statuses[:2]

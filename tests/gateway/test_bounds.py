@@ -1,0 +1,138 @@
+"""Bounds: what would cost too much is passed on unmanaged and says so; two fields of one name are refused."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from typing import Any
+
+import pytest
+
+from everthread.core.usage import CanonicalUsage
+from everthread.gateway.access import Caller, Refused
+from everthread.gateway.encodings import readable_encodings
+from everthread.gateway.glance import refuse_duplicates
+from everthread.gateway.metering import charged_model
+from tests.gateway.raw import JSON, Heard, Plain, ask, gateway, post, raw_upstream, say
+
+CHAT = "/v1/chat/completions"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        json.dumps({"model": "m", "messages": [{"role": "user", "content": "x"}] * 10_001}).encode(),
+        b'{"model": "m", "messages": [' + b"{}," * 400_000 + b"{}]}",
+    ],
+)
+def test_what_would_keep_the_others_waiting_is_passed_on_and_says_so(body: bytes) -> None:
+    async def run() -> None:
+        manager = Plain()
+        async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url, manager) as (url, proxy):
+            answer = await ask(url, post(CHAT, body))
+        assert answer.status == 200, answer.body
+        assert (upstream.heard[0].body == body, manager.prepared) == (True, [])
+        assert "passed on unmanaged" in answer.names["x-everthread-notice"]
+        assert proxy.metrics.value("unmanaged") == 1
+
+    asyncio.run(run())
+
+
+def test_a_body_that_swells_is_passed_on_as_it_came() -> None:
+    packed = gzip.compress(b'{"model": "m", "messages": [' + b" " * 20_000_000 + b"]}")
+
+    async def run() -> None:
+        manager = Plain()
+        async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url, manager) as (url, _):
+            answer = await ask(url, post(CHAT, packed, (b"content-encoding", b"gzip")))
+        assert (answer.status, upstream.heard[0].body == packed, manager.prepared) == (200, True, [])
+        assert "times as large" in answer.names["x-everthread-notice"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("body", "fine"),
+    [
+        (b'{"model": "a", "messages": []}', True),
+        (b'{"model": "a", "messages": [{"model": "b", "input": {"model": "c"}}]}', True),
+        (b'{"model": "a", "messages": [{"content": "\\"model\\": \\"b\\""}]}', True),
+        (b'{"model": "a", "metadata": {"mod\\u00e9l": "b"}}', True),
+        (b'{"model": "dear", "messages": [], "model": "cheap"}', False),
+        (b'{"model": "dear", "mod\\u0065l": "cheap"}', False),
+        (b'{"mod\\u0065l": "dear", "messages": []}', False),
+        (b'{"messages": [], "model": "a", "messages": [1]}', False),
+        (b'{"model": "a", "stream": true, "stream": false}', False),
+        (b"no json", True),
+    ],
+)
+def test_a_field_that_matters_stands_there_once(body: bytes, *, fine: bool) -> None:
+    if fine:
+        refuse_duplicates(body)
+        return
+    with pytest.raises(Refused, match="twice"):
+        refuse_duplicates(body)
+
+    async def run() -> None:
+        async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url) as (url, _):
+            answer = await ask(url, post(CHAT, body))
+        assert (answer.status, upstream.heard) == (400, [])
+        assert json.loads(answer.body)["error"]["code"] == "duplicate_field"
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("accepted", "asked"),
+    [
+        (b"gzip, deflate, br, zstd", b"gzip, deflate, zstd"),
+        (b"br", b"identity"),
+        (b"*", b"identity"),
+        (b"gzip;q=0.5, br;q=1", b"gzip;q=0.5"),
+        (b"", b"identity"),
+    ],
+)
+def test_upstreams_are_asked_for_encodings_that_are_read_here(accepted: bytes, asked: bytes) -> None:
+    assert readable_encodings(accepted) == asked
+
+
+class Spent:
+    """An account that writes down."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, str]] = []
+
+    def admit(self) -> None:
+        """Everybody."""
+
+    def spend(self, usage: CanonicalUsage, model: str) -> None:
+        self.calls.append((usage.total_tokens, model))
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/embeddings"])
+def test_the_model_that_answered_is_charged(path: str) -> None:
+    account = Spent()
+
+    class Keys:
+        async def authenticate(self, _headers: object) -> Caller:
+            return Caller("acme", "k", frozenset({"proxy"}), account=account)
+
+    usage = {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}
+    answer: dict[str, Any] = {"id": "x", "model": "gpt-4o", "usage": usage}
+    if path == CHAT:
+        answer["choices"] = [{"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}]
+
+    async def reply(request: Heard, writer: asyncio.StreamWriter) -> None:
+        assert request.names["accept-encoding"] == "gzip"
+        packed = gzip.compress(json.dumps(answer).encode())
+        await say(200, [*JSON, (b"content-encoding", b"gzip")], packed)(request, writer)
+
+    async def run() -> None:
+        async with raw_upstream(reply) as upstream, gateway(upstream.url, authenticator=Keys()) as (url, _):
+            body = json.dumps({"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Hi"}]}).encode()
+            assert (await ask(url, post(path, body, *JSON, (b"accept-encoding", b"gzip, br")))).status == 200
+        assert account.calls == [(9, "gpt-4o")]
+
+    asyncio.run(run())
+    assert charged_model("gpt-4o", "a-model-nobody-knows") == "gpt-4o"

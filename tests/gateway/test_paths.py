@@ -1,0 +1,86 @@
+"""Paths: every spelling of one is the same, for checks and for the upstream."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from everthread.gateway.keys import issue
+from everthread.gateway.logs import TextLines
+from everthread.gateway.routes import Upstream, normalize_path
+from tests.gateway.raw import JSON, Plain, ask, gateway, post, raw_upstream, say
+from tests.gateway.test_proxy_safety import Keys
+
+
+@pytest.mark.parametrize(
+    ("raw", "meant"),
+    [
+        (b"/v1/messages", b"/v1/messages"),
+        (b"/messages", b"/v1/messages"),
+        (b"/v1/v1/messages", b"/v1/messages"),
+        (b"/v1/v1/v1/chat/completions", b"/v1/chat/completions"),
+        (b"//v1//responses", b"/v1/responses"),
+        (b"/responses/resp_1/input_items", b"/v1/responses/resp_1/input_items"),
+        (b"/v1/models/a%2fb", b"/v1/models/a%2fb"),
+        (b"/v1/files/../models", b"/v1/models"),
+        (b"/v1/%2e%2e/api/threads", b"/api/threads"),
+        (b"/API/threads", b"/api/threads"),
+        (b"//api/threads", b"/api/threads"),
+        (b"/%61pi/Threads", b"/api/Threads"),
+        (b"/Metrics", b"/metrics"),
+        (b"/v1beta/models/x:generateContent", b"/v1beta/models/x:generateContent"),
+        (b"/openai/deployments/x/", b"/openai/deployments/x/"),
+        (b"/../..", b"/"),
+        (b"/", b"/"),
+        (b"*", b"/*"),
+    ],
+)
+def test_a_path_as_it_is_meant(raw: bytes, meant: bytes) -> None:
+    assert normalize_path(raw) == meant
+    assert normalize_path(meant) == meant
+
+
+def test_other_spellings_are_managed_and_reach_no_upstream_with_our_own_paths() -> None:
+    async def run() -> None:
+        manager = Plain()
+        async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url, manager) as (url, _):
+            for path in ("/chat/completions", "//v1/chat/completions", "/v1/v1/chat/completions"):
+                assert (await ask(url, post(path, b"{}"))).status == 200
+            for spelt in (b"/METRICS", b"//metrics", b"/v1/../metrics", b"/%6detrics"):
+                answer = await ask(url, b"GET " + spelt + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                assert b"everthread_" in answer.body
+        assert [heard.line.split()[1] for heard in upstream.heard] == [b"/v1/chat/completions"] * 3
+        assert len(manager.prepared) == 3
+
+    asyncio.run(run())
+
+
+def test_no_key_of_ours_reaches_an_upstream_in_any_place() -> None:
+    token, _ = issue()
+    key = token.encode()
+
+    async def run() -> None:
+        async with raw_upstream(say(200, JSON, b"{}")) as upstream:
+            known = [Upstream("only", upstream.url, api_key="sk-upstream")]
+            async with gateway(known, authenticator=Keys()) as (url, _):
+                fields = ((b"Authorization", b"Bearer et-good"), (b"Cookie", b"a=1; key=" + key), (b"x-other", key))
+                for path in ("/v1/messages", "/v1/files"):
+                    assert (await ask(url, post(f"{path}?key={token}&a=1", b"{}", *fields))).status == 200
+        for heard in upstream.heard:
+            assert key not in heard.line + b"".join(value for _, value in heard.headers)
+            assert b"a=1" in heard.line
+            assert heard.names["cookie"].startswith("a=1")
+
+    asyncio.run(run())
+
+
+def test_a_path_forges_no_line_of_the_log() -> None:
+    token, _ = issue()
+    path = f"/v1/x\n2026-01-01 INFO forged\x1b[2J/{token}"
+    record = logging.LogRecord("everthread.gateway", logging.INFO, "", 0, "%s", (f"GET {path} 200",), None)
+    line = TextLines().format(record)
+    assert "\n" not in line
+    assert "\x1b" not in line
+    assert token not in line
