@@ -22,7 +22,8 @@ def test_a_table_and_a_page(everthread: Any, file: Path, tmp_path: Path) -> None
     spoilt = tmp_path / "spoilt.jsonl"
     spoilt.write_text("\n".join([*(json.dumps(message) for message in talk(2)), "{half"]), "utf-8")
     target = tmp_path / "report.html"
-    answer = everthread("replay", str(file), str(spoilt), "--window", "12000", "--no-recall", "--html", str(target))
+    words = ("--window", "12000", "--no-recall", "--uncached", "--html", str(target))
+    answer = everthread("replay", str(file), str(spoilt), *words)
     assert answer.returncode == 0, answer.stderr
     assert answer.stderr == ""
     for words in (
@@ -44,6 +45,7 @@ def test_a_table_and_a_page(everthread: Any, file: Path, tmp_path: Path) -> None
     written = target.read_text("utf-8")
     assert written.startswith("<!doctype html>")
     assert written.count("<section") == 2
+    assert f"--uncached --html {target}</code>" in written, "the page says how it was made"
 
 
 def test_json_and_every_setting(everthread: Any, file: Path) -> None:

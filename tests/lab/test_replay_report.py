@@ -63,7 +63,8 @@ def test_the_page_is_whole_and_needs_nothing_else(found: Replay) -> None:
     assert read.open == []
     assert len(read.ids) == len(set(read.ids))
     assert not re.search(r"https?://|@import|url\(", text)
-    assert not any({"src", "href", "onclick", "onload"} & given.keys() for _, given in read.elements)
+    assert not any({"src", "onclick", "onload"} & given.keys() for _, given in read.elements)
+    assert all(str(given["href"]).startswith("#") for _, given in read.elements if "href" in given)
     assert "alert" not in "".join(
         text for text in re.findall(r"<script[^>]*>(.*?)</script>", text, re.S) if "JSON.parse" not in text
     )
@@ -92,6 +93,35 @@ def test_every_chart_is_told_in_words_and_held_as_values(found: Replay) -> None:
     for words in ("Ways compared", "Compactions", "Cache misses", "Facts at the end", "then refused", "Notes"):
         assert words in shown
     assert all(given.get("scope") == "col" for given in read.of("th"))
+
+
+def test_our_own_saving_is_the_headline_and_what_was_kept_can_be_read(found: Replay) -> None:
+    ours, cached = found.ours, found.way("cached")
+    saved = found.saved(cached)
+    assert saved is not None
+    text = page([found], command="everthread replay log.json --html page.html", date="2026-01-31 09:30 UTC")
+    read = _Page(text)
+    lead = re.search(r'<li class="lead"><b>([^<]+)</b><span>([^<]+)</span>', text)
+    assert lead is not None
+    assert lead[1].startswith(("$", "−$"))
+    assert f"{saved:.1%} of the" in lead[2]
+    beyond = len(ours.calls) - len(cached.calls)
+    assert f"{beyond:,} more calls would not have fitted" in lead[2]
+    shown = " ".join(read.texts)
+    assert "everthread replay log.json --html page.html" in shown
+    assert "2026-01-31 09:30 UTC" in shown
+    assert text.count("<summary>Summary before call") == len(found.compactions) > 0
+    assert "src/part_0.py" in shown.split("The facts by name")[1] or "part_0" in shown.split("The facts by name")[1]
+    assert "no caching" not in shown
+    assert "no management, no caching" in " ".join(_Page(page([found], uncached=True)).texts)
+
+
+def test_several_replays_begin_with_an_overview(found: Replay) -> None:
+    text = page([found, replace(found, source="other.json")])
+    head = text.split('<section id="replay-1"')[0]
+    assert "All conversations" in head
+    assert 'href="#replay-2">other.json</a>' in head
+    assert 'class="lead"' in head
 
 
 def test_a_page_without_prices_facts_or_compactions(found: Replay) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,6 +51,9 @@ def replay(
         bool | None, typer.Option("--recall/--no-recall", help="Inject what is recalled. Default: as configured.")
     ] = None,
     html: Annotated[str | None, typer.Option(metavar="FILE", help="Write a page with charts here.")] = None,
+    uncached: Annotated[
+        bool, typer.Option("--uncached", help="Also show the way without compaction and without caching.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: every call of every way.")] = False,
 ) -> None:
     """Play recorded conversations again: context, compactions, cache, cost and what is still known.
@@ -81,14 +87,16 @@ def replay(
                 )
             )  # fmt: skip
     if html is not None:
-        write_page(html, page(found))
+        command = f"everthread {shlex.join(sys.argv[1:])}"
+        date = f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}"
+        write_page(html, page(found, command=command, date=date, uncached=uncached))
     if as_json:
         print_json([one.as_dict() for one in found])
         return
     for one in found:
-        _print(one)
+        _print(one, uncached=uncached)
     if len(found) > 1:
-        _print_sums(found)
+        _print_sums(found, uncached=uncached)
     if html is not None:
         console.print(visible(f"The page with the charts: {html}"), markup=False, soft_wrap=True)
 
@@ -179,8 +187,9 @@ def _shown(row: tuple[Any, ...]) -> list[object]:
     return [f"{share:.0%}", cost, mean, peak, compactions, *(f"{part:.1%}" for part in kept)]
 
 
-def _print(found: Replay) -> None:
+def _print(found: Replay, *, uncached: bool) -> None:
     ours = found.ours
+    ways = [way for way in found.ways if uncached or way.name != "uncached"]
     calls = counted(len(ours.calls), "call")
     title = f"{found.source}: {calls}, {found.model}, window {found.window:,}, compaction from {found.threshold:,}"
     print_table(
@@ -197,14 +206,14 @@ def _print(found: Replay) -> None:
             "in all>",
             "saved>",
         ],
-        [_row(found, way) for way in found.ways],
+        [_row(found, way) for way in ways],
     )
     saved = found.caching_saves()
-    if saved is not None:
+    if uncached and saved is not None:
         _say(f"Caching alone (system_and_3, no compaction) saves {saved:.1%} of the input's cost against no caching.")
     if found.recorded_cost is not None:
         _say(f"The log itself states ${found.recorded_cost:,.2f} for these calls.")
-    for way in found.ways:
+    for way in ways:
         if way.refused is not None:
             _say(f"{way.what}: call {way.refused + 1:,} did not fit into the window; the conversation ended there.")
     print_table(
@@ -257,10 +266,10 @@ def _print_facts(found: Replay) -> None:
     print_table("Facts at the end", heads, rows)
 
 
-def _print_sums(found: list[Replay]) -> None:
+def _print_sums(found: list[Replay], *, uncached: bool) -> None:
     from everthread.lab.replay.result import total
 
-    names = [(way.name, way.what) for way in found[0].ways]
+    names = [(way.name, way.what) for way in found[0].ways if uncached or way.name != "uncached"]
     rows = [
         (what, sum(len(one.way(name).calls) for one in found), money(total(one.way(name).cost for one in found)))
         for name, what in names

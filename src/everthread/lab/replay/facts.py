@@ -62,21 +62,25 @@ def stated(messages: Sequence[Message]) -> list[Stated]:
 
 async def judged(facts: Sequence[Stated], conversation: Conversation) -> Facts:
     """Which are in the conversation's context, which its store finds again, which are gone."""
-    kinds: dict[str, list[int]] = {}
     context = in_context(conversation.messages)
+    named = []
     for fact in facts:
         place = 0 if fact.text in context else 1 if await _recalled(fact.text, conversation) else 2
-        kinds.setdefault(fact.kind, [0, 0, 0])[place] += 1
-    return Facts({kind: (found[0], found[1], found[2]) for kind, found in kinds.items()})
+        named.append((fact.kind, fact.text, place))
+    return _counted(named)
 
 
 def judged_alone(facts: Sequence[Stated], messages: Sequence[Message]) -> Facts:
     """The same for messages without a store behind them: what is not there is lost."""
-    kinds: dict[str, list[int]] = {}
     context = in_context(messages)
-    for fact in facts:
-        kinds.setdefault(fact.kind, [0, 0, 0])[0 if fact.text in context else 2] += 1
-    return Facts({kind: (found[0], 0, found[2]) for kind, found in kinds.items()})
+    return _counted([(fact.kind, fact.text, 0 if fact.text in context else 2) for fact in facts])
+
+
+def _counted(named: Sequence[tuple[str, str, int]]) -> Facts:
+    kinds: dict[str, list[int]] = {}
+    for kind, _, place in named:
+        kinds.setdefault(kind, [0, 0, 0])[place] += 1
+    return Facts({kind: (found[0], found[1], found[2]) for kind, found in kinds.items()}, tuple(named))
 
 
 @dataclass(frozen=True, slots=True)

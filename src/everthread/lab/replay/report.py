@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from importlib.resources import files
 from itertools import accumulate
@@ -10,10 +10,11 @@ from string import Template
 
 from everthread._version import __version__
 from everthread.gateway.dashboard.charts import Chart, Limit, Line, Mark, Piece, bar, draw
-from everthread.gateway.dashboard.text import dollars, part
-from everthread.lab.replay.result import Replay, Way
+from everthread.gateway.dashboard.text import clean, dollars, line_of, part, summary_sections
+from everthread.lab.replay.result import Facts, Replay, Way, total
 
 STYLES = {"everthread": "a", "uncached": "b", "cached": "c", "truncated": "d"}
+MOST_FACTS = 400
 _PAGE = Template(
     '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
     '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -31,10 +32,73 @@ _TOLD = (
 )
 
 
-def page(replays: Sequence[Replay]) -> str:
-    """One HTML page with everything in it."""
+def page(replays: Sequence[Replay], *, command: str = "", date: str = "", uncached: bool = False) -> str:
+    """One HTML page with everything in it. `uncached`: also the way without any caching."""
     title = "Replay" if len(replays) == 1 else f"{len(replays)} replays"
-    return framed(title, _TOLD, "\n".join(_section(replay, number) for number, replay in enumerate(replays, 1)))
+    made = "".join(f'<p class="soft">{words}</p>' for words in _made(command, date))
+    whole = _overview(replays) if len(replays) > 1 else ""
+    sections = (_section(replay, number, uncached=uncached) for number, replay in enumerate(replays, 1))
+    return framed(title, _TOLD, "\n".join([made, whole, *sections]))
+
+
+def _made(command: str, date: str) -> Iterator[str]:
+    if date:
+        yield escape(date)
+    if command:
+        yield f"<code>{escape(clean(command))}</code>"
+
+
+def _overview(replays: Sequence[Replay]) -> str:
+    """All conversations in one table, and what was saved in all."""
+    rows = [
+        (
+            f'<a href="#replay-{number}">{escape(clean(one.source))}</a>', f"{len(one.ours.calls):,}",
+            f"{one.ours.peak:,}", f"{len(one.compactions):,}", dollars(one.ours.cost),
+            part(one.saved(one.way("cached"))), "" if one.way("cached").refused is None else "yes",
+            part(_known(one)) if _known(one) is not None else "\u2013",
+        )
+        for number, one in enumerate(replays, 1)
+    ]  # fmt: skip
+    heads = ("conversation", "calls", "peak", "compactions", "in all", "saved", "past the window", "facts in context")
+    return f"{_headline(replays)}{table('All conversations', '', heads, rows, raw=0)}"
+
+
+def _known(replay: Replay) -> float | None:
+    facts = replay.ours.facts
+    return facts.retained / facts.total if facts is not None and facts.total else None
+
+
+def _headline(replays: Sequence[Replay]) -> str:
+    """What compaction itself saves, against the cache alone, over the calls that both answered."""
+    pairs = [(one, one.way("cached")) for one in replays]
+    counts = [min(len(way.calls), len(one.ours.calls)) for one, way in pairs]
+    ours = total(one.ours.cost_of_first(count) for (one, _), count in zip(pairs, counts, strict=True))
+    theirs = total(way.cost_of_first(count) for (_, way), count in zip(pairs, counts, strict=True))
+    beyond = sum(len(one.ours.calls) - count for (one, _), count in zip(pairs, counts, strict=True))
+    more = f"; {beyond:,} more calls would not have fitted into the window" if beyond else ""
+    if ours is None or not theirs:
+        figure, words = "unknown", f"saved by compaction: the model has no price in the table{more}"
+    else:
+        figure = dollars(theirs - ours)
+        words = (
+            f"saved by compaction: {part(float(1 - ours / theirs))} of the {dollars(theirs)} that the same "
+            f"{sum(counts):,} calls cost with caching alone{more}"
+        )
+    calls, peak = sum(len(one.ours.calls) for one in replays), max(one.ours.peak for one in replays)
+    compactions = sum(len(one.compactions) for one in replays)
+    shown = [
+        (f"{calls:,}", "calls answered"),
+        (f"{peak:,}", "tokens at most"),
+        (f"{compactions:,}", "compactions"),
+        (dollars(total(one.ours.cost for one in replays)), "in all"),
+    ]
+    facts = [one.ours.facts for one in replays if one.ours.facts is not None and one.ours.facts.total]
+    if facts:
+        share = sum(one.retained for one in facts) / sum(one.total for one in facts)
+        shown.append((part(share), "of the facts still in the context"))
+    items = "".join(f"<li><b>{escape(value)}</b><span>{escape(what)}</span></li>" for value, what in shown)
+    lead = f'<li class="lead"><b>{escape(figure)}</b><span>{escape(words)}</span></li>'
+    return f'<ul class="figures">{lead}{items}</ul>'
 
 
 def framed(title: str, told: str, body: str) -> str:
@@ -50,34 +114,47 @@ def framed(title: str, told: str, body: str) -> str:
     )
 
 
-def _section(replay: Replay, number: int) -> str:
-    charts = [_context(replay, number), _costs(replay, number), _cache(replay, number)]
+def _section(replay: Replay, number: int, *, uncached: bool) -> str:
+    ways = [way for way in replay.ways if uncached or way.name != "uncached"]
+    charts = [_context(replay, number), _costs(ways, number), _cache(replay, number)]
     drawn = "\n".join(f"<h3>{escape(chart.title)}</h3>{draw(chart)}" for chart in charts if chart.lines)
     unpriced = "" if charts[1].lines else "<p>What this costs is unknown: the model has no price in the table.</p>"
-    notes = "".join(f"<li>{escape(note)}</li>" for note in replay.notes)
+    notes = "".join(f"<li>{escape(clean(note))}</li>" for note in replay.notes)
     return (
         f'<section id="replay-{number}" aria-labelledby="name-{number}">'
-        f'<h2 id="name-{number}">{escape(replay.source)}</h2>'
+        f'<h2 id="name-{number}">{escape(clean(replay.source))}</h2>'
         f'<p class="soft">{escape(replay.model)}, window {replay.window:,}, compaction from {replay.threshold:,} '
-        f"tokens, engine {escape(replay.engine)}; times: {escape(replay.timed)}.</p>{_figures(replay)}{drawn}{unpriced}"
-        f"{_ways(replay)}{_compactions(replay)}{_misses(replay)}{_facts(replay)}"
-        f"{f'<h3>Notes</h3><ul>{notes}</ul>' if notes else ''}</section>"
+        f"tokens, engine {escape(replay.engine)}; times: {escape(replay.timed)}.</p>{_headline([replay])}{drawn}"
+        f"{unpriced}{_ways(replay, ways)}{_compactions(replay)}{_summaries(replay, number)}{_misses(replay)}"
+        f"{_facts(replay)}{f'<h3>Notes</h3><ul>{notes}</ul>' if notes else ''}</section>"
     )
 
 
-def _figures(replay: Replay) -> str:
-    ours = replay.ours
-    shown = [
-        (f"{len(ours.calls):,}", "calls answered" + ("" if ours.refused is None else ", then refused")),
-        (f"{ours.peak:,}", f"tokens at most, {ours.mean:,.0f} in the mean"),
-        (f"{len(replay.compactions):,}", "compactions"),
-        (dollars(ours.cost), "in all"),
-        (part(replay.caching_saves()), "of the input\u2019s cost saved by caching alone"),
-    ]
-    if ours.facts is not None and ours.facts.total:
-        shown.append((part(ours.facts.retained / ours.facts.total), "of the facts still in the context"))
-    items = "".join(f"<li><b>{escape(figure)}</b><span>{escape(what)}</span></li>" for figure, what in shown)
-    return f'<ul class="figures">{items}</ul>'
+def _summaries(replay: Replay, number: int) -> str:
+    """Every summary, to be read."""
+    opened = [made for made in replay.compactions if made.summary]
+    return "".join(
+        f'<details id="summary-{number}-{at}"><summary>Summary before call {made.call + 1:,}</summary>'
+        f'<div class="card summary-text">{_sections(made.summary)}</div></details>'
+        for at, made in enumerate(opened, 1)
+    )
+
+
+def _sections(text: str) -> str:
+    tags = {"code": "code", "strong": "b"}
+    parts = []
+    for section in summary_sections(text):
+        lines = "".join(
+            f"<li{' class=item' if line.item else ''} dir=auto>"
+            + "".join(
+                f"<{tags[kind]}>{escape(words)}</{tags[kind]}>" if kind in tags else escape(words)
+                for kind, words in line.pieces
+            )
+            + "</li>"
+            for line in section.lines
+        )
+        parts.append(f"{f'<h4>{escape(section.name)}</h4>' if section.name else ''}<ul>{lines}</ul>")
+    return "".join(parts)
 
 
 def _context(replay: Replay, number: int) -> Chart:
@@ -97,8 +174,8 @@ def _context(replay: Replay, number: int) -> Chart:
     return Chart(f"context-{number}", "Context, call by call", told, "tokens", lines, limits, marks)
 
 
-def _costs(replay: Replay, number: int) -> Chart:
-    known = [way for way in replay.ways if way.cost is not None]
+def _costs(ways: Sequence[Way], number: int) -> Chart:
+    known = [way for way in ways if way.cost is not None]
     lines = [
         Line(way.what, STYLES[way.name], [*accumulate(float(call.cost or 0) for call in way.calls)]) for way in known
     ]
@@ -120,14 +197,14 @@ def _cache(replay: Replay, number: int) -> Chart:
     return Chart(f"cache-{number}", "What the cache held", told, "tokens", lines, (), marks, stacked=True)
 
 
-def _ways(replay: Replay) -> str:
+def _ways(replay: Replay, ways: Sequence[Way]) -> str:
     rows = [
         (
             way.what, _answered(way), f"{way.peak:,}", f"{way.mean:,.0f}", f"{way.read:,}", f"{way.written:,}",
             f"{way.uncached:,}", dollars(way.input_cost), dollars(way.cost),
             "" if way is replay.ours else part(replay.saved(way)),
         )
-        for way in replay.ways
+        for way in ways
     ]  # fmt: skip
     heads = ("", "calls", "peak", "mean", "read", "written", "uncached", "input", "in all", "saved")
     told = "Dollars with the same prices; \u201csaved\u201d over the calls that both answered."
@@ -168,7 +245,18 @@ def _facts(replay: Replay) -> str:
         theirs = dropped.kinds[kind][0] if dropped else 0
         rows.append((kind, f"{kept:,}", f"{found:,}", f"{lost:,}", fact_bar(kept, found, lost), f"{theirs:,}"))
     heads = ("what was said", "in the context", "found by recall", "lost", "", "left by truncation")
-    return table("Facts at the end", "", heads, rows, raw=4)
+    return table("Facts at the end", "", heads, rows, raw=4) + _named_facts(facts)
+
+
+def _named_facts(facts: Facts) -> str:
+    """The facts by name: those that left the context first, for they are what a reader wants to check."""
+    places = ("in the context", "found by recall", "lost")
+    named = sorted(facts.named, key=lambda fact: -fact[2])[:MOST_FACTS]
+    rows = [(line_of(text, 120), kind, places[place]) for kind, text, place in named]
+    left = len(facts.named) - len(rows)
+    more = f'<p class="soft">{left:,} more are in the context.</p>' if left else ""
+    listed = table("Facts by name", "", ("fact", "kind", "at the end"), rows)
+    return f"<details><summary>The facts by name</summary>{listed}{more}</details>" if rows else ""
 
 
 def fact_bar(kept: int, found: int, lost: int) -> str:

@@ -59,6 +59,7 @@ class Compacted:
     messages_after: int
     author: str
     seconds: float
+    summary: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,8 @@ class Facts:
 
     kinds: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     """Retained, recoverable, lost."""
+    named: tuple[tuple[str, str, int], ...] = ()
+    """Each fact: its kind, its words, and which of the three it is, from 0."""
 
     @property
     def retained(self) -> int:

@@ -213,12 +213,15 @@ async def areplay(  # noqa: PLR0913 - what a replay may be told, one by one
     async with player.play() as held:
         known = await facts.judged(told, held) if asking else None
         threshold = held.threshold
+        texts = [record.record.summary for record in await held.store.compactions(held.id)]
+    texts += [""] * len(player.compactions)
+    made = [replace(one, summary=text) for one, text in zip(player.compactions, texts, strict=False)]
     ways = [Way(OURS, "Everthread", player.played, player.refused, known)]
     if compared:
         ways += _compared(setting, told)
     name = engine if isinstance(engine, str) else "given"
     return Replay(
-        log.source, ", ".join(dict.fromkeys(models)), size, threshold, name, plan.timed, ways, player.compactions,
+        log.source, ", ".join(dict.fromkeys(models)), size, threshold, name, plan.timed, ways, made,
         [*log.warnings, *plan.notes, *player.notes], _recorded(plan), time.perf_counter() - started,
     )  # fmt: skip
 
