@@ -22,8 +22,8 @@ def test_a_table_and_a_page(everthread: Any, file: Path, tmp_path: Path) -> None
     spoilt = tmp_path / "spoilt.jsonl"
     spoilt.write_text("\n".join([*(json.dumps(message) for message in talk(2)), "{half"]), "utf-8")
     target = tmp_path / "report.html"
-    words = ("--window", "12000", "--no-recall", "--uncached", "--html", str(target))
-    answer = everthread("replay", str(file), str(spoilt), *words)
+    chosen = ("--window", "12000", "--no-recall", "--uncached", "--html", str(target))
+    answer = everthread("replay", str(file), str(spoilt), *chosen)
     assert answer.returncode == 0, answer.stderr
     assert answer.stderr == ""
     for words in (
