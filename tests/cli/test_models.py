@@ -86,7 +86,7 @@ def test_the_local_model_says_whether_its_file_is_there(everthread: Any, home: P
     path.touch()
     facts = shown(everthread, "show", "local/smollm2-135m")
     assert facts["address"] == str(path)
-    assert facts["window"] == 2_048
+    assert facts["window"] == 8_192
 
 
 @pytest.mark.parametrize("arguments", [("show",), ("show", "who-is-this")])

@@ -82,7 +82,7 @@ def test_a_named_provider_is_used_whatever_the_name_says() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        (None, {}, "model.default is not set"),
+        (None, {"environment": {}}, "no model is named"),
         ("some-model", {"environment": {}}, "not clear who serves"),
         ("deepseek-chat", {"environment": {}}, "not clear who serves"),
         ("m", {"provider": "custom"}, "needs a base_url"),
@@ -131,7 +131,7 @@ def test_a_local_model_needs_its_file(tmp_path: Path) -> None:
     path.touch()
     model = choose_model(None, environment={}, home=tmp_path, provider="local")
     assert isinstance(model, LocalModel)
-    assert (model.name, model.window, model.path) == ("smollm2-135m", 2_048, path)
+    assert (model.name, model.window, model.path) == ("smollm2-135m", 8_192, path)
 
 
 def test_which_openai_models_reason() -> None:
@@ -149,3 +149,23 @@ def test_the_output_cap_under_every_name() -> None:
     capped = with_output_cap(request, 5, api="openai_responses")
     assert list(capped.params.items()) == [("a", 1), ("max_output_tokens", 5), ("b", 2)]
     assert request.params["max_tokens"] == 7
+
+
+def test_without_a_name_the_first_key_decides() -> None:
+    assert (chosen(None).model, chosen(None).why) == ("gpt-5", "no model is named, and OPENAI_API_KEY is set")
+    assert chosen(None, {"ANTHROPIC_API_KEY": "a"}).model == "claude-sonnet-4-5"
+    assert chosen(None, {"OPENROUTER_API_KEY": "r"}).provider == "openrouter"
+    assert chosen(None, provider="anthropic").model == "claude-sonnet-4-5"
+    assert chosen("gpt-4o").why == ""
+    for environment in ({"OPENAI_API_KEY": " "}, {"OPENAI_API_KEY": "o", "OPENAI_BASE_URL": "http://h/v1"}):
+        with pytest.raises(ConfigError, match="no model is named"):
+            chosen(None, environment)
+
+
+def test_the_ecosystems_addresses() -> None:
+    own = {"OPENAI_BASE_URL": "http://localhost:8000", "ANTHROPIC_BASE_URL": "http://localhost:9000/v1"}
+    assert chosen("gpt-5", own) == Choice("openai", "gpt-5", "http://localhost:8000/v1", "openai_chat", None)
+    assert chosen("llama-3", own).base_url == "http://localhost:8000/v1"
+    claude = chosen("claude-sonnet-4-5", own | ALL)
+    assert (claude.base_url, claude.key_env) == ("http://localhost:9000", "ANTHROPIC_API_KEY")
+    assert chosen("gpt-5", own, base_url="http://other/v1").base_url == "http://other/v1"

@@ -29,8 +29,9 @@ class Equipment:
     memory: Memory
     approve: Approver
     instructions_chars: int
-    given: Sequence[Tool] | None = None
-    """Tools instead of the built-in ones."""
+    given: Sequence[Tool] = ()
+    """Tools besides the built-in ones."""
+    builtin: bool = True
     talks: bool = False
     """It only talks: its prompt names no workspace."""
     agent: Agent | None = None
@@ -40,9 +41,9 @@ class Equipment:
     tools: list[Tool] = field(init=False)
 
     def __post_init__(self) -> None:
-        texts = ("talk",) if self.talks else ("role", "tools") if self.given is None else ("role",)
+        texts = ("talk",) if self.talks else ("role", "tools") if self.builtin else ("role",)
         self.prompt = self._prompt(*texts)
-        self.tools = self._built_in() if self.given is None else list(self.given)
+        self.tools = [*(self._built_in() if self.builtin else ()), *self.given]
 
     def found(self, route: Route) -> None:
         """Which model is talked to; told before the first prompt is written."""

@@ -18,6 +18,7 @@ from everthread._version import __version__
 from everthread.errors import EverthreadError, InputError
 
 COMMANDS = {
+    "init": "Set up: which model, under which key, and what the gateway stands in front of.",
     "chat": "Talk with a model that has tools, in this directory.",
     "run": "Do one task and print the answer.",
     "serve": "Serve an endpoint that gives any client an unlimited conversation.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -17,6 +18,7 @@ from everthread.config import load_config
 from everthread.errors import InputError, NoStoreError
 
 if TYPE_CHECKING:
+    from everthread.config import Config
     from everthread.store.models import ThreadRow
     from everthread.store.store import Store
 
@@ -85,8 +87,23 @@ Resume = Annotated[
 ]
 Continue = Annotated[bool, typer.Option("--continue", "-c", help="Go on with the thread that was used last.")]
 Model = Annotated[str | None, typer.Option("--model", "-m", help="The model's name. Default: the configured one.")]
+BaseUrl = Annotated[
+    str | None,
+    typer.Option("--base-url", metavar="URL", help="Where the model's API is, such as http://localhost:8000/v1."),
+]
 Workspace = Annotated[str, typer.Option("--workspace", "-w", help="Where its tools work.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Allow every command and every write, unasked.")]
+
+
+def with_base_url(config: Config, base_url: str | None) -> Config:
+    """The configuration with another address of the model; who serves it follows from that."""
+    if base_url is None:
+        return config
+    from everthread.config import parse_config
+
+    given = parse_config(f"model: {{base_url: {json.dumps(base_url)}}}", source="--base-url").model.base_url
+    own = config.model.model_copy(update={"base_url": given, "provider": "auto"})
+    return config.model_copy(update={"model": own})
 
 
 class Resuming(TyperCommand):

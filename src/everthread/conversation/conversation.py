@@ -65,6 +65,9 @@ class Conversation:
         tip = await find_tip(setup, resume, tenant=None if new is None else new.tenant)
         return cls(await load_state(setup, tip, tools, reason="resume"))
 
+    def __repr__(self) -> str:
+        return f"<Conversation {self.id}: {len(self.messages)} messages, {self.tokens:,} of {self.window:,} tokens>"
+
     async def close(self, reason: str | None = None) -> None:
         """Stop what runs beside the conversation. With a reason the session ends; it can still be resumed."""
         async with contextlib.AsyncExitStack() as stack:

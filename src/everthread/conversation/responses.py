@@ -94,6 +94,10 @@ class Answer:
     id: int
     """The stored message."""
 
+    def __repr__(self) -> str:
+        text = " ".join(self.text.split())
+        return f"<Answer {text[:60] + '…' if len(text) > 60 else text!r}: {self.stop}, {len(self.calls)} calls>"
+
     @property
     def text(self) -> str:
         return text_of(self.message)

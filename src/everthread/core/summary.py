@@ -254,3 +254,7 @@ class Compaction:
     """What the engine will know once this is committed."""
     nodes: tuple[Node, ...] = ()
     """Summaries of a graph that the result cites: stored with it, in one transaction."""
+
+    def __repr__(self) -> str:
+        told = f"{len(self.messages)} messages, {self.tokens_before:,} -> {self.tokens_after:,} tokens"
+        return f"<Compaction: {told}{'' if self.changed else ', unchanged'}>"

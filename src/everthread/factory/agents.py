@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from everthread.config import Config, home_directory, load_config
 from everthread.core.caching import CACHE_SECONDS
@@ -15,6 +15,7 @@ from everthread.core.summary import Summarizer
 from everthread.errors import InputError
 from everthread.factory.conversations import open_conversation
 from everthread.factory.models import Closing, closing_of, route_to
+from everthread.factory.opening import Opening
 from everthread.factory.stores import open_store, store_url
 from everthread.store.models import NewSession
 from everthread.store.store import Store
@@ -26,7 +27,37 @@ if TYPE_CHECKING:
     from everthread.conversation.options import Route
 
 
-async def open_agent(
+def open_agent(config: Config | None = None, **how: Unpack[AgentOptions]) -> Opening[Agent]:
+    """An agent in a workspace (default: the current folder): new, or resumed by any id of its thread.
+
+    `async with open_agent(…) as agent`, `agent = await open_agent(…)`, or in a script `with open_agent(…) as agent`.
+    `approve` decides what needs leave; without it only what `approvals.txt` in the home allows is done, and with `yes`
+    everything. `tools`: your own, instead of the built-in ones; with `builtin_tools=True` it has both. `talks`: its
+    prompt is one for conversation, without a workspace. What is opened here is closed with the agent.
+    """
+    return Opening(lambda: _open(config, **how))
+
+
+class AgentOptions(TypedDict, total=False):
+    """What `open_agent` may be told."""
+
+    model: str | StreamingModel | None
+    resume: str | None
+    workspace: str | Path | None
+    approve: Approver | None
+    yes: bool
+    store: Store | str | Path | None
+    listener: Listener | None
+    tools: Sequence[Tool] | None
+    builtin_tools: bool | None
+    talks: bool
+    session: NewSession | None
+    summarizer: str | Summarizer
+    api: Api | None
+    fallback: Sequence[StreamingModel]
+
+
+async def _open(
     config: Config | None = None,
     *,
     model: str | StreamingModel | None = None,
@@ -37,18 +68,13 @@ async def open_agent(
     store: Store | str | Path | None = None,
     listener: Listener | None = None,
     tools: Sequence[Tool] | None = None,
+    builtin_tools: bool | None = None,
     talks: bool = False,
     session: NewSession | None = None,
     summarizer: str | Summarizer = "auto",
     api: Api | None = None,
     fallback: Sequence[StreamingModel] = (),
 ) -> Agent:
-    """An agent in a workspace (default: the current folder): new, or resumed by any id of its thread.
-
-    `approve` decides what needs leave; without it only what `approvals.txt` in the home allows is done, and with `yes`
-    everything. `tools`: these instead of the built-in ones. `talks`: its prompt is one for conversation, without a
-    workspace. What is opened here is closed with the agent.
-    """
     from everthread.agent.approval import Approvals, read_rules
     from everthread.agent.base import ToolContext
     from everthread.agent.causes import Journal
@@ -67,9 +93,10 @@ async def open_agent(
         opened.append(store.close)
     try:
         memory = Memory(memory_folder(home, await _tenant(store, resume, session)))
-        equipment = Equipment(place, memory, allowed, options.instructions_chars, tools, talks)
+        builtin = tools is None if builtin_tools is None else builtin_tools
+        equipment = Equipment(place, memory, allowed, options.instructions_chars, tuple(tools or ()), builtin, talks)
         conversation = await open_conversation(
-            model, config=_with_room(settings, model), store=store, resume=resume, system=equipment.prompt,
+            model, config=settings, store=store, resume=resume, system=equipment.prompt,
             tools=[tool.schema for tool in equipment.tools], summarizer=summarizer, listener=equipment.hear,
             hooks=equipment.hooks(store), session=session, api=api, fallback=fallback,
             model_events=equipment.hear_model, found=equipment.found,
@@ -80,8 +107,7 @@ async def open_agent(
         raise
 
     async def routes(name: str) -> Route:
-        fit = _with_room(settings, name)
-        route = await route_to(name, fit, api=None, own_client=False, fallback=(), events=equipment.hear_model)
+        route = await route_to(name, settings, api=None, own_client=False, fallback=(), events=equipment.hear_model)
         if route.model is not None:
             opened.insert(0, closing_of(route.model))
         return route
@@ -102,23 +128,6 @@ def _workspace(given: str | Path | None) -> Path:
     if not place.is_dir():
         raise InputError(f"the workspace {place} is no folder")
     return place
-
-
-def _with_room(config: Config, model: str | StreamingModel | None) -> Config:
-    """The local model with all of its window, unless another is configured: an agent's tools need the room."""
-    from everthread.providers.choose import choose
-    from everthread.providers.local_file import SMOLLM2
-
-    options = config.model
-    if options.context_length is not None or not isinstance(model, str | None):
-        return config
-    choice = choose(
-        model or options.default, environment=os.environ, provider=options.provider, base_url=options.base_url,
-        api_key_env=options.api_key_env,
-    )  # fmt: skip
-    if choice.provider != "local":
-        return config
-    return config.model_copy(update={"model": options.model_copy(update={"context_length": SMOLLM2.trained_window})})
 
 
 async def _tenant(store: Store, resume: str | None, session: NewSession | None) -> str:

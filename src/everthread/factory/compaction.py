@@ -8,6 +8,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from everthread.config import Config
 from everthread.core.budget import Budget
 from everthread.core.exchange import System
 from everthread.core.messages import Message
@@ -36,18 +37,19 @@ def compress(
     model: str | None = None,
     focus: str | None = None,
     summarizer: str | Summarizer = "auto",
-    template: TemplateName = "handoff",
+    template: TemplateName | None = None,
     preview: bool = False,
+    config: Config | None = None,
 ) -> Compaction:
     """Make a history smaller: head, summary, tail. Works in scripts and inside a running event loop.
 
-    `summarizer`: `auto`, `extractive`, or a summariser of your own. `preview` writes no summary: it tells what would be
-    kept, cut and summarised.
+    `summarizer`: `auto`, `extractive`, or a summariser of your own. `template`: `handoff` or `classic`. `preview`
+    writes no summary: it tells what would be kept, cut and summarised. `config`: settings other than the defaults.
     """
     return run_sync(
         acompress(
             messages, window=window, system=system, tools=tools, model=model, focus=focus, summarizer=summarizer,
-            template=template, preview=preview,
+            template=template, preview=preview, config=config,
         )
     )  # fmt: skip
 
@@ -61,19 +63,41 @@ async def acompress(
     model: str | None = None,
     focus: str | None = None,
     summarizer: str | Summarizer = "auto",
-    template: TemplateName = "handoff",
+    template: TemplateName | None = None,
     preview: bool = False,
+    config: Config | None = None,
 ) -> Compaction:
     """The async form of `compress`."""
     from everthread.compaction.compressor import ContextCompressor
     from everthread.compaction.engine import Services
     from everthread.core.tokens import TokenCounter
 
+    _check(messages, template)
     counter = TokenCounter(model)
     writer = named_summarizer(summarizer, counter)
-    services = Services(writer, counter, Budget.for_window(window), time.monotonic)
-    engine = ContextCompressor(services, template=template)
+    budget = Budget.for_window(window) if config is None else _budget(config, model, window)
+    layout = template or (config.compression.template if config is not None else "handoff")
+    engine = ContextCompressor(Services(writer, counter, budget, time.monotonic), template=layout)
     return await engine.compress(messages, focus_topic=focus, system=system, tools=tools, manual=True, dry_run=preview)
+
+
+def _check(messages: Any, template: Any) -> None:
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
+        raise InputError(
+            "compress takes a list of messages, such as [{'role': 'user', 'content': '…'}], "
+            f"not a {type(messages).__name__}"
+        )
+    strange = next((one for one in messages if not isinstance(one, Mapping) or "role" not in one), None)
+    if strange is not None:
+        raise InputError(f"every message is an object with a role; {str(strange)[:60]!r} is none")
+    if template not in (None, "handoff", "classic"):
+        raise InputError(f"template {template!r} is unknown; use handoff or classic")
+
+
+def _budget(config: Config, model: str | None, window: int) -> Budget:
+    from everthread.factory.conversations import session_options
+
+    return session_options(config).for_model(model or "").budget(window)
 
 
 def named_summarizer(asked: str | Summarizer, counter: Any) -> Summarizer:

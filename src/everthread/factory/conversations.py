@@ -6,14 +6,16 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from everthread.config import Config, load_config
+from everthread.config.conversations import ModelOptions
 from everthread.core.exchange import Api, StreamingModel, System
 from everthread.core.summary import Summarizer
 from everthread.factory.compaction import named_summarizer
 from everthread.factory.engines import EngineChoice
 from everthread.factory.models import Closing, auxiliary_model, closing_of, route_to, summarizer_for
+from everthread.factory.opening import Opening
 from everthread.factory.stores import open_store, store_url
 from everthread.store.models import NewSession
 from everthread.store.store import Store
@@ -25,10 +27,51 @@ if TYPE_CHECKING:
     from everthread.providers.wrapper import ModelEvent
 
 
-async def open_conversation(
+def open_conversation(
     model: str | StreamingModel | None = None,
     *,
     config: Config | None = None,
+    window: int | None = None,
+    **how: Unpack[ConversationOptions],
+) -> Opening[Conversation]:
+    """A conversation with a model: new, or resumed by any id of its thread.
+
+    `async with open_conversation(…) as talk`, `talk = await open_conversation(…)`, or in a script without an event loop
+    `with open_conversation(…) as talk`. `model`: a name, or a model of your own; None: as configured. `window`: its
+    window in tokens, when you know better. `own_client`: you send what `prepare` gives and hand the answer to
+    `record`; no key is needed here. `fallback`: models that step in when the first is out of service. `model_events`
+    hears of retries instead of the conversation, for who goes on in others with the same model. `found` is told which
+    model it is before the system prompt is written. What is opened here is closed with the conversation.
+    """
+    settings = config or load_config()
+    if window is not None:
+        own = ModelOptions.model_validate({**settings.model.model_dump(), "context_length": window})
+        settings = settings.model_copy(update={"model": own})
+    return Opening(lambda: _open(model, settings, **how))
+
+
+class ConversationOptions(TypedDict, total=False):
+    """What `open_conversation` may be told besides the model and its window."""
+
+    store: Store | str | Path | None
+    resume: str | None
+    system: System | Callable[[], System]
+    tools: Sequence[dict[str, Any]]
+    summarizer: str | Summarizer
+    listener: Listener | None
+    hooks: Hooks | None
+    session: NewSession | None
+    own_client: bool
+    api: Api | None
+    fallback: Sequence[StreamingModel]
+    model_events: Callable[[ModelEvent], None] | None
+    found: Callable[[Route], None] | None
+
+
+async def _open(
+    model: str | StreamingModel | None,
+    settings: Config,
+    *,
     store: Store | str | Path | None = None,
     resume: str | None = None,
     system: System | Callable[[], System] = None,
@@ -43,17 +86,8 @@ async def open_conversation(
     model_events: Callable[[ModelEvent], None] | None = None,
     found: Callable[[Route], None] | None = None,
 ) -> Conversation:
-    """A conversation with a model: new, or resumed by any id of its thread.
-
-    `model`: a name, or a model of your own; None: as configured. `own_client`: you send what `prepare` gives and hand
-    the answer to `record`; no key is needed here. `fallback`: models that step in when the first is out of service.
-    `model_events` hears of retries instead of the conversation, for who goes on in others with the same model.
-    `found` is told which model it is before the system prompt is written.
-    What is opened here is closed with the conversation.
-    """
     from everthread.conversation.conversation import Conversation
 
-    settings = config or load_config()
     opened: list[Closing] = []
     if store is None or isinstance(store, str | Path):
         store = await asyncio.to_thread(open_store, store if store is not None else store_url(settings))

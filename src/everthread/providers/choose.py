@@ -1,14 +1,16 @@
 """From settings and environment to a model.
 
 A provider that is named is used. `auto` decides by the address, then by the model's name and the keys that are
-present. A key comes from the variable the settings name, else from the provider's usual one; keys are never settings.
+present; where no model is named, the first provider whose key is present gives one. `OPENAI_BASE_URL` and
+`ANTHROPIC_BASE_URL` say where these two are. A key comes from the variable the settings name, else from the provider's
+usual one; keys are never settings.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -36,11 +38,19 @@ class Provider:
     key_env: str
     begins: str = "$^"
     api: Api = "openai_chat"
+    url_env: str = ""
+    """The variable of the ecosystem that holds another address."""
+    default: str = ""
+    """The model that is taken where none is named."""
 
 
-OPENAI = Provider("openai", OPENAI_URL, "OPENAI_API_KEY", r"gpt-|chatgpt-|o\d|codex-")
-ANTHROPIC = Provider("anthropic", ANTHROPIC_URL, "ANTHROPIC_API_KEY", r"claude", "anthropic")
-OPENROUTER = Provider("openrouter", OPENROUTER_URL, "OPENROUTER_API_KEY")
+OPENAI = Provider(
+    "openai", OPENAI_URL, "OPENAI_API_KEY", r"gpt-|chatgpt-|o\d|codex-", url_env="OPENAI_BASE_URL", default="gpt-5"
+)
+ANTHROPIC = Provider(
+    "anthropic", ANTHROPIC_URL, "ANTHROPIC_API_KEY", r"claude", "anthropic", "ANTHROPIC_BASE_URL", "claude-sonnet-4-5"
+)
+OPENROUTER = Provider("openrouter", OPENROUTER_URL, "OPENROUTER_API_KEY", default="anthropic/claude-sonnet-4.5")
 OTHERS = (
     Provider("google", "https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY", r"gemini|gemma"),
     Provider("deepseek", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", r"deepseek"),
@@ -64,6 +74,8 @@ class Choice:
     api: Api
     key_env: str | None
     """The variable that must hold a key; None where none is needed."""
+    why: str = ""
+    """Why this one, where nobody named a model."""
 
 
 def choose_model(  # noqa: PLR0913 - the settings of a model, one by one
@@ -122,18 +134,38 @@ def choose(  # noqa: PLR0913 - as above
     if provider == "local" or (provider == "auto" and base_url is None and _is_local(name)):
         return Choice("local", _local_name(name), "", api or "openai_chat", None)
     if not name:
-        raise ConfigError(
-            "model.default is not set: name a model, such as gpt-5 or claude-sonnet-4-5. "
-            "Or set model.provider to local, for a small model on this machine."
-        )
+        return _unnamed(environment, provider, base_url, api_key_env, api)
     if provider == "custom" or (provider == "auto" and base_url is not None):
         if base_url is None:
             raise ConfigError("provider `custom` needs a base_url")
         return _custom(name, base_url, api_key_env, api)
     served, model = _served(name, provider, environment)
-    url = _with_path(base_url, api or served.api) if base_url else served.base_url
-    spoken = api or (_openai_api(model) if served is OPENAI and base_url is None else served.api)
-    return Choice(served.name, model, url, spoken, api_key_env or served.key_env)
+    elsewhere = base_url or environment.get(served.url_env, "").strip()
+    url = _with_path(elsewhere, api or served.api) if elsewhere else served.base_url
+    spoken = api or (_openai_api(model) if served is OPENAI and not elsewhere else served.api)
+    key_env: str | None = api_key_env or served.key_env
+    if elsewhere and not base_url and not api_key_env and not _has_key(served, environment):
+        key_env = None  # a server of the user's own may need none
+    return Choice(served.name, model, url, spoken, key_env)
+
+
+def _unnamed(
+    environment: Mapping[str, str], provider: str, base_url: str | None, api_key_env: str | None, api: Api | None
+) -> Choice:
+    """The model of the first provider whose key is present."""
+    for candidate in (OPENAI, ANTHROPIC, OPENROUTER) if base_url is None else ():
+        if provider in ("auto", candidate.name) and _has_key(candidate, environment):
+            if environment.get(candidate.url_env, "").strip():
+                continue  # which models that server has is not known
+            found = choose(
+                candidate.default, environment=environment, provider=candidate.name, api_key_env=api_key_env, api=api
+            )
+            return replace(found, why=f"no model is named, and {candidate.key_env} is set")
+    raise ConfigError(
+        "no model is named: set model.default or give --model, such as gpt-5 or claude-sonnet-4-5; with "
+        "OPENAI_API_KEY, ANTHROPIC_API_KEY or OPENROUTER_API_KEY set one is chosen. "
+        "Or set model.provider to local, for a small model on this machine."
+    )
 
 
 def _served(name: str, provider: str, environment: Mapping[str, str]) -> tuple[Provider, str]:
@@ -153,6 +185,8 @@ def _served(name: str, provider: str, environment: Mapping[str, str]) -> tuple[P
             if candidate in OTHERS and not _has_key(candidate, environment):
                 break
             return candidate, model
+    if environment.get(OPENAI.url_env, "").strip():
+        return OPENAI, name
     if _has_key(OPENROUTER, environment):
         return OPENROUTER, name
     raise ConfigError(

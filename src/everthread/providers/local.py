@@ -17,9 +17,10 @@ from everthread.core.exchange import Api, Reply, Request, StreamDelta
 from everthread.errors import ModelError
 from everthread.providers.clients import CLIENTS
 from everthread.providers.http import HttpModel
+from everthread.providers.local_file import SMOLLM2
 from everthread.providers.streams import closing
 
-DEFAULT_WINDOW = 2_048
+DEFAULT_WINDOW = SMOLLM2.trained_window
 
 
 class LocalModel:

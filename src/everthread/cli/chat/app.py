@@ -69,6 +69,15 @@ def chosen(config: Config, model: str | None) -> Choice:
     )  # fmt: skip
 
 
+def unnamed_choice(config: Config, model: str) -> str:
+    """Why this model was taken though nobody named one; empty where somebody did."""
+    try:
+        choice = chosen(config, None)
+    except ConfigError:
+        return ""
+    return choice.why if choice.model == model else ""
+
+
 def reachable(config: Config, model: str | None) -> str | None:
     """Why the model cannot be talked to: none is named, or its key is missing. None where it can."""
     try:
@@ -105,6 +114,8 @@ def greeting(conversation: Conversation, config: Config, workspace: Path, *, res
     lines = [f"Everthread · {visible(route.name)} · {visible(window)}"]
     caching = caching_line(route.name, route.provider, route.base_url, ttl=config.prompt_caching.cache_ttl)
     lines += [caching] if caching else []
+    if not resumed and config.model.default is None and (why := unnamed_choice(config, route.name)):
+        lines.append(f"{visible(route.name)}: {why}; `everthread init` writes down another")
     thread = f"thread {short(conversation.id)}"
     said = counted(len(conversation.messages), "message")
     lines.append(f"{thread} goes on: {said} in context" if resumed else f"{thread} · {visible(str(workspace))}")

@@ -7,7 +7,19 @@ from pathlib import Path
 
 from everthread.cli.chat.app import model_for, run_chat
 from everthread.cli.chat.input import at_terminal
-from everthread.cli.options import NO_ID, Continue, Model, Resume, Resuming, StoreUrl, Workspace, Yes, store_address
+from everthread.cli.options import (
+    NO_ID,
+    BaseUrl,
+    Continue,
+    Model,
+    Resume,
+    Resuming,
+    StoreUrl,
+    Workspace,
+    Yes,
+    store_address,
+    with_base_url,
+)
 from everthread.config import load_config
 from everthread.errors import InputError
 from everthread.factory import open_store
@@ -17,6 +29,7 @@ COMMAND = {"cls": Resuming}
 
 def chat(
     model: Model = None,
+    base_url: BaseUrl = None,
     resume: Resume = None,
     continue_: Continue = False,
     workspace: Workspace = ".",
@@ -27,7 +40,7 @@ def chat(
     place = Path(workspace).expanduser().resolve()
     if not place.is_dir():
         raise InputError(f"--workspace {workspace}: there is no such directory")
-    config = load_config()
+    config = with_base_url(load_config(), base_url)
     chosen = model_for(config, model, ask=at_terminal())
     opened = open_store(store_address(store))
     asked = NO_ID if continue_ and resume is None else resume

@@ -23,7 +23,8 @@ from everthread.errors import ConfigError, EverthreadError, NoStoreError
 from everthread.factory import open_store, store_url
 from everthread.providers.choose import ANTHROPIC, OPENAI, OPENROUTER, OTHERS, Choice, choose
 from everthread.providers.endpoint import EndpointReport, ask_endpoint
-from everthread.providers.local_file import SMOLLM2, find_model
+from everthread.providers.local import DEFAULT_WINDOW
+from everthread.providers.local_file import find_model
 from everthread.providers.window import LearntLimit, resolve_window
 from everthread.store.models import StoreHealth
 from everthread.store.store import Store
@@ -190,7 +191,7 @@ def _public(url: str) -> str:
 async def window(config: Config, choice: Choice, env: Mapping[str, str], limit: LearntLimit | None) -> Finding:
     """The window in tokens and where it is known from."""
     if choice.provider == "local":
-        size = config.model.context_length or SMOLLM2.trained_window
+        size = config.model.context_length or DEFAULT_WINDOW
         return Finding("window", "good", f"{size:,} tokens, as the model is started here")
     key = env.get(choice.key_env or "", "").strip() or None
 

@@ -24,6 +24,7 @@ from everthread.cli.chat.render import Screen, ToolLines, line_of
 from everthread.cli.options import (
     NO_ID,
     PLATFORM,
+    BaseUrl,
     Continue,
     Model,
     Resume,
@@ -33,6 +34,7 @@ from everthread.cli.options import (
     Yes,
     latest,
     store_address,
+    with_base_url,
 )
 from everthread.cli.output import json_text, short, unforeseen, visible
 from everthread.config import Config, home_directory, load_config
@@ -123,6 +125,7 @@ class Wanted:
 def run(
     task: Annotated[str, typer.Argument(help="What to do; `-` reads it from standard input.")],
     model: Model = None,
+    base_url: BaseUrl = None,
     resume: Resume = None,
     continue_: Continue = False,
     workspace: Workspace = ".",
@@ -138,7 +141,7 @@ def run(
     place, text = Path(workspace).expanduser().resolve(), _task(task)
     if not place.is_dir():
         raise InputError(f"--workspace {workspace}: there is no such directory")
-    config = load_config()
+    config = with_base_url(load_config(), base_url)
     chosen = model_for(config, model, ask=False)
     asked = NO_ID if continue_ and resume is None else resume
     shown: Shown = JsonLines() if as_json else Words(quiet=quiet)

@@ -1,0 +1,60 @@
+"""`everthread init`: the first configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everthread.config import load_config
+
+
+def test_by_flags(everthread: Any, home: Path) -> None:
+    home.mkdir(exist_ok=True)
+    (home / "config.yaml").write_text("# mine\ncompression: {threshold: 0.4}  # early\n", "utf-8")
+    done = everthread(
+        "init", "--provider", "custom", "--base-url", "http://127.0.0.1:9/v1", "--model", "llama", "--api-key-env",
+        "MY_KEY", "--gateway", "--no-check",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    read = load_config(home / "config.yaml")
+    assert (read.model.default, read.model.provider, read.model.api_key_env) == ("llama", "custom", "MY_KEY")
+    assert [(one.name, one.url) for one in read.gateway.upstreams] == [("custom", "http://127.0.0.1:9/v1")]
+    assert read.compression.threshold == 0.4
+    assert "# mine" in (home / "config.yaml").read_text("utf-8")
+
+
+def test_a_key_in_the_environment_is_enough(everthread: Any, home: Path) -> None:
+    done = everthread("init", "--no-check", env={"ANTHROPIC_API_KEY": "sk-x"})
+    assert done.returncode == 0, done.stderr
+    read = load_config(home / "config.yaml").model
+    assert (read.provider, read.default, read.api_key_env) == ("anthropic", "claude-sonnet-4-5", None)
+    assert "sk-x" not in (home / "config.yaml").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "--provider is needed"),
+        (["--provider", "nobody"], "known are openai, anthropic"),
+        (["--provider", "custom", "--model", "x"], "--base-url is needed"),
+        (["--provider", "custom", "--base-url", "nonsense", "--model", "x"], "http://"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_said_in_a_line(
+    everthread: Any, home: Path, arguments: list[str], words: str
+) -> None:
+    done = everthread("init", "--no-check", *arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert not (home / "config.yaml").exists()
+
+
+def test_the_questions(at_terminal: Any, home: Path) -> None:
+    code, shown = at_terminal("init", "--no-check", typed=b"openai\n\nMY_KEY\ny\n")
+    assert code == 0, shown
+    assert "Who serves the model" in shown
+    read = load_config(home / "config.yaml")
+    assert (read.model.default, read.model.api_key_env) == ("gpt-5", "MY_KEY")
+    assert read.gateway.upstreams[0].name == "openai"

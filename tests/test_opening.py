@@ -1,0 +1,109 @@
+"""`open_conversation` and `open_agent`: awaited, entered, or without an event loop; and what the library refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everthread import compress, open_agent, open_conversation
+from everthread.config import parse_config
+from everthread.core.exchange import StreamDelta
+from everthread.errors import InputError
+from everthread.testing import ScriptedModel
+
+TALK: list[Any] = [
+    {"role": role, "content": f"{role} {number}: " + "word " * 300}
+    for number in range(30)
+    for role in ("user", "assistant")
+]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVERTHREAD_HOME", str(tmp_path / "home"))
+
+
+async def test_entered_or_awaited(tmp_path: Path) -> None:
+    store = tmp_path / "s.db"
+    async with open_conversation(ScriptedModel(["one"]), store=store) as talk:
+        assert (await talk.send("Hi")).text == "one"
+    again = await open_conversation(ScriptedModel(["two"]), store=store, resume=talk.id)
+    assert len(again.messages) == 2
+    await again.close()
+
+
+def test_in_a_script(tmp_path: Path) -> None:
+    with open_conversation(ScriptedModel(["one", "two"]), store=tmp_path / "s.db") as talk:
+        assert talk.send("Hi").text == "one"
+        pieces = list(talk.stream("More"))
+        assert "".join(piece.text for piece in pieces if isinstance(piece, StreamDelta)).strip() == "two"
+        assert len(talk.messages) == 4
+        assert repr(talk).startswith(f"<Conversation {talk.id}: 4 messages, ")
+    with open_agent(model=ScriptedModel(["done"]), store=tmp_path / "a.db", workspace=tmp_path) as agent:
+        assert agent.send("Go").text == "done"
+
+
+def test_an_error_while_opening_ends_the_thread_of_the_loop(tmp_path: Path) -> None:
+    with pytest.raises(InputError), open_conversation(ScriptedModel(), store=tmp_path / "s.db", resume="nobody"):
+        pass
+
+
+async def test_a_window_of_ones_own(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"store": tmp_path / "s.db", "own_client": True}
+    async with open_conversation("gpt-4o", window=40_000, **how) as talk:
+        assert talk.window == 40_000
+    with pytest.raises(ValueError, match="greater than or equal to 1000"):
+        open_conversation("gpt-4o", window=10, **how)
+
+
+async def test_tools_of_ones_own(tmp_path: Path) -> None:
+    class Weather:
+        name = "weather"
+
+        @property
+        def schema(self) -> Any:
+            return {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+
+        def needs(self, _arguments: Any, _context: Any) -> None:
+            return None
+
+        async def call(self, _arguments: Any, _context: Any) -> Any:
+            raise NotImplementedError
+
+    async def names(**more: Any) -> list[str]:
+        async with open_agent(model=ScriptedModel(), store=tmp_path / "s.db", workspace=tmp_path, **more) as agent:
+            return [tool["function"]["name"] for tool in agent.tools]
+
+    assert "terminal" in await names()
+    assert await names(tools=[Weather()]) == ["weather"]
+    assert {"weather", "terminal"} <= set(await names(tools=[Weather()], builtin_tools=True))
+    assert await names(builtin_tools=False) == []
+
+
+def test_reprs_fit_a_line() -> None:
+    made = compress(TALK, window=8_000, summarizer="extractive")
+    assert len(repr(made)) < 100
+    assert "->" in repr(made)
+
+
+@pytest.mark.parametrize(
+    ("given", "how", "words"),
+    [
+        ("text", {}, "takes a list of messages"),
+        ({"role": "user"}, {}, "takes a list of messages"),
+        (["text"], {}, "every message is an object with a role"),
+        (TALK, {"template": "fancy"}, "use handoff or classic"),
+    ],
+)
+def test_what_is_no_conversation_is_refused_in_a_sentence(given: Any, how: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        compress(given, window=8_000, **how)
+
+
+def test_settings_of_ones_own() -> None:
+    config = parse_config("compression: {threshold: 0.9, template: classic}")
+    kept = compress(TALK, window=16_000, config=config, summarizer="extractive")
+    assert "## Next Steps" in kept.summary or not kept.changed
+    assert compress(TALK, window=16_000, summarizer="extractive").tokens_after <= 16_000
