@@ -41,6 +41,8 @@ async def test_figures_of_a_list_of_threads(store: Store, clock: Clock) -> None:
         ("a", 2, 165, Decimal("0.75")),
         ("b", 1, 7, Decimal(0)),
     ]
+    by_client = await store.usage_by_client(since=0, until=clock.now + 1, tenant="a")
+    assert [(row.key, row.calls) for row in by_client] == [("", 2)]
 
 
 async def test_the_heaviest_messages_and_tools(store: Store) -> None:

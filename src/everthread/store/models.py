@@ -606,7 +606,8 @@ class CallRow:
     model: str
     task: str
     tenant: str
-    platform: str
+    client: str
+    """Its own name where it gave one, else the way it came."""
     input: int
     output: int
     read: int

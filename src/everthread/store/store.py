@@ -550,6 +550,12 @@ class Store:
     async def usage_by_tenant(self, *, since: float, until: float, limit: int = 50) -> list[UsageRow]:
         return await self._read(overview.usage_by_tenant, since, until, limit)
 
+    async def usage_by_client(
+        self, *, since: float, until: float, tenant: str | None = None, limit: int = 50
+    ) -> list[UsageRow]:
+        """Sums of a period for each client, the largest first."""
+        return await self._read(overview.usage_by_client, since, until, tenant, limit)
+
     async def heaviest_messages(self, thread: str, limit: int = 10) -> list[MessageSize]:
         """The largest messages of a thread's own history."""
         return await self._read(overview.heaviest_messages, thread, limit)

@@ -14,11 +14,12 @@ from everthread.core.cost import Prices, prices_for
 from everthread.core.messages import Message, text_of
 from everthread.core.redaction import redact
 from everthread.core.summary import is_summary
+from everthread.core.transcript import is_user_message, user_text
 from everthread.errors import UnknownIdError
 from everthread.gateway.dashboard import views
 from everthread.gateway.dashboard.access import Viewer
 from everthread.gateway.dashboard.charts import Chart, Limit, Line, Mark, Piece, bar, draw
-from everthread.gateway.dashboard.text import body_text, clean, counted, excerpt, line_of, summary_sections
+from everthread.gateway.dashboard.text import body_text, clean, counted, excerpt, highlight, line_of, summary_sections
 from everthread.gateway.dashboard.views import Saving, ThreadItem, WindowSize
 from everthread.store.models import (
     CallRow,
@@ -113,12 +114,12 @@ class Reader:
     async def found(self, viewer: Viewer, query: str) -> list[ThreadItem]:
         """Threads with what was searched for, each with its first matches."""
         hits = await self.store.search(SearchQuery(query, tenant=viewer.tenant, limit=HITS))
-        snippets: dict[str, list[tuple[str, str, int | None]]] = {}
+        snippets: dict[str, list[views.Snippet]] = {}
         for hit in hits:
             listed = snippets.setdefault(hit.thread, [])
             if len(listed) < 3:
                 role = f"{hit.role}: {hit.tool}" if hit.tool else hit.role
-                listed.append((line_of(role, 60), line_of(hit.snippet, 220), hit.message))
+                listed.append((line_of(role, 60), highlight(line_of(hit.snippet, 220), query), hit.message))
         rows = [row for thread in snippets if (row := await self._row(viewer, thread)) is not None]
         return await self._items(rows[:THREADS], snippets)
 
@@ -130,7 +131,7 @@ class Reader:
         return row if viewer.sees(row.first.tenant) else None
 
     async def _items(
-        self, rows: Sequence[ThreadRow], snippets: Mapping[str, Sequence[tuple[str, str, int | None]]]
+        self, rows: Sequence[ThreadRow], snippets: Mapping[str, Sequence[views.Snippet]]
     ) -> list[ThreadItem]:
         ids = [row.first.id for row in rows]
         figures, limits = await asyncio.gather(self.store.thread_figures(ids), self._limits())
@@ -153,8 +154,8 @@ class Reader:
 
     async def _opening(self, thread: str) -> str:
         """The first words of a thread without a title."""
-        first = await self.store.messages(thread, limit=3)
-        return next((text for one in first if one.body.get("role") == "user" and (text := text_of(one.body))), "")
+        first = await self.store.messages(thread, limit=6)
+        return next((text for one in first if is_user_message(one.body) and (text := user_text(one.body))), "")
 
     async def _limits(self) -> dict[str, int]:
         """Windows that were learnt, by model."""
@@ -369,8 +370,9 @@ class Reader:
         until = self._wall() + 1
         since = (until // DAY - days + 1) * DAY
         tenant = viewer.tenant
-        found, records, limits = await asyncio.gather(
+        found, clients, records, limits = await asyncio.gather(
             self.store.insights(since=since, until=until, tenant=tenant),
+            self.store.usage_by_client(since=since, until=until, tenant=tenant),
             self.store.period_compactions(tenant=tenant, limit=5_000),
             self._limits(),
         )
@@ -380,7 +382,7 @@ class Reader:
         )
         recent = [record for record in records if record.created >= since]
         slowest = sorted(views.compaction_items(recent), key=lambda made: -made.duration)[:8]
-        groups = [("model", "model", found.by_model), ("client", "client", found.by_platform)]
+        groups = [("model", "model", found.by_model), ("client", "client", clients)]
         if tenant is None:
             tenants = await self.store.usage_by_tenant(since=since, until=until)
             groups += [("tenant", "tenant", tenants)] if len(tenants) > 1 else []

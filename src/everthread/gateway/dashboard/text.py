@@ -46,6 +46,15 @@ def line_of(text: str, most: int) -> str:
     return shown if len(shown) <= most else shown[: most - 1].rstrip() + "…"
 
 
+def highlight(text: str, query: str) -> list[tuple[bool, str]]:
+    """A text in pieces: whether each is a word that was searched for."""
+    words = sorted({word.lower() for word in re.findall(r"[^\s\"*]{2,60}", query)}, key=len, reverse=True)[:20]
+    if not words:
+        return [(False, text)]
+    found = re.split(f"({'|'.join(map(re.escape, words))})", text, flags=re.IGNORECASE)
+    return [(number % 2 == 1, piece) for number, piece in enumerate(found) if piece]
+
+
 def body_text(message: Mapping[str, Any]) -> str:
     """Everything a message says, as one text: words, calls with their arguments, results."""
     parts = [text_of(message)]

@@ -55,6 +55,9 @@ class WindowSize:
 
 # The list
 
+Snippet = tuple[str, Sequence[tuple[bool, str]], int | None]
+"""Role, words in pieces (whether each was searched for), and message of a place that was found."""
+
 
 @dataclass(frozen=True, slots=True)
 class ThreadItem:
@@ -75,8 +78,8 @@ class ThreadItem:
     saved: float | None
     compactions: int
     compacted: float | None
-    snippets: tuple[tuple[str, str, int | None], ...] = ()
-    """Role, words and message of what a search found."""
+    snippets: tuple[Snippet, ...] = ()
+    """What a search found."""
 
 
 def thread_title(first: Session, tip: Session, opening: str = "") -> str:
@@ -89,7 +92,7 @@ def thread_item(  # noqa: PLR0913, PLR0917 - what a line of the list tells
     window: WindowSize,
     saving: Saving | None,
     opening: str,
-    snippets: Sequence[tuple[str, str, int | None]] = (),
+    snippets: Sequence[Snippet] = (),
 ) -> ThreadItem:
     first, tip = row.first, row.tip
     return ThreadItem(
@@ -610,7 +613,7 @@ def total_savings(savings: Sequence[Saving], *, since: float, day: Callable[[flo
                 continue
             gained = row.without - row.cost
             cost, without, calls = cost + row.cost, without + row.without, calls + 1
-            names = (day(row.call.created), row.call.model, row.call.platform, row.call.tenant)
+            names = (day(row.call.created), row.call.model, row.call.client, row.call.tenant)
             for kind, name in zip(by, names, strict=True):
                 by[kind][name] = by[kind].get(name, 0.0) + gained
     return Savings(cost, without, calls, sum(saving.beyond for saving in savings), by)

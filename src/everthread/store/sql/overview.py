@@ -31,8 +31,8 @@ MESSAGE_SIZE = "COALESCE(m.tokens, (LENGTH(m.body) + 3) / 4)"
 
 
 CALL_COLUMNS = (
-    "u.thread_id, u.created, u.model, u.task, u.tenant, u.platform, u.input, u.output, u.cache_read, u.cache_write, "
-    "u.pico_dollars, u.estimated"
+    "u.thread_id, u.created, u.model, u.task, u.tenant, COALESCE(NULLIF(s.client, ''), u.platform), u.input, u.output, "
+    "u.cache_read, u.cache_write, u.pico_dollars, u.estimated"
 )
 
 
@@ -78,7 +78,8 @@ def list_calls(tx: Tx, threads: Sequence[str]) -> list[CallRow]:
         found += map(
             _as_call,
             tx.all(
-                f"SELECT {CALL_COLUMNS} FROM usage u WHERE u.thread_id IN ({placeholders(some)}) "
+                f"SELECT {CALL_COLUMNS} FROM usage u JOIN sessions s ON s.id = u.thread_id "
+                f"WHERE u.thread_id IN ({placeholders(some)}) "
                 "ORDER BY u.thread_id, u.id",
                 some,
             ),
@@ -187,11 +188,22 @@ def list_summaries(tx: Tx, session_id: str) -> list[StoredMessage]:
 
 def usage_by_tenant(tx: Tx, since: float, until: float, limit: int) -> list[UsageRow]:
     """Sums of a period for each tenant, the largest first."""
+    return _sum_usage(tx, "u.tenant", since, until, None, limit)
+
+
+def usage_by_client(tx: Tx, since: float, until: float, tenant: str | None, limit: int) -> list[UsageRow]:
+    """Sums of a period for each client: its own name where it gave one, else the way it came."""
+    return _sum_usage(tx, "COALESCE(NULLIF(s.client, ''), u.platform)", since, until, tenant, limit)
+
+
+def _sum_usage(tx: Tx, key: str, since: float, until: float, tenant: str | None, limit: int) -> list[UsageRow]:
+    narrowed, values = ("", ()) if tenant is None else (" AND u.tenant = ?", (tenant,))
     rows = tx.all(
-        "SELECT u.tenant, COUNT(*), SUM(u.input + u.cache_read + u.cache_write), SUM(u.cache_read), "
+        f"SELECT {key}, COUNT(*), SUM(u.input + u.cache_read + u.cache_write), SUM(u.cache_read), "
         "COALESCE(SUM(u.pico_dollars), 0), SUM(CASE WHEN u.pico_dollars IS NULL THEN 1 ELSE 0 END), SUM(u.output) "
-        "FROM usage u WHERE u.created >= ? AND u.created < ? GROUP BY u.tenant ORDER BY 3 DESC LIMIT ?",
-        (since, until, limit),
+        "FROM usage u JOIN sessions s ON s.id = u.thread_id WHERE u.created >= ? AND u.created < ?"
+        f"{narrowed} GROUP BY 1 ORDER BY 3 DESC LIMIT ?",
+        (since, until, *values, limit),
     )
     return [
         UsageRow(
