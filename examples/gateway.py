@@ -25,8 +25,8 @@ from starlette.responses import Response
 from everthread.config import home_directory, parse_config
 from everthread.errors import ModelError
 from everthread.factory.gateway import open_gateway
-from everthread.gateway.routes import Upstream
-from everthread.gateway.serving import LoopServer, listen
+from everthread.gateway.router import Upstream
+from everthread.gateway.server import LoopServer, listen
 from everthread.providers.local import LocalModel
 from everthread.providers.local_file import SMOLLM2, find_model, pull
 

@@ -16,7 +16,7 @@ from everthread.factory import open_store
 from everthread.factory.gateway import open_gateway
 from everthread.gateway.base import Auth, Mode
 from everthread.gateway.keys import issue
-from everthread.gateway.routes import Upstream
+from everthread.gateway.router import Upstream
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.models import KeyLimits
 from everthread.store.store import Store

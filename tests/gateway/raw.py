@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from everthread.gateway.access import Authenticator
+from everthread.gateway.app import GatewayApp
+from everthread.gateway.auth import Authenticator
 from everthread.gateway.base import Incoming, Manager, Mode, Outcome, Outgoing
 from everthread.gateway.limits import Limits
 from everthread.gateway.middleware import SitePolicy
 from everthread.gateway.proxy import Proxy
-from everthread.gateway.routes import Routes, Upstream
-from everthread.gateway.running import Gateway
-from everthread.gateway.service import Service
+from everthread.gateway.router import Routes, Upstream
+from everthread.gateway.server import Gateway
 from everthread.gateway.telemetry import Telemetry
 
 JSON = [(b"content-type", b"application/json")]
@@ -192,7 +192,7 @@ async def gateway(
     """The gateway's address, and its proxy."""
     known = [Upstream("only", upstreams, mode=mode)] if isinstance(upstreams, str) else upstreams
     proxy = Proxy(Routes(known), manager or Plain(), limits=limits, include_usage=include_usage, telemetry=telemetry)
-    service = Service(proxy, authenticator=authenticator, sites=sites)
+    service = GatewayApp(proxy, authenticator=authenticator, sites=sites)
     async with Gateway(service, patience=1.0) as running:
         yield running.url, proxy
 

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from everthread.core.usage import CanonicalUsage
-from everthread.gateway.access import Caller, Refused
-from everthread.gateway.encodings import readable_encodings
-from everthread.gateway.glance import refuse_duplicates
-from everthread.gateway.metering import charged_model
+from everthread.gateway.auth import Caller
+from everthread.gateway.body import refuse_duplicates
+from everthread.gateway.encoding import readable_encodings
+from everthread.gateway.errors import Refused
+from everthread.gateway.quotas import charged_model
 from tests.gateway.raw import JSON, Heard, Plain, ask, gateway, post, raw_upstream, say
 
 CHAT = "/v1/chat/completions"

@@ -18,7 +18,7 @@ from everthread.errors import ConfigError
 from everthread.factory.gateway import open_gateway
 from everthread.gateway.dashboard.text import clean
 from everthread.gateway.keys import issue
-from everthread.gateway.routes import Upstream
+from everthread.gateway.router import Upstream
 from everthread.store.models import NewMessage, NewSession
 from tests.gateway.house import house
 from tests.gateway.pages import Browser, Desk, Page, compact_thread, desk, make_thread, read_page, turn

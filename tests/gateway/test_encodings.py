@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.gateway.access import Refused
-from everthread.gateway.encodings import decoded, decoder
+from everthread.gateway.encoding import decoded, decoder
+from everthread.gateway.errors import Refused
 
 if sys.version_info >= (3, 14):
     from compression import zstd

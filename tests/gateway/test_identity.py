@@ -19,8 +19,8 @@ from everthread.core.fingerprints import canonical_chain
 from everthread.core.messages import text_of
 from everthread.errors import WireError
 from everthread.gateway.base import Outcome
+from everthread.gateway.body import slice_body, spliced
 from everthread.gateway.events import Branched
-from everthread.gateway.slicing import slice_body, spliced
 from everthread.gateway.threads import build_history, identify
 from tests.gateway.clients import APIS, Client, Gate, answer, running, thread_of, words
 

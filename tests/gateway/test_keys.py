@@ -20,7 +20,7 @@ from everthread.factory.gateway import upstreams_of, with_own_key
 from everthread.gateway.auth import TTL, KeyAuthenticator
 from everthread.gateway.base import Auth
 from everthread.gateway.keys import issue
-from everthread.gateway.routes import Upstream
+from everthread.gateway.router import Upstream
 from everthread.store.models import KeyLimits, SearchQuery
 from tests.gateway.house import (
     CHAT,

@@ -8,8 +8,8 @@ import logging
 import pytest
 
 from everthread.gateway.keys import issue
-from everthread.gateway.logs import TextLines
-from everthread.gateway.routes import Upstream, normalize_path
+from everthread.gateway.observability import TextLines
+from everthread.gateway.router import Upstream, normalize_path
 from tests.gateway.raw import JSON, Plain, ask, gateway, post, raw_upstream, say
 from tests.gateway.test_proxy_safety import Keys
 

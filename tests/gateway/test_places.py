@@ -7,13 +7,13 @@ import socket
 
 import pytest
 
-from everthread.gateway.access import Refused
-from everthread.gateway.admission import Admission
+from everthread.gateway.app import GatewayApp
+from everthread.gateway.errors import Refused
 from everthread.gateway.limits import Limits
+from everthread.gateway.middleware import Admission
 from everthread.gateway.proxy import Proxy
-from everthread.gateway.routes import Routes, Upstream
-from everthread.gateway.running import Gateway
-from everthread.gateway.service import Service
+from everthread.gateway.router import Routes, Upstream
+from everthread.gateway.server import Gateway
 from tests.gateway.raw import JSON, Plain, ask, connect, gateway, post, raw_upstream, say
 
 CHAT = "/v1/chat/completions"
@@ -57,7 +57,7 @@ def test_idle_connections_give_way_to_new_ones() -> None:
     async def run() -> None:
         async with raw_upstream(say(200, JSON, b"{}")) as upstream:
             proxy = Proxy(Routes([Upstream("only", upstream.url)]), Plain())
-            async with Gateway(Service(proxy), patience=1.0, connections=8) as running:
+            async with Gateway(GatewayApp(proxy), patience=1.0, connections=8) as running:
                 idle = [await connect(running.url) for _ in range(30)]
                 for _ in range(5):
                     assert (await ask(running.url, post(CHAT, b"{}"))).status == 200

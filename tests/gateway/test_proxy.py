@@ -14,7 +14,7 @@ import pytest
 from everthread.core.messages import text_of
 from everthread.gateway.base import Incoming, Outgoing
 from everthread.gateway.proxy import Proxy
-from everthread.gateway.routes import Upstream
+from everthread.gateway.router import Upstream
 from everthread.lab.provider import Fault, Provider
 from tests.gateway.raw import JSON, Plain, gateway, raw_upstream, say
 

@@ -12,13 +12,14 @@ from typing import cast
 import pytest
 
 from everthread.errors import InputError
-from everthread.gateway.access import Caller, Refused
+from everthread.gateway.app import GatewayApp
+from everthread.gateway.auth import Caller
 from everthread.gateway.base import Incoming, Outgoing
+from everthread.gateway.errors import Refused
 from everthread.gateway.limits import Limits
 from everthread.gateway.proxy import Proxy
-from everthread.gateway.routes import Routes, Upstream
-from everthread.gateway.running import Gateway
-from everthread.gateway.service import Service
+from everthread.gateway.router import Routes, Upstream
+from everthread.gateway.server import Gateway
 from tests.gateway.raw import (
     JSON,
     STREAM,
@@ -89,11 +90,11 @@ async def test_who_is_not_let_in(key: bytes, status: int) -> None:
 async def test_other_addresses_need_keys(host: str, fine: bool) -> None:
     proxy = Proxy(Routes([Upstream("only", "http://127.0.0.1:9")]), Plain())
     if fine:
-        Gateway(Service(proxy), host=host)
+        Gateway(GatewayApp(proxy), host=host)
     else:
         with pytest.raises(InputError, match="without API keys"):
-            Gateway(Service(proxy), host=host)
-    Gateway(Service(proxy, authenticator=Keys()), host=host)
+            Gateway(GatewayApp(proxy), host=host)
+    Gateway(GatewayApp(proxy, authenticator=Keys()), host=host)
     await proxy.close()
 
 

@@ -18,12 +18,12 @@ import pytest
 
 from everthread.core.usage import CanonicalUsage, normalize_usage
 from everthread.errors import StoreError
-from everthread.gateway.access import Refused
 from everthread.gateway.auth import KeyAuthenticator
 from everthread.gateway.base import Mode
+from everthread.gateway.errors import Refused
 from everthread.gateway.keys import issue
 from everthread.gateway.quotas import Ledger, utc_day
-from everthread.gateway.routes import Upstream
+from everthread.gateway.router import Upstream
 from everthread.store.models import KeyLimits, KeyUse
 from everthread.store.store import Store
 from tests.gateway.house import (

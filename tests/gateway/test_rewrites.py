@@ -13,8 +13,8 @@ from everthread.conversation import events
 from everthread.core.exchange import Api
 from everthread.core.summary import SUMMARY_START
 from everthread.gateway.base import Outcome
+from everthread.gateway.body import slice_body
 from everthread.gateway.events import Drifted, Rewritten
-from everthread.gateway.slicing import slice_body
 from everthread.gateway.threads import build_history, identify
 from everthread.testing import ScriptedSummarizer
 from tests.gateway.clients import APIS, Client, Gate, answer, ask, gate, running, words

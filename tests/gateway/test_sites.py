@@ -9,7 +9,7 @@ import pytest
 from everthread.config import parse_config
 from everthread.errors import ConfigError
 from everthread.gateway.middleware import SitePolicy
-from everthread.gateway.routes import Upstream
+from everthread.gateway.router import Upstream
 from tests.gateway.raw import JSON, ask, gateway, post, raw_upstream, say
 from tests.gateway.test_proxy_safety import Keys
 

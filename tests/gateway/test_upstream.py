@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from everthread.gateway.access import Refused
+from everthread.gateway.errors import Refused
 from everthread.gateway.limits import Limits
-from everthread.gateway.routes import Upstream
+from everthread.gateway.router import Upstream
 from everthread.gateway.upstream import UpstreamClient, UpstreamDisconnectedError, UpstreamTimeoutError
 from tests.gateway.raw import Answering, Heard, RawUpstream, chunk, raw_upstream, say
 

@@ -17,7 +17,7 @@ from everthread import open_conversation, open_store
 from everthread.config import parse_config
 from everthread.errors import SchemaTooNewError
 from everthread.factory.gateway import open_gateway
-from everthread.gateway.routes import Upstream
+from everthread.gateway.router import Upstream
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.models import SearchQuery
 from everthread.store.schema import latest_version

@@ -8,8 +8,8 @@ from pydantic import Field, model_validator
 
 from everthread.config.values import EnvironmentName, GatewayMode, HostName, HttpUrl, Options, Origin, Seconds
 from everthread.gateway import limits as gateway
+from everthread.gateway.api import options as native
 from everthread.gateway.base import Auth
-from everthread.gateway.native import options as native
 
 
 class UpstreamOptions(Options):

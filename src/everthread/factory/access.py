@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from everthread.errors import InputError
 
 if TYPE_CHECKING:
-    from everthread.gateway.access import Authenticator
+    from everthread.gateway.auth import Authenticator
     from everthread.gateway.base import Auth
-    from everthread.gateway.routes import Upstream
+    from everthread.gateway.router import Upstream
     from everthread.store.store import Store
 
 

@@ -12,7 +12,7 @@ from everthread.errors import ConfigError
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from everthread.gateway.native.desk import TurnDesk
+    from everthread.gateway.api.queue import TurnDesk
 
 HOOKS = "/hooks"
 

@@ -77,7 +77,7 @@ async def open_dashboard(
 ) -> AsyncIterator[tuple[str, Dashboard]]:
     """The pages on a store without a gateway, on this machine only: where, and the application."""
     from everthread.gateway.middleware import SitePolicy
-    from everthread.gateway.serving import LoopServer, listen
+    from everthread.gateway.server import LoopServer, listen
 
     host = "127.0.0.1"
     pages = await make_dashboard(config, store, auth="none", sites=SitePolicy(), trial=trial, announce=announce)

@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 
     from everthread.conversation.events import Listener
     from everthread.conversation.options import SummarizerContext
-    from everthread.gateway.access import Authenticator
+    from everthread.gateway.api.queue import TurnDesk
+    from everthread.gateway.app import Native
+    from everthread.gateway.auth import Authenticator
     from everthread.gateway.dashboard.app import Dashboard
     from everthread.gateway.dashboard.reader import Trial
     from everthread.gateway.manager import ProxyManager
-    from everthread.gateway.metrics import Metrics
-    from everthread.gateway.native.desk import TurnDesk
-    from everthread.gateway.routes import Upstream
-    from everthread.gateway.running import Gateway
-    from everthread.gateway.service import Native
+    from everthread.gateway.observability import Metrics
+    from everthread.gateway.router import Upstream
+    from everthread.gateway.server import Gateway
     from everthread.gateway.telemetry import Telemetry
 
 _STORE_SECONDS = 1.0
@@ -70,14 +70,13 @@ async def open_gateway(
 
     `trial` replays a stored thread for the pages; `announce` is told the path of a link that opens them.
     """
+    from everthread.gateway.app import GatewayApp
     from everthread.gateway.limits import Limits
-    from everthread.gateway.metrics import Metrics
     from everthread.gateway.middleware import SitePolicy
+    from everthread.gateway.observability import EventReporter, Metrics
     from everthread.gateway.proxy import Proxy
-    from everthread.gateway.routes import Routes
-    from everthread.gateway.running import Gateway
-    from everthread.gateway.service import Service
-    from everthread.gateway.telling import Teller
+    from everthread.gateway.router import Routes
+    from everthread.gateway.server import Gateway
 
     settings = config or load_config()
     options = settings.gateway
@@ -95,7 +94,7 @@ async def open_gateway(
             authenticator = await stack.enter_async_context(access)
         metrics = Metrics()
         models = await stack.enter_async_context(AsyncExitStack())  # closed after who asks them
-        manager = _manager(settings, store, known, models, Teller(metrics))
+        manager = _manager(settings, store, known, models, EventReporter(metrics))
         stack.push_async_callback(manager.close)
         limits = Limits(**options.limits.model_dump())
         proxy = Proxy(
@@ -118,7 +117,7 @@ async def open_gateway(
                 settings, store, auth=auth or options.auth, sites=sites, trial=trial, announce=announce,
                 failures=_failures(metrics),
             )  # fmt: skip
-        service = Service(
+        service = GatewayApp(
             proxy, authenticator=authenticator, native=native, mounted=mounted, hooks=hooks, ready=_readiness(store),
             sites=sites, pages=pages,
         )  # fmt: skip
@@ -148,18 +147,18 @@ def _failures(metrics: Metrics) -> Callable[[], list[tuple[str, int]]]:
 async def _mounted(store: Store, stack: AsyncExitStack) -> dict[str, ASGIApp]:
     """What answers beside the proxy: `/mcp`, where its SDK is installed."""
     try:
-        from everthread.gateway.mcp.server import PATH, application, make_server
+        from everthread.gateway.mcp import PATH, application, make_server
     except ImportError as error:
         _LOG.info("/mcp is not served: %s (pip install 'everthread[mcp]')", error)
         return {}
-    from everthread.gateway.mcp.tools import LookupTools
+    from everthread.gateway.mcp import LookupTools
 
     return {PATH: await stack.enter_async_context(application(make_server(LookupTools(store))))}
 
 
 def upstreams_of(config: Config, mode: Mode | None = None) -> list[Upstream]:
     """The configured upstreams with their keys; without any, OpenAI and Anthropic with the clients' own keys."""
-    from everthread.gateway.routes import Upstream
+    from everthread.gateway.router import Upstream
 
     options = config.gateway
     chosen = mode or options.mode

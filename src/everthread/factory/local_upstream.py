@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from everthread.config import Config, home_directory
 
 if TYPE_CHECKING:
-    from everthread.gateway.routes import Upstream
+    from everthread.gateway.router import Upstream
 
 LOCAL = "local"
 

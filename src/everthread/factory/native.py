@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from everthread.agent.base import Tool
     from everthread.agent.loop import Agent
     from everthread.conversation.events import Listener
+    from everthread.gateway.api.agents import OpenAgent
+    from everthread.gateway.api.app import NativeApp
     from everthread.gateway.limits import Limits
-    from everthread.gateway.native.agents import OpenAgent
-    from everthread.gateway.native.app import NativeApp
 
 
 def native_app(config: Config, store: Store, limits: Limits, *, keyless: bool) -> NativeApp:
     """`keyless`: nobody shows a key, so the configuration alone says who has tools."""
-    from everthread.gateway.native.app import NativeApp, NativeOptions
-    from everthread.gateway.native.desk import TurnDesk
-    from everthread.gateway.native.options import DeskOptions
+    from everthread.gateway.api.app import NativeApp, NativeOptions
+    from everthread.gateway.api.options import DeskOptions
+    from everthread.gateway.api.queue import TurnDesk
 
     chosen = config.gateway.native
     names = ("models", "queue", "running", "agents", "idle_seconds", "lease_seconds", "poll_seconds")

@@ -1,4 +1,4 @@
-"""Who a request comes from: by a key of this gateway, or by the credential it carries for the upstream."""
+"""Who a request comes from: by a key of this gateway, by the credential it carries for the upstream, or anybody."""
 
 from __future__ import annotations
 
@@ -8,16 +8,64 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, field
+from typing import Protocol, cast
 
 from everthread.errors import EverthreadError
-from everthread.gateway.access import Caller, Refused
-from everthread.gateway.base import Mode
+from everthread.gateway.base import Account, Mode
+from everthread.gateway.errors import Refused
 from everthread.gateway.keys import digest_of, is_key
 from everthread.gateway.quotas import KeyAccount, Ledger
-from everthread.store.models import StoredKey
+from everthread.store.models import DEFAULT_TENANT, StoredKey
 from everthread.store.store import Store
+
+
+class Credential(Protocol):
+    """A client's credential for the upstream: nothing is done for one that no upstream has accepted."""
+
+    async def is_accepted(self) -> bool: ...
+
+    async def accept(self) -> None:
+        """An upstream answered to it with anything but 401 and 403."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A client that was let in."""
+
+    tenant: str = DEFAULT_TENANT
+    key_id: str | None = None
+    scopes: frozenset[str] = frozenset()
+    passthrough: bool = False
+    """Its credential is the upstream's own and goes there; a gateway key never leaves the gateway."""
+    mode: Mode | None = None
+    """What its key says; None leaves it to the upstream's setting."""
+    account: Account | None = field(default=None, compare=False, repr=False)
+    """What its key may still use; None: there is no limit."""
+    credential: Credential | None = field(default=None, compare=False, repr=False)
+    """One that only the upstream can check; None: it was checked here."""
+
+    def admit(self) -> None:
+        """Count a request; `Refused` where a limit is reached."""
+        if self.account is not None:
+            self.account.admit()
+
+
+class Authenticator(Protocol):
+    """Decides who a request comes from. Raises `Refused`."""
+
+    async def authenticate(self, headers: Mapping[str, str]) -> Caller:
+        """`headers` have lower-case names."""
+        ...
+
+
+class Anybody:
+    """No keys: whoever reaches the loopback address is the one user of this machine."""
+
+    async def authenticate(self, headers: Mapping[str, str]) -> Caller:  # noqa: ARG002  nothing in them matters
+        return Caller(passthrough=True)
+
 
 TTL = 3.0
 """Seconds for which a key is not looked up again: so long after it was revoked it may still be let in."""

@@ -55,10 +55,9 @@ from everthread.core.usage import CanonicalUsage
 from everthread.errors import EverthreadError
 from everthread.gateway.base import THREAD, Incoming, Outcome, Outgoing, ProxyTurn, UnmanagedTurn
 from everthread.gateway.events import RecordFailed
-from everthread.gateway.reading import Reader
-from everthread.gateway.responding import Responses
+from everthread.gateway.reader import Reader, Sizes
+from everthread.gateway.responses_state import Responses
 from everthread.gateway.rewrite import SLIM, RewriteState, RewriteStore, RewriteTask, key_part, rewrite_key
-from everthread.gateway.sizing import Sizes
 from everthread.gateway.threads import PendingAnswer, ThreadIndex, ThreadMatch, ThreadRecorder, scope_of
 from everthread.gateway.turn import ThreadMemories, Turn, build_outgoing, send_untouched
 from everthread.gateway.worker import SECONDS, CompactionWorker, EngineSetup

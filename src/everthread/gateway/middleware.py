@@ -1,15 +1,17 @@
-"""What stands before every request: which web pages may call, and under which names the gateway answers."""
+"""What stands before every request: which web pages may call, under which names, and how many at once."""
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from starlette.types import Message, Scope, Send
 
-from everthread.gateway.access import Refused
-from everthread.gateway.logs import printable
+from everthread.gateway.errors import Refused
+from everthread.gateway.observability import printable
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -131,3 +133,37 @@ def _is_address(host: str) -> bool:
 
 def _values(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> list[str]:
     return [value.decode("latin-1").strip() for name, value in headers if name == wanted]
+
+
+class Admission:
+    """Counts who is inside. Nobody waits in line: a client that is told when to come again knows more.
+
+    One key has at most half of the places, so that none can take all of them from the others.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._share = max(1, most // 2)
+        self._by_key: Counter[str] = Counter()
+        self.inside = 0
+
+    @contextmanager
+    def enter(self, key: str | None = None) -> Iterator[None]:
+        """`key`: whose share it counts to; None: nobody's, there is one user."""
+        if self.inside >= self._most:
+            words = f"The gateway is busy with {self.inside} requests, as many as it takes; try again in a second."
+            raise Refused(429, "rate_limit_exceeded", words, retry_after=1)
+        if key is not None and self._by_key[key] >= self._share:
+            words = f"This key has {self._share} requests under way, as many as one may have; try again in a second."
+            raise Refused(429, "rate_limit_exceeded", words, retry_after=1)
+        self.inside += 1
+        if key is not None:
+            self._by_key[key] += 1
+        try:
+            yield
+        finally:
+            self.inside -= 1
+            if key is not None:
+                self._by_key[key] -= 1
+                if not self._by_key[key]:
+                    del self._by_key[key]

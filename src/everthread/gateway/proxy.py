@@ -4,37 +4,370 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
-from collections.abc import Coroutine, Mapping
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Awaitable, Coroutine, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
-from everthread.gateway.access import Caller, Refused
-from everthread.gateway.admission import Admission
-from everthread.gateway.base import NOTICE, Incoming, Manager, Outcome
-from everthread.gateway.encodings import decoded
-from everthread.gateway.glance import glance, refuse_duplicates
-from everthread.gateway.guarded import FailOpenManager
-from everthread.gateway.incoming import Call, ClientGone, Upload, read_body, until_gone
+from everthread.core.redaction import redact
+from everthread.gateway.auth import Caller
+from everthread.gateway.base import NOTICE, THREAD, Incoming, Manager, Outcome, Outgoing, ProxyTurn, UnmanagedTurn
+from everthread.gateway.body import peek_field, refuse_duplicates
+from everthread.gateway.encoding import decoded
+from everthread.gateway.errors import Refused, error_body, error_event
 from everthread.gateway.limits import Limits
-from everthread.gateway.metering import Tally, charged_model, used_in
-from everthread.gateway.metrics import Metrics
-from everthread.gateway.passage import Desk, Passage
-from everthread.gateway.routes import Routes, family_of
+from everthread.gateway.middleware import Admission
+from everthread.gateway.observability import Metrics, about_thread
+from everthread.gateway.quotas import PassthroughMeter, charged_model, used_in
+from everthread.gateway.requests import ClientGone, RequestHead, Upload, read_body, until_gone
+from everthread.gateway.router import Routes, Upstream, family_of
+from everthread.gateway.streaming import (
+    Head,
+    Pieces,
+    ResponseWriter,
+    StreamKeepAlive,
+    UsageChunkFilter,
+    UsageReader,
+    ask_for_usage,
+    usage_of,
+)
 from everthread.gateway.upstream import (
+    Headers,
     UpstreamClient,
     UpstreamDisconnectedError,
+    UpstreamResponse,
     UpstreamTimeoutError,
     for_client,
     for_upstream,
+    rewritten,
 )
-from everthread.gateway.writing import Writer
 
 if TYPE_CHECKING:
-    from everthread.gateway.telemetry import Telemetry
+    from everthread.gateway.telemetry import Observed, Telemetry
+
 
 _LOG = logging.getLogger("everthread.gateway")
+T = TypeVar("T")
+_HEADER_SECONDS = 1.0
+"""Seconds for what an answer's headers say of us."""
+
+
+class FailOpenManager:
+    """The manager, except that it never fails: a failure is logged and counted, and changes nothing."""
+
+    def __init__(self, manager: Manager, metrics: Metrics, seconds: float) -> None:
+        self._manager = manager
+        self._metrics = metrics
+        self._seconds = seconds
+
+    async def prepare(self, incoming: Incoming) -> FailOpenTurn:
+        made = await self.attempt("prepare", incoming, self._manager.prepare(incoming))
+        if made is None or (incoming.mode != "managed" and made.sent.rewritten):
+            made = UnmanagedTurn(incoming)
+        return FailOpenTurn(self, incoming, made)
+
+    async def attempt(self, step: str, incoming: Incoming, work: Awaitable[T]) -> T | None:
+        """The result of the work; None where it fails or takes too long."""
+        try:
+            async with asyncio.timeout(self._seconds):
+                return await work
+        except Exception as error:  # noqa: BLE001  the client must get its answer whatever fails here; it is seen
+            self._metrics.count("failed_open", step=step)
+            words = _without_credentials(str(error), incoming)
+            _LOG.error("%s failed, the original goes: %s: %s", step, type(error).__name__, words)
+            return None
+
+
+class FailOpenTurn:
+    """A turn whose steps never fail."""
+
+    def __init__(self, manager: FailOpenManager, incoming: Incoming, turn: ProxyTurn) -> None:
+        self._manager = manager
+        self._incoming = incoming
+        self._turn = turn
+
+    @property
+    def sent(self) -> Outgoing:
+        return self._turn.sent
+
+    async def recover(self, status: int, body: bytes) -> Outgoing | None:
+        if self._incoming.mode != "managed":
+            return None
+        return await self._manager.attempt("refused", self._incoming, self._turn.recover(status, body))
+
+    async def response_headers(self) -> Mapping[str, str]:
+        """No client waits long for it: where it cannot be known now, it is not told."""
+        known: Mapping[str, str] | None
+        try:
+            async with asyncio.timeout(_HEADER_SECONDS):
+                known = await self._manager.attempt("headers", self._incoming, self._turn.response_headers())
+        except TimeoutError:  # nothing failed: the thread is stored after the answer has begun
+            known = None
+        return {name: value for name, value in self.sent.headers.items() if name != THREAD} if known is None else known
+
+    async def record(self, outcome: Outcome) -> None:
+        await self._manager.attempt("answered", self._incoming, self._turn.record(outcome))
+
+
+def _without_credentials(words: str, incoming: Incoming) -> str:
+    """An error's words for the log: the client's own credential cannot be in them, whatever it looks like."""
+    for name in ("authorization", "x-api-key", "api-key"):
+        for secret in incoming.headers.get(name, "").split():
+            words = words.replace(secret, "[REDACTED]")
+    return redact(words)[:300]
+
+
+_ATTEMPTS = 3
+_SIZE_STATUSES = (400, 413, 422)
+"""With which an upstream may refuse a request's size."""
+_ERROR_BYTES = 1024 * 1024
+"""An error longer than this is not looked at."""
+
+
+@dataclass(slots=True)
+class ProxyServices:
+    """What every request needs, and what was learnt about upstreams."""
+
+    client: UpstreamClient
+    manager: FailOpenManager
+    metrics: Metrics
+    limits: Limits
+    include_usage: bool
+    refuse_usage: set[str]
+    """Upstreams that take no `stream_options`."""
+    telemetry: Telemetry | None = None
+
+
+class ProxyExchange:
+    """The state of one request: what was sent last, and what was heard."""
+
+    def __init__(
+        self, desk: ProxyServices, call: RequestHead, upstream: Upstream, incoming: Incoming, model: str | None
+    ) -> None:
+        self._desk = desk
+        self._call = call
+        self._upstream = upstream
+        self._incoming = incoming
+        self._model = model
+        self._asks_usage = False
+        self._tap: UsageReader | None = None
+        self._observed: Observed | None = None
+        self._added = 0.0
+        """Seconds that a client waited for our own part, until its request was sent."""
+        self.turn: ProxyTurn = UnmanagedTurn(incoming)
+        self.sent = self.turn.sent
+        self.status = 0
+        self.is_introduced = False
+        """It went as it came, and an upstream accepted its credential with it."""
+
+    async def run(self, writer: ResponseWriter) -> None:
+        desk = self._desk
+        pulse = StreamKeepAlive(writer, desk.limits, desk.metrics, self._streams)
+        if desk.telemetry is not None:
+            family = family_of(self._incoming.api)
+            self._observed = desk.telemetry.begin(self._upstream, family, self._model, self._incoming.headers)
+        if await self._introduce(writer, pulse):
+            return
+        begun = time.monotonic()
+        self.turn = await pulse.compacting(desk.manager.prepare(self._incoming))
+        self._added = time.monotonic() - begun
+        self.sent = self.turn.sent
+        about_thread(self.sent.headers.get(THREAD, ""))
+        self._counted("managed")
+        try:
+            for attempt in range(_ATTEMPTS + 1):
+                response = await pulse.compacting(self._send(plain=True)) if pulse.begun else await self._send()
+                if not await self._answered(response, writer, pulse, last=attempt == _ATTEMPTS):
+                    return
+        except Refused as refused:
+            if not pulse.begun:
+                raise
+            await writer.end(error_event(self._incoming.api, refused.status, error_body(self._incoming.api, refused)))
+
+    def facts(self, outcome: Outcome) -> dict[str, Any]:
+        """For the request's line in the log."""
+        usage = outcome.usage
+        facts: dict[str, Any] = {"model": self._model or "", "added_ms": round(1_000 * self._added, 1)}
+        if usage is not None:
+            facts |= {
+                "tokens": usage.prompt_tokens, "cached": usage.cache_read_tokens, "output": usage.output_tokens,
+            }  # fmt: skip
+        elif self.sent.tokens is not None:
+            facts["tokens"] = self.sent.tokens
+        return facts
+
+    async def _introduce(self, writer: ResponseWriter, pulse: StreamKeepAlive) -> bool:
+        """Forward as it came what shows a credential that no upstream has accepted; whether it is answered.
+
+        Anybody can make one up, so nothing is summarised, stored or learnt for it. An upstream that refuses the size
+        has accepted the credential: then the request is managed and sent again.
+        """
+        credential = self._call.caller.credential
+        if credential is None or await credential.is_accepted():
+            return False
+        response = await self._send()
+        if response.status_code not in (401, 403):
+            await credential.accept()
+            self.is_introduced = response.status_code < 300
+        if response.status_code in _SIZE_STATUSES:
+            await response.aclose()
+            return False
+        await self._answered(response, writer, pulse, last=True)
+        return True
+
+    async def record(self, outcome: Outcome) -> None:
+        """Store what was said and used; of a request that introduced its credential what can be recorded now."""
+        if self.is_introduced:
+            self.turn = await self._desk.manager.prepare(replace(self._incoming, mode="observe"))
+        await self.turn.record(outcome)
+
+    def _streams(self) -> bool:
+        stream = peek_field(self._incoming.body, "stream")
+        return stream is not None and stream.value is True
+
+    def outcome(self) -> Outcome:
+        """How it ended, as far as it was heard."""
+        reply = self._tap.end() if self._tap else None
+        usage = usage_of(self._incoming.api, reply)
+        if usage is not None:
+            for bucket in ("input", "output", "cache_read", "cache_write"):
+                self._desk.metrics.count("tokens", getattr(usage, f"{bucket}_tokens"), bucket=bucket, task="main")
+        outcome = Outcome(self.status, reply, usage, estimated=reply is not None and usage is None)
+        if self._observed is not None:
+            self._observed.end(self.sent, outcome)
+        return outcome
+
+    async def _answered(
+        self, response: UpstreamResponse, writer: ResponseWriter, pulse: StreamKeepAlive, *, last: bool
+    ) -> bool:
+        """Whether it is to be sent again; else the client has its answer."""
+        pieces = Pieces(response.aiter_raw())
+        try:
+            instead = None if last else await self._instead(response, pieces, pulse)
+            if instead is None:
+                await self._relay(response, pieces, writer, begun=pulse.begun)
+                return False
+        finally:
+            await pieces.drop()
+            await response.aclose()
+        if instead is not self.sent:
+            self.sent = instead
+            self._counted("repaired")
+        return True
+
+    async def _send(self, *, plain: bool = False) -> UpstreamResponse:
+        """What is sent now: the client's bytes, or ours with headers that say so. `plain`: no compressed answer."""
+        call, sent = self._call, self.sent
+        headers = for_upstream(
+            call.raw_headers, self._upstream, family_of(self._incoming.api), trusted=call.caller.passthrough
+        )
+        body = sent.body
+        asking = self._asking()
+        self._asks_usage = asking is not None
+        if plain or asking is not None:  # so that the extra chunk can be taken out again, or comments put between
+            headers = [(name, value) for name, value in headers if name != b"accept-encoding"]
+            headers.append((b"accept-encoding", b"identity"))
+        if asking is not None:
+            body = asking
+            self._desk.metrics.count("rewrites", kind="include_usage")
+        if sent.rewritten or asking is not None:
+            headers = rewritten(headers)
+        response = await self._desk.client.send(self._upstream, call.method, call.target, headers, body)
+        self.status = response.status_code
+        self._tap = UsageReader(self._incoming.api, self.status, response.headers, model=self._model)
+        return response
+
+    def _asking(self) -> bytes | None:
+        """The body with `include_usage`, where that is ours to add."""
+        desk, incoming = self._desk, self._incoming
+        if not desk.include_usage or incoming.api != "openai_chat" or incoming.mode != "managed":
+            return None
+        if self._upstream.name in desk.refuse_usage:
+            return None
+        return ask_for_usage(self.sent.body if self.sent.rewritten else incoming.body)
+
+    async def _instead(self, response: UpstreamResponse, pieces: Pieces, pulse: StreamKeepAlive) -> Outgoing | None:
+        """What to send instead of what was refused; None where the client gets this answer."""
+        desk, tap = self._desk, self._tap
+        if response.status_code >= 400:
+            raw = await pieces.whole(_ERROR_BYTES)
+            desk.metrics.count("upstream_errors", upstream=self._upstream.name, status=str(response.status_code))
+            body = _readable(raw, response)
+            if body is None:
+                return None
+            if self._asks_usage and response.status_code in (400, 422) and _is_about_usage(body):
+                desk.refuse_usage.add(self._upstream.name)
+                return self.sent
+            status = response.status_code
+            return await pulse.compacting(self.turn.recover(status, body))
+        if tap is None or not (self.sent.hold and tap.streams):
+            return None
+        compressed = response.headers.get("content-encoding", "identity") != "identity"
+        head = None
+        if not compressed:
+            await self._ascertain()
+            head = Head(response.status_code, _unmeasured(for_client(response.headers.raw)), self.sent.headers)
+        error = await pulse.holding(pieces.held(tap, desk.limits.hold_seconds), head)
+        if error is None:
+            return None
+        desk.metrics.count("upstream_errors", upstream=self._upstream.name, status="stream")
+        body = json.dumps({"error": dict(error.raw)}).encode()
+        return await pulse.compacting(self.turn.recover(response.status_code, body))
+
+    async def _relay(self, response: UpstreamResponse, pieces: Pieces, writer: ResponseWriter, *, begun: bool) -> None:
+        tap = self._tap
+        streams = tap is not None and tap.streams
+        drop = UsageChunkFilter() if self._asks_usage and streams else None
+        if begun and not (streams and response.status_code < 300):
+            body = _readable(await pieces.whole(_ERROR_BYTES), response) or b""
+            await writer.end(error_event(self._incoming.api, response.status_code, body))
+            return
+        if not begun:
+            headers = for_client(response.headers.raw)
+            await self._ascertain()
+            await writer.start(response.status_code, _unmeasured(headers) if drop else headers, self.sent.headers)
+        for piece in pieces.seen:
+            kept = drop.feed(piece) if drop else piece
+            if kept:
+                await writer.body(kept)
+        async for piece in pieces.after_seen():
+            kept = drop.feed(piece) if drop else piece
+            if kept:
+                await writer.body(kept)
+            if tap is not None:
+                tap.feed(piece)
+        await writer.end(drop.end() if drop else b"")
+
+    async def _ascertain(self) -> None:
+        """What the client is told of its thread is certain from here on."""
+        self.sent = replace(self.sent, headers=await self.turn.response_headers())
+        about_thread(self.sent.headers.get(THREAD, ""))
+
+    def _counted(self, kind: str) -> None:
+        if self.sent.rewritten:
+            self._desk.metrics.count("rewrites", kind=kind)
+
+
+def _readable(raw: bytes | None, response: UpstreamResponse) -> bytes | None:
+    """An error as it can be read; None where it is too long, or in an encoding that is not known here."""
+    try:
+        return decoded(raw, response.headers.get("content-encoding", ""), _ERROR_BYTES) if raw else raw
+    except Refused:
+        return None
+
+
+def _is_about_usage(body: bytes) -> bool:
+    return b"stream_options" in body or b"include_usage" in body
+
+
+def _unmeasured(headers: Headers) -> Headers:
+    return [(name, value) for name, value in headers if name != b"content-length"]
+
+
 _MODELS = "/v1/models/"
 _RATIO, _RATIO_FREE = 50, 4 * 1024 * 1024
 _MESSAGES, _OBJECTS = 10_000, 400_000
@@ -61,15 +394,15 @@ class Proxy:
         self._routes = routes
         self._client = UpstreamClient(self.limits)
         guarded = FailOpenManager(manager, self.metrics, self.limits.manage_seconds)
-        self._desk = Desk(self._client, guarded, self.metrics, self.limits, include_usage, set(), telemetry)
+        self._desk = ProxyServices(self._client, guarded, self.metrics, self.limits, include_usage, set(), telemetry)
         self._admission = Admission(self.limits.concurrent)
         self._arrivals = Admission(_ARRIVALS * self.limits.concurrent)
         """Bodies on their way here: one that comes slowly takes no place of those that are there."""
         self._telling: set[asyncio.Task[None]] = set()
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
-        call = Call.of(scope, caller)
-        writer = Writer(send, call, self.metrics, self.limits.write_seconds)
+        call = RequestHead.of(scope, caller)
+        writer = ResponseWriter(send, call, self.metrics, self.limits.write_seconds)
         try:
             caller.admit()
             await self._serve(call, receive, writer)
@@ -96,7 +429,7 @@ class Proxy:
             await asyncio.wait(self._telling)
         await self._client.close()
 
-    async def _serve(self, call: Call, receive: Receive, writer: Writer) -> None:
+    async def _serve(self, call: RequestHead, receive: Receive, writer: ResponseWriter) -> None:
         key = call.caller.key_id
         if call.conversation is None and not (self._routes.differ and call.is_json):
             upload = Upload(receive, call, self.limits.body_seconds)
@@ -114,7 +447,7 @@ class Proxy:
                 refuse_duplicates(body or b"")
                 await _while_there(self._pass(call, raw, _model(body), writer), receive)
 
-    async def _converse(self, call: Call, raw: bytes, writer: Writer) -> None:
+    async def _converse(self, call: RequestHead, raw: bytes, writer: ResponseWriter) -> None:
         api = call.conversation
         body = decoded(raw, call.headers.get("content-encoding", ""), self.limits.body_bytes)
         refuse_duplicates(body or b"")
@@ -133,7 +466,7 @@ class Proxy:
         incoming = Incoming(
             api, call.path, call.headers, raw, body, caller.tenant, upstream.root, mode, caller.account
         )  # fmt: skip
-        passage = Passage(self._desk, call, upstream, incoming, model)
+        passage = ProxyExchange(self._desk, call, upstream, incoming, model)
         try:
             await passage.run(writer)
         finally:
@@ -142,10 +475,10 @@ class Proxy:
 
     async def _pass(
         self,
-        call: Call,
+        call: RequestHead,
         body: bytes | Upload,
         model: str | None,
-        writer: Writer,
+        writer: ResponseWriter,
         notice: Mapping[str, str] | None = None,
     ) -> None:
         """A request nobody looks into."""
@@ -156,7 +489,7 @@ class Proxy:
         response = await self._client.send(upstream, call.method, call.target, headers, content)
         if response.status_code >= 400:
             self.metrics.count("upstream_errors", upstream=upstream.name, status=str(response.status_code))
-        tally = Tally(call, model, body, response.status_code, response.headers)
+        tally = PassthroughMeter(call, model, body, response.status_code, response.headers)
         try:
             await writer.start(response.status_code, for_client(response.headers.raw), notice)
             async for piece in response.aiter_raw():
@@ -167,7 +500,7 @@ class Proxy:
             await response.aclose()
             tally.settle()
 
-    def _tell(self, passage: Passage, incoming: Incoming, model: str) -> Outcome:
+    def _tell(self, passage: ProxyExchange, incoming: Incoming, model: str) -> Outcome:
         """Let the manager know, when the client has its answer; also of one that broke off, or never came."""
         outcome = passage.outcome()
         if incoming.account is not None and (used := used_in(outcome, passage.sent)) is not None:
@@ -214,5 +547,5 @@ def _model_in(path: str) -> str | None:
 
 
 def _model(body: bytes | None) -> str | None:
-    found = glance(body, "model") if body else None
+    found = peek_field(body, "model") if body else None
     return found.value if found is not None and isinstance(found.value, str) else None

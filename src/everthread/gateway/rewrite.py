@@ -29,8 +29,8 @@ from everthread.core.outputs import ToStore
 from everthread.core.summary import SUMMARY_START, Compaction, Summarizer, is_summary
 from everthread.errors import EngineError, EverthreadError
 from everthread.gateway.base import Account, decode_messages, encode_messages
+from everthread.gateway.body import LIST_FIELD, Element, Sliced, written
 from everthread.gateway.events import Drifted, Rewritten, Slimmed
-from everthread.gateway.slicing import LIST_FIELD, Element, Sliced, written
 from everthread.gateway.threads import History
 from everthread.gateway.worker import CompactionWorker, EngineSetup, WorkItem
 from everthread.store.models import NewCompaction, Rewrite

@@ -19,8 +19,8 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from everthread._version import __version__
 from everthread.gateway.base import COMPACTIONS, THREAD, Outcome, Outgoing
-from everthread.gateway.logs import request_id
-from everthread.gateway.routes import Family, Upstream
+from everthread.gateway.observability import request_id
+from everthread.gateway.router import Family, Upstream
 
 _NAME = "everthread.gateway"
 _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)

@@ -37,8 +37,8 @@ from everthread.core.messages import (
 )
 from everthread.errors import EverthreadError, UnknownIdError
 from everthread.gateway.base import THREAD, Outcome, decode_messages, encode_messages
+from everthread.gateway.body import Element
 from everthread.gateway.events import Branched, RecordFailed
-from everthread.gateway.slicing import Element
 from everthread.store.models import NewMessage, NewSession, NewThreadLink, ThreadLink, ThreadLinkMatch
 from everthread.store.store import Store
 

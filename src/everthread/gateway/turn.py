@@ -17,8 +17,8 @@ from everthread.core.caching import apply_cache_control, cache_route, mark_syste
 from everthread.core.exchange import Api, Request
 from everthread.core.messages import SYSTEM_ROLES, parts_of
 from everthread.gateway.base import COMPACTIONS, NOTICE, PLAN, THREAD, TOKENS, Incoming, Outcome, Outgoing
+from everthread.gateway.body import Element, Sliced, slice_body, spliced, written
 from everthread.gateway.rewrite import RewriteKey, RewriteState, note_change, replaced, replacement_change, takes_blocks
-from everthread.gateway.slicing import Element, Sliced, slice_body, spliced, written
 from everthread.gateway.threads import History, PendingPoint, ThreadMatch
 from everthread.providers.output_cap import FIELDS, cap_field
 from everthread.providers.window import window_headers

@@ -22,11 +22,11 @@ import aiohttp
 import httpx2
 import yarl
 
-from everthread.gateway.access import Refused
-from everthread.gateway.encodings import readable_encodings
+from everthread.gateway.encoding import readable_encodings
+from everthread.gateway.errors import Refused
 from everthread.gateway.keys import without_keys
 from everthread.gateway.limits import Limits
-from everthread.gateway.routes import Family, Upstream
+from everthread.gateway.router import Family, Upstream
 
 if TYPE_CHECKING:
     from aiohttp.client_reqrep import ConnectionKey

@@ -19,16 +19,15 @@ from everthread import open_store
 from everthread.config import parse_config
 from everthread.factory.adapters import open_adapters
 from everthread.factory.native import agent_opener
-from everthread.gateway.native.app import NativeApp
-from everthread.gateway.native.desk import TurnDesk
-from everthread.gateway.native.options import DeskOptions
+from everthread.gateway.api.app import NativeApp
+from everthread.gateway.api.options import DeskOptions
+from everthread.gateway.api.queue import TurnDesk
+from everthread.gateway.app import GatewayApp
 from everthread.gateway.proxy import Proxy
-from everthread.gateway.routes import Routes, Upstream
-from everthread.gateway.running import Gateway
-from everthread.gateway.service import Service
-from everthread.gateway.serving import LoopServer, listen
+from everthread.gateway.router import Routes, Upstream
+from everthread.gateway.server import Gateway, LoopServer, listen
 from everthread.store.store import Store
-from tests.gateway.native.house import Waiting
+from tests.gateway.api.house import Waiting
 from tests.gateway.raw import Plain
 
 TOKEN = "123456:AAtheTokenOfTheBot"
@@ -148,7 +147,7 @@ async def bridged(folder: Path, settings: str, model: Waiting | None = None) -> 
         await app.start()
         hooks = await open_adapters(config.gateway.adapters, desk, stack)
         proxy = Proxy(Routes([Upstream("only", "http://127.0.0.1:9")]), Plain())
-        gateway = Gateway(Service(proxy, native=app, hooks=hooks), patience=2.0)
+        gateway = Gateway(GatewayApp(proxy, native=app, hooks=hooks), patience=2.0)
         yield Bridged((await stack.enter_async_context(gateway)).url, store, answering, desk)
 
 

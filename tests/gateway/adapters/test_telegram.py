@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from everthread.gateway.adapters.telegram import SECRET_HEADER, parts
 from tests.gateway.adapters.services import TOKEN, BotApi, bridged, serving, until
-from tests.gateway.native.house import Waiting
+from tests.gateway.api.house import Waiting
 
 SECRET = "the-secret-of-the-hook"
 

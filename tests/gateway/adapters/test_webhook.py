@@ -10,11 +10,11 @@ from typing import Any
 import httpx2
 import pytest
 
-from everthread.gateway.access import Refused
 from everthread.gateway.adapters.signing import SIGNATURE, TIMESTAMP, check, signed_headers
 from everthread.gateway.adapters.webhook import allowed
+from everthread.gateway.errors import Refused
 from tests.gateway.adapters.services import Callbacks, bridged, serving, until
-from tests.gateway.native.house import Waiting
+from tests.gateway.api.house import Waiting
 
 SECRET = "both sides know it"
 

@@ -12,9 +12,7 @@ from everthread import open_conversation, open_store
 from everthread.config import parse_config
 from everthread.conversation.conversation import Conversation
 from everthread.core.messages import text_of
-from everthread.gateway.mcp.reach import Reach
-from everthread.gateway.mcp.server import make_server, serving
-from everthread.gateway.mcp.tools import LookupTools
+from everthread.gateway.mcp import LookupTools, Reach, make_server, serving
 from everthread.store.models import NewSession
 from everthread.store.store import Store
 from everthread.testing import ScriptedModel

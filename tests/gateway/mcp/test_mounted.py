@@ -17,7 +17,8 @@ from everthread.config import parse_config
 from everthread.core.usage import CanonicalUsage
 from everthread.factory import open_store
 from everthread.factory.gateway import open_gateway
-from everthread.gateway.access import Caller, Refused
+from everthread.gateway.auth import Caller
+from everthread.gateway.errors import Refused
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.store import Store
 from tests.gateway.mcp.talking import ask, client, thread

@@ -17,7 +17,7 @@ from everthread.errors import ConfigError, InputError
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
-    from everthread.gateway.mcp.reach import Reach
+    from everthread.gateway.mcp import Reach
     from everthread.store.store import Store
 
 
@@ -38,13 +38,13 @@ def mcp(
     A client starts it by itself: claude mcp add everthread -- everthread mcp
     """
     try:
-        from everthread.gateway.mcp import server
+        from everthread.gateway import mcp as server
     except ImportError as error:
         raise ConfigError(
             f"`everthread mcp` needs a package that is not here ({error}): pip install 'everthread[mcp]'"
         ) from error
     from everthread import factory
-    from everthread.gateway.mcp.tools import LookupTools
+    from everthread.gateway.mcp import LookupTools
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     address = _address(http) if http is not None else None
@@ -62,7 +62,7 @@ def mcp(
 
 
 async def _reach(store: Store, tenant: str | None, thread: str | None) -> Reach:
-    from everthread.gateway.mcp.reach import Reach
+    from everthread.gateway.mcp import Reach
     from everthread.store.models import DEFAULT_TENANT
 
     if thread is None:
@@ -87,7 +87,7 @@ def _address(text: str) -> tuple[str, int]:
 
 
 async def _listen(made: Server[Any], host: str, port: int) -> None:
-    from everthread.gateway.mcp.server import serving
+    from everthread.gateway.mcp import serving
 
     enough = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

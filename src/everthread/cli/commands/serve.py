@@ -15,8 +15,8 @@ from everthread.errors import InputError
 
 if TYPE_CHECKING:
     from everthread.gateway.base import Auth, Mode
-    from everthread.gateway.routes import Upstream
-    from everthread.gateway.running import Gateway
+    from everthread.gateway.router import Upstream
+    from everthread.gateway.server import Gateway
 
 
 def serve(
@@ -54,7 +54,7 @@ def serve(
     Ctrl-C ends it, after what is being answered.
     """
     from everthread.factory.gateway import open_gateway, upstreams_of
-    from everthread.gateway.logs import set_up_logs
+    from everthread.gateway.observability import set_up_logs
     from everthread.lab.replay.trial import Trials
 
     config = load_config()
@@ -84,7 +84,7 @@ def serve(
 def _upstream(text: str, mode: Mode) -> Upstream:
     """What was named on the command line; the clients' own keys go there."""
     from everthread.factory.local_upstream import is_local
-    from everthread.gateway.routes import Upstream
+    from everthread.gateway.router import Upstream
 
     name, _, url = text.partition("=")
     if is_local(url or name):

@@ -15,10 +15,10 @@ from typing import Any
 
 from everthread.core.redaction import redact
 from everthread.errors import EverthreadError
-from everthread.gateway.access import Refused
 from everthread.gateway.adapters.base import Carrier, Inbound, NotDeliveredError, Outbound
-from everthread.gateway.native.agents import NewThread
-from everthread.gateway.native.desk import TurnDesk, answer_text
+from everthread.gateway.api.agents import NewThread
+from everthread.gateway.api.queue import TurnDesk, answer_text
+from everthread.gateway.errors import Refused
 from everthread.store.models import QueuedTurn
 
 _LOG = logging.getLogger("everthread.gateway")

@@ -12,11 +12,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from everthread.core.redaction import redact
 from everthread.errors import EverthreadError
-from everthread.gateway.access import Caller, Refused
-from everthread.gateway.admission import Admission
-from everthread.gateway.incoming import Call, ClientGone, read_body
+from everthread.gateway.api.requests import Answer, Sender, error_answer
+from everthread.gateway.auth import Caller
+from everthread.gateway.errors import Refused
 from everthread.gateway.limits import Limits
-from everthread.gateway.native.replies import Answer, Sender, error_answer
+from everthread.gateway.middleware import Admission
+from everthread.gateway.requests import ClientGone, RequestHead, read_body
 
 _LOG = logging.getLogger("everthread.gateway")
 
@@ -30,7 +31,7 @@ def hook(handler: Handler, *, status: int = 200) -> ASGIApp:
     admission = Admission(limits.concurrent)
 
     async def answered(scope: Scope, receive: Receive) -> Answer:
-        call = Call.of(scope, Caller())
+        call = RequestHead.of(scope, Caller())
         if call.method != "POST":
             return error_answer(Refused(405, "method_not_allowed", "Only POST is answered here."))
         try:

@@ -7,7 +7,7 @@ import hmac
 import re
 from collections.abc import Mapping
 
-from everthread.gateway.access import Refused
+from everthread.gateway.errors import Refused
 
 TIMESTAMP, SIGNATURE = "x-everthread-timestamp", "x-everthread-signature"
 WINDOW = 300.0

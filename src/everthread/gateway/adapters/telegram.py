@@ -14,10 +14,10 @@ import httpx2
 
 from everthread.core.redaction import redact
 from everthread.errors import EverthreadError
-from everthread.gateway.access import Refused
 from everthread.gateway.adapters.base import Inbound, NotDeliveredError, Outbound
 from everthread.gateway.adapters.bridge import Bridge
 from everthread.gateway.adapters.hooks import json_object
+from everthread.gateway.errors import Refused
 
 _LOG = logging.getLogger("everthread.gateway")
 

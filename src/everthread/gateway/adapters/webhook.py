@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 import httpx2
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from everthread.gateway.access import Refused
 from everthread.gateway.adapters.base import Inbound, NotDeliveredError, Outbound
 from everthread.gateway.adapters.bridge import Bridge
 from everthread.gateway.adapters.signing import check, signed_headers
+from everthread.gateway.errors import Refused
 
 SECONDS = 20.0
 

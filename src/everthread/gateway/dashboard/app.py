@@ -23,11 +23,11 @@ from starlette.types import Message, Receive, Scope, Send
 from everthread._version import __version__
 from everthread.conversation.pins import add_pin, remove_pin
 from everthread.errors import EverthreadError, InputError
-from everthread.gateway.access import Refused
 from everthread.gateway.dashboard import text, views
 from everthread.gateway.dashboard.access import Access, Viewer
 from everthread.gateway.dashboard.charts import Chart, Limit, Line, Mark, Piece, bar, draw
 from everthread.gateway.dashboard.reader import NotFoundError, Reader, Trial, TrialResult
+from everthread.gateway.errors import Refused
 from everthread.gateway.middleware import SitePolicy
 from everthread.store.models import new_id
 

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 
 from everthread.core.exchange import Api
 from everthread.errors import InputError
-from everthread.gateway.serving import LoopServer, listen
+from everthread.gateway.server import LoopServer, listen
 from everthread.lab.provider.answers import Answering, Outgoing, refused
 from everthread.lab.provider.checks import unknown_model
 from everthread.lab.provider.faults import FaultPlan, refusal

@@ -1,0 +1,1 @@
+"""Conversations over HTTP, under `/api`."""

@@ -1,0 +1,230 @@
+"""The agents behind the threads: made when needed, kept for a while, each writing under its lease."""
+
+from __future__ import annotations
+
+import fnmatch
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
+
+from everthread.agent.loop import Agent
+from everthread.conversation.events import Event, Listener
+from everthread.core.nodes import Node
+from everthread.core.redaction import redact
+from everthread.errors import EverthreadError, LeaseLostError
+from everthread.gateway.api.options import DeskOptions
+from everthread.gateway.errors import Refused
+from everthread.store.models import (
+    Continuation,
+    Lease,
+    NewMessage,
+    NewSession,
+    QueuedTurn,
+    Session,
+    StoredMessage,
+    new_id,
+)
+from everthread.store.store import Store
+
+
+class Fenced:
+    """Every write to the thread goes with the lease held now. Other threads (subagents, branches) are not held.
+
+    Reads, and writes that can do no harm twice, go to the store as they are.
+    """
+
+    def __init__(self, store: Store, thread: str) -> None:
+        self.lease: Lease | None = None
+        self._store = store
+        self._thread = thread
+        self._threads = {thread: thread}
+
+    @property
+    def as_store(self) -> Store:
+        return cast("Store", self)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def append(self, session_id: str, new: Sequence[NewMessage], **_lease: Any) -> list[StoredMessage]:
+        return await self._store.append(session_id, new, lease=await self._held(session_id))
+
+    async def continue_session(self, session_id: str, *given: Any, **more: Any) -> Continuation:
+        return await self._store.continue_session(session_id, *given, **more | {"lease": await self._held(session_id)})
+
+    async def undo(self, session_id: str, **_lease: Any) -> Session:
+        return await self._store.undo(session_id, lease=await self._held(session_id))
+
+    async def end_session(self, session_id: str, reason: str, **_lease: Any) -> Session:
+        return await self._store.end_session(session_id, reason, lease=await self._held(session_id))
+
+    async def put_nodes(self, nodes: Sequence[Node], **_lease: Any) -> None:
+        if nodes:
+            await self._store.put_nodes(nodes, lease=await self._held(nodes[0].thread))
+
+    async def _held(self, session_id: str) -> Lease | None:
+        thread = self._threads.get(session_id)
+        if thread is None:
+            thread = self._threads[session_id] = (await self._store.session(session_id)).thread
+        if thread != self._thread:
+            return None
+        if self.lease is None:
+            raise LeaseLostError(f"the thread {thread} is not held by this process; nothing was written")
+        return self.lease
+
+
+_LOG = logging.getLogger("everthread.gateway")
+SETTINGS = "native"
+"""The state of a thread that holds its model and its owner's notes."""
+
+
+class OpenAgent(Protocol):
+    """Makes an agent for a thread: a new one, or resumed."""
+
+    async def __call__(  # noqa: PLR0913 - what an agent is opened with, each by its name
+        self,
+        *,
+        store: Store,
+        tenant: str,
+        tools: bool,
+        model: str | None,
+        listener: Listener,
+        resume: str | None = None,
+        session: NewSession | None = None,
+    ) -> Agent: ...
+
+
+@dataclass(frozen=True, slots=True)
+class NewThread:
+    """What a thread begins with."""
+
+    title: str = ""
+    model: str | None = None
+    """None: as configured."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    user: str = ""
+    platform: str = "api"
+
+
+@dataclass(slots=True)
+class Seat:
+    """An agent in its thread."""
+
+    store: Fenced
+    tools: bool
+    model: str | None
+    expects: int
+    """The number of the next lease, if nobody else has the thread meanwhile."""
+    agent: Agent | None = None
+    tell: Callable[[Event], None] | None = None
+    """Who listens now."""
+    used: float = 0.0
+    busy: bool = False
+
+    def hear(self, event: Event) -> None:
+        if self.tell is not None:
+            self.tell(event)
+
+
+class AgentPool:
+    """The agents of this process. One per thread; those not used for longest go first."""
+
+    def __init__(
+        self, store: Store, open_agent: OpenAgent, options: DeskOptions, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._store = store
+        self._open_agent = open_agent
+        self._options = options
+        self._clock = clock
+        self._seats: OrderedDict[str, Seat] = OrderedDict()
+
+    def check_model(self, name: str | None) -> None:
+        """`Refused` for a model that clients may not choose. A file of this machine is never theirs to name."""
+        if name is None:
+            return
+        if name.lower().endswith(".gguf") or not any(
+            fnmatch.fnmatchcase(name, pattern) for pattern in self._options.models
+        ):
+            raise Refused(403, "model_not_allowed", f"The model {name[:100]!r} cannot be chosen here.")
+
+    async def create(self, tenant: str, new: NewThread, *, tools: bool) -> Session:
+        """A new thread with its first session, and what its owner says of it."""
+        self.check_model(new.model)
+        first = NewSession(id=new_id(), tenant=tenant, title=new.title, user=new.user, platform=new.platform)
+        seat = Seat(Fenced(self._store, first.id), tools, new.model, expects=1)
+        await self._open(seat, tenant, session=first)
+        await self._store.put_state(first.id, SETTINGS, {"model": new.model, "metadata": dict(new.metadata)})
+        self._seats[first.id] = seat
+        await self.shrink()
+        return await self._store.session(first.id)
+
+    async def settings(self, thread: str) -> dict[str, Any]:
+        """What the owner of a thread chose: `model`, `metadata`."""
+        found = await self._store.get_state(thread, SETTINGS)
+        return found if isinstance(found, dict) else {}
+
+    async def choose_model(self, thread: str, name: str) -> None:
+        """Whoever goes on with the thread uses this model."""
+        await self._store.put_state(thread, SETTINGS, await self.settings(thread) | {"model": name})
+
+    async def inherit(self, parent: str, thread: str) -> None:
+        """A thread that began in another goes on with its model; one that has its own keeps it."""
+        if thread != parent and not await self.settings(thread):
+            model = (await self.settings(parent)).get("model")
+            await self._store.put_state(thread, SETTINGS, {"model": model, "metadata": {}})
+
+    async def take(self, turn: QueuedTurn, lease: Lease) -> Seat:
+        """The agent for a turn under this lease. One that may have missed something is opened anew."""
+        thread, tools = turn.thread, turn.options.get("tools") is True
+        seat = self._seats.get(thread)
+        if seat is None or seat.tools != tools or lease.fence != seat.expects:
+            await self.drop(thread)
+            model = (await self.settings(thread)).get("model")
+            seat = Seat(Fenced(self._store, thread), tools, model, expects=lease.fence)
+            await self._open(seat, turn.tenant, resume=thread)
+            self._seats[thread] = seat
+        seat.store.lease, seat.expects, seat.busy, seat.used = lease, lease.fence, True, self._clock()
+        self._seats.move_to_end(thread)
+        await self.shrink()
+        return seat
+
+    def release(self, lease: Lease) -> None:
+        """The lease is given back: giving back and taking again count one each."""
+        seat = self._seats.get(lease.thread)
+        if seat is not None:
+            seat.store.lease, seat.expects, seat.busy, seat.tell = None, lease.fence + 2, False, None
+
+    async def drop(self, thread: str) -> None:
+        seat = self._seats.pop(thread, None)
+        if seat is not None:
+            await self._close(thread, seat)
+
+    async def close(self) -> None:
+        for thread in list(self._seats):
+            await self.drop(thread)
+
+    async def _open(self, seat: Seat, tenant: str, **which: Any) -> None:
+        seat.used = self._clock()
+        seat.agent = await self._open_agent(
+            store=seat.store.as_store, tenant=tenant, tools=seat.tools, model=seat.model, listener=seat.hear, **which
+        )
+
+    async def shrink(self) -> None:
+        """Close what has been idle for long, and what there is too much of."""
+        oldest = self._clock() - self._options.idle_seconds
+        idle = [key for key, seat in self._seats.items() if not seat.busy]
+        spare = idle[: max(0, len(self._seats) - self._options.agents)]
+        for thread in [*spare, *(key for key in idle if self._seats[key].used < oldest and key not in spare)]:
+            if thread in self._seats and not self._seats[thread].busy:  # closing takes time: it may be needed again
+                await self.drop(thread)
+
+    async def _close(self, thread: str, seat: Seat) -> None:
+        if seat.agent is None:
+            return
+        try:
+            await seat.agent.close()
+        except EverthreadError as error:
+            _LOG.warning("the agent of %s could not be closed: %s", thread, redact(str(error)))

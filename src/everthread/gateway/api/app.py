@@ -1,0 +1,282 @@
+"""The threads API as an application, with its OpenAPI description."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+from starlette.types import Receive, Scope, Send
+
+from everthread._version import __version__
+from everthread.core.redaction import redact
+from everthread.errors import EverthreadError, InputError, StoreError, UnknownIdError
+from everthread.gateway.api.options import HEARTBEAT_SECONDS
+from everthread.gateway.api.queue import TurnDesk
+from everthread.gateway.api.requests import Answer, Ask, Endpoint, Sender, error_answer, read
+from everthread.gateway.api.routes import AccountPages, ThreadPages, TurnPages
+from everthread.gateway.api.schemas import (
+    Branch,
+    Cancel,
+    Cancelled,
+    CommandView,
+    Compress,
+    CreateThread,
+    Days,
+    ErrorView,
+    Find,
+    HistoryQuery,
+    Hits,
+    InsightsView,
+    Messages,
+    NoBody,
+    Page,
+    SendMessage,
+    ThreadDetail,
+    Threads,
+    Turns,
+    TurnView,
+    UsageView,
+    Wait,
+)
+from everthread.gateway.auth import Caller
+from everthread.gateway.errors import Refused
+from everthread.gateway.limits import Limits
+from everthread.gateway.middleware import Admission
+from everthread.gateway.requests import ClientGone, RequestHead
+
+_ONE = "/api/threads/{thread}"
+_TURN = f"{_ONE}/turns/{{turn}}"
+
+
+def endpoints(desk: TurnDesk, heartbeat: float) -> tuple[Endpoint, ...]:
+    threads, turns, accounts = ThreadPages(desk), TurnPages(desk, heartbeat), AccountPages(desk)
+    return (
+        Endpoint(
+            "POST", "/api/threads", "Begin a thread", threads.create, ThreadDetail, CreateThread, status=201,
+            errors=(503,),
+        ),
+        Endpoint("GET", "/api/threads", "The threads, the last active first", threads.list, Threads, query=Page),
+        Endpoint("GET", _ONE, "One thread, and its open turns", threads.get, ThreadDetail, errors=(404,)),
+        Endpoint(
+            "GET", f"{_ONE}/history", "What was said, or what the model sees", threads.history, Messages,
+            query=HistoryQuery, errors=(404,),
+        ),
+        Endpoint(
+            "POST", f"{_ONE}/messages", "Send a message: it is queued and answered in its turn", turns.send, TurnView,
+            SendMessage, Wait, errors=(404, 409, 502, 503), streams=True,
+        ),
+        Endpoint("GET", f"{_ONE}/turns", "The turns, the newest first", turns.list, Turns, query=Page, errors=(404,)),
+        Endpoint("GET", _TURN, "How a turn stands", turns.get, TurnView, errors=(404,)),
+        Endpoint(
+            "GET", f"{_TURN}/events", "What happens in a turn; `Last-Event-ID` reads on", turns.events, TurnView,
+            errors=(404,), streams=True,
+        ),
+        Endpoint("POST", f"{_ONE}/cancel", "Stop the turn that runs", turns.cancel, Cancelled, Cancel, errors=(404,)),
+        Endpoint(
+            "POST", f"{_ONE}/compress", "Compact the history now", turns.compress, CommandView, Compress,
+            errors=(404, 409, 502, 503),
+        ),
+        Endpoint(
+            "POST", f"{_ONE}/undo", "Take the last compaction back", turns.undo, CommandView,
+            errors=(404, 409, 502, 503),
+        ),
+        Endpoint(
+            "POST", f"{_ONE}/branch", "Go on in a copy", threads.branch, ThreadDetail, Branch, status=201,
+            errors=(404, 409),
+        ),
+        Endpoint("GET", f"{_ONE}/usage", "Tokens and cost of a thread", accounts.usage, UsageView, errors=(404,)),
+        Endpoint(
+            "GET", f"{_ONE}/search", "Search one thread", accounts.search_thread, Hits, query=Find, errors=(404,)
+        ),
+        Endpoint("GET", "/api/search", "Search everything that was said", accounts.search, Hits, query=Find),
+        Endpoint("GET", "/api/insights", "Where tokens and money went", accounts.insights, InsightsView, query=Days),
+    )  # fmt: skip
+
+
+_REF = "#/components/schemas/{model}"
+_WORDS = {
+    400: "The request cannot be used.", 401: "No key, or one that is not known.", 403: "The key may not do this.",
+    408: "The body came too slowly.", 413: "The body is too large.", 415: "Only JSON is taken, as it is.",
+    404: "There is none of this id, or it is another tenant's.", 409: "Not possible as things stand.",
+    429: "Too much at once; `retry-after` tells when to come again.", 502: "The model failed.",
+    503: "Not now: the turn was interrupted, or the gateway is not able.",
+}  # fmt: skip
+_KEY = {
+    "name": "Idempotency-Key", "in": "header", "required": False, "schema": {"type": "string", "maxLength": 255},
+    "description": "The same request sent again under it is done once, and gets the same answer.",
+}  # fmt: skip
+_LAST = {
+    "name": "Last-Event-ID", "in": "header", "required": False, "schema": {"type": "string"},
+    "description": "Read on after this event.",
+}  # fmt: skip
+
+
+def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+    """OpenAPI 3.1."""
+    bodies: set[type[BaseModel]] = {endpoint.body for endpoint in endpoints if endpoint.method == "POST"}
+    answers: set[type[BaseModel]] = {ErrorView, TurnView, *(endpoint.answer for endpoint in endpoints)}
+    models = [(model, "validation") for model in sorted(bodies, key=_name)]
+    models += [(model, "serialization") for model in sorted(answers, key=_name)]
+    _, schemas = models_json_schema(models, ref_template=_REF)  # type: ignore[arg-type]  # the modes are literals
+    paths: dict[str, Any] = {}
+    for endpoint in endpoints:
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Everthread", "version": __version__, "description": "Conversations without an end."},
+        "paths": paths,
+        "components": {
+            "schemas": schemas["$defs"],
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"key": []}, {}],
+    }
+
+
+def _operation(endpoint: Endpoint) -> dict[str, Any]:
+    content: dict[str, Any] = {"application/json": {"schema": _ref(endpoint.answer)}}
+    if endpoint.streams:
+        content["text/event-stream"] = {"schema": {"type": "string"}, "example": _EVENTS}
+    answers: dict[str, Any] = {str(endpoint.status): {"description": "Done.", "content": content}}
+    if endpoint.streams and endpoint.method == "POST":
+        shown = {"application/json": {"schema": _ref(TurnView)}}
+        answers["202"] = {"description": "It is queued or runs; its address is in `location`.", "content": shown}
+    general = {400, 401, 403, 429, 503} | ({408, 413, 415} if endpoint.method == "POST" else set())
+    for status in sorted({*general, *endpoint.errors}):
+        shown = {"application/json": {"schema": _ref(ErrorView)}}
+        answers[str(status)] = {"description": _WORDS[status], "content": shown}
+    operation: dict[str, Any] = {
+        "operationId": _operation_id(endpoint), "summary": endpoint.summary, "parameters": _parameters(endpoint),
+        "responses": answers,
+    }  # fmt: skip
+    if endpoint.method == "POST":
+        schema = {"application/json": {"schema": _ref(endpoint.body)}}
+        operation["requestBody"] = {"required": endpoint.body is not NoBody, "content": schema}
+    return operation
+
+
+_EVENTS = 'id: 7\nevent: delta\ndata: {"event": "delta", "kind": "text", "text": "Two "}\n\n'
+
+
+def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"\{(\w+)\}", endpoint.path)
+    ]
+    schema = endpoint.query.model_json_schema(ref_template=_REF)
+    for name, field in schema.get("properties", {}).items():
+        shown = {"name": name, "in": "query", "required": name in schema.get("required", ()), "schema": field}
+        found.append(shown | ({"description": field["description"]} if "description" in field else {}))
+    if endpoint.path.endswith(("/messages", "/compress", "/undo")):
+        found.append(_KEY)
+    return [*found, _LAST] if endpoint.path.endswith("/events") else found
+
+
+def _operation_id(endpoint: Endpoint) -> str:
+    words = [word for word in re.split(r"[/{}]+", endpoint.path) if word and word != "api"]
+    return "_".join([endpoint.method.lower(), *words])
+
+
+def _ref(model: type[BaseModel]) -> dict[str, str]:
+    return {"$ref": _REF.format(model=model.__name__)}
+
+
+def _name(model: type[BaseModel]) -> str:
+    return model.__name__
+
+
+_LOG = logging.getLogger("everthread.gateway")
+_ID = r"[0-9A-Za-z_-]{1,64}"
+OPENAPI = "/api/openapi.json"
+
+
+@dataclass(frozen=True, slots=True)
+class NativeOptions:
+    """Of the API itself."""
+
+    tools: bool = False
+    """Whoever needs no key has commands and files."""
+    heartbeat_seconds: float = HEARTBEAT_SECONDS
+
+
+class NativeApp:
+    """Answers `/api/…`. The caller is in the request's state, let in by the service."""
+
+    def __init__(self, desk: TurnDesk, *, limits: Limits | None = None, options: NativeOptions | None = None) -> None:
+        self.desk = desk
+        self._limits = limits or Limits()
+        self._options = options or NativeOptions()
+        self._admission = Admission(self._limits.concurrent)
+        self._endpoints = endpoints(desk, self._options.heartbeat_seconds)
+        self._routes = [(_pattern(endpoint.path), endpoint) for endpoint in self._endpoints]
+        self._document = Answer(document(self._endpoints))
+
+    async def start(self) -> None:
+        await self.desk.start()
+
+    async def close(self, patience: float = 0.0) -> None:
+        """Turns under way have this long to end."""
+        await self.desk.close(patience)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        caller: Caller = scope["state"]["caller"]
+        call = RequestHead.of(scope, caller)
+        sender = Sender(send, self._limits.write_seconds)
+        with contextlib.suppress(ClientGone):
+            try:
+                with self._admission.enter():
+                    answer = await self._answered(call, receive, sender)
+            except Refused as refused:
+                answer = error_answer(refused)
+            except ClientGone:
+                raise
+            except Exception:  # noqa: BLE001 - logged with its traceback; the client gets JSON all the same
+                _LOG.exception("%s %s failed", call.method, redact(call.path))
+                answer = error_answer(
+                    Refused(500, "internal", "Something went wrong here; the gateway's log tells what.")
+                )
+            if answer is not None and not sender.started:
+                await sender.answer(answer)
+
+    async def _answered(self, call: RequestHead, receive: Receive, sender: Sender) -> Answer | None:
+        if call.path == OPENAPI and call.method == "GET":
+            return self._document
+        endpoint, names = self._route(call)
+        if endpoint.method == "POST":
+            call.caller.admit()
+        query, body = await read(endpoint, call, receive, self._limits)
+        ask = Ask(call.caller, self._may_use_tools(call.caller), names, query, body, call.headers, receive, sender)
+        try:
+            return await endpoint.handler(ask)
+        except UnknownIdError:
+            raise Refused(404, "not_found", "There is no such thread.") from None
+        except InputError as error:
+            raise Refused(400, "invalid_request", redact(str(error))) from error
+        except StoreError as error:
+            _LOG.warning("%s %s: %s", call.method, endpoint.path, redact(str(error)))
+            raise Refused(503, "store_failed", "The store does not answer; try again.", retry_after=2) from error
+        except EverthreadError as error:
+            _LOG.warning("%s %s: %s", call.method, endpoint.path, redact(str(error)))
+            raise Refused(503, "failed", redact(str(error))) from error
+
+    def _route(self, call: RequestHead) -> tuple[Endpoint, dict[str, str]]:
+        found = [(endpoint, match) for pattern, endpoint in self._routes if (match := pattern.fullmatch(call.path))]
+        for endpoint, match in found:
+            if endpoint.method == call.method:
+                return endpoint, match.groupdict()
+        if found or call.path == OPENAPI:
+            raise Refused(405, "method_not_allowed", f"{call.method[:20]} is not possible here.")
+        raise Refused(404, "not_found", "There is no such thread.")
+
+    def _may_use_tools(self, caller: Caller) -> bool:
+        return "tools" in caller.scopes or (self._options.tools and caller.key_id is None)
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"\{(\w+)\}", rf"(?P<\1>{_ID})", path))

@@ -1,0 +1,601 @@
+"""The queue of turns: durable, one turn of a thread at a time, taken over where its process is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Literal
+
+from everthread.agent import commands
+from everthread.agent.loop import Agent
+from everthread.conversation.events import CompactionFailed, Event, UsageRecorded
+from everthread.conversation.requests import Given, as_messages
+from everthread.conversation.responses import INTERRUPTED, Answer, finish
+from everthread.core.exchange import StreamDelta
+from everthread.core.messages import Message, calls_of, results_of, text_of
+from everthread.core.redaction import redact
+from everthread.core.usage import CanonicalUsage
+from everthread.errors import (
+    ConfigError,
+    ContextOverflowError,
+    EverthreadError,
+    InputError,
+    LeaseLostError,
+    ModelError,
+    StoreError,
+    UnknownIdError,
+)
+from everthread.gateway.api.agents import AgentPool, NewThread, OpenAgent, Seat
+from everthread.gateway.api.events import TurnEvent, TurnLog, TurnLogs
+from everthread.gateway.api.options import DeskOptions
+from everthread.gateway.errors import Refused
+from everthread.gateway.quotas import utc_day
+from everthread.store.models import (
+    KeyUse,
+    Lease,
+    NewMessage,
+    NewQueuedTurn,
+    QueuedTurn,
+    Session,
+    StoredMessage,
+    TurnState,
+    new_id,
+)
+from everthread.store.store import Store
+
+_CODES: tuple[tuple[type[EverthreadError], str], ...] = (
+    (ModelError, "model_failed"),
+    (ContextOverflowError, "context_overflow"),
+    (ConfigError, "misconfigured"),
+    (InputError, "invalid_message"),
+    (StoreError, "store_failed"),
+)
+STATUS = {
+    "model_failed": 502, "context_overflow": 413, "misconfigured": 503, "invalid_message": 400, "store_failed": 503,
+    "cancelled": 409, "interrupted": 503, "failed": 502, "internal": 500, "command_failed": 409,
+}  # fmt: skip
+"""Of a turn that is over without an answer, by its code."""
+
+
+def failure(error: BaseException) -> dict[str, Any]:
+    """A code and a sentence. Of an error nobody foresaw the sentence tells nothing: it may hold anything."""
+    if isinstance(error, Refused):
+        return {"code": error.code, "message": error.message}
+    if isinstance(error, EverthreadError):
+        code = next((code for kind, code in _CODES if isinstance(error, kind)), "failed")
+        return {"code": code, "message": redact(str(error))}
+    return {"code": "internal", "message": "Something went wrong here; the gateway's log tells what."}
+
+
+UNKNOWN = (
+    "[Outcome unknown: the process that ran this tool ended before it told the result. It may have been done; "
+    "look before you do it again.]"
+)
+ENDED = "The process that answered it ended in the middle; it was not begun again."
+
+
+async def settle(store: Store, turn: QueuedTurn, lease: Lease) -> tuple[TurnState, dict[str, Any]]:
+    """Make the history whole: the message stays, open calls get a result. An answer that is whole counts."""
+    said = turn.message.get("content")
+    interrupted: dict[str, Any] = {"code": "interrupted", "message": ENDED}
+    if isinstance(said, str) and commands.parse(said):
+        return "interrupted", interrupted
+    own = f"{turn.id}.0"  # as a conversation names the message of this event
+    tip = await store.get_compression_tip(turn.thread)
+    stored = await store.messages(tip)
+    is_new = not any(item.event == own for item in stored)
+    if is_new:  # in view; a compaction may have covered it since
+        is_new = not any(item.event == own for item in await store.history(tip))
+    last = stored[-1] if stored and not is_new else None
+    if last is not None and last.body["role"] == "assistant" and not calls_of(last.body):
+        text = text_of(last.body)
+        if text.endswith(INTERRUPTED):  # somebody has written it down already
+            return "interrupted", interrupted
+        return "answered", {"text": text, "message_id": last.id, "session": tip, "stop": None}
+    body: Any = dict(turn.message)
+    results = [
+        NewMessage({"role": "tool", "tool_call_id": call, "content": UNKNOWN}, event=f"{turn.id}/unknown/{call}")
+        for call in _open_calls(stored)
+    ]
+    end: Message = {"role": "assistant", "content": INTERRUPTED}
+    # Calls that are open came before a message that is new, and after one that was stored.
+    message = NewMessage(body, event=own)
+    new = [*results, message] if is_new else [message, *results]
+    await store.append(tip, [*new, NewMessage(end, event=f"{turn.id}/interrupted")], lease=lease)
+    return "interrupted", interrupted
+
+
+def _open_calls(stored: list[StoredMessage]) -> list[str]:
+    calls: dict[str, None] = {}
+    for item in stored:
+        for result in results_of(item.body):
+            calls.pop(result.call_id, None)
+        calls |= dict.fromkeys(call.id for call in calls_of(item.body))
+    return list(calls)
+
+
+SPOKEN = ("text", "reasoning", "refusal")
+"""The pieces of an answer that are passed on; of calls the tools' own events tell."""
+
+
+@dataclass(slots=True)
+class Spent:
+    """What the calls of a turn used."""
+
+    used: CanonicalUsage = field(default_factory=CanonicalUsage)
+    calls: int = 0
+    unpriced: int = 0
+    dollars: Decimal = Decimal(0)
+
+    def add(self, event: UsageRecorded) -> None:
+        self.used += event.usage
+        self.calls += 1
+        if event.cost is None:
+            self.unpriced += 1
+        else:
+            self.dollars += event.cost
+
+    def figures(self) -> dict[str, Any]:
+        used = self.used
+        return {
+            "calls": self.calls, "input": used.input_tokens, "output": used.output_tokens,
+            "cache_read": used.cache_read_tokens, "cache_write": used.cache_write_tokens,
+            "reasoning": used.reasoning_tokens, "cost": None if self.unpriced else float(self.dollars),
+        }  # fmt: skip
+
+
+class Answering:
+    """Does what a message asks for and tells of it."""
+
+    def __init__(self, pool: AgentPool, seat: Seat, log: TurnLog, spent: Spent) -> None:
+        if seat.agent is None:
+            raise AssertionError("a seat that was taken has an agent")
+        self._pool, self._seat, self._log, self._spent = pool, seat, log, spent
+        self._agent: Agent = seat.agent
+        self._reading = False
+
+    async def answer(self, turn: QueuedTurn) -> dict[str, Any]:
+        """What came of it, as JSON values."""
+        self._seat.tell = self._heard
+        try:
+            said = turn.message.get("content")
+            if isinstance(said, str) and commands.parse(said):
+                return await self._command(turn, said)
+            await self._tidied()
+            answer = await self._turn(turn)
+        finally:
+            self._seat.tell = None
+        return {
+            "text": answer.text, "message_id": answer.id, "session": self._agent.conversation.session.id,
+            "stop": answer.stop, "usage": self._spent.figures(),
+        }  # fmt: skip
+
+    # A command
+
+    async def _command(self, turn: QueuedTurn, line: str) -> dict[str, Any]:
+        name, argument = commands.parse(line) or ("", "")
+        agent = self._agent
+        try:
+            if name == "model" and argument:
+                self._pool.check_model(argument)
+            result = await commands.run(agent, agent.conversation.store, line)
+        except Refused as refused:
+            result = commands.CommandResult(f"/{name} failed: {refused.message}", failed=True)
+        if name == "model" and argument and not result.failed:
+            await self._pool.choose_model(turn.thread, argument)
+        thread = turn.thread
+        if result.switch is not None:
+            thread = (await agent.conversation.store.session(result.switch)).thread
+            await self._pool.inherit(turn.thread, thread)
+        return {
+            "text": result.text, "command": name, "data": dict(result.data), "failed": result.failed,
+            "thread": thread, "usage": self._spent.figures(),
+        }  # fmt: skip
+
+    # A message
+
+    async def _tidied(self) -> None:
+        """The safety net before the agent sees the message. Whatever goes wrong is told, and the message goes on."""
+        talk = self._agent.conversation
+        try:
+            await talk.hygiene()
+        except Exception as error:  # noqa: BLE001 - it is told; a message is not dropped for it
+            self._heard(CompactionFailed(talk.session.id, redact(f"{type(error).__name__}: {error}")))
+
+    async def _turn(self, turn: QueuedTurn) -> Answer:
+        async with contextlib.aclosing(self._agent.turn(dict(turn.message), event=turn.id)) as items:
+            try:
+                self._reading = True
+                async for item in items:
+                    if isinstance(item, Answer):
+                        return item
+                    if isinstance(item, StreamDelta):
+                        self._said(item)
+                    else:
+                        self._tell(item)
+            finally:
+                self._reading = False  # from here on nobody reads the turn, and the rest is heard
+        raise AssertionError("a turn ends with its answer or an error")
+
+    def _heard(self, event: Event) -> None:
+        """What happens outside a turn; within one its events come in order with what is said."""
+        if not self._reading:
+            self._tell(event)
+
+    def _tell(self, event: Event) -> None:
+        if isinstance(event, UsageRecorded):
+            self._spent.add(event)
+        self._log.tell(event.kind, event.as_dict())
+
+    def _said(self, piece: StreamDelta) -> None:
+        if piece.kind in SPOKEN and piece.text:
+            self._log.tell("delta", {"event": "delta", "kind": piece.kind, "text": piece.text})
+
+
+_LOG = logging.getLogger("everthread.gateway")
+Why = Literal["cancelled", "interrupted", "lost"]
+LAST_SECONDS = 10.0
+"""For turns that were interrupted at the end to write that down."""
+
+
+@dataclass(slots=True)
+class Held:
+    """A thread's lease, renewed as time goes by."""
+
+    lease: Lease
+
+
+@dataclass(slots=True)
+class Run:
+    """A turn at work here."""
+
+    work: asyncio.Task[dict[str, Any]]
+    spent: Spent
+    why: Why | None = None
+    """Why it was stopped."""
+
+    def stop(self, why: Why) -> None:
+        if self.why is None:
+            self.why = why
+            self.work.cancel()
+
+
+class Workers:
+    """Of this process."""
+
+    def __init__(
+        self,
+        store: Store,
+        pool: AgentPool,
+        logs: TurnLogs,
+        options: DeskOptions,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._wall = wall
+        self._store, self._pool, self._logs, self._options = store, pool, logs, options
+        self._holder = new_id()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._bells: dict[str, asyncio.Event] = {}
+        self._runs: dict[str, Run] = {}
+        self._closing = False
+
+    def wake(self, thread: str) -> None:
+        """There is, or may be, something to do."""
+        if self._closing:
+            return
+        if thread in self._tasks:
+            self._bells[thread].set()
+            return
+        self._bells[thread] = asyncio.Event()
+        self._tasks[thread] = asyncio.create_task(self._work(thread))
+
+    def cancel(self, turn: QueuedTurn) -> None:
+        """Stop a turn that runs here; in another process it is found out by its own look at the store."""
+        if run := self._runs.get(turn.id):
+            run.stop("cancelled")
+
+    async def close(self, patience: float) -> None:
+        """Begin nothing more; turns under way have this long to end, then they are interrupted."""
+        self._closing = True
+        for bell in self._bells.values():
+            bell.set()
+        for seconds in (patience, LAST_SECONDS):
+            if tasks := list(self._tasks.values()):
+                await asyncio.wait(tasks, timeout=seconds)
+            for run in self._runs.values():
+                run.stop("interrupted")
+        for task in list(self._tasks.values()):
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    # One thread
+
+    async def _work(self, thread: str) -> None:
+        bell = self._bells[thread]
+        try:
+            while not self._closing:
+                bell.clear()
+                if await self._looked_after(thread) and not bell.is_set():
+                    break
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(bell.wait(), self._options.poll_seconds)
+        finally:
+            del self._tasks[thread], self._bells[thread]
+
+    async def _looked_after(self, thread: str) -> bool:
+        """Answer what waits, if we may; True when nothing is open any more."""
+        try:
+            if await self._store.turns(thread, only_open=True, limit=1):
+                await self._answer_queue(thread)
+            still = {turn.id for turn in await self._store.turns(thread, only_open=True, limit=self._options.queue + 1)}
+            for log in self._logs.unfinished(thread):
+                if log.turn_id not in still:
+                    turn = await self._store.turn(log.turn_id, tenant=log.tenant)
+                    if not turn.open:
+                        log.end(turn)
+        except UnknownIdError:  # the thread was deleted
+            for log in self._logs.unfinished(thread):
+                log.close()
+            return True
+        except StoreError as error:
+            _LOG.warning("the queue of %s waits: %s", thread, redact(str(error)))
+            return False
+        except Exception:  # noqa: BLE001 - logged; whoever sweeps comes back to it, and not at once
+            _LOG.exception("the queue of %s could not be worked off", thread)
+            return True
+        return not still
+
+    async def _answer_queue(self, thread: str) -> None:
+        if len(self._runs) >= self._options.running:
+            return
+        lease = await self._store.acquire(thread, self._holder, self._options.lease_seconds)
+        if lease is None:
+            return
+        held = Held(lease)
+        try:
+            while not self._closing:
+                begun = await self._store.begin_turn(held.lease)
+                for lost in begun.lost:
+                    await self._end(lost, held, *await settle(self._store, lost, held.lease))
+                if begun.turn is not None:
+                    await self._run(begun.turn, held)
+                elif not begun.lost:
+                    break
+        finally:
+            await finish(self._let_go(held))
+
+    async def _let_go(self, held: Held) -> None:
+        self._pool.release(held.lease)
+        try:
+            await self._store.release(held.lease)
+        except EverthreadError as error:
+            _LOG.warning("the lease of %s is left to run out: %s", held.lease.thread, redact(str(error)))
+
+    # One turn
+
+    async def _run(self, turn: QueuedTurn, held: Held) -> None:
+        log = self._logs.of(turn)
+        log.tell("turn_started", {"event": "turn_started", "turn": turn.id, "thread": turn.thread})
+        spent = Spent()
+        run = self._runs[turn.id] = Run(asyncio.create_task(self._attempt(turn, held, log, spent)), spent)
+        watch = asyncio.create_task(self._watch(turn, held, run))
+        try:
+            await asyncio.wait([run.work])
+        finally:
+            run.stop("interrupted")  # a turn that is over is not changed by it
+            watch.cancel()
+            await asyncio.wait([run.work, watch])
+            del self._runs[turn.id]
+        state, result = self._outcome(turn, run)
+        if state != "answered":
+            await self._pool.drop(turn.thread)
+        await self._charge(turn, run.spent)
+        if run.why == "lost":
+            raise LeaseLostError(f"the thread {turn.thread} was taken over by another process")
+        await self._end(turn, held, state, result)
+
+    async def _attempt(self, turn: QueuedTurn, held: Held, log: TurnLog, spent: Spent) -> dict[str, Any]:
+        seat = await self._pool.take(turn, held.lease)
+        return await Answering(self._pool, seat, log, spent).answer(turn)
+
+    async def _charge(self, turn: QueuedTurn, spent: Spent) -> None:
+        """To the account of the key it was sent with, which counts for every process. Delegated work is in it."""
+        payer = turn.options.get("payer")
+        if isinstance(payer, str) and spent.calls:
+            use = KeyUse(0, spent.used.total_tokens, spent.dollars)
+            try:
+                await self._store.count_use(utc_day(self._wall()), {payer: use})
+            except StoreError as error:
+                _LOG.warning("what turn %s used is not in the account of its key: %s", turn.id, redact(str(error)))
+
+    def _outcome(self, turn: QueuedTurn, run: Run) -> tuple[TurnState, dict[str, Any]]:
+        if run.work.cancelled():
+            if run.why == "cancelled":
+                return "cancelled", {"code": "cancelled", "message": "It was cancelled."}
+            return "interrupted", {"code": "interrupted", "message": ENDED}
+        error = run.work.exception()
+        if error is None:
+            return "answered", run.work.result()
+        if not isinstance(error, EverthreadError):
+            _LOG.error("turn %s of %s failed", turn.id, turn.thread, exc_info=error)
+        if isinstance(error, LeaseLostError):
+            run.why = "lost"
+        return "failed", failure(error)
+
+    async def _end(self, turn: QueuedTurn, held: Held, state: TurnState, result: dict[str, Any]) -> None:
+        ended = await self._store.end_turn(turn.id, state, result, lease=held.lease)
+        self._logs.of(ended).end(ended)
+
+    async def _watch(self, turn: QueuedTurn, held: Held, run: Run) -> None:
+        """Keep the lease, and see whether somebody elsewhere asked to stop the turn."""
+        options, now = self._options, asyncio.get_running_loop().time
+        renewed = now()
+        while True:
+            await asyncio.sleep(min(options.poll_seconds, options.lease_seconds / 4))
+            try:
+                if now() - renewed >= options.lease_seconds / 4:
+                    held.lease = await self._store.renew(held.lease, options.lease_seconds)
+                    renewed = now()
+                if (await self._store.turn(turn.id, tenant=turn.tenant)).cancel:
+                    run.stop("cancelled")
+            except (LeaseLostError, UnknownIdError):
+                run.stop("lost")
+                return
+            except StoreError as error:
+                _LOG.warning("the lease of %s could not be renewed: %s", turn.thread, redact(str(error)))
+
+
+__all__ = ["NewThread", "TurnDesk", "TurnEvent", "answer_text"]
+
+
+class TurnDesk:
+    """Answers the messages of every thread in order, together with whoever else works on the same store."""
+
+    def __init__(self, store: Store, open_agent: OpenAgent, options: DeskOptions | None = None) -> None:
+        self.store = store
+        self.options = options or DeskOptions()
+        self.agents = AgentPool(store, open_agent, self.options)
+        self._logs = TurnLogs(self.options.kept_logs, self.options.log_events)
+        self._workers = Workers(store, self.agents, self._logs, self.options)
+        self._sweeping: asyncio.Task[None] | None = None
+        self._closing = False
+
+    async def start(self) -> None:
+        """Look after messages whose process went away, from now on."""
+        self._sweeping = asyncio.create_task(self._sweep())
+
+    async def close(self, patience: float = 0.0) -> None:
+        """Take nothing more; let running turns end within the patience, and interrupt those that did not."""
+        self._closing = True
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.wait([self._sweeping])
+        await self._workers.close(patience)
+        self._logs.close()
+        await self.agents.close()
+
+    # Threads
+
+    async def thread(self, tenant: str, thread: str) -> Session:
+        """The first session of the thread any of whose ids this is. `Refused` 404 for a foreign one as for none."""
+        try:
+            session = await self.store.session(thread)
+            if session.tenant == tenant:
+                return session if session.id == session.thread else await self.store.session(session.thread)
+        except UnknownIdError:
+            pass
+        raise Refused(404, "not_found", "There is no such thread.")
+
+    async def create(self, tenant: str, new: NewThread | None = None, *, tools: bool = False) -> Session:
+        """A new thread. `tools`: as for a message; an agent is made ready for them."""
+        if self._closing:
+            raise _ending()
+        return await self.agents.create(tenant, new or NewThread(), tools=tools)
+
+    # Turns
+
+    async def submit(  # noqa: PLR0913 - whose, where, what, and three choices by their names
+        self,
+        tenant: str,
+        thread: str,
+        message: Given,
+        *,
+        key: str | None = None,
+        tools: bool = False,
+        payer: str | None = None,
+    ) -> QueuedTurn:
+        """Queue a message: text, content parts or a message of the user. It is stored when this returns.
+
+        `key`: the same request given again is one turn. `tools`: the sender may use commands and files. A text that is
+        a slash command is done in its turn, and not sent to the model. `payer`: the id of the key whose account the
+        turn's calls go to.
+        """
+        if self._closing:
+            raise _ending()
+        known = await self.thread(tenant, thread)
+        (body,) = [dict(item) for item in as_messages(message)] or [{}]
+        if body.get("role") != "user":
+            raise Refused(400, "invalid_message", "Only a message of the user can be sent.")
+        fresh = new_id()
+        new = NewQueuedTurn(fresh, known.id, tenant, body, key or fresh, {"tools": tools, "payer": payer})
+        turn = await self.store.queue_turn(new, most=self.options.queue)
+        if turn is None:
+            words = f"{self.options.queue} messages of this thread wait for their answer already; try again later."
+            raise Refused(429, "queue_full", words, retry_after=self.options.full_seconds)
+        if turn.id != fresh and turn.message != body:
+            raise Refused(409, "key_reused", "Another message was sent with this Idempotency-Key.")
+        self._follow(turn)
+        return turn
+
+    async def turn(self, tenant: str, turn_id: str) -> QueuedTurn:
+        """How it stands. `Refused` 404 for a foreign one as for none."""
+        try:
+            return await self.store.turn(turn_id, tenant=tenant)
+        except UnknownIdError:
+            raise Refused(404, "not_found", "There is no such turn.") from None
+
+    async def events(self, turn: QueuedTurn, *, after: int = 0) -> AsyncGenerator[TurnEvent, None]:
+        """What happens in a turn, from after the event of this number on; the last is its end.
+
+        A turn of another process has only its end. Who stops reading stops nothing else. Without an end where the
+        desk was closed first.
+        """
+        log = self._follow(turn)
+        async for event in log.read(after):
+            yield event
+
+    async def wait(self, turn: QueuedTurn, *, seconds: float | None = None) -> QueuedTurn:
+        """The turn when it is over, or as it is after these seconds or when the desk closes."""
+        log = self._follow(turn)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await log.over.wait()
+        return await self.store.turn(turn.id, tenant=turn.tenant)
+
+    async def cancel(self, tenant: str, turn_id: str) -> QueuedTurn:
+        """Stop it, or take it out of the queue. A turn that is over stays as it is."""
+        await self.turn(tenant, turn_id)
+        turn = await self.store.cancel_turn(turn_id, tenant=tenant)
+        if turn.open:
+            self._workers.cancel(turn)
+        self._follow(turn)
+        return turn
+
+    # Inside
+
+    def _follow(self, turn: QueuedTurn) -> TurnLog:
+        """What is told of a turn; somebody looks after it from now on."""
+        log = self._logs.of(turn)
+        if not turn.open:
+            log.end(turn)
+        elif self._closing:
+            log.close()
+        else:
+            self._workers.wake(turn.thread)
+        return log
+
+    async def _sweep(self) -> None:
+        """Threads whose messages nobody answers: their process is gone."""
+        while True:
+            try:
+                for thread in await self.store.idle_queues():
+                    self._workers.wake(thread)
+                await self.agents.shrink()
+            except EverthreadError as error:
+                _LOG.warning("waiting messages could not be looked for: %s", redact(str(error)))
+            await asyncio.sleep(self.options.sweep_seconds)
+
+
+def _ending() -> Refused:
+    return Refused(503, "shutting_down", "The gateway is shutting down; send it again.", retry_after=1)
+
+
+def answer_text(turn: QueuedTurn) -> str:
+    """What a person is told of a turn that is over: the answer, or why there is none."""
+    result: Mapping[str, Any] = turn.result or {}
+    return str(result.get("text") or result.get("message") or "")

@@ -1,0 +1,335 @@
+"""What the threads API takes and gives, as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, field_validator
+
+from everthread.gateway.api.options import WAIT_SECONDS
+from everthread.store.models import QueuedTurn, SearchHit, Session, StoredMessage, ThreadRow, TurnState
+
+Title = Annotated[str, StringConstraints(max_length=200)]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+Offset = Annotated[int, Field(ge=0, le=10**9)]
+
+
+def _address(url: str) -> str:
+    if not url.startswith(("data:", "https://", "http://")):
+        raise ValueError("an image is a data: or http(s): address")
+    return url
+
+
+class Body(BaseModel):
+    """A JSON object, taken as it is written: a number is no text."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Query(BaseModel):
+    """What follows the question mark."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class NoBody(Body):
+    """Nothing, or `{}`."""
+
+
+class NoQuery(Query):
+    """Nothing."""
+
+
+class CreateThread(Body):
+    """A new thread."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"title": "Invoices", "metadata": {"customer": "4711"}}, {}]}
+    )
+    title: Title = ""
+    model: Name | None = Field(None, description="Null: the gateway's own choice.")
+    metadata: dict[
+        Annotated[str, StringConstraints(min_length=1, max_length=64)],
+        Annotated[str, StringConstraints(max_length=512)],
+    ] = Field(default_factory=dict, max_length=16, description="Notes of yours; given back as they are.")
+
+
+class TextPart(Body):
+    type: Literal["text"]
+    text: Annotated[str, StringConstraints(min_length=1)]
+
+
+class ImageAddress(Body):
+    url: Annotated[str, AfterValidator(_address)]
+    detail: Literal["auto", "low", "high"] = "auto"
+
+
+class ImagePart(Body):
+    type: Literal["image_url"]
+    image_url: ImageAddress
+
+
+class SendMessage(Body):
+    """A message of the user. A text like `/compress` is a command, and not sent to the model."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"content": "Which invoices are open?"}]})
+    content: str | list[Annotated[TextPart | ImagePart, Field(discriminator="type")]]
+
+    @field_validator("content")
+    @classmethod
+    def _says_something(cls, value: object) -> object:
+        if not value or (isinstance(value, str) and not value.strip()):
+            raise ValueError("the message is empty")
+        return value
+
+
+class Cancel(Body):
+    """What to stop: one turn, else the one that runs."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{}, {"queued": True}]})
+    turn: Name | None = None
+    queued: bool = Field(default=False, description="Also the messages that wait.")
+
+
+class Compress(Body):
+    """Compact the history now."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"focus": "open invoices"}, {"preview": True}]})
+    focus: Annotated[str, StringConstraints(max_length=500)] | None = Field(
+        None, description="What must survive above all."
+    )
+    preview: bool = Field(default=False, description="Only tell what would go.")
+
+    @field_validator("focus")
+    @classmethod
+    def _no_option(cls, value: str | None) -> str | None:
+        if value is not None and "--preview" in value.split():
+            raise ValueError("say `preview: true` instead of --preview")
+        return value
+
+
+class Branch(Body):
+    """A thread of its own that begins with a part of this one."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"title": "Another way"}, {"at_message": 42}]})
+    at_message: Annotated[int, Field(ge=1, le=2**53)] | None = Field(
+        None, description="The last message both share. Null: the newest."
+    )
+    title: Title = ""
+
+
+class Page(Query):
+    limit: Annotated[int, Field(ge=1, le=100)] = 50
+    offset: Offset = 0
+
+
+class HistoryQuery(Page):
+    view: Literal["whole", "current"] = Field(
+        "whole", description="Everything that was said, or what the model sees now: after compactions, their summary."
+    )
+
+
+class Find(Page):
+    q: Annotated[str, StringConstraints(min_length=1, max_length=500)] = Field(
+        description='Words, "phrases", prefix*; identifiers as typed.'
+    )
+    role: Literal["user", "assistant", "tool"] | None = None
+    tool: Name | None = None
+
+
+class Days(Query):
+    days: Annotated[int, Field(ge=1, le=3_660)] = Field(30, description="So many days, today (UTC) included.")
+
+
+class Wait(Query):
+    wait: Annotated[float, Field(ge=0, le=WAIT_SECONDS, allow_inf_nan=False)] = Field(
+        WAIT_SECONDS, description="Seconds to wait for the end; then the turn is given as it is, with 202."
+    )
+
+
+Figures = dict[str, int | float | None]
+
+
+class View(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Problem(View):
+    code: str = Field(description="Short, and always the same for the same cause.")
+    message: str = Field(description="A sentence for the person.")
+
+
+class TurnAnswer(View):
+    text: str
+    message_id: int | None = Field(None, description="The stored message; null for a command.")
+    session: str | None = None
+    stop: str | None = Field(None, description="Why the model stopped: `stop`, `length`, …")
+    usage: Figures | None = Field(None, description="Tokens and dollars of all calls of the turn.")
+    command: str | None = Field(None, description="The slash command that was done, without its slash.")
+    data: dict[str, Any] | None = Field(None, description="What a command answers, for programs.")
+    failed: bool = Field(default=False, description="The command could not be done; the text tells why.")
+    thread: str | None = Field(None, description="Where a command such as /new or /branch leads.")
+
+
+class TurnView(View):
+    id: str
+    thread: str
+    state: TurnState
+    place: int = Field(description="Among the messages of its thread, from 1 on.")
+    content: str | list[dict[str, Any]] = Field(description="What was sent.")
+    created: float = Field(description="Times are seconds since 1970.")
+    started: float | None = None
+    ended: float | None = None
+    answer: TurnAnswer | None = Field(None, description="Of a turn that was answered.")
+    error: Problem | None = Field(None, description="Of a turn that is over without an answer.")
+
+
+class ErrorView(View):
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"error": {"code": "not_found", "message": "There is no such thread."}}]}
+    )
+    error: Problem
+    turn: TurnView | None = Field(None, description="The turn that failed.")
+
+
+class ThreadView(View):
+    id: str
+    title: str
+    kind: str = Field(description="`main`, `branch`, or `subagent` for one that works for another thread.")
+    model: str = Field(description="Which it began with.")
+    platform: str
+    parent: str | None = Field(description="The session it began in, for branches and subagents.")
+    created: float
+    session: str = Field(description="Where it goes on now; each compaction begins a new one.")
+    in_view: int = Field(description="Messages the model sees.")
+    metadata: dict[str, str]
+
+
+class ThreadItem(ThreadView):
+    messages: int = Field(description="That were said, through all compactions.")
+    tokens: int
+    active: float
+    compactions: int
+
+
+class ThreadDetail(ThreadView):
+    compactions: int
+    turns: list[TurnView] = Field(description="That are open: the one that runs, and what waits.")
+
+
+class MessageView(View):
+    id: int
+    kind: Literal["message", "summary", "derived"]
+    role: str
+    body: dict[str, Any] = Field(description="The message as it is stored.")
+    tokens: int | None
+    created: float
+
+
+class HitView(View):
+    thread: str
+    message: int | None
+    output: str | None
+    role: str
+    tool: str
+    created: float
+    snippet: str
+    score: float
+
+
+class Threads(View):
+    items: list[ThreadItem]
+    next: int | None = Field(description="The offset of the next page; null at the end.")
+
+
+class Messages(View):
+    items: list[MessageView]
+    next: int | None
+
+
+class Turns(View):
+    items: list[TurnView]
+    next: int | None
+
+
+class Hits(View):
+    items: list[HitView]
+    next: int | None
+
+
+class Cancelled(View):
+    turns: list[TurnView] = Field(description="What was stopped, or is asked to stop.")
+
+
+class UsageView(View):
+    thread: str
+    sums: dict[str, Figures] = Field(description="By `main`, `auxiliary`, `subagents`, and `all`.")
+
+
+class InsightsView(View):
+    days: int
+    total: Figures
+    threads: int
+    sessions: int
+    messages: int
+    compactions: int
+    tokens_saved: int
+    by_day: dict[str, Figures]
+    by_model: dict[str, Figures]
+    by_platform: dict[str, Figures]
+    by_task: dict[str, Figures]
+    by_tool: dict[str, dict[str, int]]
+
+
+class CommandView(View):
+    """What compress and undo answer."""
+
+    text: str
+    data: dict[str, Any]
+
+
+def turn_view(turn: QueuedTurn) -> TurnView:
+    answered = turn.state == "answered"
+    result: Mapping[str, Any] = turn.result or {}
+    return TurnView(
+        id=turn.id, thread=turn.thread, state=turn.state, place=turn.place, content=turn.message.get("content") or "",
+        created=turn.created, started=turn.started, ended=turn.ended,
+        answer=TurnAnswer.model_validate(result) if answered else None,
+        error=None if answered or turn.open else Problem.model_validate(result),
+    )  # fmt: skip
+
+
+def thread_view(first: Session, tip: Session, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields every form of a thread has."""
+    metadata = settings.get("metadata")
+    return {
+        "id": first.id, "title": tip.title or first.title, "kind": first.kind,
+        "model": settings.get("model") or tip.model,
+        "platform": first.platform, "parent": first.parent, "created": first.started, "session": tip.id,
+        "in_view": tip.messages, "metadata": metadata if isinstance(metadata, dict) else {},
+    }  # fmt: skip
+
+
+def thread_item(row: ThreadRow, settings: Mapping[str, Any]) -> ThreadItem:
+    own = {"messages": row.messages, "tokens": row.tokens, "active": row.active, "compactions": row.compactions}
+    return ThreadItem(**thread_view(row.first, row.tip, settings), **own)
+
+
+def message_view(stored: StoredMessage) -> MessageView:
+    body: dict[str, Any] = {key: value for key, value in stored.body.items() if key != "_native"}
+    return MessageView(
+        id=stored.id, kind=stored.kind, role=str(body["role"]), body=body, tokens=stored.tokens, created=stored.created
+    )
+
+
+def hit_view(hit: SearchHit) -> HitView:
+    return HitView(
+        thread=hit.thread, message=hit.message, output=hit.output, role=hit.role, tool=hit.tool, created=hit.created,
+        snippet=hit.snippet, score=hit.score,
+    )  # fmt: skip
+
+
+def paged(rows: Sequence[Any], limit: int, offset: int) -> tuple[Sequence[Any], int | None]:
+    """A page of rows, of which one more than the page holds was asked for; where the next begins."""
+    return rows[:limit], offset + limit if len(rows) > limit else None

@@ -1,0 +1,85 @@
+"""Errors of ours, in the words of the protocol the client speaks."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from everthread.core.exchange import Api
+
+_ANTHROPIC = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+_OPENAI = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+
+class Refused(Exception):  # noqa: N818  it is an answer, not a failure
+    """Not let in, or not now: a status, a short code, and a sentence for the person."""
+
+    def __init__(self, status: int, code: str, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.retry_after = retry_after
+
+
+def spoken(path: str, headers: Mapping[str, str]) -> Api:
+    """The protocol a client speaks, by the path and, where that tells nothing, by its headers."""
+    if path.startswith("/v1/messages") or "anthropic-version" in headers:
+        return "anthropic"
+    return "openai_responses" if path.startswith("/v1/responses") else "openai_chat"
+
+
+def error_body(api: Api, refused: Refused) -> bytes:
+    status = refused.status
+    body: dict[str, Any]
+    if api == "anthropic":
+        kind = _ANTHROPIC.get(status, "api_error" if status >= 500 else "invalid_request_error")
+        body = {"type": "error", "error": {"type": kind, "message": refused.message}}
+    else:
+        kind = _OPENAI.get(status, "server_error" if status >= 500 else "invalid_request_error")
+        body = {"error": {"message": refused.message, "type": kind, "param": None, "code": refused.code}}
+    return json.dumps(body).encode()
+
+
+def error_event(api: Api, status: int, body: bytes) -> bytes:
+    """An error for a client whose stream has begun: what the provider said, as an event of its protocol."""
+    try:
+        said: Any = json.loads(body)
+    except (ValueError, RecursionError):
+        said = None
+    error = said.get("error") if isinstance(said, dict) else None
+    if not isinstance(error, dict):
+        words = f"The upstream answered with the status {status} instead of a stream."
+        said = json.loads(error_body(api, Refused(status, "upstream_error", words)))
+        error = said["error"]
+    if api == "anthropic":
+        return b"event: error\ndata: " + json.dumps({"type": "error", **said}).encode() + b"\n\n"
+    if api == "openai_chat":
+        return b"data: " + json.dumps(said).encode() + b"\n\n"
+    fields = {name: error.get(name) for name in ("code", "message", "param")}
+    event = {"type": "error", "sequence_number": 0, **fields, "error": error}
+    return b"event: error\ndata: " + json.dumps(event).encode() + b"\n\n"
+
+
+def error_headers(refused: Refused, body: bytes) -> list[tuple[bytes, bytes]]:
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"x-everthread-error", refused.code.encode("ascii", "replace")),
+    ]
+    if refused.status == 426:  # which protocol to use instead
+        headers += [(b"upgrade", b"HTTP/1.1"), (b"connection", b"close")]
+    if refused.retry_after is not None:
+        headers.append((b"retry-after", str(max(1, math.ceil(refused.retry_after))).encode()))
+    return headers

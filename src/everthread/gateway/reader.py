@@ -1,0 +1,255 @@
+"""A request as it is read: whose history it is and how large, of which only what is new costs more than a hash.
+
+A body is hashed once, and its hash is taken at marks on the way: two bodies that agree up to a mark agree in every
+message that is complete there. Nothing here is needed to go on: what is forgotten is read again.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Generic, TypeVar
+
+from everthread.core.exchange import Api, Request
+from everthread.core.tokens import TokenCounter
+from everthread.gateway.base import decode_messages
+from everthread.gateway.body import LIST_FIELD, Element, Fields, Layout, Sliced, Spans, slice_text
+from everthread.gateway.rewrite import frame_of
+from everthread.gateway.threads import History, IdentityCache, MessageIdentity, build_history, leading_system
+
+T = TypeVar("T")
+_STEP = 1024
+_MARKS = 32
+_MOST_MARKS = 65_536
+_MOST_RESTS = 512
+_LEAST_REST = 256
+"""A shorter rest is read as quickly as it is hashed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The hashes of a body at its marks."""
+
+    step: int
+    digests: list[bytes]
+
+
+class Beginnings(Generic[T]):
+    """What is known of bodies: `T` is about a whole one, and whoever finds it knows up to where it holds."""
+
+    def __init__(self, most: int = _MOST_MARKS) -> None:
+        self._known: OrderedDict[bytes, T] = OrderedDict()
+        self._most = most
+
+    def find(self, marks: Marks) -> tuple[T, int] | None:
+        """What is known of a body that begins alike, and how many characters are alike at least."""
+        for index in range(len(marks.digests) - 1, -1, -1):
+            known = self._known.get(marks.digests[index])
+            if known is not None:
+                return known, (index + 1) * marks.step
+        return None
+
+    def keep(self, marks: Marks, known: T) -> None:
+        """It takes the place of what was known of shorter ones."""
+        for digest in marks.digests:
+            self._known[digest] = known
+            self._known.move_to_end(digest)
+        while len(self._known) > self._most:
+            self._known.popitem(last=False)
+
+
+class Rests:
+    """What follows the list of messages, by its text."""
+
+    def __init__(self, most: int = _MOST_RESTS) -> None:
+        self._known: OrderedDict[bytes, tuple[Fields, Spans]] = OrderedDict()
+        self._most = most
+
+    def find(self, digest: bytes) -> tuple[Fields, Spans] | None:
+        known = self._known.get(digest)
+        if known is not None:
+            self._known.move_to_end(digest)
+        return known
+
+    def keep(self, digest: bytes, fields: Fields, spans: Spans) -> None:
+        self._known[digest] = fields, spans
+        while len(self._known) > self._most:
+            self._known.popitem(last=False)
+
+
+class Rest:
+    """The rest of one body: what is known of it, or is to be kept."""
+
+    def __init__(self, rests: Rests) -> None:
+        self._rests = rests
+        self._at = 0
+        self._missed = False
+        self.digest: bytes | None = None
+        """Of its text; None where it is short."""
+
+    def __call__(self, text: str, at: int) -> tuple[Fields, Spans] | None:
+        if len(text) - at < _LEAST_REST:
+            return None
+        self._at = at
+        self.digest = sha256(text[at:].encode()).digest()
+        known = self._rests.find(self.digest)
+        self._missed = known is None
+        return (known[0], _moved(known[1], at)) if known else None
+
+    def keep(self, fields: Fields, spans: Spans) -> None:
+        """The fields of a body that was read to its end, where they were not known."""
+        if self.digest is not None and self._missed:
+            behind = {name: span for name, span in spans.items() if span[0] >= self._at}
+            self._rests.keep(self.digest, {name: fields[name] for name in behind}, _moved(behind, -self._at))
+
+
+def _moved(spans: Spans, by: int) -> Spans:
+    return {name: (start + by, end + by) for name, (start, end) in spans.items()}
+
+
+def marks_of(api: Api, text: str, body: bytes) -> Marks:
+    """The hashes of a body, which says this text, at its marks."""
+    step = _STEP
+    while step * _MARKS < len(text):
+        step *= 2
+    running = sha256(api.encode())
+    digests = []
+    for piece in _pieces(text, body, step):
+        running.update(piece)
+        digests.append(running.copy().digest())
+    return Marks(step, digests)
+
+
+def _pieces(text: str, body: bytes, step: int) -> Iterator[bytes | memoryview]:
+    whole = len(text) - len(text) % step
+    if len(text) == len(body):
+        view = memoryview(body)
+        return (view[at : at + step] for at in range(0, whole, step))
+    return (text[at : at + step].encode() for at in range(0, whole, step))
+
+
+_MOST = 50_000
+
+
+class Sizes:
+    def __init__(self, most: int = _MOST) -> None:
+        self._known: OrderedDict[tuple[str, Any], int] = OrderedDict()
+        self._most = most
+
+    def pieces(self, api: Api, model: str, pieces: Sequence[MessageIdentity], elements: Sequence[Element]) -> list[int]:
+        """Tokens of each message."""
+        known = [self._known.get((model, piece.key)) for piece in pieces]
+        return [
+            self.values(api, model, piece.key, [element.value]) if size is None else size
+            for piece, element, size in zip(pieces, elements, known, strict=True)
+        ]
+
+    def values(self, api: Api, model: str, key: Any, values: Sequence[Any]) -> int:
+        """Tokens of messages that are known under a name."""
+        return self._known_or((model, key), lambda: TokenCounter(model).messages(decode_messages(api, values, model)))
+
+    def _known_or(self, key: tuple[str, Any], count: Callable[[], int]) -> int:
+        known = self._known.get(key)
+        if known is not None:
+            self._known.move_to_end(key)
+            return known
+        made = self._known[key] = count()
+        if len(self._known) > self._most:
+            self._known.popitem(last=False)
+        return made
+
+
+_MOST_FRAMES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What a request says."""
+
+    sliced: Sliced
+    first: int
+    """How many messages at the start are the system prompt."""
+    history: History
+    frame: Request
+    sizes: list[int]
+    """Tokens of each message behind them."""
+    fixed: int
+    """Tokens of system prompt and tools."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is kept of a body that was read: everything but its text."""
+
+    layout: Layout
+    first: int
+    history: History
+    model: str
+    sizes: array[int]
+
+
+class Reader:
+    def __init__(self, sizes: Sizes) -> None:
+        self._pieces = IdentityCache()
+        self._sizes = sizes
+        self._beginnings: Beginnings[_Known] = Beginnings()
+        self._rests = Rests()
+        self._frames: OrderedDict[bytes, tuple[Request, int]] = OrderedDict()
+
+    def read(self, api: Api, body: bytes) -> Read:
+        """Take a request apart. `WireError` where it is none."""
+        text = body.decode()
+        marks = marks_of(api, text, body)
+        known, alike = self._beginnings.find(marks) or (None, 0)
+        begun = known.layout.until(LIST_FIELD[api], alike) if known else None
+        rest = Rest(self._rests)
+        sliced = slice_text(text, api, begun, rest)
+        rest.keep(sliced.fields, sliced.spans)
+        count = len(begun.ends) if begun else 0
+        if known is not None and known.first >= count:  # nothing of the conversation itself
+            known = None
+        first = known.first if known else leading_system(sliced.elements)
+        past = self._history(api, sliced, first, known, count)
+        frame, fixed = self._frame(api, sliced, first, rest.digest)
+        sizes: list[int] = []
+        if known is not None and known.model == frame.model:
+            sizes = known.sizes[: count - first].tolist()
+        done = len(sizes)
+        sizes += self._sizes.pieces(api, frame.model, past.pieces[done:], sliced.elements[first + done :])
+        self._beginnings.keep(marks, _Known(sliced.layout, first, past, frame.model, array("Q", sizes)))
+        return Read(sliced, first, past, frame, sizes, fixed)
+
+    def _history(self, api: Api, sliced: Sliced, first: int, known: _Known | None, count: int) -> History:
+        """Of a body whose first `count` messages are the known one's."""
+        before = known.history.until(count - first) if known else build_history(())
+        new = sliced.elements[count if known else first :]
+        return before.extended([self._pieces.read(api, element) for element in new])
+
+    def _frame(self, api: Api, sliced: Sliced, first: int, rest: bytes | None) -> tuple[Request, int]:
+        """Model, system prompt and tools, and their tokens."""
+        start, end = sliced.spans[LIST_FIELD[api]]
+        lead = sliced.elements[:first]
+        before, behind = sliced.text[:start].encode(), rest or sliced.text[end:].encode()
+        key = _digest(api.encode(), before, behind, *(element.text.encode() for element in lead))
+        known = self._frames.get(key)
+        if known is not None:
+            self._frames.move_to_end(key)
+            return known
+        frame = frame_of(api, sliced, lead)
+        counter = TokenCounter(frame.model)
+        made = frame, counter.request(frame.messages, system=frame.system, tools=frame.tools)
+        self._frames[key] = made
+        if len(self._frames) > _MOST_FRAMES:
+            self._frames.popitem(last=False)
+        return made
+
+
+def _digest(*parts: bytes) -> bytes:
+    """Of parts of which none can be taken for another's."""
+    running = sha256()
+    for part in parts:
+        running.update(len(part).to_bytes(8, "little") + part)
+    return running.digest()

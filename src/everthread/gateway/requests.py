@@ -1,0 +1,134 @@
+"""A request as it arrives: who sends it, where it wants to go, and its body within the limits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from starlette.types import Receive, Scope
+
+from everthread.core.exchange import Api
+from everthread.gateway.encoding import too_large
+from everthread.gateway.errors import Refused, spoken
+from everthread.gateway.keys import without_keys
+from everthread.gateway.limits import Limits
+from everthread.gateway.router import PATHS
+
+if TYPE_CHECKING:
+    from everthread.gateway.auth import Caller
+
+
+class ClientGone(Exception):  # noqa: N818  not an error: a client may leave
+    """The client left before it had said everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHead:
+    """The first lines of a request."""
+
+    method: str
+    path: str
+    target: bytes
+    """Path and query as they came."""
+    raw_headers: list[tuple[bytes, bytes]]
+    headers: Mapping[str, str]
+    """With lower-case names; of several of one name, the last."""
+    caller: Caller
+
+    @classmethod
+    def of(cls, scope: Scope, caller: Caller) -> RequestHead:
+        query: bytes = scope["query_string"]
+        if not caller.passthrough:
+            query = without_keys(query)
+        target = scope["raw_path"] + (b"?" + query if query else b"")
+        return cls(scope["method"], scope["path"], target, scope["headers"], header_map(scope), caller)
+
+    @property
+    def speaks(self) -> Api:
+        return spoken(self.path, self.headers)
+
+    @property
+    def conversation(self) -> Api | None:
+        """The protocol where this asks for an answer to a whole conversation."""
+        return PATHS.get(self.path) if self.method == "POST" else None
+
+    @property
+    def is_json(self) -> bool:
+        return self.method == "POST" and self.headers.get("content-type", "").startswith("application/json")
+
+
+def header_map(scope: Scope) -> dict[str, str]:
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+
+
+async def read_body(receive: Receive, call: RequestHead, limits: Limits) -> bytes:
+    """All of it. `Refused` where it is too large or too slow."""
+    stated = call.headers.get("content-length", "0")
+    if stated.isdecimal() and int(stated) > limits.body_bytes:
+        raise too_large()
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            async for piece in body_pieces(receive):
+                size += len(piece)
+                if size > limits.body_bytes:
+                    raise too_large()
+                pieces.append(piece)
+    except TimeoutError:
+        raise _too_slow(limits.body_seconds) from None
+    return b"".join(pieces)
+
+
+def _too_slow(seconds: float) -> Refused:
+    return Refused(408, "request_timeout", f"The request's body did not arrive within {seconds:g} seconds.")
+
+
+async def body_pieces(receive: Receive) -> AsyncIterator[bytes]:
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        if message.get("body"):
+            yield message["body"]
+        if not message.get("more_body"):
+            return
+
+
+class Upload:
+    """A body that goes on as it comes; `done` when the client said all of it."""
+
+    def __init__(self, receive: Receive, call: RequestHead, seconds: float) -> None:
+        self._receive = receive
+        self._seconds = seconds
+        self.done = asyncio.Event()
+        self.is_there = "content-length" in call.headers or "transfer-encoding" in call.headers
+        if not self.is_there:
+            self.done.set()
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Piece by piece. `Refused` where the next one does not come in time: who stalls holds a place."""
+        source = body_pieces(self._receive)
+        while True:
+            try:
+                async with asyncio.timeout(self._seconds):
+                    piece = await anext(source, None)
+            except TimeoutError:
+                raise _too_slow(self._seconds) from None
+            if piece is None:
+                break
+            yield piece
+        self.done.set()
+
+
+async def until_gone(receive: Receive, uploaded: asyncio.Event | None) -> None:
+    """Returns when the client left."""
+    if uploaded is not None:
+        await uploaded.wait()
+    with contextlib.suppress(ClientGone):
+        while True:
+            async for _ in body_pieces(receive):
+                pass

@@ -1,0 +1,83 @@
+"""`previous_response_id` for upstreams that keep no state: an earlier answer is put in by us."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from typing import Any
+
+from everthread.core.exchange import Api, Reply
+from everthread.gateway.base import Incoming, encode_messages
+from everthread.gateway.body import peek_field
+from everthread.gateway.threads import PLATFORM, ThreadMatch
+from everthread.gateway.turn import Turn
+from everthread.store.models import NewSession, NewThreadLink, ThreadLink
+from everthread.store.store import Store
+
+_API: Api = "openai_responses"
+_FIELD = "previous_response_id"
+_SCOPE = "response-id"
+_PAUSES = (0.05, 0.2, 0.5)
+"""An answer is recorded when its client has it: who goes on at once, perhaps elsewhere, may come before that."""
+
+
+class Responses:
+    """What answers said, by their ids."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def expanded(self, incoming: Incoming) -> Incoming | None:
+        """The request with all that was said before in it; None where it refers to nothing that is known."""
+        if incoming.api != _API:
+            return None
+        named = peek_field(incoming.body, _FIELD)
+        if named is None or not isinstance(named.value, str):
+            return None
+        body = json.loads(incoming.body)
+        before = await self._before(incoming.tenant, named.value, str(body.get("model") or ""))
+        if before is None:
+            return None
+        new = body.get("input")
+        said = [{"role": "user", "content": new}] if isinstance(new, str) else new or []
+        whole = {key: value for key, value in body.items() if key != _FIELD} | {"input": [*before, *said]}
+        raw = json.dumps(whole, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
+        return replace(incoming, raw=raw, body=raw)
+
+    async def keep(self, place: ThreadMatch, reply: Reply, turn: Turn) -> None:
+        """An answer of this id was given at this place. A client that says `store: false` wants none kept."""
+        if turn.sliced.fields.get("store") is False:
+            return
+        point = await self._store.find_link(place.tenant, place.scope, [place.previous])
+        if point is None or point.link.message is None:
+            return
+        items = [item for item in encode_messages(_API, [reply.message], turn.model) if item.get("role") != "user"]
+        state = {"at": point.link.message, "items": items}
+        await self._store.put_state(place.thread, _name(reply.id), state)
+        link = ThreadLink(place.tenant, _SCOPE, reply.id, "", "", place.thread, point.link.length, point.link.message)
+        session = NewSession(id=place.thread, tenant=place.tenant, platform=PLATFORM)
+        await self._store.extend_link(NewThreadLink(link, f"{_SCOPE}:{reply.id}", session))
+
+    async def _before(self, tenant: str, response: str, model: str) -> list[Any] | None:
+        """The items up to an answer, its own included."""
+        found = await self._store.find_link(tenant, _SCOPE, [response])
+        for pause in _PAUSES:
+            if found is not None:
+                break
+            await asyncio.sleep(pause)
+            found = await self._store.find_link(tenant, _SCOPE, [response])
+        if found is None:
+            return None
+        thread = found.link.thread
+        state = await self._store.get_state(thread, _name(response))
+        said = []
+        for message in await self._store.history(thread):
+            said.append(message.body)
+            if state and message.id == state["at"]:
+                return [*encode_messages(_API, said, model), *state["items"]]
+        return None
+
+
+def _name(response: str) -> str:
+    return f"{_SCOPE}:{response}"

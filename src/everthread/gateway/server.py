@@ -1,0 +1,336 @@
+"""The web server: uvicorn inside a running event loop, with limits for connections and headers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Any, ClassVar, Self, cast
+
+import httptools
+from starlette.types import ASGIApp
+from uvicorn import Config, Server
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from everthread.errors import InputError
+from everthread.gateway.app import GatewayApp
+
+
+class _Quiet(Server):
+    """Begins and ends at an event, where uvicorn looks ten times a second whether it should."""
+
+    def __init__(self, config: Config, patience: float) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+        self.ending = asyncio.Event()
+        self._patience = patience
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def main_loop(self) -> None:
+        await self.on_tick(0)
+        self.ready.set()
+        await self.ending.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        for listener in sockets or []:
+            listener.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        if self.server_state.tasks:
+            _, late = await asyncio.wait(self.server_state.tasks, timeout=self._patience)
+            for task in late:
+                task.cancel()
+        for _ in range(100):  # what was sent is on its way; a client that never reads it is not waited for
+            if not self.server_state.connections:
+                return
+            await asyncio.sleep(0.001)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)
+
+
+class LoopServer:
+    """Serves the application on a socket that listens already; `patience`: for what is being answered at the end."""
+
+    def __init__(
+        self,
+        application: ASGIApp,
+        listener: socket.socket,
+        protocol: type[asyncio.Protocol] = H11Protocol,
+        *,
+        patience: float = 2.0,
+        **settings: Any,
+    ) -> None:
+        config = Config(
+            application,
+            http=protocol,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            ws="none",
+            **settings,
+        )
+        self._server = _Quiet(config, patience)
+        self._listener = listener
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._task = asyncio.create_task(self._server.serve(sockets=[self._listener]))
+        ready = asyncio.create_task(self._server.ready.wait())
+        await asyncio.wait({self._task, ready}, return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        if self._task.done():
+            self._task.result()
+
+    async def stop(self) -> None:
+        self._server.ending.set()
+        self._server.should_exit = True
+        if self._task:
+            await self._task
+
+
+def listen(port: int, host: str = "127.0.0.1") -> socket.socket:
+    """A socket that says that it is TCP: only then asyncio sends small pieces at once."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise InputError(f"there is no address {host} to listen on: {error.strerror or error}") from error
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(512)
+    except OSError as error:
+        listener.close()
+        raise InputError(f"port {port} of {host} cannot be used: {error.strerror or error}") from error
+    return listener
+
+
+_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n\r\n"
+_MOST_FILES = 65_536
+_MOST_CONNECTIONS = 16_384
+_OTHER_FILES = 128
+_FRAMING = (b"content-length", b"transfer-encoding")
+
+
+class HeaderTimeoutProtocol(HttpToolsProtocol):
+    """uvicorn's protocol, with limits for a request's headers, which reads the body of a request with an upgrade.
+
+    httptools drops such a body and reads what follows as the next request (request smuggling). Clients offer `h2c` by
+    default, and a server may ignore the offer (RFC 9110, 7.8): here every one is ignored.
+    """
+
+    seconds: ClassVar[float]
+    header_bytes: ClassVar[int]
+    most_connections: ClassVar[int]
+    waiting: ClassVar[dict[HeaderTimeoutProtocol, None]]
+    """Connections of one server without a request under way, the longest waiting first."""
+    _clock: asyncio.TimerHandle | None = None
+    _in_headers = True
+    _heard = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(cast("asyncio.Transport", transport))
+        self.waiting[self] = None
+        if len(self.connections) > self.most_connections:
+            next(iter(self.waiting)).transport.abort()  # so that one who opens many keeps nobody out
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        self._heard += len(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._parse(data)
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+            return
+        if not self._in_headers:
+            self._stop()
+        elif self._heard > self.header_bytes and not self.transport.is_closing():
+            self.transport.write(_TOO_LARGE)
+            self.transport.close()
+        elif self._clock is None:
+            self._wait()
+
+    def on_message_begin(self) -> None:
+        self._in_headers = True
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._in_headers = False
+        self.waiting.pop(self, None)
+        if self.parser.get_method() == b"CONNECT":
+            raise ValueError("no tunnel is opened here")  # the parser makes an error of it, the client gets 400
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():  # the parser skipped the body, which is still to come
+            return
+        self._heard = 0
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self.pipeline and self in self.connections:
+            self.waiting[self] = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop()
+        self.waiting.pop(self, None)
+        super().connection_lost(exc)
+
+    def _parse(self, data: bytes) -> None:
+        while True:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                data = data[upgrade.args[0] :]
+                self._decline_upgrade()
+            else:
+                return
+
+    def _decline_upgrade(self) -> None:
+        """Go on with a new parser that was told the request's framing, so that the next bytes are its body."""
+        resumed = _ResumedRequest(self)
+        self.parser = httptools.HttpRequestParser(resumed)
+        framing = b"".join(name + b": " + value + b"\r\n" for name, value in self.headers if name in _FRAMING)
+        self.parser.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n")
+
+    def _wait(self) -> None:
+        self._clock = self.loop.call_later(self.seconds, self.transport.close)
+
+    def _stop(self) -> None:
+        if self._clock is not None:
+            self._clock.cancel()
+            self._clock = None
+
+
+class _ResumedRequest:
+    """Parser callbacks after a declined upgrade: the head is known already, all that follows goes to the protocol."""
+
+    def __init__(self, protocol: HttpToolsProtocol) -> None:
+        self._protocol = protocol
+        self._is_head_known = True
+        self.on_body = protocol.on_body
+        self.on_message_complete = protocol.on_message_complete
+
+    def on_message_begin(self) -> None:
+        if not self._is_head_known:
+            self._protocol.on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        if not self._is_head_known:
+            self._protocol.on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._is_head_known:
+            self._protocol.on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if self._is_head_known:
+            self._is_head_known = False
+        else:
+            self._protocol.on_headers_complete()
+
+
+def header_timeout_protocol(seconds: float, header_bytes: int, most_connections: int) -> type[HeaderTimeoutProtocol]:
+    """The protocol of one server, with its limits."""
+    limits = {"seconds": seconds, "header_bytes": header_bytes, "most_connections": most_connections, "waiting": {}}
+    return type("HeaderTimeout", (HeaderTimeoutProtocol,), limits)
+
+
+def connection_limit() -> int:
+    """How many connections of clients fit beside as many to upstreams, files and the store.
+
+    The soft limit of open files is raised to the hard one first: many systems begin at 1,024.
+    """
+    try:
+        import resource  # noqa: PLC0415  not on every system
+    except ImportError:
+        return _MOST_CONNECTIONS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = hard if hard != resource.RLIM_INFINITY else _MOST_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):  # not allowed: what is there must do
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, _MOST_FILES), hard))
+            soft = min(wanted, _MOST_FILES)
+    files = _MOST_FILES if soft == resource.RLIM_INFINITY else soft
+    return max(16, min(_MOST_CONNECTIONS, (files - _OTHER_FILES) // 2))
+
+
+_PATIENCE = 30.0
+"""For answers that are being sent when it ends."""
+_TELLING = 2.0
+"""Of it, to tell who waits for a turn how it ended."""
+
+
+class Gateway:
+    """Listens, serves, and ends after what it is answering."""
+
+    def __init__(
+        self,
+        service: GatewayApp,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        patience: float = _PATIENCE,
+        connections: int | None = None,
+    ) -> None:
+        service.may_listen(host)
+        self._service = service
+        self._host = host
+        self._port = port
+        self._patience = patience
+        self._connections = connections
+        """At once; None: as many as the system allows."""
+        self._server: LoopServer | None = None
+
+    @property
+    def url(self) -> str:
+        if self._server is None:
+            raise InputError("the gateway is not running; open it with `async with`")
+        shown = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{shown}:{self._port}"
+
+    def page(self) -> str | None:
+        """Where a person looks: with a link that opens the pages once, where no key does. None: they are off."""
+        pages = self._service.pages
+        if pages is None or pages.access.door == "off":
+            return None
+        return f"{self.url}{pages.new_link()}" if pages.access.door == "local" else f"{self.url}/"
+
+    async def __aenter__(self) -> Self:
+        listener = listen(self._port, self._host)
+        self._port = listener.getsockname()[1]
+        limits = self._service.proxy.limits
+        self._server = LoopServer(
+            self._service,
+            listener,
+            header_timeout_protocol(
+                limits.header_seconds, limits.header_bytes, self._connections or connection_limit()
+            ),
+            patience=self._patience,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            log_level="critical",  # the gateway tells what happens itself, without headers or bodies
+        )
+        await self._server.start()
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        async with asyncio.TaskGroup() as ending:
+            ending.create_task(self._service.end(max(0.0, self._patience - _TELLING)))
+            if self._server:
+                ending.create_task(self._server.stop())
+        self._server = None
+        await self._service.proxy.close()

@@ -1,0 +1,326 @@
+"""An answer on its way to the client: written as it comes, kept alive, held where it may fail, read for its usage."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from starlette.types import Send
+
+from everthread.core.exchange import Api, Reply, StreamDelta
+from everthread.core.usage import CanonicalUsage, normalize_usage
+from everthread.errors import WireError
+from everthread.gateway.base import THREAD
+from everthread.gateway.body import peek_field
+from everthread.gateway.encoding import UNREADABLE, decoder
+from everthread.gateway.errors import Refused, error_body, error_headers
+from everthread.gateway.limits import Limits
+from everthread.gateway.observability import Metrics, log_fields
+from everthread.gateway.requests import ClientGone, RequestHead
+from everthread.gateway.upstream import Headers
+from everthread.wire.codecs import CODECS
+from everthread.wire.sse import SseParser
+
+_LOG = logging.getLogger("everthread.gateway")
+
+
+class ResponseWriter:
+    """One answer. `ClientGone` when the client takes too long to read a piece."""
+
+    def __init__(self, send: Send, call: RequestHead, metrics: Metrics, seconds: float) -> None:
+        self._send = send
+        self._call = call
+        self._metrics = metrics
+        self._seconds = seconds
+        self._begun = time.monotonic()
+        self.status: int | None = None
+        self._thread = ""
+        self._facts: dict[str, Any] = {}
+
+    async def start(self, status: int, headers: Headers, told: Mapping[str, str] | None = None) -> None:
+        self.status = status
+        self._thread = (told or {}).get(THREAD, "")
+        self._metrics.count("requests", api=self._call.conversation or "other", status=str(status))
+        self._metrics.took(time.monotonic() - self._begun)
+        ours = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in (told or {}).items()]
+        await self._put({"type": "http.response.start", "status": status, "headers": [*headers, *ours]})
+
+    async def body(self, data: bytes) -> None:
+        await self._put({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self, data: bytes = b"") -> None:
+        await self._put({"type": "http.response.body", "body": data, "more_body": False})
+
+    async def refuse(self, refused: Refused) -> None:
+        """An error of ours, in the client's protocol; where the answer has begun it can only break off."""
+        if self.status is not None:
+            return
+        body = error_body(self._call.speaks, refused)
+        await self.start(refused.status, error_headers(refused, body))
+        await self.end(body)
+
+    def note(self, **facts: Any) -> None:
+        """What else the request's line in the log says; nothing of what was said."""
+        self._facts |= facts
+
+    def log(self) -> None:
+        """One line for a request that was answered, or not."""
+        if not _LOG.isEnabledFor(logging.INFO):
+            return
+        call, seconds, status = self._call, time.monotonic() - self._begun, self.status or 0
+        fields = {
+            "method": call.method, "path": call.path, "status": status, "seconds": round(seconds, 4),
+            "tenant": call.caller.tenant, "key": call.caller.key_id, "thread": self._thread, **self._facts,
+        }  # fmt: skip
+        told = {name: value for name, value in fields.items() if value or name in self._facts}
+        log_fields(_LOG, logging.INFO, f"{call.method} {call.path} {status or 'unanswered'} in {seconds:.3f} s", told)
+
+    async def _put(self, message: dict[str, object]) -> None:
+        try:
+            async with asyncio.timeout(self._seconds):
+                await self._send(message)
+        except TimeoutError:
+            raise ClientGone from None
+
+
+_MOST = 64 * 1024 * 1024
+
+
+class UsageReader:
+    """One answer. Give it every piece, in order; what it cannot read it leaves alone, and says so in the log."""
+
+    def __init__(self, api: Api, status: int, headers: Mapping[str, str], *, model: str | None = None) -> None:
+        self._api = api
+        self._model = model
+        self._decoder = decoder(headers.get("content-encoding", ""), _MOST) if status < 300 else None
+        self.streams = headers.get("content-type", "").startswith("text/event-stream")
+        self._parser = SseParser()
+        self._stream = CODECS[api].stream_decoder(model=model)
+        self._pieces: list[bytes] = []
+        self._heard = False
+
+    def feed(self, chunk: bytes) -> list[StreamDelta]:
+        """What a piece of a stream says; nothing for pieces of a whole answer."""
+        if self._decoder is None:
+            return []
+        try:
+            data = self._decoder.feed(chunk)
+            if not self.streams:
+                self._pieces.append(data)
+                return []
+            return self._said(data)
+        except (WireError, Refused, *UNREADABLE) as error:
+            self._give_up(error)
+            return []
+
+    def end(self) -> Reply | None:
+        """The reply as far as it came; None where nothing could be read."""
+        if self._decoder is None and not self._heard:
+            return None
+        try:
+            if self.streams:
+                return self._stream.reply() if self._heard else None
+            body: Any = json.loads(b"".join(self._pieces))
+            return CODECS[self._api].decode_reply(body, model=self._model)
+        except (WireError, ValueError, RecursionError) as error:
+            self._give_up(error)
+            return None
+
+    def _said(self, data: bytes) -> list[StreamDelta]:
+        said: list[StreamDelta] = []
+        for event in self._parser.feed(data):
+            said += self._stream.feed(event)
+            self._heard = True
+        return said
+
+    def _give_up(self, error: Exception) -> None:
+        self._decoder = None
+        _LOG.warning("an answer could not be read on its way (%s); it is forwarded all the same", type(error).__name__)
+
+
+def usage_of(api: Api, reply: Reply | None) -> CanonicalUsage | None:
+    """What the provider reported, in one form; None where it reported nothing, or a prompt of no tokens."""
+    usage = normalize_usage(reply.usage, api=api) if reply is not None and reply.usage else None
+    return usage if usage is not None and usage.prompt_tokens else None
+
+
+_EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+_LONGEST = 1024 * 1024
+"""An event longer than this is no event; it goes on as it is."""
+_CONTENT = frozenset({"text", "reasoning", "refusal", "call", "stop"})
+
+
+def ask_for_usage(body: bytes) -> bytes | None:
+    """A chat request that streams, asking for the usage too; None where the client said what it wants."""
+    stream = peek_field(body, "stream")
+    if stream is None or stream.value is not True:
+        return None
+    options = peek_field(body, "stream_options")
+    if options is None:
+        text = body.rstrip()
+        return text[:-1] + b',"stream_options":{"include_usage":true}}' if text.endswith(b"}") else None
+    if not isinstance(options.value, dict) or "include_usage" in options.value or options.at < 0:
+        return None
+    rest = b"," if options.value else b""
+    return body[: options.at + 1] + b'"include_usage":true' + rest + body[options.at + 1 :]
+
+
+class UsageChunkFilter:
+    """A chat stream without the extra chunk at its end: the client did not ask for it."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """The complete events; the beginning of one waits for its end."""
+        data = self._rest + chunk
+        kept: list[bytes] = []
+        at = 0
+        for match in _EVENT_END.finditer(data):
+            event, at = data[at : match.end()], match.end()
+            if not _is_extra(event):
+                kept.append(event)
+        self._rest = data[at:]
+        if len(self._rest) > _LONGEST:
+            kept.append(self.end())
+        return b"".join(kept)
+
+    def end(self) -> bytes:
+        rest, self._rest = self._rest, b""
+        return rest
+
+
+def _is_extra(event: bytes) -> bool:
+    if b'"usage"' not in event or not event.startswith(b"data:"):
+        return False
+    try:
+        chunk: Any = json.loads(event[5:])
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(chunk, dict) and chunk.get("choices") == [] and isinstance(chunk.get("usage"), dict)
+
+
+class Pieces:
+    """The pieces of a body as they come, of which some were looked at before they go on."""
+
+    def __init__(self, source: AsyncIterator[bytes]) -> None:
+        self._source = source
+        self._seen: list[bytes] = []
+        self._next: asyncio.Task[bytes | None] | None = None
+
+    async def whole(self, most: int) -> bytes | None:
+        """All of it; None where it is more than `most`."""
+        while sum(map(len, self._seen)) <= most:
+            piece = await anext(self._source, None)
+            if piece is None:
+                return b"".join(self._seen)
+            self._seen.append(piece)
+        return None
+
+    async def held(self, tap: UsageReader, seconds: float) -> StreamDelta | None:
+        """Look on until the stream says something, at most so long; the error where it begins with one."""
+        ends = asyncio.get_running_loop().time() + seconds
+        while True:
+            self._next = asyncio.ensure_future(_after(self._source))
+            left = ends - asyncio.get_running_loop().time()
+            done, _ = await asyncio.wait({self._next}, timeout=max(0.0, left))
+            if not done:
+                return None
+            piece, self._next = await self._next, None
+            if piece is None:
+                return None
+            self._seen.append(piece)
+            said = tap.feed(piece)
+            error = next((delta for delta in said if delta.kind == "error"), None)
+            if error is not None or any(delta.kind in _CONTENT for delta in said):
+                return error
+
+    async def drop(self) -> None:
+        """Nobody wants the rest."""
+        if self._next is not None:
+            self._next.cancel()
+            await asyncio.wait({self._next})
+
+    async def after_seen(self) -> AsyncIterator[bytes]:
+        """What was not looked at yet."""
+        if self._next is not None:
+            piece = await self._next
+            self._next = None
+            if piece is None:
+                return
+            yield piece
+        async for piece in self._source:
+            yield piece
+
+    @property
+    def seen(self) -> list[bytes]:
+        return self._seen
+
+
+async def _after(source: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(source, None)
+
+
+T = TypeVar("T")
+COMMENT = b": everthread is waiting\n\n"
+_OWN: Headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The first lines of an answer."""
+
+    status: int = 200
+    headers: Headers = field(default_factory=lambda: list(_OWN))
+    told: Mapping[str, str] = field(default_factory=dict)
+
+
+class StreamKeepAlive:
+    """One waiting client."""
+
+    def __init__(self, writer: ResponseWriter, limits: Limits, metrics: Metrics, streams: Callable[[], bool]) -> None:
+        self._writer = writer
+        self._limits = limits
+        self._metrics = metrics
+        self._streams = streams
+        """Whether the client asked for a stream; looked up only when somebody waits."""
+        self.begun = False
+        """The answer's first lines are sent, and nothing but comments behind them."""
+
+    async def compacting(self, work: Awaitable[T]) -> T:
+        """Wait for something of ours, of which the upstream knows nothing yet."""
+        first = self._limits.keepalive_seconds if self.begun else self._limits.silence_seconds
+        return await self._waiting(work, first, Head)
+
+    async def holding(self, work: Awaitable[T], head: Head | None) -> T:
+        """Wait for the first words of a stream; None: it is compressed, and a comment would break it."""
+        return await self._waiting(work, self._limits.keepalive_seconds, lambda: head)
+
+    async def _waiting(self, work: Awaitable[T], first: float, head: Callable[[], Head | None]) -> T:
+        task = asyncio.ensure_future(work)
+        patience: float | None = first
+        try:
+            while not (await asyncio.wait({task}, timeout=patience))[0]:
+                patience = self._limits.keepalive_seconds if await self._beat(head()) else None
+            return task.result()
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})
+
+    async def _beat(self, head: Head | None) -> bool:
+        """Say that somebody is there; False where that cannot be said."""
+        if not self.begun:
+            if head is None or not self._streams():
+                return False
+            self.begun = True
+            await self._writer.start(head.status, head.headers, head.told)
+        self._metrics.count("keepalives")
+        await self._writer.body(COMMENT)
+        return True

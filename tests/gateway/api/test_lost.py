@@ -1,0 +1,89 @@
+"""A process that lost a thread writes nothing more to it; who has it next says how its turn ended."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everthread import open_store
+from everthread.conversation.responses import INTERRUPTED
+from everthread.core.messages import Message, text_of
+from everthread.gateway.api.queue import UNKNOWN, settle
+from everthread.store.models import Lease, NewMessage, NewQueuedTurn, NewSession
+from tests.agent.setting import calls
+from tests.gateway.api.house import house
+
+USER: Message = {"role": "user", "content": "pay"}
+CALL: Any = calls(("terminal", {"command": "pay 100"})).message
+SAID: Message = {"role": "assistant", "content": "Paid."}
+
+
+def url_in(folder: Path) -> str:
+    return f"sqlite:///{folder / 'store.db'}"
+
+
+@pytest.mark.parametrize(("there", "state", "added"), [
+    ([], "interrupted", ["pay", INTERRUPTED]),
+    ([USER], "interrupted", [INTERRUPTED]),
+    ([USER, CALL], "interrupted", [UNKNOWN, INTERRUPTED]),
+    ([USER, SAID], "answered", []),
+])  # fmt: skip
+async def test_what_a_vanished_process_left(there: list[Message], state: str, added: list[str], tmp_path: Path) -> None:
+    store = open_store(url_in(tmp_path))
+    try:
+        thread = (await store.create_session(NewSession())).id
+        await store.append(thread, [NewMessage({"role": "user", "content": "hi"}), NewMessage(SAID)])
+        turn = await store.queue_turn(NewQueuedTurn("t1", thread, "default", dict(USER), "t1"), most=1)
+        lease = await store.acquire(thread, "next", 60)
+        assert turn is not None
+        assert lease is not None
+        kept = [NewMessage(body, event=f"t1.{place}") for place, body in enumerate(there)]
+        await store.append(thread, kept, lease=lease)
+        await settle(store, turn, lease)
+        ended, result = await settle(store, turn, lease)  # the one who settled it first vanished too
+        assert ended == state
+        assert result.get("text") == ("Paid." if state == "answered" else None)
+        history = [text_of(item.body) for item in await store.history(thread)]
+        assert history == ["hi", "Paid.", *map(text_of, there), *added]
+    finally:
+        await store.close()
+
+
+async def test_a_process_that_was_stopped_too_long(tmp_path: Path) -> None:
+    async with house(url_in(tmp_path)) as home:
+        thread = await home.thread()
+        home.model.hold("one")
+        asked = asyncio.create_task(home.say(thread, "one"))
+        await home.model.until("one")
+        lease = stolen(url_in(tmp_path), thread)
+        await asyncio.sleep(0.5)
+        (turn,) = (await home.store.begin_turn(lease)).lost
+        assert (turn.state, await home.history(thread)) == ("running", ["one"]), "the loser wrote something"
+        await home.store.release(lease)
+        answer = await asked
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "interrupted")
+        assert await home.history(thread) == ["one", INTERRUPTED]
+        assert home.model.begun == ["one"]
+        assert (await home.say(thread, "two")).json()["answer"]["text"] == "re: two"
+
+
+def stolen(url: str, thread: str) -> Lease:
+    """Take the lease while this thread, and with it the gateway, stands still."""
+    found: list[Lease] = []
+
+    async def take() -> None:
+        store = open_store(url)
+        while not found:
+            lease = await store.acquire(thread, "thief", 30)
+            found.extend([lease] if lease else [])
+            await asyncio.sleep(0.05)
+        await store.close()
+
+    thief = threading.Thread(target=lambda: asyncio.run(take()))
+    thief.start()
+    thief.join(timeout=20)
+    return found[0]

@@ -1,0 +1,86 @@
+"""Fields of a body without parsing it: always what a parser of the whole would say."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everthread.gateway.body import peek_field
+from everthread.gateway.streaming import UsageChunkFilter, ask_for_usage
+
+NAMES = st.sampled_from(["model", "stream", "x", 'a"model', "\\", '"model":', "model\\"])
+VALUES: Any = st.recursive(
+    st.one_of(st.booleans(), st.none(), st.integers(), NAMES),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(NAMES, inner, max_size=3)),
+    max_leaves=12,
+)
+
+
+@given(body=st.dictionaries(NAMES, VALUES, max_size=4), indent=st.sampled_from([None, 1]), ascii_only=st.booleans())
+def test_it_is_what_a_parser_says(body: dict[str, Any], indent: int | None, ascii_only: bool) -> None:
+    text = json.dumps(body, indent=indent, ensure_ascii=ascii_only).encode()
+    for name in ("model", "stream"):
+        found = peek_field(text, name)
+        assert (found is not None) == (name in body)
+        if found is not None:
+            assert found.value == body[name]
+
+
+@given(st.binary(max_size=80).map(lambda raw: b'{"model":' + raw))
+def test_what_is_no_json_harms_nobody(body: bytes) -> None:
+    peek_field(body, "model")
+    ask_for_usage(body)
+
+
+@given(
+    body=st.dictionaries(NAMES, VALUES, max_size=4),
+    options=st.sampled_from([None, {}, {"include_usage": False}, {"include_usage": True}, {"other": 1}]),
+    absent=st.booleans(),
+)
+def test_asking_for_usage_adds_that_and_nothing_else(body: dict[str, Any], options: Any, absent: bool) -> None:
+    sent = body if absent else {**body, "stream_options": options}
+    asked = ask_for_usage(json.dumps(sent).encode())
+    silent = absent or (options is not None and "include_usage" not in options)
+    assert (asked is not None) == (body.get("stream") is True and silent)
+    if asked is not None:
+        assert json.loads(asked) == {
+            **sent,
+            "stream_options": {**(sent.get("stream_options") or {}), "include_usage": True},
+        }
+
+
+EVENTS = st.lists(
+    st.sampled_from(
+        [
+            b'data: {"choices":[{"delta":{"content":"a"}}],"usage":null}\n\n',
+            b'data: {"choices":[{"delta":{}}],"usage":{"prompt_tokens":1}}\r\n\r\n',
+            b": a comment\n\n",
+            b'data: {"choices":[],"prompt_filter_results":[]}\n\n',
+            b"data: [DONE]\n\n",
+        ]
+    ),
+    max_size=6,
+)
+EXTRA = b'data: {"choices":[],"usage":{"prompt_tokens":1}}\n\n'
+
+
+@given(
+    before=EVENTS,
+    after=EVENTS,
+    cuts=st.lists(st.integers(1, 40), min_size=1, max_size=10),
+    rest=st.sampled_from([b"", b"data: {"]),
+)
+def test_only_the_extra_chunk_is_taken_out(
+    before: list[bytes], after: list[bytes], cuts: list[int], rest: bytes
+) -> None:
+    """However the bytes are cut."""
+    data = b"".join([*before, EXTRA, *after]) + rest
+    stream, found, at = UsageChunkFilter(), b"", 0
+    while at < len(data):
+        size = cuts[at % len(cuts)]
+        found += stream.feed(data[at : at + size])
+        at += size
+    assert found + stream.end() == b"".join([*before, *after]) + rest

@@ -1,0 +1,167 @@
+"""Who waits for a stream hears comments; status, headers and errors stay the upstream's wherever they can."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from everthread.gateway.base import Incoming, Outgoing
+from everthread.gateway.limits import Limits
+from everthread.gateway.proxy import Proxy
+from everthread.gateway.streaming import COMMENT
+from tests.gateway.raw import JSON, STREAM, Answering, Heard, Plain, ask, chunk, gateway, head, post, raw_upstream, say
+from tests.gateway.test_proxy_overflow import BLOCK, ERROR_EVENT, START, TOO_LONG
+
+MESSAGES = "/v1/messages"
+STREAMED = b'{"stream": true}'
+QUICK = Limits(keepalive_seconds=0.02, silence_seconds=0.03, hold_seconds=5)
+LATER = Limits(keepalive_seconds=0.02, silence_seconds=30, hold_seconds=5)
+
+
+class Slow(Plain):
+    """Takes its time to prepare, until as many comments as wanted were heard."""
+
+    def __init__(self, *, hold: bool = False) -> None:
+        super().__init__()
+        self.go = asyncio.Event()
+        self.hold = hold
+
+    async def outgoing(self, _incoming: Incoming) -> Outgoing:
+        if not self.hold:
+            await self.go.wait()
+        return Outgoing(b'{"stream":true,"n":1}', rewritten=True, headers={"x-everthread-thread": "t"}, hold=self.hold)
+
+    async def instead(self, _incoming: Incoming, sent: Outgoing, _body: bytes) -> Outgoing | None:
+        return Outgoing(b'{"stream":true,"n":2}', rewritten=True, hold=True) if b'"n":1' in sent.body else None
+
+    def heard(self, piece: bytes) -> None:
+        if COMMENT in piece:
+            self.go.set()
+
+
+def streaming(*events: bytes) -> Answering:
+    async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(head(200, [*STREAM, (b"x-request-id", b"theirs")]) + b"".join(map(chunk, events)) + b"0\r\n\r\n")
+
+    return answer
+
+
+async def test_a_compaction_that_takes_long_begins_the_stream() -> None:
+    manager = Slow()
+    async with (
+        raw_upstream(streaming(START, BLOCK)) as upstream,
+        gateway(upstream.url, manager, limits=QUICK) as (
+            url,
+            proxy,
+        ),
+    ):
+        sent = post(MESSAGES, STREAMED, *JSON, (b"accept-encoding", b"gzip"))
+        found = await ask(url, sent, chunked=manager.heard)
+        assert upstream.heard[0].names["accept-encoding"] == "identity", "comments cannot go between gzip"
+        assert proxy.metrics.value("keepalives") >= 1
+    assert found.status == 200
+    assert found.names["content-type"].startswith("text/event-stream")
+    assert found.chunks[0] == COMMENT
+    assert found.body.replace(COMMENT, b"") == START + BLOCK
+
+
+async def test_who_asked_for_no_stream_hears_nothing_early() -> None:
+    manager = Slow()
+    asyncio.get_running_loop().call_later(0.15, manager.go.set)
+    async with (
+        raw_upstream(say(400, JSON, TOO_LONG)) as upstream,
+        gateway(upstream.url, manager, limits=QUICK) as (url, proxy),
+    ):
+        found = await ask(url, post(MESSAGES, b'{"stream": false}', *JSON))
+        assert proxy.metrics.value("keepalives") == 0
+    assert (found.status, found.body) == (400, TOO_LONG)
+
+
+async def begun(proxy: Proxy, manager: Slow) -> None:
+    """Until a client heard a comment."""
+    while not proxy.metrics.value("keepalives"):  # noqa: ASYNC110  nobody tells when a client hears something
+        await asyncio.sleep(0.005)
+    manager.go.set()
+
+
+async def stream_through(url: str, api: str) -> None:
+    said: Any = [{"role": "user", "content": "Hi"}]
+    if api == "messages":
+        async with anthropic.AsyncAnthropic(base_url=url, api_key="k", max_retries=0) as claude:
+            async for _ in await claude.messages.create(model="m", messages=said, max_tokens=9, stream=True):
+                pass
+        return
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0) as client:
+        if api == "chat":
+            stream: Any = await client.chat.completions.create(model="m", messages=said, stream=True)
+        else:
+            stream = await client.responses.create(model="m", input=said, stream=True)
+        async for _ in stream:
+            pass
+
+
+@pytest.mark.parametrize("api", ["chat", "responses", "messages"])
+async def test_an_error_after_that_is_the_protocols_own(api: str) -> None:
+    """The official clients raise it as the error it is."""
+    manager = Slow()
+    async with (
+        raw_upstream(say(400, JSON, TOO_LONG)) as upstream,
+        gateway(upstream.url, manager, limits=QUICK) as (url, proxy),
+    ):
+        waiting = asyncio.create_task(begun(proxy, manager))
+        with pytest.raises((openai.APIError, anthropic.APIError)) as raised:
+            await stream_through(url, api)
+        await waiting
+    assert "prompt is too long" in str(raised.value)
+
+
+@pytest.mark.parametrize("again", [True, False])
+async def test_while_a_stream_is_held_its_own_first_lines_go(again: bool) -> None:
+    """Also where it is sent again after that, and where that fails."""
+    manager = Slow(hold=True)
+
+    async def answer(request: Heard, writer: asyncio.StreamWriter) -> None:
+        if json.loads(request.body)["n"] == 2:
+            await (streaming(START, BLOCK) if again else say(400, JSON, TOO_LONG))(request, writer)
+            return
+        writer.write(head(200, [*STREAM, (b"x-request-id", b"theirs")]) + chunk(START))
+        await manager.go.wait()
+        writer.write(chunk(ERROR_EVENT) + b"0\r\n\r\n")
+
+    async with raw_upstream(answer) as upstream, gateway(upstream.url, manager, limits=LATER) as (url, _):
+        found = await ask(url, post(MESSAGES, STREAMED, *JSON), chunked=manager.heard)
+        assert len(upstream.heard) == 2
+    assert (found.status, found.names["x-request-id"], found.names["x-everthread-thread"]) == (200, "theirs", "t")
+    said = found.body.replace(COMMENT, b"")
+    if again:
+        assert said == START + BLOCK, "nothing of the first try reached the client"
+    else:
+        assert said.startswith(b"event: error\n")
+        assert b"prompt is too long" in said
+
+
+async def test_a_stream_that_is_held_and_says_something_is_as_it_came() -> None:
+    manager = Slow(hold=True)
+
+    async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(head(200, STREAM) + chunk(START))
+        await manager.go.wait()
+        writer.write(chunk(BLOCK) + b"0\r\n\r\n")
+
+    async with raw_upstream(answer) as upstream, gateway(upstream.url, manager, limits=LATER) as (url, _):
+        found = await ask(url, post(MESSAGES, STREAMED, *JSON), chunked=manager.heard)
+    assert [piece for piece in found.chunks if piece != COMMENT] == [START, BLOCK]
+    assert len(manager.errors) == 0
+
+
+async def test_an_upstream_that_is_gone_after_the_stream_began() -> None:
+    manager = Slow()
+    async with gateway("http://127.0.0.1:9", manager, limits=QUICK) as (url, _):
+        found = await ask(url, post(MESSAGES, STREAMED, *JSON), chunked=manager.heard)
+    last = found.body.replace(COMMENT, b"")
+    assert json.loads(last.partition(b"data: ")[2])["error"]["type"] == "api_error"
