@@ -17,7 +17,7 @@ $(READY): requirements/dev.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: $(READY) ## a long session past a small window; offline, no key
+demo: $(READY) ## a long session past a small window; no key, fetches a small model (98 MB) once
 	$(BIN)/python -m examples.demo
 
 test: lint types unit ## everything that must pass

@@ -95,10 +95,12 @@ def held(session: NewSession, *messages: NewMessage) -> Any:
 class TestList:
     def test_threads_one_line_each(self, everthread: Any, thread: Thread) -> None:
         shown = everthread("sessions", "list").stdout
-        lines = {line.split()[0]: line for line in shown.splitlines() if line.strip()}
-        assert {thread.id[:8], thread.branch[:8], thread.subagent[:8]} < set(lines)
-        assert thread.tip[:8] not in lines
-        for words in ("just now", "main", "6", "live", "claude-sonnet-4-5", "Repair the parser in src/app/main.py"):
+        ids = (thread.id[:8], thread.branch[:8], thread.subagent[:8])
+        lines = {key: line for key in ids for line in shown.splitlines() if f" {key} " in line}
+        assert set(lines) == set(ids)
+        assert f" {thread.tip[:8]} " not in shown
+        assert "state" not in shown, "all are live"
+        for words in ("just now", "main", "6", "claude-sonnet-4-5", "Repair the parser in src/app/main.py"):
             assert words in lines[thread.id[:8]]
         assert "branch" in lines[thread.branch[:8]]
         assert "Look for dead code." in lines[thread.subagent[:8]]
@@ -138,7 +140,7 @@ class TestList:
         assert [session["id"] for session in found] == ["old", "young"]
         assert [(row["messages"], row["tokens"], row["compactions"]) for row in found] == [(2, 14, 1), (0, 0, 0)]
         shown = everthread("sessions", "list").stdout
-        assert re.search(r"\bold +just now +main +2 +14 +1 +live", shown)
+        assert re.search(r"one +old +just now +2 +14 +1\b", shown)
 
     def test_by_tenant(self, everthread: Any, fill: Any) -> None:
         fill(started(NewSession(id="a", tenant="one"), NewSession(id="b", tenant="two")))

@@ -40,10 +40,39 @@ COMMANDS = {
     "lab": "Try it out: a simulated provider.",
 }
 """The first words of each command's own help; a test compares them."""
+GROUPS = {
+    "Begin": ("init", "doctor", "config", "models"),
+    "Talk": ("chat", "run"),
+    "In front of other programs": ("serve", "dashboard", "keys", "mcp"),
+    "Stored conversations": ("sessions", "usage", "insights", "db"),
+    "Files of conversations": ("tokens", "inspect", "compress", "replay"),
+}
+"""What the list of commands is divided into; what is in none stands under `More`."""
+EXAMPLES = """Examples:
+
+everthread init (set up a model, then look whether it works)
+
+everthread chat --continue (go on where you were)
+
+everthread serve (a URL that gives any client an unlimited conversation)
+
+everthread sessions import --from claude-code (make past sessions searchable)
+
+everthread replay session.jsonl --thresholds 15,30,50 (what would it cost?)
+"""
+
+
+HELP = ["-h", "--help"]
 
 
 class LazyGroup(TyperGroup):
     """A group whose commands are loaded when they are called: `--help` loads nothing but what draws it."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.metavar = ""
+        return option
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] in COMMANDS:
@@ -63,13 +92,28 @@ def load(name: str) -> Any:
     else:
         holder.command(name, **getattr(module, "COMMAND", {}))(getattr(module, name))
         holder.callback()(_nothing)
-    return get_group(holder).commands[name]
+    command = get_group(holder).commands[name]
+    _tidy(command)
+    return command
+
+
+def _tidy(command: Any) -> None:
+    """Leave types out of the help where they say nothing: a switch is a switch."""
+    for parameter in command.params:
+        if getattr(parameter, "is_flag", False) and parameter.metavar is None:
+            parameter.metavar = ""
+    command.get_help_option(typer.Context(command, help_option_names=HELP)).metavar = ""
+    for inner in getattr(command, "commands", {}).values():
+        _tidy(inner)
 
 
 def announce(app: typer.Typer) -> None:
     """Give the app every command's name and help."""
-    for name, words in COMMANDS.items():
-        app.command(name, help=words)(_nothing)
+    panels = {name: group for group, names in GROUPS.items() for name in names}
+    order = [*panels, *(name for name in COMMANDS if name not in panels)]
+    for name in order:
+        if name in COMMANDS:
+            app.command(name, help=COMMANDS[name], rich_help_panel=panels.get(name, "More"))(_nothing)
 
 
 def _nothing() -> None:
@@ -80,9 +124,11 @@ app = typer.Typer(
     name="everthread",
     cls=LazyGroup,
     help="Keeps a conversation with a language model going past the model's context window.",
+    epilog=EXAMPLES,
+    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": HELP},
 )
 announce(app)
 
@@ -95,7 +141,9 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def _root(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    version: bool = typer.Option(
+        False, "--version", metavar="", callback=_version, is_eager=True, help="Print the version."
+    ),
 ) -> None:
     pass
 

@@ -31,8 +31,19 @@ StoreUrl = Annotated[
 ]
 Tenant = Annotated[str | None, typer.Option("--tenant", help="Only what belongs to this tenant.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Limit = Annotated[int, typer.Option(min=1, max=100_000, help="Show at most so many.")]
-Offset = Annotated[int, typer.Option(min=0, max=2**31, help="Leave out so many first.")]
+Limit = Annotated[int, typer.Option(metavar="N", min=1, max=100_000, help="Show at most so many.")]
+LARGEST = 2**62
+"""More than a database counts."""
+
+
+def countable(value: int | None) -> int | None:
+    """A number that a database can count; a larger one is refused here, not there."""
+    if value is not None and not 0 <= value <= LARGEST:
+        raise typer.BadParameter(f"{value} is not a number from 0 on that can be counted")
+    return value
+
+
+Offset = Annotated[int, typer.Option(metavar="N", callback=countable, help="Leave out so many first.")]
 SessionId = Annotated[str, typer.Argument(metavar="ID", help="A session's id, or how it begins.")]
 
 

@@ -19,6 +19,7 @@ from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.segment import Segments
 from rich.table import Table
@@ -29,7 +30,15 @@ from everthread.config import home_directory
 from everthread.core.redaction import redact
 from everthread.errors import InputError
 
-console = Console(highlight=False, emoji=False)
+
+class WordConsole(Console):
+    """At a terminal text wraps at words; elsewhere a line stays a line, whatever its length."""
+
+    def print(self, *objects: Any, soft_wrap: bool | None = None, **how: Any) -> None:
+        super().print(*objects, soft_wrap=soft_wrap and not self.is_terminal, **how)
+
+
+console = WordConsole(highlight=False, emoji=False)
 
 # What a terminal obeys or hides instead of showing: C1 controls, marks that turn the direction of writing, odd line
 # ends; and halves of characters, which no encoding holds.
@@ -53,37 +62,83 @@ def visible(text: str) -> str:
     return text.replace("\r\n", "\n").translate(_VISIBLE)
 
 
+LEAST = 10
+"""Columns of the terminal that a column which gives way keeps."""
+
+
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table. A column whose name ends with `>` is right-aligned, with `…` cut to fit, with `~` folded to fit."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    """A table. A column whose name ends with `>` is right-aligned, with `…` cut to fit, with `~` folded to fit.
+
+    Where the columns do not fit beside each other, few rows are shown as columns, and many each as a block: no figure
+    loses digits and no line is wider than the terminal.
+    """
     names, marks = [column.rstrip(">…~") for column in columns], [column[-1:] for column in columns]
     texts = [[cell(value) for value in row] for row in rows]
+    say(Text(title, "bold"))
     widths = [max(cell_len(row[at]) for row in [names, *texts]) for at in range(len(columns))]
-    fixed = sum(width for width, mark in zip(widths, marks, strict=True) if mark not in "…~")
+    pairs = list(zip(widths, marks, strict=True))
+    least = sum(min(width, LEAST) if mark in "…~" else width for width, mark in pairs) + 3 * len(columns)
+    if least <= console.width:
+        _print_columns(names, marks, widths, texts)
+    elif len(texts) <= MOST_TURNED and _turned_width(names, texts) <= console.width:
+        turned = [[name, *values] for name, *values in zip(names, *texts, strict=True)]
+        sizes = [max(map(cell_len, column)) for column in zip(*turned, strict=True)]
+        _print_columns(turned[0], ["", *[">"] * len(texts)], sizes, turned[1:])
+    else:
+        _print_blocks(names, texts)
+
+
+MOST_TURNED = 6
+"""With more rows a table is not turned."""
+
+
+def _turned_width(names: Sequence[str], texts: Sequence[Sequence[str]]) -> int:
+    columns = [names, *texts]
+    return sum(max(map(cell_len, column), default=0) for column in columns) + 3 * len(columns)
+
+
+def _print_columns(
+    names: Sequence[str], marks: Sequence[str], widths: Sequence[int], texts: Sequence[Sequence[str]]
+) -> None:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    fixed = sum(width for width, mark in zip(widths, marks, strict=True) if mark not in ("…", "~"))
     # Columns stand three apart; what the fixed ones leave is shared by those that give way.
-    given_way = sum(mark in "…~" for mark in marks)
-    room = (console.width - fixed - 3 * len(columns)) // max(given_way, 1)
+    giving = sum(mark in ("…", "~") for mark in marks)
+    room = max((console.width - fixed - 3 * len(names)) // max(giving, 1), LEAST)
     for name, mark, width in zip(names, marks, widths, strict=True):
+        gives = mark in ("…", "~")
         table.add_column(
-            name,
+            escape(name),
             justify="right" if mark == ">" else "left",
-            no_wrap=mark not in "…~",
+            no_wrap=not gives,
             overflow="fold",
-            width=min(width, max(room, 10)) if mark in "…~" else width,
+            width=min(width, room) if gives else width,
         )
     for row in texts:
         table.add_row(
             *(escape(_cut(text, room) if mark == "…" else text) for text, mark in zip(row, marks, strict=True))
         )
-    console.print(f"[bold]{escape(title)}[/bold]", soft_wrap=True)
-    # Rather wider than the terminal than a figure that lacks its last digits.
-    wanted = console.options.update(width=max(console.width, fixed + 3 * len(columns) + 10 * given_way))
-    console.print(Segments(console.render(table, wanted)), soft_wrap=True)
+    console.print(Segments(console.render(table, console.options.update(width=console.width))), soft_wrap=True)
+
+
+def _print_blocks(names: Sequence[str], texts: Sequence[Sequence[str]]) -> None:
+    """Each row as a block: its first value, below it the others with their names."""
+    for row in texts:
+        console.print(Text(row[0], "bold"), width=console.width)
+        told = " · ".join(f"{name} {text}" for name, text in zip(names[1:], row[1:], strict=True) if text)
+        console.print(Padding(Text(told), (0, 0, 0, 2)), width=console.width)
+    console.print()
+
+
+def say(text: str | Text) -> None:
+    """A line for a person: at a terminal it wraps at words; elsewhere it stays one line."""
+    shown = text if isinstance(text, Text) else Text(visible(text))
+    console.print(shown, soft_wrap=True)
 
 
 def _cut(text: str, width: int) -> str:
     """The text in at most so many columns of the terminal (a Chinese character takes two)."""
-    width = max(width, 10)
+    width = max(width, LEAST)
     return text if cell_len(text) <= width else f"{set_cell_size(text, width - 1).rstrip()}…"
 
 

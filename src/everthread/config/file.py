@@ -20,7 +20,7 @@ from ruamel.yaml.error import YAMLError
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
 from everthread.config import parse_config
-from everthread.config.removed import find_removed
+from everthread.config.removed import find_removed, without_removed
 from everthread.errors import ConfigError
 
 _BOM = "\ufeff"
@@ -53,14 +53,18 @@ def set_keys(path: Path, values: Mapping[str, Any]) -> bool:
 def drop_removed_keys(path: Path) -> list[str]:
     """Take out the keys that this version no longer has; their full paths."""
     old = _read(path)
-    found = [removed.key for removed in find_removed(yaml.safe_load(old) or {})] if old else []
+    try:
+        values = yaml.safe_load(old) or {}
+    except yaml.YAMLError:
+        return []  # who loads it says what is wrong
+    found = [removed.key for removed in find_removed(values)]
     if not found:
         return []
     document = _load(old, path)
     for key in found:
         _without(document, key.split("."))
     new = _dump(document, old)
-    if parse_config(new, source=str(path)) != parse_config(old, source=str(path)):
+    if yaml.safe_load(new) != without_removed(values):
         raise ConfigError(f"{path}: is written in a way that cannot be changed safely; take {', '.join(found)} out")
     _replace(path, new)
     return found

@@ -8,13 +8,13 @@ from typing import Any
 
 from everthread.agent.memory import FILES, SHELVES, Memory, Shelf
 from everthread.agent.slash.command import CommandResult, Here, counted, one_line, paragraphs
+from everthread.conversation.pins import add_pin
 from everthread.core.found import moment
 from everthread.core.messages import Message
 from everthread.core.redaction import redact
-from everthread.core.rules import rules_of_message
 from everthread.core.summary import Compaction
 from everthread.core.transcript import user_text
-from everthread.errors import InputError
+from everthread.errors import InputError, NothingToUndoError
 from everthread.store.index import searchable_text
 from everthread.store.models import NewSession, SearchQuery, Session, ThreadRow
 from everthread.store.store import Store
@@ -43,7 +43,10 @@ async def compress(here: Here, argument: str) -> CommandResult:
 
 
 async def undo(here: Here, _argument: str) -> CommandResult:
-    session = await here.conversation.undo()
+    try:
+        session = await here.conversation.undo()
+    except NothingToUndoError:
+        return CommandResult("There is nothing to undo: this conversation has not been compacted.", {"undone": False})
     count, tokens = len(here.conversation.messages), here.conversation.tokens
     text = f"The last compaction was taken back: {counted(count, 'message')}, about {tokens:,} tokens in view again."
     return CommandResult(text, {"session": session.id, "messages": count, "tokens": tokens})
@@ -91,19 +94,14 @@ def _figures(made: Compaction, before: int) -> dict[str, Any]:
 
 
 RULE = "Rules for this conversation:\n- {rule}"
-"""List items under such a heading are rules, however they are worded: compaction keeps them word for word."""
 
 
 async def pin(here: Here, argument: str) -> CommandResult:
     rule = " ".join(argument.split())
     if not rule:
         raise InputError("say which rule: /pin Never touch the invoices folder")
-    message: dict[str, Any] = {"role": "user", "content": RULE.format(rule=rule)}
-    if not any(found.text == rule for found in rules_of_message(message)):
-        raise InputError(
-            f"{rule!r} cannot be kept as a rule; write one short sentence that says what to do or not to do"
-        )
-    await here.conversation.add(message)
+    await add_pin(here.store, here.conversation.id, rule)
+    await here.conversation.add({"role": "user", "content": RULE.format(rule=rule)})
     return CommandResult(
         f"Pinned: {rule}\n\nIt stays in view, word for word, through every compaction.", {"rule": rule}
     )

@@ -90,7 +90,7 @@ def _kept(event: OutputStored | Recalled | ToolsChanged) -> Text:
         return _said("⚒", f"{told} ({event.why}; {'; '.join(named)})", QUIET)
     if isinstance(event, Recalled):
         return _said("⌕", f"recalled for this answer: {', '.join(event.cited)}", QUIET)
-    return _said("▤", f"{event.tool}: {event.chars:,} characters stored as output:{event.output}", QUIET)
+    return _said("▤", f"{event.tool}: {event.chars:,} characters stored as {event.output}", QUIET)
 
 
 _MARKED = re.compile(r"`([^`\n]+)`|\*\*([^*\n]+)\*\*")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +11,8 @@ import typer
 import yaml
 
 from everthread.cli.output import print_json
-from everthread.config import config_path, load_config
+from everthread.config import Config, config_path, home_directory, load_config
+from everthread.errors import ConfigError, EverthreadError
 
 app = typer.Typer(
     help="The configuration: what is in force, whether a file is right, where it is.", no_args_is_help=True
@@ -53,15 +56,51 @@ def check(
     file: Source = None,
     fix: Annotated[bool, typer.Option("--fix", help="Take out keys that this version no longer has.")] = False,
 ) -> None:
-    """Say whether a configuration can be used; exit code 2 and the reasons when not."""
+    """Say whether a configuration can be used, and what would fail at start; exit code 2 and the reasons when not."""
     if fix:
         from everthread.config.file import drop_removed_keys
 
         for key in drop_removed_keys(Path(file) if file else config_path()):
             typer.echo(f"{key}: taken out")
-    load_config(file)
+    problems = list(problems_at_start(load_config(file)))
     place = file or str(config_path())
+    if problems:
+        raise ConfigError(
+            "\n".join([f"{place}: can be read, but would fail at start:", *(f"  {one}" for one in problems)])
+        )
     typer.echo(f"{place}: fine" if file or config_path().exists() else f"{place}: absent, every default is in force")
+
+
+def problems_at_start(config: Config) -> Iterator[str]:
+    """What a start would refuse: the engine, the auxiliary model, the gateway's address and upstreams."""
+    from everthread.compaction.registry import find_engine
+    from everthread.gateway.middleware import is_loopback
+    from everthread.providers.choose import choose
+
+    try:
+        find_engine(config.context.engine, home=home_directory())
+    except EverthreadError as error:
+        yield f"context.engine: {error}"
+    writer = config.auxiliary.compression
+    if writer.model and writer.provider != "main":
+        try:
+            choice = choose(
+                writer.model, environment=os.environ, provider=writer.provider, base_url=writer.base_url,
+                api_key_env=writer.api_key_env,
+            )  # fmt: skip
+            if choice.key_env and not os.environ.get(choice.key_env, "").strip():
+                yield f"auxiliary.compression: {writer.model} needs a key, and {choice.key_env} is not set"
+        except EverthreadError as error:
+            yield f"auxiliary.compression: {error}"
+    gateway = config.gateway
+    if gateway.auth == "none" and not is_loopback(gateway.host):
+        yield (
+            f"gateway.host: {gateway.host} can be reached from outside, and gateway.auth is none; "
+            "set gateway.auth to keys or passthrough"
+        )
+    for upstream in gateway.upstreams:
+        if upstream.api_key_env and not os.environ.get(upstream.api_key_env, "").strip():
+            yield f"gateway.upstreams: {upstream.name} needs a key, and {upstream.api_key_env} is not set"
 
 
 @app.command()

@@ -84,7 +84,7 @@ def list_keys(
     if not found:
         console.print("There is no key. Make one with `everthread keys create`.")
         return
-    columns = ["id", "name…", "tenant…", "scopes", "requests>", "tokens>", "dollars>", "last used"]
+    columns = ["id", "name…", "tenant…", "scopes", "mode", "requests>", "tokens>", "dollars>", "last used"]
     print_table("Keys, and today's use of their limits", columns, [_row(one, now) for one in found])
 
 
@@ -104,7 +104,7 @@ def revoke(
 
     at = with_store(store, work)
     if as_json:
-        print_json({"id": key_id, "revoked": iso(at)})
+        print_json({"id": f"et_{key_id}", "revoked": iso(at)})
     else:
         console.print(Text(visible(f"et_{key_id} is revoked; gateways that run follow within five seconds.")))
 
@@ -129,8 +129,8 @@ def _row(one: StoredKey, now: float) -> list[object]:
     last = "revoked" if one.revoked is not None else "never" if one.last_used is None else ago(one.last_used, now)
     dollars = money(used.dollars) if limits.dollars is None else f"{money(used.dollars)} / {money(limits.dollars)}"
     return [
-        f"et_{key.id}", key.name, key.tenant, " ".join(sorted(key.scopes)), _of(used.requests, limits.requests),
-        _of(used.tokens, limits.tokens), dollars, last,
+        f"et_{key.id}", key.name, key.tenant, " ".join(sorted(key.scopes)), key.mode or "",
+        _of(used.requests, limits.requests), _of(used.tokens, limits.tokens), dollars, last,
     ]  # fmt: skip
 
 
@@ -144,7 +144,7 @@ def _as_json(one: StoredKey) -> dict[str, Any]:
     for figures in (use, limits):
         figures["dollars"] = None if figures["dollars"] is None else str(figures["dollars"])
     return {
-        "id": key.id,
+        "id": f"et_{key.id}",
         "name": key.name,
         "tenant": key.tenant,
         "scopes": sorted(key.scopes),

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from everthread.cli.output import console, counted, money, print_json, print_table, progress_of, visible, write_page
+from everthread.cli.output import (
+    console,
+    counted,
+    money,
+    print_json,
+    print_table,
+    progress_of,
+    say,
+    visible,
+    write_page,
+)
 from everthread.errors import InputError
 
 if TYPE_CHECKING:
@@ -278,4 +288,4 @@ def _print_sums(found: list[Replay], *, uncached: bool) -> None:
 
 
 def _say(text: str) -> None:
-    console.print(visible(text), markup=False, soft_wrap=True)
+    say(text)

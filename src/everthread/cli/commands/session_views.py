@@ -21,6 +21,7 @@ from everthread.cli.options import (
     Tenant,
     Until,
     ago,
+    countable,
     duration,
     iso,
     read_time,
@@ -96,13 +97,18 @@ def show(
     session_id: SessionId,
     context: Annotated[bool, typer.Option("--context", help="What the model sees now, with its summary.")] = False,
     message: Annotated[
-        int | None, typer.Option(min=0, max=2**62, help="One message in full, by the number `show` and `search` print.")
+        int | None,
+        typer.Option(
+            metavar="N", callback=countable, help="One message in full, by the number `show` and `search` print."
+        ),
     ] = None,
     output: Annotated[str | None, typer.Option(help="One stored tool output in full, by its `output:…` id.")] = None,
     full: Annotated[bool, typer.Option("--full", help="Long texts and tool results as a whole.")] = False,
     raw: Annotated[bool, typer.Option("--raw", help="Credentials too, which are left out otherwise.")] = False,
-    limit: Annotated[int | None, typer.Option(min=1, max=2**31, help="Show at most so many messages.")] = None,
-    offset: Annotated[int, typer.Option(min=0, max=2**31, help="Leave out so many messages first.")] = 0,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, max=100_000, help="Show at most so many messages.")
+    ] = None,
+    offset: Annotated[int, typer.Option(metavar="N", callback=countable, help="Leave out so many messages first.")] = 0,
     tenant: Tenant = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
@@ -375,7 +381,7 @@ def search(
         )
         return await opened.search(query)
 
-    hits = with_store(store, work)
+    hits = with_store(store, work, or_empty=True)
     shown, more = hits[:limit], len(hits) > limit
     if as_json:
         print_json({"hits": [_plain_hit(hit) for hit in shown], "offset": offset, "more": more})

@@ -261,16 +261,21 @@ def listing(
 
 
 def _print(shown: list[Listed], now: float, *, every: bool) -> None:
-    sizes = [] if every else ["tokens>", "compactions>"]
-    rows = [
-        (
-            short(row.session.id), ago(row.last, now), row.session.kind, row.messages,
-            *(() if every else (row.tokens, row.compactions)), row.state, row.label,
-        )
-        for row in shown
-    ]  # fmt: skip
-    columns = ["id", "last used", "kind", "messages>", *sizes, "state", "title…"]
-    print_table("sessions" if every else "threads", columns, rows)
+    cells: dict[str, list[object]] = {
+        "title…": [row.label or "(no title)" for row in shown],
+        "id": [short(row.session.id) for row in shown],
+        "last used": [ago(row.last, now) for row in shown],
+        "messages>": [row.messages for row in shown],
+    }
+    if not every:
+        cells |= {"tokens>": [row.tokens for row in shown], "compactions>": [row.compactions for row in shown]}
+    # What every row says says nothing.
+    for name, usual, values in (
+        ("kind", "main", [row.session.kind for row in shown]),
+        ("state", "live", [row.state for row in shown]),
+    ):
+        cells |= {name: [*values]} if set(values) != {usual} else {}
+    print_table("sessions" if every else "threads", [*cells], zip(*cells.values(), strict=True))
 
 
 async def _thread(store: Store, row: ThreadRow) -> Listed:
