@@ -73,6 +73,37 @@ async def test_every_place_is_found_once_page_by_page(tmp_path: Path, mode: Any,
     await with_store(tmp_path, work)
 
 
+async def test_a_question_finds_what_the_user_said_though_tools_hold_its_words(tmp_path: Path) -> None:
+    async def work(store: Store) -> None:
+        rule = "The theme tests go to coding-agent/test, I run them with npx."
+        talk = await thread(store, rule, "Please continue.")
+        call = {
+            "id": "c",
+            "type": "function",
+            "function": {"name": "terminal", "arguments": '{"command": "cat \\"a\\""}'},
+        }
+        for number in range(12):
+            text = f"where should the theme test go: test theme tests go where should, line {number}"
+            said: list[Any] = [
+                {"role": "assistant", "content": None, "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": "c", "content": text},
+            ]
+            await store.append(talk, [NewMessage(body) for body in said])
+        lookup = StoreLookup(store, "default", talk)
+        found = await lookup.search("where should the theme test go")
+        assert rule in [place.text for place in found.excerpts]
+        assert sum(place.role == "tool" for place in found.excerpts) >= 4, "strict hits are still there"
+        assert not found.near
+        place = next(place for place in found.excerpts if place.text == rule)
+        assert (place.before, place.after) == ("", "assistant: Noted.")
+        later = await lookup.search("where should the theme test go", offset=4)
+        assert not {place.id for place in later.excerpts} & {place.id for place in found.excerpts}
+        (shown,) = (await lookup.search('"cat"', limit=1)).excerpts
+        assert 'cat "a"' in shown.text, "arguments are shown as they were meant"
+
+    await with_store(tmp_path, work)
+
+
 async def test_stored_outputs_are_found_and_searches_are_not(tmp_path: Path) -> None:
     async def work(store: Store) -> None:
         talk = await thread(store, "Look at the pump.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from everthread.core.found import about_text, found_text, heading, moment, passage_text
 from everthread.core.lookup import GIST, Excerpt, Found, Passage, gist
 
@@ -28,6 +30,12 @@ def test_a_page_names_its_ids_first_and_that_line_stays() -> None:
     assert "[message:12] user, turn 3, 2026-01-31 09:30 UTC:\nnever touch it" in text
     assert "[output:ab] output of terminal, 2026-01-31 09:30 UTC:\nexit 1" in text
     assert text.endswith("[That was all.]")
+
+
+def test_a_place_stands_between_the_messages_around_it() -> None:
+    between = replace(SAID, before="assistant: May I?", after="assistant: Understood.")
+    text = page(Found((between,), next=None))
+    assert "UTC:\n(before, assistant: May I?)\nnever touch it\n(after, assistant: Understood.)\n" in text
 
 
 def test_more_and_near_are_told() -> None:

@@ -77,12 +77,38 @@ def test_identifiers_count_more_and_come_first_however_long_the_message_is() -> 
         ("what I said yesterday", at(2023, 6, 14), at(2023, 6, 1)),
         ("last week", at(2023, 6, 7), at(2023, 5, 1)),
         ("three weeks ago", at(2023, 5, 25), at(2023, 6, 14)),
+        ("shared on December 1,2022", at(2022, 12, 1), at(2022, 12, 5)),
+        ("the log of 2023/2/28", at(2023, 2, 28), at(2023, 2, 20)),
+        ("2023年2月28日", at(2023, 2, 28), at(2023, 2, 20)),
+        ("how often in 2022?", at(2022, 7, 1), at(2023, 2, 1)),
+        ("what was decided last Tuesday", at(2023, 6, 13), at(2023, 6, 9)),
+        ("on Thursday", at(2023, 6, 8), at(2023, 6, 13)),
+        ("last weekend", at(2023, 6, 10), at(2023, 5, 30)),
     ],
 )
 def test_a_date_is_a_span_of_time(text: str, inside: float, outside: float) -> None:
     (span,) = named_spans(text, NOW)
     assert inside in span
     assert outside not in span
+
+
+@pytest.mark.parametrize(
+    ("text", "inside", "outside"),
+    [
+        ("camping in June", [at(2022, 6, 10), at(2021, 6, 10)], [at(2022, 9, 1), at(2010, 6, 10)]),
+        ("on May 3", [at(2022, 5, 3)], [at(2022, 5, 20)]),
+        ("am 3. März", [at(2022, 3, 3)], [at(2022, 3, 20)]),
+        ("on 3/4/2022", [at(2022, 3, 4), at(2022, 4, 3)], [at(2022, 6, 1)]),
+        ("on 23/4/2022", [at(2022, 4, 23)], [at(2022, 6, 1)]),
+        ("on 4.4.2022", [at(2022, 4, 4)], [at(2022, 6, 1)]),
+    ],
+)
+def test_a_date_that_leaves_something_open_is_several_spans(
+    text: str, inside: list[float], outside: list[float]
+) -> None:
+    spans = named_spans(text, NOW)
+    assert all(any(moment in span for span in spans) for moment in inside)
+    assert not any(moment in span for moment in outside for span in spans)
 
 
 def test_what_is_no_date_is_none_and_the_words_of_a_date_answer_nothing() -> None:

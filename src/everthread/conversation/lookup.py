@@ -25,6 +25,8 @@ from everthread.core.transcript import is_user_message
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.index import searchable_text
 from everthread.store.models import CompactionRecord, RecallQuery, SearchHit, SearchQuery, StoredMessage
+from everthread.store.models import Passage as RecallPassage
+from everthread.store.sql.search import sentence_start
 from everthread.store.store import Store
 
 # What lookups remember
@@ -147,6 +149,8 @@ class PatternMatcher:
 
 EXCERPT = 600
 """Characters of one place."""
+BEGINNING = 100
+"""Characters of the messages before and after a place."""
 MARGIN = 2_000
 """Characters around a part that are looked through for secrets with it: one is known by what stands beside it."""
 MOST = 50
@@ -160,6 +164,10 @@ SECONDS = 5.0
 PAGE = 200
 CLOSE = 0.3
 """How much of what was asked one place must hold where none holds all: what holds less says nothing of it."""
+CLOSE_QUESTION = 0.15
+"""The same for a question, whose answer is worded otherwise (`benchmarks retention`)."""
+QUESTION_WORDS = 3
+"""So many words are a question."""
 _MESSAGE = re.compile(r"(?:message:|#)?(\d{1,18})")
 _OUTPUT = re.compile(r"output:[0-9a-f]{16}")
 
@@ -243,10 +251,28 @@ class StoreLookup:
             if path:
                 raise InputError("a path narrows a search by words, not one by pattern")
             return await self._by_pattern(PatternMatcher(text), query)
+        found = await (self._by_words(query) if path or '"' in text else self._best(query))
+        return replace(found, excerpts=tuple([await self._with_turns(place) for place in found.excerpts]))
+
+    async def _best(self, query: SearchQuery) -> Found:
+        """A question by one ranking; a word or two by all places that hold them, else by the closest."""
+        if len(query.text.split()) >= QUESTION_WORDS:
+            first = await self._ranked(replace(query, offset=0))
+            if not query.offset:
+                return first
+            found, shown = await self._by_words(query), {place.id for place in first.excerpts}
+            return replace(found, excerpts=tuple(place for place in found.excerpts if place.id not in shown))
         found = await self._by_words(query)
-        if found.excerpts or found.next is not None or first or path or '"' in text:
-            return found
-        return await self._closest(query)
+        return found if found.excerpts or found.next is not None or query.offset else await self._closest(query, CLOSE)
+
+    async def _ranked(self, query: SearchQuery) -> Found:
+        """The first page: half of the places hold all words, half are the best by who said them and by their words."""
+        strict = await self._by_words(replace(query, limit=max(1, query.limit // 2)))
+        closest = await self._closest(query, 0.0 if strict.excerpts else CLOSE_QUESTION)
+        known = {place.id for place in strict.excerpts}
+        ranked = [place for place in closest.excerpts if place.id not in known]
+        places = [*strict.excerpts, *ranked][: query.limit]
+        return Found(tuple(places), strict.next, near=closest.near and not strict.excerpts)
 
     async def _by_words(self, query: SearchQuery) -> Found:
         """Pages that hold nothing but earlier searches are passed over."""
@@ -260,19 +286,32 @@ class StoreLookup:
             if found:
                 return Found(tuple(found), at)
 
-    async def _closest(self, query: SearchQuery) -> Found:
+    async def _closest(self, query: SearchQuery, least: float) -> Found:
         """What holds the most telling of the words, where nothing holds all: answers are worded unlike questions."""
-        asked = RecallQuery(query.text, self.tenant, query.thread, limit=MOST, least=CLOSE, chars=EXCERPT)
+        asked = RecallQuery(
+            query.text, self.tenant, query.thread, limit=MOST, least=least, chars=EXCERPT,
+            by_role=True,
+        )  # fmt: skip
         places = [
             Excerpt(
                 passage.output or f"message:{passage.message}", passage.thread,
                 passage.turn or None if passage.message is not None else None, passage.role, passage.tool,
-                passage.created, passage.text,
+                passage.created, _unescape(passage.text) if _is_call(passage) else passage.text,
             )
             for passage in await self.store.recall(asked)
             if query.role in (None, passage.role) and query.tool in (None, *passage.tool.split(","))
         ]  # fmt: skip
         return Found(tuple(places[: query.limit]), None, near=bool(places))
+
+    async def _with_turns(self, place: Excerpt) -> Excerpt:
+        """The place with how the messages before and after it begin."""
+        found = _MESSAGE.fullmatch(place.id)
+        if found is None:
+            return place
+        stored = await self.store.message(int(found[1]), tenant=self.tenant)
+        around = await self.store.messages(stored.session, start=max(0, stored.seq - 1), limit=3)
+        beside = {message.seq - stored.seq: _beginning(message) for message in around}
+        return replace(place, before=beside.get(-1, ""), after=beside.get(1, ""))
 
     async def _place(self, hit: SearchHit) -> Excerpt | None:
         """One place with what stands around it; None for the words of a search, which say nothing."""
@@ -288,6 +327,7 @@ class StoreLookup:
         if any(argument and argument in shown for argument in asked):
             return None
         turn = await self._turn(hit.thread, hit.message)
+        shown = _unescape(shown) if _is_call(hit) else shown
         return Excerpt(f"message:{hit.message}", hit.thread, turn, hit.role, hit.tool, hit.created, shown)
 
     async def _by_pattern(self, matcher: PatternMatcher, query: SearchQuery) -> Found:
@@ -414,6 +454,25 @@ def _passage(place: Excerpt, text: str, start: int, most: int) -> Passage:
     )  # fmt: skip
 
 
+def _beginning(stored: StoredMessage) -> str:
+    """Who said a message and how it begins, on one line; empty for a summary and for what only looked things up."""
+    body = stored.body
+    tools = [*(call.name for call in calls_of(body)), *(result.name for result in results_of(body))]
+    text = " ".join(redact_part(searchable_text(body), 0, BEGINNING, margin=MARGIN).split())
+    if stored.kind == "summary" or not text or any(map(is_lookup, tools)):
+        return ""
+    return f"{body.get('role', '')}: {text[:BEGINNING]}{'…' if len(text) >= BEGINNING else ''}"
+
+
+def _is_call(place: SearchHit | RecallPassage) -> bool:
+    return place.role == "assistant" and bool(place.tool)
+
+
+def _unescape(text: str) -> str:
+    """Arguments of a call as they were meant: JSON's escapes taken out."""
+    return text.replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
+
+
 def _around(text: str, snippet: str) -> str:
     """The text as it stands around a snippet; the snippet where it cannot be found again (a secret was in it)."""
     words = snippet.strip("…").split()
@@ -421,7 +480,8 @@ def _around(text: str, snippet: str) -> str:
     if found is None:
         return snippet[:EXCERPT]
     spare = max(0, EXCERPT - (found.end() - found.start())) // 2
-    start, end = max(0, found.start() - spare), min(len(text), found.end() + spare)
+    start = sentence_start(text, max(0, found.start() - spare))
+    end = min(len(text), max(found.end() + spare, start + EXCERPT))
     shown = redact_part(text, start, end, margin=MARGIN)
     return f"{'…' if start else ''}{shown[:EXCERPT]}{'…' if end < len(text) or len(shown) > EXCERPT else ''}"
 

@@ -1,4 +1,4 @@
-"""Days a text speaks of, as spans of time: "on 23 May 2023", "2023-05-23", "in June 2023", "yesterday", "last week"."""
+"""Days a text speaks of, as spans of time: "on 23 May 2023", "5/23/2023", "in June", "last Tuesday", "a week ago"."""
 
 from __future__ import annotations
 
@@ -11,17 +11,23 @@ from datetime import UTC, datetime, timedelta
 from everthread.core.inflection import language_data
 
 _DAY = timedelta(days=1)
+_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _RELATIVE = re.compile(
-    r"\b(?:(?P<name>today|yesterday|this week|last week|this month|last month|last year)|"
+    r"\b(?:(?P<name>today|yesterday|this week|last week|last weekend|this month|last month|this year|last year)|"
+    rf"(?:last|on|this) (?P<weekday>{'|'.join(_WEEKDAYS)})|"
     r"(?P<count>\d{1,3}|a|an|one|two|three|four|five|six) (?P<unit>day|week|month|year)s? ago)\b"
 )
 _NUMBERS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6}
 _NAMED = {
-    "today": (0, 1), "yesterday": (1, 1), "this week": (7, 8), "last week": (14, 14), "this month": (31, 32),
-    "last month": (62, 62), "last year": (730, 730),
+    "today": (0, 1), "yesterday": (1, 1), "this week": (7, 8), "last week": (14, 14), "last weekend": (9, 9),
+    "this month": (31, 32), "last month": (62, 62), "this year": (365, 366), "last year": (730, 730),
 }  # fmt: skip
 """How many days ago a span begins, and how many it has: generous, as people are with such words."""
 _UNITS = {"day": 1, "week": 7, "month": 30, "year": 365}
+DAY_NAMES = frozenset({*_WEEKDAYS, "weekend"})
+"""Words of a date that a text about that day may hold as well."""
+YEARS_BACK = 4
+"""A date without its year may be of any of so many years before this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +44,31 @@ class Span:
 
 def named_spans(text: str, now: float) -> list[Span]:
     """What the text speaks of. Nobody says in which time zone, and what happened is told later: a day is not sharp."""
-    text = text.casefold()
-    return [*_absolute(text), *_relative(text, datetime.fromtimestamp(now, UTC))]
+    text, moment = text.casefold(), datetime.fromtimestamp(now, UTC)
+    return [*_absolute(text, moment), *_relative(text, moment)]
 
 
-def _absolute(text: str) -> Iterator[Span]:
+def _absolute(text: str, now: datetime) -> Iterator[Span]:
     months = language_data()["months"]
     for found in _pattern().finditer(text):
-        known = {key: value for key, value in found.groupdict().items() if value}
-        month = months.get(known.get("m1") or known.get("m2") or known.get("m3") or "") or int(known.get("month", 0))
-        day = int(known.get("d1") or known.get("d2") or known.get("day") or 0)
-        year = int(known.get("y1") or known.get("y2") or known.get("y3") or known.get("year") or 0)
-        try:
-            start = datetime(year, month, day or 1, tzinfo=UTC)
-        except ValueError:
-            continue
-        yield _span(start - _DAY, start + (2 * _DAY if day else timedelta(days=38)), found)
+        known = {key.rstrip("0123456789"): value for key, value in found.groupdict().items() if value}
+        month = months.get(known.get("name", "")) or int(known.get("month", 0))
+        day, other = int(known.get("day", 0)), int(known.get("either", 0))
+        readings = {(day, other), (other, day)} if other else {(month, day)}  # 3/4/2026 is read both ways
+        years = [int(known["year"])] if "year" in known else range(now.year - YEARS_BACK, now.year + 1)
+        for year in years:
+            for reading in sorted(readings):
+                yield from _days(year, *reading, found)
+
+
+def _days(year: int, month: int, day: int, found: re.Match[str]) -> Iterator[Span]:
+    """A day, a month without a day, a year without a month; nothing where the calendar has no such day."""
+    try:
+        start = datetime(year, month or 1, day or 1, tzinfo=UTC)
+    except ValueError:
+        return
+    length = timedelta(days=1 if day else 37 if month else 366)
+    yield _span(start - _DAY, start + length + (_DAY if day else timedelta(0)), found)
 
 
 def _relative(text: str, now: datetime) -> Iterator[Span]:
@@ -62,6 +77,10 @@ def _relative(text: str, now: datetime) -> Iterator[Span]:
             back, days = _NAMED[found["name"]]
             start = now - timedelta(days=back)
             yield _span(start - _DAY, start + timedelta(days=days), found)
+        elif found["weekday"]:
+            back = (now.weekday() - _WEEKDAYS.index(found["weekday"])) % 7 or 7
+            start = now - timedelta(days=back)
+            yield _span(start - _DAY, start + _DAY, found)
         else:
             count = _NUMBERS.get(found["count"]) or int(found["count"])
             unit = timedelta(days=_UNITS[found["unit"]])
@@ -75,12 +94,19 @@ def _span(start: datetime, end: datetime, found: re.Match[str]) -> Span:
 
 @functools.cache
 def _pattern() -> re.Pattern[str]:
-    """Dates with their year: without it they are too often something else."""
+    """Dates. Without a year they need a day or a preposition, else they are too often something else ("may")."""
     month = "|".join(sorted(language_data()["months"], key=len, reverse=True))
-    of = r"(?:de |of )?"
+    of, nth, then = r"(?:de |of )?", r"(?:st|nd|rd|th|\.)?", r"(?:, ?| )"
+    within = r"(?:in|im|en|since|during|of|last|for|until)"
     return re.compile(
-        rf"\b(?P<m1>{month}) (?P<d1>\d{{1,2}})(?:st|nd|rd|th)?,? (?P<y1>\d{{4}})\b|"
-        rf"\b(?P<d2>\d{{1,2}})(?:st|nd|rd|th|\.)? {of}(?P<m2>{month}),? {of}(?P<y2>\d{{4}})\b|"
-        rf"\b(?P<m3>{month}),? {of}(?P<y3>\d{{4}})\b|"
-        r"\b(?P<year>\d{4})-(?P<month>\d{2})-(?P<day>\d{2})\b"
+        rf"\b(?P<name1>{month}) (?P<day1>\d{{1,2}}){nth}{then}(?P<year1>\d{{4}})\b|"
+        rf"\b(?P<day2>\d{{1,2}}){nth} {of}(?P<name2>{month}){then}{of}(?P<year2>\d{{4}})\b|"
+        rf"\b(?P<name3>{month}){then}{of}(?P<year3>\d{{4}})\b|"
+        r"\b(?P<year4>\d{4})[-/.](?P<month4>\d{1,2})[-/.](?P<day4>\d{1,2})\b|"
+        r"\b(?P<day5>\d{1,2})[/.](?P<either5>\d{1,2})[/.](?P<year5>\d{4})\b|"
+        r"(?:(?P<year6>\d{4})年)?(?P<month6>\d{1,2})月(?:(?P<day6>\d{1,2})日)?|"
+        rf"\b(?:on|by|before|after|from|{within}) (?P<name7>{month}) (?P<day7>\d{{1,2}}){nth}(?!\w|{then}\d{{4}})|"
+        rf"\b(?P<day8>\d{{1,2}}){nth} {of}(?P<name8>{month})\b|"
+        rf"\b{within} (?P<name9>{month})\b(?!{then}{of}\d)|"
+        rf"\b{within} (?P<year9>(?:19|20)\d\d)\b(?![-/.]\d)"
     )

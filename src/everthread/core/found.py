@@ -24,13 +24,20 @@ def found_text(  # noqa: PLR0913 - what the page is of, each by its name
     ids = " ".join(place.id for place in found.excerpts)
     kind = "found" if not found.near else "close, none with all these words"
     blocks = [f"{asked}: {len(found.excerpts)} {kind}: {ids}" if ids else f"{asked}: nothing found so far"]
-    blocks += (f"{heading(place, threads=threads)}:\n{place.text}" for place in found.excerpts)
+    blocks += (f"{heading(place, threads=threads)}:\n{_with_turns(place)}" for place in found.excerpts)
     if found.next is None:
         blocks.append("[That was all.]")
     else:
         more = "There may be more" if ids else "Not all was looked through"
         blocks.append(f"[{more}; go on with offset {found.next}]")
     return "\n\n".join(blocks)
+
+
+def _with_turns(place: Excerpt) -> str:
+    """The place between the message before and the one after it: an answer is read with its question."""
+    lines = [f"(before, {place.before})" if place.before else "", place.text]
+    lines.append(f"(after, {place.after})" if place.after else "")
+    return "\n".join(filter(None, lines))
 
 
 def passage_text(passage: Passage, *, tool: str) -> str:

@@ -33,6 +33,9 @@ class Excerpt:
     tool: str
     created: float
     text: str
+    before: str = ""
+    """How the message before it begins, with who said it; empty where none is shown."""
+    after: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from everthread.core.dates import Span, named_spans
-from everthread.core.inflection import forms, stop_words
+from everthread.core.dates import DAY_NAMES, Span, named_spans
+from everthread.core.inflection import forms, language_data, stop_words
 from everthread.core.terms import identifier_terms, phrase_terms, query_terms
 
 MOST_SOUGHT = 24
@@ -15,8 +15,6 @@ MOST_CHARS = 4_000
 """Of a longer message the beginning and the end."""
 IDENTIFIER = 2.0
 """An identifier as typed counts so many times what a word as rare does."""
-_LEAST_NAME = 3
-"""Letters of a month's name; shorter words of a date are its joints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,5 +62,5 @@ def _apart(text: str, spans: Sequence[Span]) -> tuple[str, list[str]]:
     dates = " ".join(folded[slice(*span.at)] for span in spans)
     for start, end in sorted((span.at for span in spans), reverse=True):
         folded = f"{folded[:start]} {folded[end:]}"
-    numbers = (word for word in query_terms(dates) if word.isdigit() or len(word) >= _LEAST_NAME)
-    return folded, list(numbers) if spans and any(char.isdigit() for char in dates) else []
+    names = DAY_NAMES.union(language_data()["months"])
+    return folded, [word for word in query_terms(dates) if word.isdigit() or word in names]

@@ -550,6 +550,8 @@ class RecallQuery:
     """Nothing is found unless one place holds so much of what was asked (0 to 1)."""
     chars: int = 600
     """The most of one place."""
+    by_role: bool = False
+    """What people said counts more than what the model and tools did."""
     now: float | None = None
     """The moment `yesterday` is told from; None: now."""
 

@@ -166,7 +166,7 @@ async def test_the_clients_own_name_for_its_session_is_the_thread(tmp_path: Path
             status, _ = await ask(ann, "status")
             assert "2 messages" in status
             assert "1 calls" in status
-            assert re.search(r"pinned as \S+: Keep heliotrope-77\.", status)
+            assert re.search(r"pinned as pin:[0-9a-f]{16}: Keep heliotrope-77\.", status)
         async with client(f"{url}/mcp", bearer("bob", **named)) as bob:
             said, failed = await ask(bob, "status")
             assert failed

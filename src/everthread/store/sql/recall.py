@@ -7,6 +7,7 @@ by what the index and a few columns tell; only what is shown is read.
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ from everthread.core.ranking import OF_A_DAY, closeness, dilution, is_telling, r
 from everthread.core.redaction import redact_part
 from everthread.core.terms import encode_term
 from everthread.store.database import Database, Tx, chunks, placeholders
-from everthread.store.index import IndexQuery
+from everthread.store.index import IndexQuery, filter_name
 from everthread.store.models import Passage, RecallQuery, SearchQuery
 from everthread.store.sql.search import (
     PIECE_COLUMNS,
@@ -29,6 +30,7 @@ from everthread.store.sql.search import (
     list_sources,
     piece_text,
     search_scope,
+    sentence_start,
 )
 
 MOST_THREADS = 64
@@ -136,10 +138,12 @@ class RecallWord:
     pieces: frozenset[int]
     telling: bool
     """Whether it tells one place from another: not one that stands everywhere, nor one of a date."""
+    of_users: frozenset[int] = frozenset()
+    """The pieces among all that people said, where that is asked for."""
 
 
 def look_up_words(
-    tx: Tx, database: Database, scope: IndexQuery, sought: Sequence[Sought], thread: str | None
+    tx: Tx, database: Database, scope: IndexQuery, sought: Sequence[Sought], thread: str | None, *, by_role: bool
 ) -> list[RecallWord]:
     """The words with the pieces that hold them; of many words the most telling."""
     total = _count_pieces(tx, thread)
@@ -149,7 +153,9 @@ def look_up_words(
         asked = replace(scope, one_of=tuple(map(encode_term, item.forms)))
         pieces = frozenset(database.holding(tx, asked, POSTINGS))
         telling = item.counted and is_telling(len(pieces), total)
-        words.append(RecallWord(item, item.weight * rarity(len(pieces), total), pieces, telling))
+        asked = replace(asked, names=(*asked.names, (filter_name("role", "user"),)))
+        of_users = frozenset(database.holding(tx, asked, POSTINGS)) if by_role else frozenset()
+        words.append(RecallWord(item, item.weight * rarity(len(pieces), total), pieces, telling, of_users))
     nowhere = rarity(0, total)
     return words + [RecallWord(item, item.weight * nowhere, frozenset(), item.counted) for item in absent]
 
@@ -272,7 +278,7 @@ def _number_sittings(pieces: Iterable[RecallCandidate]) -> Iterator[int]:
         yield number
 
 
-RECALL_CANDIDATES = 60
+RECALL_CANDIDATES = 150
 """So many pieces are weighed, and their neighbours."""
 DECIDING_PLACES = 10
 """Among so many first places one must be close enough."""
@@ -295,23 +301,63 @@ def recall_passages(
         return []
     if query.thread is not None:  # which is the tenant's: `scope_of` has seen to it
         scope = replace(scope, names=scope.names[1:])
-    words = look_up_words(tx, database, scope, question.sought, query.thread)
+    words = look_up_words(tx, database, scope, question.sought, query.thread, by_role=query.by_role)
     arm = _rank_by_words(tx, scope, words, question, query)
     return _make_passages(tx, arm, words, query, turns)
+
+
+ROLE_WEIGHTS = {"user": 1.0, "assistant": 0.5, "tool": 0.4}
+"""What a text counts by who said it (`benchmarks retention`): people ask for what people said."""
+
+
+def role_weight(piece: RecallCandidate) -> float:
+    """A result counts as a tool's, in whichever message it came."""
+    said_by = "tool" if piece.tool and piece.role != "assistant" else piece.role
+    return ROLE_WEIGHTS.get(said_by, 1.0)
+
+
+def _best_pieces(weights: Mapping[int, float], most: int) -> list[int]:
+    return sorted(weights, key=lambda piece_id: (-weights[piece_id], -piece_id))[:most]
+
+
+def _take_turns(
+    of_people: Iterable[RecallCandidate], of_all: Iterable[RecallCandidate], most: int
+) -> list[RecallCandidate]:
+    """Two rankings as one: of three places two are by who said it, one by the words alone."""
+    first, second, found = iter(of_people), iter(of_all), dict[int, RecallCandidate]()
+    for turn in itertools.count():
+        ranking = second if turn % 3 == 2 else first
+        piece = next((piece for piece in ranking if piece.id not in found), None)
+        if piece is None:
+            rest = (piece for piece in itertools.chain(first, second) if piece.id not in found)
+            return [*found.values(), *dict.fromkeys(rest)][:most]
+        found[piece.id] = piece
+        if len(found) == most:
+            break
+    return list(found.values())
 
 
 def _rank_by_words(
     tx: Tx, scope: IndexQuery, words: Sequence[RecallWord], question: Question, query: RecallQuery
 ) -> RecallRanking:
     weights = weigh_pieces(words, RECALL_CANDIDATES)
-    best = sorted(weights, key=lambda piece_id: (-weights[piece_id], -piece_id))[:RECALL_CANDIDATES]
+    best = _best_pieces(weights, RECALL_CANDIDATES)
+    if query.by_role:
+        of_users = [replace(word, pieces=word.of_users) for word in words]
+        spoken = weigh_pieces(of_users, RECALL_CANDIDATES)
+        best = list(dict.fromkeys([*_best_pieces(spoken, RECALL_CANDIDATES // 2), *best]))[:RECALL_CANDIDATES]
+        weights |= spoken
     pieces = load_with_neighbours(tx, scope, best)
     own = {piece.id: weights[piece.id] / dilution(piece.length) for piece in pieces if piece.id in weights}
     scores = share_scores(pieces, own)
     for piece in pieces if question.spans else ():
         if any(piece.created in span for span in question.spans):
             scores[piece.id] += OF_A_DAY
-    first = list(islice(rank_candidates(pieces, scores, query), max(query.limit, DECIDING_PLACES)))
+    most = max(query.limit, DECIDING_PLACES)
+    first = list(islice(rank_candidates(pieces, scores, query), most))
+    if query.by_role:
+        by_role = {piece.id: scores[piece.id] * role_weight(piece) for piece in pieces}
+        first = _take_turns(islice(rank_candidates(pieces, by_role, query), most), first, most)
     close = {piece.id: closeness_of(piece.id, words) for piece in first}
     if max(list(close.values())[:DECIDING_PLACES], default=0.0) < query.least:
         return RecallRanking()
@@ -348,11 +394,11 @@ def _load_in_order(tx: Tx, ids: Sequence[int]) -> list[SearchPiece]:
 
 def _make_excerpt(text: str, piece: SearchPiece, held: Sequence[RecallWord], chars: int) -> str:
     """All of a short text; of a longer one the part with the most words of the question."""
-    if len(text) <= chars:
+    if len(text) <= chars * 5 // 4:
         start, end = 0, len(text)
     else:
         place = find_richest_place(text, [word.sought.forms for word in held], chars * 3 // 4)
-        start = max(0, min(place - chars // 4, len(text) - chars))
+        start = sentence_start(text, max(0, min(place - chars // 4, len(text) - chars)))
         end = start + chars
     shown = redact_part(text, start, end, margin=SECRET_MARGIN).strip()
     return ("…" if start or piece.start else "") + shown + ("…" if end < len(text) else "")

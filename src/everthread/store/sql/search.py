@@ -32,6 +32,8 @@ from everthread.store.sql.messages import HOME_FIRST
 
 SNIPPET_LENGTH = 160
 SNIPPET_BEFORE = SNIPPET_LENGTH // 4
+SENTENCE_REACH = 150
+"""Characters before a part that are shown with it where its sentence begins there."""
 MOST_PLACES = 200
 """So many places of a word are looked at for one where others are near."""
 SECRET_MARGIN = 200
@@ -72,19 +74,31 @@ def find_richest_place(text: str, words: Sequence[Sequence[str]], reach: int) ->
     return places[best] if places else best
 
 
+def sentence_start(text: str, at: int) -> int:
+    """Where the sentence or line begins that a place is in; the place itself where that is far."""
+    near = max(0, at - SENTENCE_REACH)
+    begins = max(text.rfind("\n", near, at), text.rfind(". ", near, at))
+    return begins + 1 if begins >= 0 else near if not near else at
+
+
 def _richest_start(found: Sequence[tuple[int, int]], reach: int) -> int:
-    """Where a part begins that has the most different words, of places and the words that stand there, in order."""
-    best = most = behind = 0
+    """Where the part with the most different words begins; of equals the shortest part, then the first.
+
+    `found`: places and the words that stand there, in order.
+    """
+    best = most = first = 0
+    shortest = reach
     within: Counter[int] = Counter()
     for at, number in found:
-        while behind < len(found) and found[behind][0] < at + reach:
-            within[found[behind][1]] += 1
-            behind += 1
-        if len(within) > most:
-            best, most = at, len(within)
-        within[number] -= 1
-        if not within[number]:
-            del within[number]
+        within[number] += 1
+        while at - found[first][0] >= reach or within[found[first][1]] > 1:
+            within[found[first][1]] -= 1
+            if not within[found[first][1]]:
+                del within[found[first][1]]
+            first += 1
+        span = at - found[first][0]
+        if (len(within), -span) > (most, -shortest):
+            best, most, shortest = found[first][0], len(within), span
     return best
 
 
