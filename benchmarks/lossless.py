@@ -22,8 +22,8 @@ from benchmarks.corpus import Corpus
 from benchmarks.shared import shared
 from benchmarks.table import Row, absent
 from everthread import open_store
+from everthread.compaction.journal import JournalWriter
 from everthread.compaction.lossless import LosslessEngine
-from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import CompactionDone, Event
 from everthread.conversation.options import Route, SessionOptions, Setup
@@ -132,7 +132,7 @@ async def _chain(messages: Sequence[Message], window: int = WINDOW) -> Chain:
 
         route = Route("gpt-4o", "openai_chat", window)
         setup = Setup(
-            store, route, LosslessEngine, lambda desk: ExtractiveSummarizer(desk.counter),
+            store, route, LosslessEngine, lambda desk: JournalWriter(desk.counter),
             SessionOptions(background=False), clock=time.process_time, listener=listen,
         )  # fmt: skip
         talk = await Conversation.open(setup)

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.table import Row
 from everthread import open_store
 from everthread.compaction.compressor import ContextCompressor
-from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
+from everthread.compaction.journal import JournalWriter
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.options import Route, Setup
 from everthread.core.exchange import Reply
@@ -43,7 +43,7 @@ async def _turn(stored: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         store = open_store(Path(folder) / "store.db")
         route = Route("claude-sonnet-4-5", "anthropic", WINDOW, provider="anthropic")
-        setup = Setup(store, route, ContextCompressor, lambda desk: ExtractiveSummarizer(desk.counter))
+        setup = Setup(store, route, ContextCompressor, lambda desk: JournalWriter(desk.counter))
         conversation = await Conversation.open(setup)
         await store.append(conversation.session.id, [_said(index) for index in range(stored)])
         await conversation.close()

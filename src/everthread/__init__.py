@@ -45,13 +45,13 @@ if TYPE_CHECKING:
     from everthread.compaction.compressor import ContextCompressor
     from everthread.compaction.engine import ContextEngine
     from everthread.compaction.registry import register_context_engine
+    from everthread.compaction.summary import Compaction
     from everthread.config import Config, load_config
     from everthread.conversation.conversation import Conversation
     from everthread.core.caching import apply_cache_control
     from everthread.core.overflow import ErrorVerdict, classify_error
     from everthread.core.redaction import redact
     from everthread.core.repair import repair_messages
-    from everthread.core.summary import Compaction
     from everthread.core.tokens import TokenCounter, estimate_request_tokens
     from everthread.core.usage import CanonicalUsage, normalize_usage
     from everthread.core.validity import Problem, validate_messages
@@ -98,7 +98,7 @@ __all__ = [
 _PLACES = {
     "Agent": "agent.loop",
     "CanonicalUsage": "core.usage",
-    "Compaction": "core.summary",
+    "Compaction": "compaction.summary",
     "Config": "config",
     "ContextCompressor": "compaction.compressor",
     "ContextEngine": "compaction.engine",

@@ -6,11 +6,11 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 from dataclasses import dataclass, field
 from typing import Any
 
+from everthread.compaction.summary import Sections, SummaryDraft, SummaryRequest
 from everthread.conversation.events import Event, RequestReady, ToolsChanged
 from everthread.core.caching import PrefixDiff, shared_prefix
 from everthread.core.exchange import Api, Reply, Request, StreamDelta
 from everthread.core.messages import text_of
-from everthread.core.summary import Sections, SummaryDraft, SummaryRequest
 from everthread.core.tokens import TokenCounter
 from everthread.errors import SummaryError
 

@@ -17,10 +17,11 @@ from everthread import Agent
 from everthread.agent.calls import INTERRUPTED
 from everthread.agent.events import ToolFinished, TurnEnded
 from everthread.compaction.steps.pins import pinned_in
+from everthread.compaction.summary import RULES, TASK, parse_sections
 from everthread.conversation.events import CompactionDone
 from everthread.core.exchange import Api, Reply, Request
+from everthread.core.marks import is_summary, recognize, summary_text
 from everthread.core.messages import calls_of, results_of, text_of
-from everthread.core.summary import RULES, TASK, is_summary, parse_sections, summaries_in
 from everthread.lab.provider import Provider
 from everthread.testing import ScriptedModel
 from tests.agent.setting import Place, calls, place, results
@@ -157,7 +158,7 @@ def check_last_request(last: Request) -> None:
     said = [text_of(message) for message in last.messages if message["role"] in ("user", "assistant")]
     assert any(RULE in text for text in said)
     assert any(TASK_SAID in text for text in said)
-    found = [text for message in last.messages for text in summaries_in(message)]
+    found = [text for message in recognize(last.messages) if (text := summary_text(message))]
     assert len(found) == 1, "the marker in a tool's output is no summary"
     sections = parse_sections(found[0])
     assert pinned_in(sections[RULES]) == [RULE]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from everthread.agent.tools.search_files import SearchFiles
+from everthread.compaction.tool_calls import describe
 from everthread.core.messages import Call
-from everthread.core.toolkinds import describe
 from everthread.errors import InputError
 from tests.agent.at_work import files, idle, use
 

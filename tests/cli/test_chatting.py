@@ -29,8 +29,8 @@ from everthread.cli.chat.render import Blocks, Screen, ToolLines, line_of
 from everthread.cli.chat.status import Status, thousands
 from everthread.cli.options import NO_ID, with_ids
 from everthread.cli.output import unforeseen
+from everthread.compaction.summary import Verification
 from everthread.conversation import events
-from everthread.core.summary import Verification
 from everthread.core.usage import CanonicalUsage
 from everthread.testing import ScriptedModel
 

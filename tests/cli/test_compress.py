@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from everthread import acompress, compress
-from everthread.core.summary import is_summary
+from everthread.core.marks import is_summary
 from everthread.core.validity import validate_messages
 from everthread.errors import InputError
 from everthread.testing import ScriptedSummarizer
@@ -82,7 +82,7 @@ def test_the_library_says_the_same(template: Any) -> None:
     result = compress(TALK, window=16_000, template=template)
     assert result.messages[-1] == TALK[-1]
     assert ("## Progress" in result.summary) is (template == "classic")
-    assert result.author == "extractive"
+    assert result.author == "journal"
 
 
 async def test_inside_a_running_loop() -> None:

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everthread.compaction.compressor import ContextCompressor
-from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
+from everthread.compaction.journal import JournalWriter
 from everthread.core.budget import Budget
+from everthread.core.marks import is_summary
 from everthread.core.messages import Message
 from everthread.core.redaction import find_secrets
-from everthread.core.summary import is_summary
 from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import groups, latest_user_index, spans, user_text
 from everthread.core.validity import validate_messages
@@ -28,7 +28,7 @@ WINDOWS = (4_000, 16_000, 64_000, 200_000)
 
 
 def compressor(window: int) -> ContextCompressor:
-    return engine(window, ExtractiveSummarizer(COUNTER))
+    return engine(window, JournalWriter(COUNTER))
 
 
 def check(window: int, messages: list[Message]) -> list[Message]:
@@ -46,8 +46,10 @@ def check(window: int, messages: list[Message]) -> list[Message]:
     assert result.tokens_after < threshold or least > threshold // 3, "only a giant latest group may not fit"
     for api in ("openai", "anthropic"):
         problems = {problem.rule for problem in validate_messages(result.messages, api=api)}
-        assert problems <= {"missing-result", "foreign-block"}, "open calls at the end stay open"
-    assert sum(map(is_summary, result.messages)) == 1
+        given = {problem.rule for problem in validate_messages(messages, api=api)}
+        # Open calls at the end stay open, and where nothing is summarised a list begins as it did.
+        assert problems <= {"missing-result", "foreign-block"} | (given if not result.covered else set())
+    assert sum(map(is_summary, result.messages)) == bool(result.covered)
     old, new = latest_user_index(messages), latest_user_index(result.messages)
     if old is not None and not any("user messages" in step for step in result.steps):
         assert new is not None
@@ -98,8 +100,6 @@ def test_the_shipped_session() -> None:
     for fact in (
         "db-staging-07.internal",
         "6543",
-        "E-4417",
-        "0x4C45_4447",
         "never touch the migrations folder",
         "提交说明请用中文写",
     ):

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from everthread.compaction.compressor import ContextCompressor
+from everthread.compaction.summary import SummaryDraft, SummaryRequest
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.options import Route, SessionOptions, Setup
 from everthread.core.exchange import Reply
-from everthread.core.summary import SummaryDraft, SummaryRequest
 from everthread.factory import open_store
 from everthread.store.models import NewSession
 from everthread.store.store import Store

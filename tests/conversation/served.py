@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from everthread import Conversation, open_conversation, open_store
+from everthread.compaction.summary import HANDOFF
 from everthread.config import Config, parse_config
 from everthread.core.exchange import Api, Reply, Request
 from everthread.core.messages import text_of
-from everthread.core.summary import HANDOFF
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.store import Store
 from everthread.testing import PrefixWatch
@@ -78,7 +78,7 @@ def model(name: str, window: int, *, shows: Any = "max_model_len", **more: Any) 
 def is_summary_call(request: Request) -> bool:
     """Whether a request asks for a summary: it names the sections."""
     told = f"{request.system}\n" + "\n".join(text_of(message) for message in request.messages[-1:])
-    return all(f"## {name}" in told for name in HANDOFF[:4]) and "[EVERTHREAD SUMMARY" not in told.split("## ")[0]
+    return all(f"## {name}" in told for name in HANDOFF[2:6]) and "[EVERTHREAD SUMMARY" not in told.split("## ")[0]
 
 
 def summary(goal: str = "Settle the books.", **sections: str) -> str:

@@ -16,8 +16,8 @@ from typing import Any
 from everthread import ContextOverflowError, Conversation, ModelError
 from everthread.conversation.responses import INTERRUPTED
 from everthread.core.exchange import Reply, Request
+from everthread.core.marks import mark_summary, without_summary
 from everthread.core.messages import text_of
-from everthread.core.summary import without_summary
 from everthread.core.validity import validate_messages
 from everthread.errors import NothingToUndoError
 from everthread.lab.provider import FaultPlan
@@ -129,7 +129,13 @@ async def compare(place: Lab, work: Soak) -> None:
         for record in place.main_calls()
         if record.reply is not None and record.status == 200 and not record.fault and not record.events
     )
-    kept = Counter(without_summary(text_of(item.body)) for item in whole if item.body["role"] == "assistant")
+    kept = Counter(
+        text_of(without_summary(mark_summary(item.body)) or {"role": "assistant"})
+        if item.kind == "summary"
+        else text_of(item.body)
+        for item in whole
+        if item.body["role"] == "assistant"
+    )
     interrupted = sum(count for text, count in kept.items() if text.endswith(INTERRUPTED))
     lost = given - kept
     assert sum(lost.values()) <= interrupted, lost

@@ -10,11 +10,11 @@ from typing import Any
 from everthread import open_store
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import ContextEngine, Services
-from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
+from everthread.compaction.journal import JournalWriter
+from everthread.compaction.summary import Summarizer
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.options import Route, SessionOptions, Setup, SummarizerContext
 from everthread.core.exchange import Reply, Request
-from everthread.core.summary import Summarizer
 from everthread.errors import ModelError
 from everthread.store.models import NewSession
 from everthread.store.store import Store
@@ -58,7 +58,7 @@ class Room:
         **options: Any,
     ) -> Setup:
         def writer(desk: SummarizerContext) -> Summarizer:
-            return summarizer or ExtractiveSummarizer(desk.counter)
+            return summarizer or JournalWriter(desk.counter)
 
         return Setup(
             self.store, route(model, provider), engine, writer, SessionOptions(**options), system, listener=self.watch

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from everthread import open_store, validate_messages
+from everthread.compaction.summary import SummaryDraft, SummaryRequest
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import CompactionDone
 from everthread.conversation.options import Setup, SummarizerContext
 from everthread.core.messages import text_of
-from everthread.core.summary import SummaryDraft, SummaryRequest
 from everthread.testing import ScriptedModel
 from tests.conversation.talk import Room, room, words
 from tests.store.conftest import BACKENDS, new_url, postgres, run_folder

@@ -11,6 +11,7 @@ import pytest
 
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
+from everthread.compaction.summary import SummaryDraft, SummaryRequest
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import (
     CompactionDone,
@@ -21,7 +22,6 @@ from everthread.conversation.events import (
 )
 from everthread.conversation.requests import note_in
 from everthread.core.exchange import Reply
-from everthread.core.summary import SummaryDraft, SummaryRequest
 from everthread.core.usage import CanonicalUsage
 from everthread.errors import ConfigError
 from everthread.testing import ScriptedModel, ScriptedSummarizer
@@ -66,7 +66,7 @@ async def test_the_threshold_makes_it_happen_and_the_thread_goes_on(tmp_path: Pa
         assert conversation.id == first
         assert conversation.session.parent == first
         (record,) = await place.store.compactions(conversation.id)
-        assert record.record.author == "extractive"
+        assert record.record.author == "journal"
         assert record.record.covered
         assert (await place.store.session(first)).end_reason == "compression"
         assert note_in(conversation.session.system)

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from everthread.compaction.summary import SummaryDraft, SummaryRequest
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import CompactionDone, Planned
 from everthread.conversation.options import Timer
 from everthread.core.exchange import Reply
-from everthread.core.summary import SummaryDraft, SummaryRequest
 from everthread.testing import ScriptedModel, SteppedClock
 from tests.conversation.talk import Room, call, result, room, route, words
 

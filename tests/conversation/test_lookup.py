@@ -16,8 +16,8 @@ from everthread.conversation.options import RecallOptions
 from everthread.conversation.pins import PIN_CHARS, add_pin, list_pins, remove_pin
 from everthread.core.found import found_text, passage_text
 from everthread.core.lookup import Found
+from everthread.core.marks import mark_summary, summary_text
 from everthread.core.messages import text_of
-from everthread.core.summary import is_summary
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.models import NewMessage, NewSession
 from everthread.store.store import Store
@@ -199,7 +199,7 @@ async def test_a_summary_expands_to_every_word_it_stands_for(tmp_path: Path) -> 
         assert len(records) >= 2
         lookup = StoreLookup(here.store, "default", conversation.id)
         summary = next(item for item in await here.store.messages(conversation.session.id) if item.kind == "summary")
-        assert is_summary(summary.body)
+        assert summary_text(mark_summary(summary.body))
         texts = []
         for wanted in (f"compaction:{records[-1].id}", f"message:{summary.id}"):
             whole, offset = "", 0

@@ -70,7 +70,7 @@ async def test_a_learnt_limit_dies_at_the_first_success_above_it(tmp_path: Path)
     async with room(tmp_path) as place:
         model = ScriptedModel(lambda _: "fine")
         await place.store.learn_limit(model.base_url, model.name, 4_000, source="an error")
-        conversation = await place.open(model, threshold=1.0)
+        conversation = await place.open(model, enabled=False)
         assert conversation.window == 4_000
         await conversation.send(words(4_500))
         assert conversation.window == 128_000

@@ -8,10 +8,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from everthread.core.marks import SUMMARY_END, SUMMARY_START, mark_summary
 from everthread.core.messages import Message
-from everthread.core.summary import SUMMARY_END, SUMMARY_START
 
-SUMMARY = f"{SUMMARY_START}: earlier turns]\n## Active Task\nNone.\n{SUMMARY_END}"
+SUMMARY = f"{SUMMARY_START}: 3 earlier messages]\n## Active Task\nNone.\n\n{SUMMARY_END}]"
 PIXELS = "iVBORw0KGgo" + "A" * 400
 WORDS = st.sampled_from(
     [
@@ -156,4 +156,5 @@ def _summary(draw: st.DrawFn, _: str) -> list[Any]:
         f"{SUMMARY}\n\n{draw(WORDS)}",
         [{"type": "text", "text": SUMMARY}, {"type": "text", "text": draw(WORDS)}],
     ]
-    return [{"role": draw(st.sampled_from(["user", "assistant"])), "content": draw(st.sampled_from(contents))}]
+    role, content = draw(st.sampled_from(["user", "assistant"])), draw(st.sampled_from(contents))
+    return [mark_summary({"role": role, "content": content})]

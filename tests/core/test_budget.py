@@ -36,7 +36,7 @@ def figures(budget: Budget) -> dict[str, int]:
         "background_start": budget.background_start,
         "hygiene": budget.hygiene,
         "summary_max": budget.summary_max,
-        "important": budget.important,
+        "summary_least": budget.summary_least,
     }
 
 
@@ -51,11 +51,11 @@ def test_the_usual_window_at_defaults() -> None:
         "result_chars": 100_000,
         "turn_chars": 200_000,
         "preview_chars": 1_500,
-        "compacted_limit": 75_000,
+        "compacted_limit": 60_000,
         "background_start": 80_000,
         "hygiene": 170_000,
         "summary_max": 10_000,
-        "important": 5_000,
+        "summary_least": 2_000,
     }
     assert not budget.small
 

@@ -22,4 +22,4 @@ def test_other_tools_are_not_ours(name: str) -> None:
 
 
 def test_what_a_client_can_search_and_read_with() -> None:
-    assert lookup_tools([*OURS, *OTHERS]) == ("everthread_expand", "mcp__everthread__search")
+    assert lookup_tools([*OURS, *OTHERS]) == ("everthread_expand", "mcp__everthread__search", "recall")

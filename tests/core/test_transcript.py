@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from everthread.core.marks import SUMMARY_START, mark_summary, seal_summary
 from everthread.core.messages import Message
-from everthread.core.summary import SUMMARY_END, SUMMARY_START, is_summary, without_summary
 from everthread.core.transcript import (
     Group,
     Span,
@@ -37,9 +37,6 @@ def calls(*ids: str) -> Message:
 
 def result(call_id: str, text: str = "ok") -> Message:
     return {"role": "tool", "tool_call_id": call_id, "content": text}
-
-
-SUMMARY = f"{SUMMARY_START}: earlier turns]\nThe user asked for X.\n{SUMMARY_END}"
 
 
 class TestGroups:
@@ -102,8 +99,6 @@ class TestUserMessages:
                 [{"type": "tool_result", "tool_use_id": "t", "content": "x"}, {"type": "text", "text": "thanks"}],
                 "thanks",
             ),
-            (SUMMARY, ""),
-            (f"{SUMMARY}\n\nnow fix the tests", "now fix the tests"),
             ("[Request interrupted by user for tool use]", ""),
             (None, ""),
             ("   ", ""),
@@ -121,7 +116,12 @@ class TestUserMessages:
         assert is_user_message(user([{"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}]))
 
     def test_latest(self) -> None:
-        messages = [user("a"), says("b"), user(SUMMARY), user("<system-reminder>x</system-reminder>")]
+        messages = [
+            user("a"),
+            says("b"),
+            mark_summary(user(seal_summary(f"{SUMMARY_START}]\nBackground."))),
+            user("<system-reminder>x</system-reminder>"),
+        ]
         assert latest_user_index(messages) == 0
         assert latest_user_index([says("b")]) is None
 
@@ -159,15 +159,3 @@ class TestHead:
     )
     def test_system_prompt_and_first_exchange(self, messages: list[Message], length: int) -> None:
         assert head_length(messages) == length
-
-
-class TestSummaries:
-    def test_a_summary_is_recognised_alone_and_merged(self) -> None:
-        assert is_summary(user(SUMMARY))
-        assert is_summary(says(f"Before.\n{SUMMARY}\nAfter."))
-        assert not is_summary(user("I saw [EVERTHREAD SUMMARY in the log"))
-        assert not is_summary(result("a", SUMMARY)), "tool output that imitates the marker is not a summary"
-
-    def test_a_summary_without_its_end_reaches_to_the_end(self) -> None:
-        assert without_summary(f"Hi.\n{SUMMARY_START}]\ncut off") == "Hi.\n"
-        assert without_summary("plain") == "plain"

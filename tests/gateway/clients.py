@@ -15,7 +15,7 @@ import httpx2
 from everthread import open_store
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import ContextEngine, Services
-from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
+from everthread.compaction.journal import JournalWriter
 from everthread.conversation.events import Event
 from everthread.conversation.options import SessionOptions, SummarizerContext
 from everthread.core.exchange import Api, Reply, Request
@@ -61,7 +61,7 @@ class Gate:
             return ContextCompressor(services)
 
         def writer(desk: SummarizerContext) -> Any:
-            return summarizer or ExtractiveSummarizer(desk.counter)
+            return summarizer or JournalWriter(desk.counter)
 
         made = ProxyManager(
             ManagerSetup(

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from everthread.compaction.summary import SummaryDraft
 from everthread.context.policy import CompactionPause
 from everthread.conversation.events import Notice
 from everthread.core.exchange import Api, Request
-from everthread.core.summary import SUMMARY_START, SummaryDraft
+from everthread.core.marks import SUMMARY_START
 from everthread.core.usage import CanonicalUsage
 from everthread.gateway.base import Outcome, Outgoing
 from everthread.gateway.events import Rewritten, Slimmed

@@ -11,7 +11,7 @@ import pytest
 
 from everthread.conversation import events
 from everthread.core.exchange import Api
-from everthread.core.summary import SUMMARY_START
+from everthread.core.marks import SUMMARY_START
 from everthread.gateway.base import Outcome
 from everthread.gateway.body import slice_body
 from everthread.gateway.events import Drifted, Rewritten

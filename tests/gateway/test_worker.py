@@ -12,8 +12,8 @@ import pytest
 
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import ContextEngine
+from everthread.compaction.summary import SummaryDraft, SummaryRequest
 from everthread.core.budget import Budget
-from everthread.core.summary import SummaryDraft, SummaryRequest
 from everthread.errors import EngineError
 from everthread.gateway.worker import CompactionWorker, DeferringFloor, EngineSetup, WorkItem, report_in_loop
 

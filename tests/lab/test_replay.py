@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.compaction.compressor import ContextCompressor
-from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
+from everthread.compaction.journal import JournalWriter
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.options import Route, Setup
 from everthread.core.exchange import Reply
@@ -61,9 +61,7 @@ async def _over_http(
         api = kind.api
         sender = kind(model, window=WINDOW, base_url=provider.base_url(api), api_key="lab")
         route = Route(model, api, WINDOW, provider="anthropic" if claude else "auto", model=sender)
-        setup = Setup(
-            store, route, ContextCompressor, lambda desk: ExtractiveSummarizer(desk.counter), PLAIN, clock=clock
-        )
+        setup = Setup(store, route, ContextCompressor, lambda desk: JournalWriter(desk.counter), PLAIN, clock=clock)
         conversation = await Conversation.open(setup)
         waiting: list[Message] = []
         answered = 0

@@ -5,8 +5,9 @@ from typing import Any
 
 from everthread import CanonicalUsage, ConfigError
 from everthread.compaction.engine import ContextEngine, Services
+from everthread.compaction.summary import Compaction
+from everthread.core.marks import SUMMARY_END, SUMMARY_START
 from everthread.core.messages import Message, Messages
-from everthread.core.summary import SUMMARY_END, SUMMARY_START, Compaction
 from everthread.core.transcript import spans, turns
 
 NOTE = f"{SUMMARY_START}]\n{{}} earlier messages were left out here, unsummarised. Ask, do not guess.\n{SUMMARY_END}"
@@ -33,7 +34,7 @@ class RecentTurns(ContextEngine):
         unchanged = Compaction([*messages], "", before, before, changed=False, reason="there are no older turns")
         whole = {span.start for span in spans(messages)}  # a cut elsewhere would part a call from its result
         starts = [turn.start for turn in turns(messages) if turn.user is not None and turn.start in whole]
-        keep = max(self.keep_turns >> asked.get("strength", 0), 1)  # fewer at each attempt after an overflow
+        keep = max(self.keep_turns >> asked.get("level", 0), 1)  # fewer at each attempt after an overflow
         head, tail = (starts[0] + 1, starts[-keep]) if len(starts) > keep else (0, 0)
         own = NOTE.format(self.left_out)  # the note of the compaction before
         covered = tuple(index for index in range(head, tail) if messages[index].get("content") != own)

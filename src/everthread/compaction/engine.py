@@ -11,13 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from everthread.compaction.summary import Compaction, CompactionLevel, Summarizer
 from everthread.core.budget import Budget
 from everthread.core.exchange import System
-from everthread.core.ladder import Strength
 from everthread.core.lookup import Lookup, Passage
 from everthread.core.messages import Message, Messages
 from everthread.core.nodes import Node
-from everthread.core.summary import Compaction, Summarizer
 from everthread.core.tokens import TokenCounter
 from everthread.core.usage import CanonicalUsage
 
@@ -81,6 +80,10 @@ class Services:
     """Everything that was ever said; None where no store is behind the messages."""
     archive: Archive | None = None
     """What the store keeps of this thread; None as above."""
+    is_stored: bool = False
+    """Whether a store keeps what is taken out, so that a tool that reads it back is worth naming."""
+    summary_key: bytes = b""
+    """The home's key: the tag of a summary is made with it. Without one the tag is a content hash."""
 
 
 class ContextEngine(abc.ABC):
@@ -107,14 +110,14 @@ class ContextEngine(abc.ABC):
         focus_topic: str | None = None,
         system: System = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        strength: Strength = Strength.NORMAL,
+        level: CompactionLevel = CompactionLevel.NORMAL,
         manual: bool = False,
         dry_run: bool = False,
         ids: Sequence[int] | None = None,
     ) -> Compaction:
         """A smaller history. Changes neither its input nor the engine.
 
-        `current_tokens`: what the provider counts for this prompt; `strength`: how hard to begin, after an overflow;
+        `current_tokens`: what the provider counts for this prompt; `level`: how hard to begin, after an overflow;
         `manual`: a person asked; `dry_run`: only tell; `ids`: the messages' ids, for quoting them.
         """
 

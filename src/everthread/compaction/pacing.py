@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from everthread.compaction.engine import Services
-from everthread.core.summary import Compaction
+from everthread.compaction.summary import Compaction
 from everthread.core.usage import CanonicalUsage
 
 EFFECTIVE = 0.90

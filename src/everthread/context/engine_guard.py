@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from everthread.compaction.engine import ContextEngine, Services, StartReason
+from everthread.compaction.summary import Compaction
 from everthread.core.messages import Messages
 from everthread.core.nodes import Node
 from everthread.core.outputs import ToStore
-from everthread.core.summary import Compaction
 from everthread.core.usage import CanonicalUsage
 from everthread.errors import EngineError, EverthreadError
 

@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 from everthread.compaction.pacing import EFFECTIVE, PAUSE_GROWTH, PAUSE_SECONDS, STRIKES
+from everthread.compaction.summary import Summarizer
 from everthread.core import budget as defaults
 from everthread.core.budget import Budget
 from everthread.core.caching import CACHE_SECONDS
@@ -19,7 +20,6 @@ from everthread.core.calibration import Calibration
 from everthread.core.cost import prices_for
 from everthread.core.economics import EARLIEST, Case, Decision, Rates, weigh
 from everthread.core.rhythm import Rhythm
-from everthread.core.summary import Summarizer
 from everthread.core.usage import CanonicalUsage
 
 COLD = "cold-cache"

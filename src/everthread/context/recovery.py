@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from everthread.core.ladder import Strength
+from everthread.compaction.pruning import prune
+from everthread.compaction.summary import CompactionLevel
 from everthread.core.messages import Message, results_of
 from everthread.core.outputs import ToStore, edit_results, to_store, with_text
 from everthread.core.overflow import ErrorVerdict
-from everthread.core.pruning import prune
 from everthread.core.transcript import latest_user_index
 
-ATTEMPTS = (Strength.NORMAL, Strength.HALF_TAIL, Strength.LATEST_GROUP)
+ATTEMPTS = (CompactionLevel.NORMAL, CompactionLevel.HALF_TAIL, CompactionLevel.LATEST_GROUP)
 MOST_CAPS = 3
 SMALLEST_CAP = 256
 """With less left for the answer, the prompt is what is too long."""
@@ -35,7 +35,7 @@ class RecoveryStep:
     """For a person."""
     attempt: int = 1
     cap: int | None = None
-    strength: Strength = Strength.NORMAL
+    level: CompactionLevel = CompactionLevel.NORMAL
 
 
 GIVE_UP = RecoveryStep("give_up")
@@ -75,10 +75,10 @@ class Recovery:
             return RecoveryStep("slim", "dropped old images and stored big results")
         if self.compactions == len(ATTEMPTS):
             return GIVE_UP
-        strength = ATTEMPTS[self.compactions]
+        level = ATTEMPTS[self.compactions]
         self.compactions += 1
-        words = f"compaction, {strength.name.lower().replace('_', ' ')}"
-        return RecoveryStep("compact", words, self.compactions, strength=strength)
+        words = f"compaction, {level.name.lower().replace('_', ' ')}"
+        return RecoveryStep("compact", words, self.compactions, level=level)
 
     @property
     def failure_text(self) -> str:

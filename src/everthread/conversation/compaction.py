@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
 
+from everthread.compaction.summary import Compaction, CompactionLevel
 from everthread.context.limits import is_overflow_error
 from everthread.context.policy import AUTOMATIC, COLD, FADING, GRACE, NEARLY_COLD, PolicyDecision, fixed_text
 from everthread.context.recovery import TOO_LARGE, Recovery, RecoveryStep, slim_messages
@@ -32,10 +33,9 @@ from everthread.conversation.responses import finish
 from everthread.conversation.state import LEFT_OUT, ConversationState
 from everthread.core.economics import EARLIEST, Decision
 from everthread.core.exchange import Request, System
-from everthread.core.ladder import Strength
+from everthread.core.marks import is_summary, strip_marks
 from everthread.core.messages import Message, calls_of
 from everthread.core.overflow import ErrorVerdict, classify_error
-from everthread.core.summary import Compaction, is_summary
 from everthread.errors import ContextOverflowError, EverthreadError
 from everthread.providers.output_cap import output_cap
 from everthread.store.models import MessageKind, NewCompaction, NewMessage, StoredMessage
@@ -63,7 +63,7 @@ async def draft(
     focus: str | None = None,
     manual: bool = False,
     preview: bool = False,
-    strength: Strength = Strength.NORMAL,
+    level: CompactionLevel = CompactionLevel.NORMAL,
     tokens: int | None = None,
     background: bool = False,
 ) -> Draft:
@@ -77,7 +77,7 @@ async def draft(
     live.engine.pin([note.text for note in await list_pins(live.setup.store, live.session.thread)])
     made = await live.engine.compress(
         bodies, current_tokens=size, focus_topic=focus, system=live.system, tools=live.toolbox.to_come,
-        strength=strength, manual=manual, dry_run=preview, ids=[message.id for message in stored],
+        level=level, manual=manual, dry_run=preview, ids=[message.id for message in stored],
     )  # fmt: skip
     return Draft(made, session, stored, tuple(bodies))
 
@@ -195,7 +195,7 @@ def _entries(live: ConversationState, made: Draft) -> list[int | NewMessage]:
     for message, index in zip(made.compaction.messages, made.compaction.kept, strict=True):
         if index is None:
             kind: MessageKind = "summary" if is_summary(message) else "derived"
-            entries.append(NewMessage(message, kind, tokens=live.counter.message(message)))
+            entries.append(NewMessage(strip_marks([message])[0], kind, tokens=live.counter.message(message)))
         elif message is made.bodies[index]:
             entries.append(made.stored[index].id)
         else:
@@ -525,7 +525,7 @@ async def _slim(live: ConversationState) -> bool:
 
 async def _compact_harder(live: ConversationState, step: RecoveryStep, verdict: ErrorVerdict) -> bool:
     try:
-        made = await draft(live, reason="overflow", strength=step.strength, tokens=verdict.input_tokens)
+        made = await draft(live, reason="overflow", level=step.level, tokens=verdict.input_tokens)
     except EverthreadError as failure:
         live.emit(CompactionFailed(live.session.id, str(failure)))
         return False

@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
+from everthread.compaction.summary import Compaction
 from everthread.context.recovery import Recovery
 from everthread.conversation.compaction import Compactor, commit, discard, draft, recover
 from everthread.conversation.events import Listener, Notice
@@ -30,7 +31,6 @@ from everthread.conversation.state import ConversationState, create_session, fin
 from everthread.conversation.toolbox import FIND, FoundTools, Toolbox
 from everthread.core.exchange import Reply, StreamDelta, StreamingModel, System
 from everthread.core.messages import Message, results_of
-from everthread.core.summary import Compaction
 from everthread.errors import ConfigError, InputError, ModelError
 from everthread.providers.wrapper import ModelEvent
 from everthread.store.models import NewMessage, NewSession, Session, UsageRecord, new_id

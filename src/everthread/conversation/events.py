@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from decimal import Decimal
 from typing import Any, ClassVar
 
+from everthread.compaction.summary import Verification
 from everthread.core.exchange import Request
-from everthread.core.summary import Verification
 from everthread.core.usage import CanonicalUsage
 
 

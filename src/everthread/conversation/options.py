@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from everthread.compaction.engine import ContextEngine, Events, Services
+from everthread.compaction.summary import Summarizer
 from everthread.context.limits import ModelLimits
 from everthread.context.policy import ContextOptions
 from everthread.conversation.events import Event, Listener
@@ -17,7 +18,6 @@ from everthread.core.budget import Budget
 from everthread.core.caching import cache_route
 from everthread.core.exchange import Api, Request, StreamingModel, System
 from everthread.core.outputs import OutputLimits
-from everthread.core.summary import Summarizer
 from everthread.core.tokens import TokenCounter
 from everthread.store.store import Store
 

@@ -19,6 +19,7 @@ from everthread.conversation.options import Route, Setup, SummarizerContext
 from everthread.conversation.toolbox import Toolbox
 from everthread.core.budget import Budget
 from everthread.core.exchange import Request, System
+from everthread.core.marks import mark_summary
 from everthread.core.messages import Call, Message, calls_of, results_of
 from everthread.core.tokens import TokenCounter
 from everthread.errors import InputError, UnknownIdError
@@ -100,7 +101,7 @@ class ConversationState:
     def add(self, message: StoredMessage) -> None:
         self.stored.append(message)
         self._known.add(message.id)
-        self.bodies.append(message.body)
+        self.bodies.append(mark_summary(message.body) if message.kind == "summary" else message.body)
         self._total.append(message.body)
         for result in results_of(message.body):
             self.open_calls.pop(result.call_id, None)
@@ -258,7 +259,7 @@ class ConversationState:
         lookup = StoreLookup(self.setup.store, self.session.tenant, self.session.thread, reach="all")
         archive = SessionArchive(self, lookup)
         return Services(
-            self.summarizer, self.counter, self.budget, self.setup.clock, self.tell, lookup, archive
+            self.summarizer, self.counter, self.budget, self.setup.clock, self.tell, lookup, archive, is_stored=True
         )  # fmt: skip
 
     # Saved, for another process

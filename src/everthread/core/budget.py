@@ -106,14 +106,14 @@ class Budget:
         )
 
     @property
-    def important(self) -> int:
-        """How much may be quoted from the replaced middle."""
-        return self.threshold // 20
-
-    @property
     def compacted_limit(self) -> int:
-        """A compacted history should not exceed this, so that the next compaction is not right behind."""
-        return self.threshold * 75 // 100
+        """A compacted request should not exceed this, so that a compaction buys many turns: 60 % of T.
+
+        A larger tail or more of the user's words, where they were asked for, raise it by as much.
+        """
+        extra = max(self.tail - _floor(self.threshold, TARGET_RATIO), 0)
+        extra += max(self.user_words - _floor(self.threshold, USER_WORDS), 0)
+        return min(self.threshold * 60 // 100 + extra, self.background_start)
 
     @property
     def background_start(self) -> int:
@@ -135,12 +135,15 @@ class Budget:
         """The largest summary: 5 % of the window up to 12,000, and even in a small one 2,000 or a quarter of T."""
         return max(min(self.window * 5 // 100, 12_000), min(2_000, self.threshold // 4))
 
+    @property
+    def summary_least(self) -> int:
+        """A summary has room for this much even where everything else presses."""
+        return min(2_000, self.summary_max)
+
     def summary(self, middle_tokens: int) -> int:
-        """The size of a summary (the whole message) of a middle of this size: a fifth of it, never over half."""
-        most = self.summary_max
-        least = min(2_000, most)
+        """The size of a summary of a middle of this size, the user's words apart: a fifth of it, never over half."""
         middle = max(middle_tokens, 0)
-        return min(max(least, min(middle * 20 // 100, most)), middle // 2)
+        return min(max(self.summary_least, min(middle * 20 // 100, self.summary_max)), middle // 2)
 
 
 def _check(key: str, value: Any) -> None:

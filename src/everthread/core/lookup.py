@@ -114,4 +114,4 @@ def gist(answer: str, limit: int = GIST) -> str:
 def lookup_tools(names: Iterable[str]) -> tuple[str, ...]:
     """Those of these tools by which a client can search and read here, as it calls them; `lcm_…` do the same."""
     ours = (name for name in names if is_lookup(name) and "lcm_" not in name.lower())
-    return tuple(sorted(name for name in ours if name.lower().endswith(("search", "expand"))))
+    return tuple(sorted(name for name in ours if name.lower().endswith(("search", "expand", "recall"))))

@@ -57,6 +57,8 @@ class Message(TypedDict, total=False):
     reasoning_content: str
     cache_control: dict[str, Any]
     _native: Native
+    _summary: bool
+    """It is, or holds, a summary of ours (`marks`)."""
 
 
 Messages = Sequence[Message]

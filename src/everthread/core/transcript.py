@@ -5,11 +5,20 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from everthread.core.injected import users_words
-from everthread.core.messages import SYSTEM_ROLES, Messages, calls_of, content_text, kind_of, parts_of, results_of
-from everthread.core.summary import without_summary
+from everthread.core.marks import without_summary
+from everthread.core.messages import (
+    SYSTEM_ROLES,
+    Message,
+    Messages,
+    calls_of,
+    content_text,
+    kind_of,
+    parts_of,
+    results_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +106,8 @@ def user_text(message: Mapping[str, Any]) -> str:
     """What the user said in this message; empty when the user said nothing in it."""
     if message.get("role") != "user":
         return ""
-    return "\n".join(users_words([without_summary(content_text([part])) for part in parts_of(message)]))
+    rest = without_summary(cast("Message", message))
+    return "" if rest is None else "\n".join(users_words([content_text([part]) for part in parts_of(rest)]))
 
 
 def is_user_message(message: Mapping[str, Any]) -> bool:

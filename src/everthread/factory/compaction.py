@@ -6,13 +6,15 @@ import asyncio
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, TypeVar
 
+from everthread.compaction.summary import Compaction, Summarizer, TemplateName
 from everthread.config import Config
 from everthread.core.budget import Budget
 from everthread.core.exchange import System
+from everthread.core.marks import recognize, strip_marks
 from everthread.core.messages import Message
-from everthread.core.summary import Compaction, Summarizer, TemplateName
 from everthread.errors import InputError
 
 T = TypeVar("T")
@@ -43,7 +45,7 @@ def compress(
 ) -> Compaction:
     """Make a history smaller: head, summary, tail. Works in scripts and inside a running event loop.
 
-    `summarizer`: `auto`, `extractive`, or a summariser of your own. `template`: `handoff` or `classic`. `preview`
+    `summarizer`: `auto`, `journal`, or a summariser of your own. `template`: `handoff` or `classic`. `preview`
     writes no summary: it tells what would be kept, cut and summarised. `config`: settings other than the defaults.
     """
     return run_sync(
@@ -78,7 +80,9 @@ async def acompress(
     budget = Budget.for_window(window) if config is None else _budget(config, model, window)
     layout = template or (config.compression.template if config is not None else "handoff")
     engine = ContextCompressor(Services(writer, counter, budget, time.monotonic), template=layout)
-    return await engine.compress(messages, focus_topic=focus, system=system, tools=tools, manual=True, dry_run=preview)
+    given = recognize(messages)
+    made = await engine.compress(given, focus_topic=focus, system=system, tools=tools, manual=True, dry_run=preview)
+    return replace(made, messages=strip_marks(made.messages))
 
 
 def _check(messages: Any, template: Any) -> None:
@@ -102,10 +106,10 @@ def _budget(config: Config, model: str | None, window: int) -> Budget:
 
 def named_summarizer(asked: str | Summarizer, counter: Any) -> Summarizer:
     """The summariser of a name, or the one that was given."""
-    from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
+    from everthread.compaction.journal import JournalWriter
 
     if not isinstance(asked, str):
         return asked
-    if asked in ("auto", "extractive"):
-        return ExtractiveSummarizer(counter)
-    raise InputError(f"summarizer={asked!r} is unknown; use auto, extractive, or a summariser of your own")
+    if asked in ("auto", "journal", "extractive"):
+        return JournalWriter(counter)
+    raise InputError(f"summarizer={asked!r} is unknown; use auto, journal, or a summariser of your own")

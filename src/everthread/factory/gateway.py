@@ -15,9 +15,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from everthread.compaction.summary import Summarizer
 from everthread.config import Config, load_config
 from everthread.core.exchange import Api, StreamingModel
-from everthread.core.summary import Summarizer
 from everthread.errors import ConfigError, StoreError
 from everthread.factory.access import open_access
 from everthread.factory.adapters import open_adapters

@@ -8,10 +8,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from everthread.compaction.summary import Summarizer
 from everthread.config import Config, home_directory
 from everthread.core.budget import Budget
 from everthread.core.exchange import Api, Request, StreamingModel
-from everthread.core.summary import Summarizer
 from everthread.factory.compaction import acompress
 
 if TYPE_CHECKING:
@@ -98,8 +98,8 @@ def summarizer_for(desk: SummarizerContext, config: Config, auxiliary: Streaming
     On a route whose prefix is cached by marks the main model is asked on that prefix first. A local model writes none
     unless it is named for it: a small one does worse than the extract.
     """
+    from everthread.compaction.journal import JournalWriter
     from everthread.compaction.summarizers.chain import SummarizerChain
-    from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
     from everthread.compaction.summarizers.llm import LlmSummarizer
     from everthread.compaction.summarizers.llm_warm import WarmPrefixSummarizer
     from everthread.compaction.summarizers.pricing import Price
@@ -133,7 +133,7 @@ def summarizer_for(desk: SummarizerContext, config: Config, auxiliary: Streaming
                 main, desk.counter, context_length=options.context_length, template=template, price=price(main.name)
             )
         )
-    floor = ExtractiveSummarizer(desk.counter)
+    floor = JournalWriter(desk.counter)
     return SummarizerChain(routes, floor=floor, clock=time.time, events=desk.events) if routes else floor
 
 

@@ -17,7 +17,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from everthread.compaction.composition import tools_key
 from everthread.compaction.engine import ContextEngine, Services
+from everthread.compaction.summary import CompactionLevel, Summarizer
 from everthread.context.accounting import Accounting, complete_usage
 from everthread.context.limits import ModelLimits, is_overflow_error
 from everthread.context.policy import (
@@ -47,9 +49,7 @@ from everthread.conversation.options import Route, SessionOptions, SummarizerCon
 from everthread.core.caching import cache_route
 from everthread.core.economics import EARLIEST
 from everthread.core.exchange import Api, Request
-from everthread.core.ladder import Strength
 from everthread.core.overflow import ErrorVerdict, classify_error
-from everthread.core.summary import Summarizer
 from everthread.core.tokens import TokenCounter
 from everthread.core.usage import CanonicalUsage
 from everthread.errors import EverthreadError
@@ -57,7 +57,7 @@ from everthread.gateway.base import THREAD, Incoming, Outcome, Outgoing, ProxyTu
 from everthread.gateway.events import RecordFailed
 from everthread.gateway.reader import Reader, Sizes
 from everthread.gateway.responses_state import Responses
-from everthread.gateway.rewrite import SLIM, RewriteState, RewriteStore, RewriteTask, key_part, rewrite_key
+from everthread.gateway.rewrite import SLIM, RewriteState, RewriteStore, RewriteTask, rewrite_key
 from everthread.gateway.threads import PendingAnswer, ThreadIndex, ThreadMatch, ThreadRecorder, scope_of
 from everthread.gateway.turn import ThreadMemories, Turn, build_outgoing, send_untouched
 from everthread.gateway.worker import SECONDS, CompactionWorker, EngineSetup
@@ -340,7 +340,7 @@ class ProxyManager:
             turn.used, turn.ready = turn.ready, None
 
     def engine_key(self, turn: Turn) -> str:
-        return f"{turn.incoming.api} {self.setup.engine_key}{key_part(turn.frame.tools)}"
+        return f"{turn.incoming.api} {self.setup.engine_key}{tools_key(turn.frame.tools)}"
 
     # Making rewrites
 
@@ -366,7 +366,12 @@ class ProxyManager:
             made = await self._made_meanwhile(turn)
             if made is None:
                 made = await self.compact(
-                    turn, Strength.NORMAL, tokens, ripe=ripe, background=background and reason != COLD, reason=reason
+                    turn,
+                    CompactionLevel.NORMAL,
+                    tokens,
+                    ripe=ripe,
+                    background=background and reason != COLD,
+                    reason=reason,
                 )
         except EverthreadError as error:
             self.setup.listener(CompactionFailed(turn.place.thread, str(error)))
@@ -383,9 +388,9 @@ class ProxyManager:
         longest = found.ready or found.used
         return longest if longest and longest.length > (turn.used.length if turn.used else 0) else None
 
-    async def compact(self, turn: Turn, strength: Strength, tokens: int, **how: Any) -> Rewrite | None:
+    async def compact(self, turn: Turn, level: CompactionLevel, tokens: int, **how: Any) -> Rewrite | None:
         """A rewrite that covers more than what is used now; `how`: what else its `Task` says."""
-        task = await self._task(turn, tokens, strength=strength, **how)
+        task = await self._task(turn, tokens, level=level, **how)
         given = self._summarizer_context(turn, task.thread)
         setup = EngineSetup(self.setup.engine, turn.model, task.budget)
         made = await self._rewrites.make(task, setup, given, self.setup.summarizer(given))
@@ -497,7 +502,7 @@ class ProxyManager:
     async def _compact_harder(self, turn: Turn, step: RecoveryStep, verdict: ErrorVerdict) -> Rewrite | None:
         tokens = verdict.input_tokens or max(self.tokens(turn, turn.used), turn.window)
         try:
-            return await self.compact(turn, step.strength, tokens, reason="overflow")
+            return await self.compact(turn, step.level, tokens, reason="overflow")
         except EverthreadError as failure:
             self.setup.listener(CompactionFailed(turn.place.thread, str(failure)))
             return None

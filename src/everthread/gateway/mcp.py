@@ -31,9 +31,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from everthread._version import __version__
 from everthread.agent.tools import arguments as given
 from everthread.agent.tools.arguments import schema
-from everthread.compaction.lossless.schemas import GREP, NAMES
-from everthread.compaction.lossless.schemas import SCHEMAS as LOSSLESS
-from everthread.compaction.lossless.tools import Tools
+from everthread.compaction.lossless.tools import GREP, NAMES, Tools
+from everthread.compaction.lossless.tools import SCHEMAS as LOSSLESS
 from everthread.conversation.lookup import LookupCache, StoreLookup, ThreadGraph, expand
 from everthread.conversation.pins import PIN_CHARS, add_pin, list_pins, remove_pin
 from everthread.core.found import found_text, moment, passage_text

@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import Any
 
 from everthread.compaction.engine import ContextEngine
+from everthread.compaction.summary import Compaction, CompactionLevel, Summarizer
 from everthread.context.accounting import Accounting
 from everthread.context.engine_guard import check_compaction
 from everthread.context.recovery import slim_messages
@@ -22,11 +23,9 @@ from everthread.conversation.pins import list_pins
 from everthread.core.budget import Budget
 from everthread.core.caching import cache_route
 from everthread.core.exchange import Api, Request
-from everthread.core.ladder import Strength
-from everthread.core.lookup import lookup_tools
-from everthread.core.messages import Message, Part, calls_of, kind_of, parts_of, with_content
+from everthread.core.marks import recognize
+from everthread.core.messages import Message, calls_of
 from everthread.core.outputs import ToStore
-from everthread.core.summary import SUMMARY_START, Compaction, Summarizer, is_summary
 from everthread.errors import EngineError, EverthreadError
 from everthread.gateway.base import Account, decode_messages, encode_messages
 from everthread.gateway.body import LIST_FIELD, Element, Sliced, written
@@ -85,7 +84,7 @@ class RewriteTask:
     """What the provider counts for it."""
     base: Rewrite | None = None
     """The rewrite it goes on from."""
-    strength: Strength = Strength.NORMAL
+    level: CompactionLevel = CompactionLevel.NORMAL
     ripe: int = 0
     background: bool = False
     account: Account | None = None
@@ -154,7 +153,7 @@ class RewriteStore:
         before = RewriteState.load(task.base.state) if task.base else RewriteState()
         pins = [pin.text for pin in await list_pins(self._store, task.thread)]
         job = CompressionJob(
-            task.api, task.frame, [value for value, _ in pairs], task.aimed_tokens, task.strength, before.engine, pins,
+            task.api, task.frame, [value for value, _ in pairs], task.aimed_tokens, task.level, before.engine, pins,
             len(task.sent) - task.start,
         )  # fmt: skip
         result = await self._worker.run(WorkItem(setup, compress_history, job), writer, given.events)
@@ -209,7 +208,7 @@ class RewriteStore:
 def _row(task: RewriteTask, length: int, replacement: str) -> Rewrite:
     history = task.history
     return Rewrite(
-        task.tenant, task.engine_key, history.digest(length), int(task.strength), length, history.skeleton(length),
+        task.tenant, task.engine_key, history.digest(length), int(task.level), length, history.skeleton(length),
         history.results(0, length), task.thread, replacement.encode(), task.ripe,
     )  # fmt: skip
 
@@ -224,7 +223,7 @@ class CompressionJob:
     values: Sequence[Any]
     """What goes upstream now, as the wire has it."""
     tokens: int
-    strength: Strength
+    level: CompactionLevel
     state: Mapping[str, Any]
     """Of the engine that made the rewrite before."""
     pins: Sequence[str]
@@ -244,18 +243,17 @@ class CompressionResult:
 async def compress_history(engine: ContextEngine, job: CompressionJob) -> CompressionResult:
     """Have the engine make it smaller. Works in another process."""
     model, tools = job.frame.model, job.frame.tools
-    messages = decode_messages(job.api, job.values, model)
+    messages = recognize(decode_messages(job.api, job.values, model))
     try:
         if job.state:
             engine.load_state(job.state)
         engine.pin(job.pins)
         made = await engine.compress(
-            messages, current_tokens=job.tokens, system=job.frame.system, tools=tools, strength=job.strength
+            messages, current_tokens=job.tokens, system=job.frame.system, tools=tools, level=job.level
         )
         check_compaction(engine.name, made, len(messages))
         if not made.changed:
             return CompressionResult(made)
-        made = replace(made, messages=name_lookup_tools(made.messages, tools))
         engine.on_compacted(made)
         state = engine.dump_state()
     except EverthreadError:
@@ -390,54 +388,3 @@ def _append_note(system: Any, note: str, *, blocks: bool) -> Any:
     if isinstance(system, list):
         return [*system, block]
     return [{"type": "text", "text": system}, block] if blocks else f"{system}{_GAP}{note}"
-
-
-# A client that has our lookup tools is told of them in the summary
-
-_WORDS = "What was compacted can be read again word for word: with {tools}, by words or by an id."
-
-
-def lookup_tool_names(tools: Sequence[Mapping[str, Any]] | None) -> tuple[str, ...]:
-    """The names under which a request offers our search and expand."""
-    return lookup_tools(name for tool in tools or () if (name := _tool_name(tool)))
-
-
-def key_part(tools: Sequence[Mapping[str, Any]] | None) -> str:
-    """What a rewrite's key says of it: a summary that names tools is only for those who have them."""
-    names = lookup_tool_names(tools)
-    return f" with {','.join(names)}" if names else ""
-
-
-def name_lookup_tools(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None) -> list[Message]:
-    """The messages, their summary naming the tools that are there."""
-    names = lookup_tool_names(tools)
-    if not names:
-        return list(messages)
-    words = _WORDS.format(tools=" and ".join(f"`{name}`" for name in names))
-    return [_with_line(message, words) if is_summary(message) else message for message in messages]
-
-
-def _with_line(message: Message, words: str) -> Message:
-    content = message.get("content")
-    if isinstance(content, str):
-        return with_content(message, _inserted(content, words))
-    parts: list[Part] = [
-        {**part, "text": _inserted(str(part["text"]), words)} if kind_of(part) == "text" else part
-        for part in parts_of(message)
-    ]
-    return with_content(message, parts)
-
-
-def _inserted(text: str, words: str) -> str:
-    """Behind the summary's first line, before its sections; once."""
-    start = text.find(SUMMARY_START)
-    if start < 0 or words in text:
-        return text
-    end = text.find("\n", start)
-    return text if end < 0 else f"{text[:end]}\n{words}{text[end:]}"
-
-
-def _tool_name(tool: Mapping[str, Any]) -> str:
-    function = tool.get("function")
-    name = function.get("name") if isinstance(function, Mapping) else tool.get("name")
-    return name if isinstance(name, str) else ""

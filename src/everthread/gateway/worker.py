@@ -22,9 +22,9 @@ from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 from everthread.compaction.engine import ContextEngine, Events, Services
-from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
+from everthread.compaction.journal import JournalWriter
+from everthread.compaction.summary import Summarizer, SummaryDraft, SummaryRequest
 from everthread.core.budget import Budget
-from everthread.core.summary import Summarizer, SummaryDraft, SummaryRequest
 from everthread.core.tokens import TokenCounter
 from everthread.errors import EngineError, EverthreadError, SummaryError
 
@@ -48,7 +48,7 @@ class DeferredSummary(SummaryDraft):
 class DeferringFloor:
     """The last of a chain of summarisers in the gateway's loop: it leaves the journal to the worker."""
 
-    name = "extractive"
+    name = "journal"
 
     async def summarize(self, request: SummaryRequest) -> SummaryDraft:  # noqa: ARG002
         return DeferredSummary({}, self.name)
@@ -58,13 +58,13 @@ async def _complete(draft: SummaryDraft, request: SummaryRequest, counter: Token
     """The draft; the journal where it was deferred, with what was tried before."""
     if not isinstance(draft, DeferredSummary):
         return draft
-    made = await ExtractiveSummarizer(counter).summarize(request)
+    made = await JournalWriter(counter).summarize(request)
     return replace(made, warnings=(*draft.warnings, *made.warnings), usage=(*draft.usage, *made.usage))
 
 
 def _writes_here(summarizer: Summarizer) -> bool:
     """Whether nobody in the loop has to be asked."""
-    return isinstance(summarizer, ExtractiveSummarizer | DeferringFloor)
+    return isinstance(summarizer, JournalWriter | DeferringFloor)
 
 
 # Work
@@ -79,7 +79,7 @@ class EngineSetup:
     budget: Budget
 
     def create(self, summarizer: Summarizer, clock: Callable[[], float], events: Events) -> ContextEngine:
-        return self.engine(Services(summarizer, TokenCounter(self.model), self.budget, clock, events))
+        return self.engine(Services(summarizer, TokenCounter(self.model), self.budget, clock, events, is_stored=True))
 
 
 Work = Callable[[ContextEngine, Any], Awaitable[Any]]

@@ -17,7 +17,7 @@ from typing import Any
 from everthread.core.exchange import Reply
 from everthread.core.overflow import classify_error
 from everthread.core.redaction import redact
-from everthread.core.toolkinds import clip, one_line
+from everthread.core.text import clip, one_line
 from everthread.errors import ModelError, ModelTimeoutError, ModelUnreachableError
 from everthread.wire.shape import error_text
 

@@ -6,27 +6,28 @@ import re
 from typing import Any
 
 from everthread.compaction.engine import Services
-from everthread.compaction.lossless import LosslessEngine, Options
-from everthread.compaction.lossless.parts import Part, read_view
-from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
+from everthread.compaction.journal import JournalWriter
+from everthread.compaction.lossless import LosslessEngine, LosslessOptions
+from everthread.compaction.lossless.graph import Part, read_parts
+from everthread.compaction.summary import Compaction, Summarizer
 from everthread.core.budget import Budget
 from everthread.core.messages import Message
-from everthread.core.summary import Compaction, Summarizer
 from everthread.core.tokens import TokenCounter
 from tests.compaction.talks import run, says, user, work
 
 COUNTER = TokenCounter("gpt-4o")
 WINDOW = 16_000
+THOUGHT = "The part was read with care, compared with its neighbours and found to be in order. " * 6
 NODE = re.compile(r"^\[node (n[0-9a-f]{12}): ", re.MULTILINE)
 
 
 def services(summarizer: Summarizer | None = None, *, window: int = WINDOW, **more: Any) -> Services:
-    writer = summarizer or ExtractiveSummarizer(COUNTER)
+    writer = summarizer or JournalWriter(COUNTER)
     return Services(writer, COUNTER, Budget.for_window(window), lambda: 0.0, **more)
 
 
 def engine(summarizer: Summarizer | None = None, *, window: int = WINDOW, **options: Any) -> LosslessEngine:
-    return LosslessEngine(services(summarizer, window=window), Options(**options))
+    return LosslessEngine(services(summarizer, window=window), LosslessOptions(**options))
 
 
 def longer(talk: list[Message], turn: int, *, window: int = WINDOW) -> tuple[list[Message], int]:
@@ -35,7 +36,7 @@ def longer(talk: list[Message], turn: int, *, window: int = WINDOW) -> tuple[lis
     while COUNTER.messages(talk) < Budget.for_window(window).threshold:
         turn += 1
         asked = user(f"Turn {turn}: look at part {turn}.")
-        talk += [asked, *work(turn * 3, 3), says(f"Turn {turn} is done; its code is K-{turn}77.")]
+        talk += [asked, *work(turn * 3, 3), says(f"Turn {turn} is done; its code is K-{turn}77. {THOUGHT}")]
     return talk, turn
 
 
@@ -53,5 +54,5 @@ def chain(rounds: int, *, fresh: bool = False, window: int = WINDOW, **options: 
     return done
 
 
-def parts(result: Compaction) -> tuple[Part, ...]:
-    return read_view(result.summary).parts
+def parts(result: Compaction) -> list[Part]:
+    return read_parts(result.summary, first_turn=1, last_turn=1, messages=1)

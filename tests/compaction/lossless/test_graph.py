@@ -8,11 +8,12 @@ from itertools import pairwise
 import pytest
 
 from everthread.compaction.compressor import ContextCompressor
-from everthread.compaction.lossless import LosslessEngine, Options, create
+from everthread.compaction.lossless import LosslessEngine, LosslessOptions, create
+from everthread.compaction.summary import TASK, WORDS, Compaction, CompactionLevel, parse_sections
+from everthread.compaction.user_words import parse_words
 from everthread.core.budget import Budget
-from everthread.core.ladder import Strength
+from everthread.core.marks import SUMMARY_END, is_summary
 from everthread.core.messages import Message, text_of
-from everthread.core.summary import SUMMARY_END, TASK, Compaction, is_summary, parse_sections
 from everthread.core.validity import validate_messages
 from everthread.errors import ConfigError
 from tests.compaction.lossless.talks import COUNTER, WINDOW, chain, engine, longer, parts, services
@@ -46,9 +47,9 @@ def test_the_nodes_in_view_cover_all_turns_in_order(done: list[Compaction]) -> N
             assert before.last_turn <= after.first_turn <= before.last_turn + 1
         kept = [text_of(message) for message in result.messages if message["role"] == "user"]
         first = next(text for text in kept[1:] if text.startswith("Turn"))
-        stated = int(result.summary.partition("the next user message is turn ")[2].partition("]")[0])
-        assert first.startswith(f"Turn {stated}:")
-        assert stated in (seen[-1].last_turn, seen[-1].last_turn + 1)
+        told = parse_words(parse_sections(result.summary)[WORDS])
+        assert first.startswith(f"Turn {told[-1].number + 1}:")
+        assert seen[-1].last_turn in (told[-1].number, told[-1].number + 1)
 
 
 def test_a_node_is_smaller_than_what_it_covers_and_tells_its_sources(done: list[Compaction]) -> None:
@@ -112,14 +113,15 @@ def test_the_input_is_left_alone_and_the_result_is_always_the_same() -> None:
 
 def test_the_latest_request_stays_word_for_word_through_one_long_turn() -> None:
     asked = user("Go through all modules, and never rename anything.")
-    talk: list[Message] = [user("Hello"), says("Hello."), asked, *work(0, 60)]
+    talk: list[Message] = [user("Hello"), says("Hello."), asked, *work(0, 160)]
     result = run(engine().compress(talk))
-    again = run(engine().compress([*result.messages, *work(60, 60)]))
+    again = run(engine().compress([*result.messages, *work(160, 160)]))
     for made in (result, again):
         assert asked in made.messages
-        told = made.summary.partition("[end of nodes")[2].removesuffix(SUMMARY_END)
-        assert parse_sections(told)[TASK] == asked["content"]
-        assert "the next user message is turn 2]" in made.summary
+        assert (
+            parse_sections(made.summary.partition("[end of nodes")[2].rpartition("\n[END")[0])[TASK]
+            == f"[2] {asked['content']}"
+        )
 
 
 def test_rules_outlive_the_messages_that_stated_them() -> None:
@@ -128,7 +130,7 @@ def test_rules_outlive_the_messages_that_stated_them() -> None:
     made = engine()
     for _ in range(4):
         result = run(made.compress(talk))
-        assert f"- {rule}" in result.summary.partition("[end of nodes")[2] or rule in result.summary
+        assert f"[2] Turn 2: {rule}" in result.summary.partition("[end of nodes")[2]
         talk, turn = longer(result.messages, turn)
     made.pin(["The release is named Osprey."])
     assert "The release is named Osprey." in run(made.compress(talk)).summary
@@ -149,12 +151,12 @@ def test_words_of_a_node_cannot_forge_another() -> None:
         says("Hi."),
         user(forged),
         says(f"I decided:\n{forged}"),
-        *work(0, 60),
+        *work(0, 160),
         says("Done."),
     ]
     result = run(engine().compress([*talk, user("Go on.")]))
     assert "n0123456789ab" not in {part.node.id for part in parts(result)}
-    assert result.summary.count(SUMMARY_END) == 1
+    assert sum(line.startswith(SUMMARY_END) for line in result.summary.split("\n")) == 1
 
 
 def test_a_summary_of_the_other_engine_is_taken_over() -> None:
@@ -183,7 +185,7 @@ def test_stronger_and_preview() -> None:
     shown = run(engine().compress(talk, dry_run=True))
     assert not shown.changed
     assert shown.reason == "preview"
-    normal, strong = run(engine().compress(talk)), run(engine().compress(talk, strength=Strength.LATEST_GROUP))
+    normal, strong = run(engine().compress(talk)), run(engine().compress(talk, level=CompactionLevel.LATEST_GROUP))
     assert strong.tokens_after < normal.tokens_after
     assert not run(engine().compress([user("Hello")])).changed
 
@@ -204,6 +206,6 @@ def test_options_are_checked(options: dict[str, object], said: str) -> None:
 
 def test_fan_in_decides_how_soon_nodes_are_condensed() -> None:
     talk, _ = longer([user("Turn 1: begin.")], 1)
-    few = run(LosslessEngine(services(), Options(fan_in=2)).compress(talk))
-    many = run(LosslessEngine(services(), Options(fan_in=16)).compress(talk))
+    few = run(LosslessEngine(services(), LosslessOptions(fan_in=2)).compress(talk))
+    many = run(LosslessEngine(services(), LosslessOptions(fan_in=16)).compress(talk))
     assert max(node.level for node in few.nodes) > max(node.level for node in many.nodes)

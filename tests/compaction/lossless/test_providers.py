@@ -76,7 +76,7 @@ def test_what_a_model_is_given(tmp_path: Path, api: Api) -> None:
                 spoken = [said for message in record.request.messages if (said := user_text(message))]
                 assert re.match(r"Turn \d+: box_", spoken[-1]), "the latest request stands last, as it was said"
             shown = "\n".join(map(text_of, talk.messages))
-            view = shown[shown.index("[EVERTHREAD SUMMARY") : shown.index("[END OF EVERTHREAD SUMMARY]")]
+            view = shown[shown.index("[EVERTHREAD SUMMARY") : shown.index("[END OF EVERTHREAD SUMMARY")]
             nodes = {node.id: node for node in await place.store.nodes(talk.id)}
             heads = re.findall(r"^\[node (\w+): turns (\d+)-(\d+), .* by ([^\]]+)\]$", view, re.MULTILINE)
             assert [head[0] for head in heads] == NODE.findall(view)
@@ -86,7 +86,7 @@ def test_what_a_model_is_given(tmp_path: Path, api: Api) -> None:
             )
             assert view.count(RULE) == 1, "a rule is told once, behind the nodes"
             assert view.count("The release is named Osprey.") == 1
-            assert view.index(RULE) > view.index("[end of nodes;")
+            assert view.index(RULE) > view.index("[end of nodes]")
             for form in ("openai", "openai_responses", "anthropic"):
                 assert validate_messages(talk.messages, api=form) == []
 

@@ -78,7 +78,7 @@ async def test_every_fact_stays_within_reach_through_restarts_undo_and_branches(
         node = kept[in_view(talk)[0]]
         assert f"turns {node.first_turn}-{node.last_turn}" in about
         assert f"over {len(node.sources)} " in about
-        assert "written by extractive" in about
+        assert "written by journal" in about
 
         await _undone(talk, place)
         await _branched(talk, place)

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from everthread.compaction.summary import SummaryRequest, render_sections
 from everthread.core.exchange import Reply, Request
 from everthread.core.messages import Message
-from everthread.core.summary import SummaryRequest, render_sections
 from everthread.core.tokens import TokenCounter
 
 COUNTER = TokenCounter("gpt-4o")

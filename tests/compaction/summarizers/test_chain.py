@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from everthread.compaction.journal import JournalWriter
 from everthread.compaction.summarizers.chain import SummarizerChain
-from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
 from everthread.compaction.summarizers.llm import LlmSummarizer
-from everthread.core.summary import SummaryDraft, SummaryRequest
+from everthread.compaction.summary import SummaryDraft, SummaryRequest
 from everthread.errors import SummaryError
 from tests.compaction.summarizers.http_model import USAGE, completion, failing, served
 from tests.compaction.summarizers.llm_doubles import COUNTER, GOOD, GOOD_TEXT, wanted
@@ -227,7 +227,7 @@ def test_over_http_from_the_auxiliary_to_the_main_model() -> None:
 def test_without_any_model_the_extractive_summariser_serves() -> None:
     async def main() -> None:
         async with served(failing(500, "down"), name="small") as (model, _):
-            floor = ExtractiveSummarizer(COUNTER)
+            floor = JournalWriter(COUNTER)
             chain = SummarizerChain([LlmSummarizer(model, COUNTER)], floor=floor, clock=lambda: 0.0)
             draft = await chain.summarize(wanted())
             assert draft.author == floor.name

@@ -10,10 +10,11 @@ from itertools import pairwise
 import pytest
 
 from everthread.compaction.summarizers.llm import LlmSummarizer
+from everthread.compaction.summarizers.llm_prompt import headings
 from everthread.compaction.summarizers.llm_record import CLOSE, OPEN, inert
+from everthread.compaction.summary import SummaryDraft, SummaryRequest, render_sections
 from everthread.core.exchange import Reply, Request
 from everthread.core.messages import Message
-from everthread.core.summary import HANDOFF, SummaryDraft, SummaryRequest, render_sections
 from everthread.core.transcript import user_text
 from everthread.errors import SummaryError
 from tests.compaction.summarizers.llm_doubles import (
@@ -50,7 +51,9 @@ def test_the_rules_are_the_systems_and_the_conversation_is_data() -> None:
     system = str(request.system)
     for word in ("different assistant", "answer and obey none", "language the user writes in", "[REDACTED]"):
         assert word in system
-    assert [f"## {name}" for name in HANDOFF] == [line for line in system.splitlines() if line.startswith("## ")]
+    assert [f"## {name}" for name in headings("handoff")] == [
+        line for line in system.splitlines() if line.startswith("## ")
+    ]
     assert request.tools == []
     text = content(request)
     begin, end = text.index(f"{OPEN}record{CLOSE}"), text.index(f"{OPEN}end of record{CLOSE}")

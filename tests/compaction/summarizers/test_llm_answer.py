@@ -12,8 +12,9 @@ from everthread.compaction.summarizers import llm_answer
 from everthread.compaction.summarizers.llm_answer import Answer, judge, without_thinking
 from everthread.compaction.summarizers.llm_prompt import Question, headings
 from everthread.compaction.summarizers.llm_trim import fit
+from everthread.compaction.summary import HANDOFF, TemplateName, render_sections
 from everthread.core.exchange import Request
-from everthread.core.summary import HANDOFF, SUMMARY_END, SUMMARY_START, TemplateName, render_sections
+from everthread.core.marks import SUMMARY_END, SUMMARY_START
 from tests.compaction.summarizers.llm_doubles import COUNTER, GOOD, GOOD_TEXT, reply, said
 
 COUNT = COUNTER.text
@@ -137,7 +138,7 @@ def test_hostile_answers_are_read_in_linear_time() -> None:
 
 
 def test_the_headings_of_each_layout() -> None:
-    assert headings("handoff")[0] == "Active Task"
+    assert headings("handoff")[0] == "Goal"
     assert headings("classic")[0] == "Goal"
 
 

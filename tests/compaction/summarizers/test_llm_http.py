@@ -10,7 +10,7 @@ import pytest
 
 from everthread.compaction.summarizers import llm_answer
 from everthread.compaction.summarizers.llm import LlmSummarizer
-from everthread.core.summary import SummaryDraft, render_sections
+from everthread.compaction.summary import SummaryDraft, render_sections
 from everthread.errors import SummaryError
 from tests.compaction.summarizers.http_model import USAGE, HttpModel, asked, client_for, completion, failing, served
 from tests.compaction.summarizers.llm_doubles import COUNTER, GOOD, GOOD_TEXT, talk, wanted
@@ -86,7 +86,7 @@ def test_a_bad_answer_gets_one_firmer_question(reply: Scripted, fault: str) -> N
     first, second = asked(server)
     assert second.startswith(first)
     assert fault in second[len(first) :]
-    assert '"## Active Task"' in second[len(first) :]
+    assert '"## Goal"' in second[len(first) :]
     assert server.requests[0].body["messages"][0] == server.requests[1].body["messages"][0]
 
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import pytest
 
+from everthread.compaction.journal import JournalWriter
 from everthread.compaction.summarizers.chain import SummarizerChain
-from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
 from everthread.compaction.summarizers.llm import LlmSummarizer
 from everthread.compaction.summarizers.llm_warm import WarmPrefixSummarizer
 from everthread.compaction.summarizers.pricing import Price
+from everthread.compaction.summary import SummaryDraft, SummaryRequest
 from everthread.core.exchange import Request
 from everthread.core.messages import Message
-from everthread.core.summary import SummaryDraft, SummaryRequest
 from everthread.core.tokens import TokenCounter
 from everthread.testing import ScriptedModel
 
@@ -41,7 +41,7 @@ class Route:
 
 
 def author(*routes: Route) -> str:
-    chain = SummarizerChain(routes, floor=ExtractiveSummarizer(COUNTER), clock=lambda: 0.0)
+    chain = SummarizerChain(routes, floor=JournalWriter(COUNTER), clock=lambda: 0.0)
     return asyncio.run(chain.summarize(SummaryRequest(TALK, TALK, 500))).author
 
 
@@ -52,7 +52,7 @@ def test_the_cheapest_is_asked_first_where_every_price_is_known() -> None:
 
 def test_a_chain_tells_the_price_of_its_cheapest_route() -> None:
     def chain(*routes: Route) -> SummarizerChain:
-        return SummarizerChain(routes, floor=ExtractiveSummarizer(COUNTER), clock=lambda: 0.0)
+        return SummarizerChain(routes, floor=JournalWriter(COUNTER), clock=lambda: 0.0)
 
     assert chain(Route("dear", 0.3), Route("cheap", 0.1)).quote(1, 1) == 0.1
     assert chain(Route("dear", 0.3), Route("unknown", None)).quote(1, 1) == 0.3

@@ -13,8 +13,8 @@ from everthread.agent.slash.command import CommandResult, Here, counted, paragra
 from everthread.conversation import events
 from everthread.conversation.conversation import Conversation
 from everthread.core.found import moment
+from everthread.core.marks import is_summary
 from everthread.core.messages import Message, calls_of, results_of
-from everthread.core.summary import is_summary
 from everthread.core.tokens import TokenCounter
 from everthread.errors import InputError
 from everthread.store.models import CompactionRecord, NewCompaction, UsageRecord, UsageRow

@@ -18,6 +18,8 @@ from rich.text import Text
 
 from everthread.agent.events import Delegated, ToolFinished, ToolStarted, TurnEnded
 from everthread.cli.output import counted, money, visible
+from everthread.compaction.summary import Verification
+from everthread.compaction.tool_calls import Action, action_of, outcome_of
 from everthread.conversation.events import (
     CompactionDone,
     CompactionFailed,
@@ -34,8 +36,7 @@ from everthread.conversation.events import (
     ToolsChanged,
 )
 from everthread.core.messages import Call
-from everthread.core.summary import Verification
-from everthread.core.toolkinds import Action, action_of, clip, outcome_of
+from everthread.core.text import clip
 
 if TYPE_CHECKING:
     from collections.abc import Callable

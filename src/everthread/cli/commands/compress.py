@@ -14,7 +14,7 @@ from rich.console import Console
 from everthread.cli.conversation_file import FILE_HELP, Recording, read_conversation
 from everthread.cli.options import window_or_default
 from everthread.cli.output import console, counted, excerpt, print_json, print_table, visible
-from everthread.core.summary import Compaction
+from everthread.compaction.summary import Compaction
 from everthread.errors import InputError
 from everthread.wire import anthropic, openai_chat, openai_responses
 

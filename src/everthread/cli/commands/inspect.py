@@ -9,9 +9,9 @@ from rich.markup import escape
 
 from everthread.cli.conversation_file import FILE_HELP, Recording, read_conversation
 from everthread.cli.output import console, excerpt, print_json, print_table
+from everthread.core.marks import is_summary
 from everthread.core.messages import Messages
 from everthread.core.repair import repair
-from everthread.core.summary import is_summary
 from everthread.core.transcript import Turn, groups, turns, user_text
 from everthread.core.validity import validate_messages
 

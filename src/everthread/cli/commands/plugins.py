@@ -13,10 +13,10 @@ from rich.text import Text
 from everthread.cli.output import console, print_json, visible
 from everthread.compaction import registry
 from everthread.compaction.engine import Services
+from everthread.compaction.summary import SummaryDraft, SummaryRequest
 from everthread.config import Config, config_path, home_directory, load_config
 from everthread.config.file import set_keys
 from everthread.core.budget import Budget
-from everthread.core.summary import SummaryDraft, SummaryRequest
 from everthread.core.tokens import TokenCounter
 from everthread.errors import EngineError, InputError, SummaryError
 

@@ -3,27 +3,90 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from everthread.compaction import reporting
+from everthread.compaction.assembly import assemble, system_note
+from everthread.compaction.composition import has_content, marker_text, pinned_text, request_messages
 from everthread.compaction.engine import ContextEngine, Services
-from everthread.compaction.lossless.compacting import Work
-from everthread.compaction.lossless.options import Options
-from everthread.compaction.lossless.schemas import SCHEMAS
-from everthread.compaction.lossless.tools import Tools
-from everthread.compaction.lossless.words import figures, writers
+from everthread.compaction.journal import AUTHOR
+from everthread.compaction.lossless.graph import (
+    Part,
+    number_messages,
+    part_tokens,
+    read_parts,
+    split_chunks,
+    view_text,
+)
+from everthread.compaction.lossless.growth import LEAST, Growth, NodeOrder, NodeText, NodeWriter, Source
+from everthread.compaction.lossless.tools import SCHEMAS, Tools
 from everthread.compaction.pacing import Pacing
-from everthread.compaction.steps.assemble import assemble, note_for
-from everthread.compaction.steps.cutting import Plan, plan
-from everthread.compaction.steps.reading import Reader
+from everthread.compaction.plan import NO_MIDDLE, Plan, make_plan, read_earlier, reason_for
+from everthread.compaction.pruning import Memo, prune, redact_message
+from everthread.compaction.summary import (
+    RULES,
+    TASK,
+    WORDS,
+    Compaction,
+    CompactionLevel,
+    Sections,
+    Verification,
+    render_sections,
+)
+from everthread.compaction.task import task_lines
+from everthread.compaction.texts import text as text_file
+from everthread.compaction.user_words import render_words
 from everthread.core.exchange import System
-from everthread.core.ladder import Strength
-from everthread.core.messages import Messages
+from everthread.core.lookup import gist, is_lookup
+from everthread.core.marks import seal_summary
+from everthread.core.messages import Message, Messages, Result, calls_of
 from everthread.core.nodes import Node
-from everthread.core.summary import Compaction
+from everthread.core.outputs import edit_results, with_text
+from everthread.core.redaction import redact
+from everthread.core.transcript import is_user_message
 from everthread.core.usage import CanonicalUsage
-from everthread.errors import InputError
+from everthread.errors import ConfigError, InputError
+
+_SHARE = 5
+"""A node may have this part of the room for all of them."""
+_REWRITTEN = 4
+"""So many makeshift nodes are written again in one compaction."""
+_FAN_IN = (2, 16)
+_LEAF_TOKENS = (200, 1_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class LosslessOptions:
+    """The engine's options, as `engines.lossless` names them; checked when they are made."""
+
+    fan_in: int = 4
+    """So many nodes side by side at one level become one above them."""
+    leaf_tokens: int | None = None
+    """About so many tokens of messages make a leaf; None: an eighth of the threshold, at least 1,000."""
+
+    def __post_init__(self) -> None:
+        _check("fan_in", self.fan_in, _FAN_IN)
+        if self.leaf_tokens is not None:
+            _check("leaf_tokens", self.leaf_tokens, _LEAF_TOKENS)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> LosslessOptions:
+        known = [field.name for field in fields(cls)]
+        unknown = ", ".join(sorted(set(given) - set(known)))
+        if unknown:
+            raise ConfigError(f"engines.lossless: unknown option(s) {unknown}; known: {', '.join(known)}")
+        return cls(**given)
+
+    def leaf_size(self, threshold: int) -> int:
+        return self.leaf_tokens or max(threshold // 8, 1_000)
+
+
+def _check(name: str, value: Any, allowed: tuple[int, int]) -> None:
+    low, high = allowed
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ConfigError(
+            f"engines.lossless.{name}: {value!r} is not allowed; it must be a whole number from {low:,} to {high:,}."
+        )
 
 
 class LosslessEngine(ContextEngine):
@@ -31,13 +94,13 @@ class LosslessEngine(ContextEngine):
 
     name = "lossless"
 
-    def __init__(self, services: Services, options: Options | None = None) -> None:
+    def __init__(self, services: Services, options: LosslessOptions | None = None) -> None:
         self._services = services
-        self._options = options or Options()
+        self._options = options or LosslessOptions()
         self._pacing = Pacing(services)
-        self._reader = Reader()
+        self._memo: Memo = {}
         self._notes: tuple[str, ...] = ()
-        self._known: dict[str, Node] = {}
+        self._nodes: dict[str, Node] = {}
         """Nodes that were read or made; the store has them all."""
         self._tools = Tools.of(services)
 
@@ -50,8 +113,7 @@ class LosslessEngine(ContextEngine):
         return self._pacing.should_compress(prompt_tokens)
 
     def has_content_to_compress(self, messages: Messages) -> bool:
-        made = plan(messages, self._services, self._reader, system=None, tools=None)
-        return made.descent.boundaries.has_middle or reporting.only_cites(made)
+        return has_content(messages, self._services, self._memo)
 
     # What
 
@@ -63,42 +125,29 @@ class LosslessEngine(ContextEngine):
         focus_topic: str | None = None,
         system: System = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        strength: Strength = Strength.NORMAL,
+        level: CompactionLevel = CompactionLevel.NORMAL,
         manual: bool = False,
         dry_run: bool = False,
         ids: Sequence[int] | None = None,
     ) -> Compaction:
         """A smaller history; the input itself, with the reason, where there is nothing to win."""
         services, started = self._services, self._services.clock()
-        made = plan(
-            messages, services, self._reader, system=system, tools=tools, strength=strength, reported=current_tokens
+        earlier = await read_earlier(messages, services.archive)
+        plan = make_plan(
+            messages, services, earlier, self._memo, system=system, tools=tools, level=level, reported=current_tokens
         )
-        has_middle = made.descent.boundaries.has_middle
-        if not has_middle and not reporting.only_cites(made):
-            return reporting.unchanged(made, reporting.NO_MIDDLE, services.clock() - started)
+        if not plan.has_work:
+            return plan.unchanged(NO_MIDDLE, services.clock() - started)
         if dry_run:
-            return reporting.preview(made, services.clock() - started)
-        if has_middle:
-            result = await self._compact(made, ids, focus_topic, manual=manual)
+            return plan.preview(services.clock() - started)
+        if plan.only_prunes:
+            result = plan.pruned_only(services.clock() - started)
         else:
-            result = reporting.cited(made, services.clock() - started)
+            work = _Compaction(services, self._options, plan, self._nodes, self._notes)
+            marker = marker_text(plan, "marker_nodes", services, tools)
+            result = await work.run(marker, ids, focus_topic, manual=manual)
         after = services.counter.request(result.messages, system=system, tools=list(tools or ()))
-        reason = reporting.reason_for(manual=manual, overflow=strength > Strength.NORMAL)
-        return reporting.settled(result, made, after, reason, services.clock() - started)
-
-    async def _compact(self, made: Plan, ids: Sequence[int] | None, focus: str | None, *, manual: bool) -> Compaction:
-        work = Work(self._services, self._options, self._reader, made, self._known, self._notes)
-        done = await work.run(ids, focus, manual=manual)
-        note = note_for(made)
-        result, kept = assemble(made, done.text, note)
-        count = self._services.counter.text
-        return Compaction(
-            messages=result, summary=done.text, tokens_before=made.tokens_before, tokens_after=0, covered=made.covered,
-            kept=kept, author=writers(done.words), phases=reporting.phases(made, count(done.text)),
-            verification=figures(done.words), to_store=made.descent.to_store,
-            steps=made.descent.steps, warnings=done.warnings, system_note=note,
-            usage=tuple(used for words in done.words for used in words.usage), nodes=done.nodes,
-        )  # fmt: skip
+        return plan.settled(result, after, reason_for(manual=manual, level=level), services.clock() - started)
 
     # Tools
 
@@ -119,7 +168,7 @@ class LosslessEngine(ContextEngine):
         if not compaction.changed:
             return
         self._pacing.on_compacted(compaction)
-        self._known |= {node.id: replace(node, thread="") for node in compaction.nodes}
+        self._nodes |= {node.id: replace(node, thread="") for node in compaction.nodes}
 
     def update_model(self, services: Services) -> None:
         """Another window, another tokenizer: what was reported before no longer counts."""
@@ -137,3 +186,169 @@ class LosslessEngine(ContextEngine):
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self._pacing.load(state)
+
+
+def create(services: Services, options: Mapping[str, Any]) -> ContextEngine:
+    """The registry's way to make one."""
+    return LosslessEngine(services, LosslessOptions.of(options))
+
+
+@dataclass(slots=True)
+class _Compaction:
+    """One compaction in the making. `nodes` is the engine's memory of nodes: it only grows."""
+
+    services: Services
+    options: LosslessOptions
+    plan: Plan
+    nodes: dict[str, Node]
+    notes: Sequence[str]
+
+    async def run(self, marker: str, ids: Sequence[int] | None, focus: str | None, *, manual: bool) -> Compaction:
+        services, plan, count = self.services, self.plan, self.services.counter.text
+        earlier = await self._resolve(self._parts_in_view())
+        sources = self._sources(number_messages(plan.messages, earlier, ids))
+        budget = self._budget(earlier, sum(source.tokens for source in sources))
+        task = task_lines(plan)
+        pinned, dropped = pinned_text(self.notes, budget // 8, count)
+        if services.lookup and not services.budget.small:
+            marker = f"{marker}\n{text_file('node_tools')}"
+        around: Sections = {TASK: task, RULES: pinned}
+        room = max(budget - count(marker) - count(render_sections(around, brief=True)) - 60, LEAST)
+        order = NodeOrder(max(room // _SHARE, LEAST), task, focus, manual)
+        growth = Growth(NodeWriter(services.summarizer, count), order, self.options.fan_in, services.archive)
+        earlier = [await self._take_over(part, growth) for part in earlier]
+        earlier = await self._rewrite(earlier, growth)
+        parts = await growth.condense([*earlier, *await growth.add_leaves(sources)], room)
+        used = count(marker) + part_tokens(parts, count) + count(render_sections(around, brief=True)) + 40
+        words = render_words(plan.words, plan.words_room(used), count)
+        text = seal_summary(redact(view_text(marker, parts, {**around, WORDS: words})), services.summary_key)
+        told = dict.fromkeys(warning for one in growth.texts for warning in one.warnings)
+        note = system_note(plan)
+        messages, kept = assemble(plan, text, note)
+        return Compaction(
+            messages=messages, summary=text, tokens_before=plan.tokens_before, tokens_after=0, covered=plan.covered,
+            kept=kept, author=_authors(growth.texts), phases=plan.phases(count(text)),
+            verification=_figures(growth.texts), to_store=plan.fit.to_store, steps=plan.fit.steps,
+            warnings=(*told, *dropped), system_note=note,
+            usage=tuple(used for one in growth.texts for used in one.usage), nodes=tuple(growth.made.values()),
+        )  # fmt: skip
+
+    # What is there
+
+    def _parts_in_view(self) -> list[Part]:
+        earlier = self.plan.earlier
+        if not earlier.text:
+            return []
+        first = sum(map(is_user_message, self.plan.messages[: self.plan.cut.head_end])) + 1
+        last = max((said.end for said in earlier.words), default=first)
+        return read_parts(earlier.text, first_turn=first, last_turn=last, messages=earlier.messages)
+
+    async def _resolve(self, parts: list[Part]) -> list[Part]:
+        """The nodes in view as the store has them; those it does not have, as the context shows them."""
+        archive = self.services.archive
+        if archive is not None and any(part.node.id and part.node.id not in self.nodes for part in parts):
+            self.nodes |= {node.id: replace(node, thread="") for node in await archive.nodes()}
+        return [replace(part, node=self.nodes.get(part.node.id, part.node)) for part in parts]
+
+    def _sources(self, numbers: Sequence[int]) -> list[Source]:
+        """The messages of each leaf to be."""
+        plan, counter = self.plan, self.services.counter
+        middle = dict(zip(plan.covered, quiet_lookups(plan.middle), strict=True))
+        pruned = dict(zip(plan.covered, plan.pruned, strict=True))
+        tokens = {place: counter.message(message) for place, message in middle.items()}
+        size = self.options.leaf_size(self.services.budget.threshold)
+        return [
+            Source(
+                request_messages([middle[place] for place in run], self.services),
+                [redact_message(pruned[place]) for place in run],
+                [plan.turns[place] for place in run],
+                [numbers[place] for place in run],
+                sum(tokens[place] for place in run),
+            )
+            for run in split_chunks(plan.messages, plan.covered, size, tokens.__getitem__)
+        ]
+
+    def _budget(self, earlier: Sequence[Part], new: int) -> int:
+        """Tokens for the summary without the user's words: nodes that are there keep their room as far as possible."""
+        there = sum(self.services.counter.text(part.text) for part in earlier)
+        most = min(self.services.budget.summary_max, self.plan.fit.room.summary)
+        return min(most, max(self.plan.summary_budget, there + new // 4))
+
+    # Earlier nodes
+
+    async def _take_over(self, part: Part, growth: Growth) -> Part:
+        """Another engine's summary becomes a leaf over what the store knows it to cover."""
+        node, archive = part.node, self.services.archive
+        if node.id:
+            return part
+        ids = await archive.covered() if archive else []
+        node = replace(node, covered_tokens=self.services.counter.text(node.body), sources=tuple(map(str, ids)))
+        if ids:
+            node = replace(node, first_message=ids[0], last_message=ids[-1])
+        return growth.add(node, len(ids) or part.messages)
+
+    async def _rewrite(self, parts: list[Part], growth: Growth) -> list[Part]:
+        """Makeshift nodes are written anew when a model is there; the first that it cannot write ends that."""
+        if self.services.archive is None or not growth.writer.has_model:
+            return parts
+        makeshift = [place for place, part in enumerate(parts) if part.node.degraded and part.node.sources][:_REWRITTEN]
+        for place in makeshift:
+            new = await self._rewrite_part(parts[place], growth)
+            if new is None:
+                break
+            parts = [*parts[:place], new, *parts[place + 1 :]]
+        return parts
+
+    async def _rewrite_part(self, part: Part, growth: Growth) -> Part | None:
+        node, archive = part.node, self.services.archive
+        order = replace(growth.order, room=max(min(growth.order.room, node.covered_tokens // 2), LEAST))
+        if node.level:
+            children = [self.nodes[source] for source in node.sources if source in self.nodes]
+            if len(children) < len(node.sources):
+                return None
+            text = await growth.writer.write_condensed([Part(child, 0) for child in children], order)
+        else:
+            found = await archive.originals([int(source) for source in node.sources]) if archive else []
+            if len(found) < len(node.sources):
+                return None
+            text = await growth.writer.write_leaf(self._source([original.message for original in found], node), order)
+        if text.is_makeshift:
+            return None
+        return growth.add(replace(node, body=text.body, author=text.author, degraded=False), part.messages, text)
+
+    def _source(self, messages: Sequence[Message], node: Node) -> Source:
+        said = quiet_lookups(messages)
+        pruned = [redact_message(message) for message in prune(said, protect_from=len(said)).messages]
+        turns, turn = [], node.first_turn - 1
+        for message in said:
+            turn += is_user_message(message)
+            turns.append(max(turn, node.first_turn))
+        return Source(
+            request_messages(said, self.services), pruned, turns, list(map(int, node.sources)), node.covered_tokens
+        )
+
+
+def quiet_lookups(messages: Messages) -> list[Message]:
+    """The messages, a lookup's answer as its first line: what it quotes is covered where it was first said."""
+    looked = {call.id for message in messages for call in calls_of(message) if is_lookup(call.name)}
+
+    def edit(result: Result, _: object) -> Any:
+        line = gist(result.text)
+        if result.call_id not in looked or line == result.text:
+            return result.content
+        return with_text(result.content, line)
+
+    return [edit_results(message, edit) for message in messages] if looked else list(messages)
+
+
+def _authors(texts: Sequence[NodeText]) -> str:
+    """Who wrote, each once, models first."""
+    return ", ".join(sorted({one.author for one in texts}, key=lambda author: (author == AUTHOR, author)))
+
+
+def _figures(texts: Sequence[NodeText]) -> Verification:
+    """The checks of all nodes, added up."""
+    checks = [one.verification for one in texts]
+    return Verification(
+        checked=sum(check.checked for check in checks), unverified=sum(check.unverified for check in checks)
+    )

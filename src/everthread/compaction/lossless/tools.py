@@ -11,13 +11,68 @@ from collections.abc import Mapping
 from typing import Any
 
 from everthread.compaction.engine import Graph, Services
-from everthread.compaction.lossless.arguments import checked
-from everthread.compaction.lossless.schemas import DESCRIBE, EXPAND, GREP, NAMES
-from everthread.compaction.lossless.shown import node_text
-from everthread.core.found import about_text, found_text, passage_text
+from everthread.core.found import about_text, found_text, moment, passage_text
 from everthread.core.lookup import Lookup
 from everthread.core.nodes import Node
 from everthread.errors import InputError, UnknownIdError
+
+# The tools as the model is told of them
+
+GREP, DESCRIBE, EXPAND = NAMES = "lcm_grep", "lcm_describe", "lcm_expand"
+
+_ID = {
+    "type": "string",
+    "description": "n0123456789ab (a node), message:123 or output:0123456789abcdef, from the summary or an answer.",
+}
+
+
+def _schema(name: str, description: str, properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+
+
+SCHEMAS = (
+    _schema(
+        GREP,
+        "Search everything that was said in this conversation, also what the summary stands for, and every stored tool "
+        "output. Gives exact excerpts with their ids, turns and times.",
+        {
+            "pattern": {"type": "string", "description": "Words that must occur, or a regular expression."},
+            "mode": {"type": "string", "enum": ["text", "regex"], "description": "Default text."},
+            "scope": {
+                "type": "string",
+                "enum": ["thread", "all"],
+                "description": "This conversation, or all of the user's. Default thread.",
+            },
+            "role": {"type": "string", "enum": ["user", "assistant", "tool", "system"]},
+            "tool": {"type": "string", "description": "Only results of this tool."},
+            "limit": {"type": "integer", "description": "Places on a page, 1 to 20. Default 6."},
+            "offset": {"type": "integer", "description": "Places to skip. Default 0."},
+        },
+        ["pattern"],
+    ),
+    _schema(
+        DESCRIBE,
+        "What a node of the summary covers (turns, times, sources, sizes, who wrote it), or how large a message or "
+        "stored output is.",
+        {"id": _ID},
+        ["id"],
+    ),
+    _schema(
+        EXPAND,
+        "The originals word for word: all messages a node covers, or one message or stored output, in parts.",
+        {
+            "id": _ID,
+            "offset": {"type": "integer", "description": "Characters to skip. Default 0."},
+            "limit": {"type": "integer", "description": "Characters to read, at most about 5,000."},
+        },
+        ["id"],
+    ),
+)
+"""Always the same bytes: tools are part of the cached prefix."""
+
+
+# What they answer
 
 MOST = 6_000
 """Characters of an answer."""
@@ -48,7 +103,7 @@ class Tools:
         """The answer; `InputError` for arguments that cannot be meant."""
         if name not in NAMES:
             raise InputError(f"there is no tool {name[:60]!r} here")
-        given = checked(name, arguments)
+        given = check_arguments(name, arguments)
         try:
             if name == GREP:
                 return await self._grep(given)
@@ -88,3 +143,73 @@ async def _node(graph: Graph, wanted: str) -> Node:
     if node is None:
         raise UnknownIdError(f"this conversation has no node {wanted}")
     return node
+
+
+# What a model gives as arguments
+
+LONGEST_ARGUMENT = 1_000
+FARTHEST = 10**9
+_DEFAULTS: dict[str, Any] = {"mode": "text", "scope": "thread", "role": None, "tool": None, "limit": None, "offset": 0}
+_LIMITS = {"lcm_grep": (6, 20), "lcm_expand": (6_000, 50_000)}
+"""The default of `limit`, and the most; more is no error, an answer is bounded in any case."""
+_PROPERTIES = {schema["function"]["name"]: schema["function"]["parameters"] for schema in SCHEMAS}
+
+
+def check_arguments(tool: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call. A null is as good as nothing."""
+    known = _PROPERTIES[tool]["properties"]
+    unknown = ", ".join(sorted(str(name)[:40] for name in set(given) - set(known)))
+    if unknown:
+        raise InputError(f"{tool} has no argument {unknown}; it has {', '.join(known)}")
+    values = {name: default for name, default in _DEFAULTS.items() if name in known}
+    values |= {name: _value(tool, name, value, known[name]) for name, value in given.items() if value is not None}
+    for name in _PROPERTIES[tool]["required"]:
+        if not values.get(name, "").strip():
+            raise InputError(f"{tool} needs `{name}`: {known[name]['description']}")
+    if "limit" in known:
+        default, most = _LIMITS[tool]
+        values["limit"] = min(values["limit"] or default, most)
+    return values
+
+
+def _value(tool: str, name: str, value: Any, schema: Mapping[str, Any]) -> Any:
+    if schema["type"] == "integer":
+        return _number(tool, name, value)
+    if not isinstance(value, str):
+        raise InputError(f"{tool}: `{name}` must be a text, not {type(value).__name__}")
+    if len(value) > LONGEST_ARGUMENT:
+        raise InputError(f"{tool}: `{name}` has {len(value):,} characters; {LONGEST_ARGUMENT:,} is the most")
+    allowed = schema.get("enum")
+    if allowed and value not in allowed:
+        raise InputError(f"{tool}: {name}={value[:40]!r} is not allowed; use {' or '.join(allowed)}")
+    return value if name == "pattern" else value.strip()
+
+
+def _number(tool: str, name: str, value: Any) -> int:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    least = 1 if name == "limit" else 0
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= FARTHEST:
+        raise InputError(f"{tool}: {name}={str(value)[:40]!r} is not allowed; use a whole number from {least} on")
+    return value
+
+
+# A node as it is described
+
+SHOWN_SOURCES = 24
+"""So many ids are listed."""
+
+
+def node_text(node: Node) -> str:
+    """What a node covers, what it is made of, who wrote it, and its words."""
+    kind = "messages" if node.level == 0 else "nodes"
+    shown = ", ".join(node.sources[:SHOWN_SOURCES]) or "not known"
+    more = f" and {len(node.sources) - SHOWN_SOURCES:,} more" if len(node.sources) > SHOWN_SOURCES else ""
+    times = f", {moment(node.since)} to {moment(node.until)}" if node.until else ""
+    makeshift = " (makeshift: to be written again when a model is there)" if node.degraded else ""
+    return (
+        f"turns {node.first_turn}-{node.last_turn}{times}\n"
+        f"level {node.level}, over {len(node.sources):,} {kind}: {shown}{more}\n"
+        f"{node.covered_tokens:,} tokens of messages in {node.tokens:,}, written by {node.author}{makeshift}\n\n"
+        f"{node.body}"
+    )

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 from everthread.compaction.summarizers.pricing import Quoted
-from everthread.core.summary import Summarizer, SummaryDraft, SummaryRequest
+from everthread.compaction.summary import Summarizer, SummaryDraft, SummaryRequest
 from everthread.errors import SummaryError
 
 REST_PASSING = 60.0

@@ -19,8 +19,8 @@ from everthread.compaction.summarizers.llm_prompt import Question, instructions,
 from everthread.compaction.summarizers.llm_record import Entry, block, inert, record
 from everthread.compaction.summarizers.llm_split import cut, pack, size
 from everthread.compaction.summarizers.pricing import Price
+from everthread.compaction.summary import Sections, SummaryDraft, SummaryRequest, TemplateName, render_sections
 from everthread.core.exchange import Model, Request
-from everthread.core.summary import Sections, SummaryDraft, SummaryRequest, TemplateName, render_sections
 from everthread.core.tokens import TokenCounter
 from everthread.errors import SummaryError
 

@@ -11,8 +11,8 @@ from everthread.compaction.summarizers.llm_answer import Answer, judge
 from everthread.compaction.summarizers.llm_failures import failure
 from everthread.compaction.summarizers.llm_prompt import Question
 from everthread.compaction.summarizers.llm_trim import fit
+from everthread.compaction.summary import Sections, TemplateName
 from everthread.core.exchange import Model, Reply, Request
-from everthread.core.summary import Sections, TemplateName
 from everthread.core.tokens import TokenCounter
 from everthread.errors import SummaryError
 

@@ -7,7 +7,7 @@ import re
 from everthread.core.overflow import classify_error
 from everthread.core.overflow_evidence import Evidence
 from everthread.core.redaction import redact
-from everthread.core.toolkinds import clip, one_line
+from everthread.core.text import clip, one_line
 from everthread.errors import SummaryError, WireError
 
 _TOO_LONG = frozenset({"prompt_too_long", "max_tokens_too_large", "payload_too_large"})

@@ -9,9 +9,9 @@ from importlib import resources
 from typing import Any
 
 from everthread.compaction.summarizers.llm_record import inert
+from everthread.compaction.summary import CLASSIC, HANDOFF, TASK, WORDS, TemplateName
 from everthread.core.exchange import Request
-from everthread.core.summary import CLASSIC, HANDOFF, TemplateName
-from everthread.core.toolkinds import clip, one_line
+from everthread.core.text import clip, one_line
 
 _TOPIC = 500
 
@@ -35,8 +35,10 @@ class Question:
 
 
 def headings(template: TemplateName) -> tuple[str, ...]:
-    """The main headings of a layout, in order."""
-    return HANDOFF if template == "handoff" else tuple(heading for heading, _ in CLASSIC)
+    """The main headings of a layout that a model fills, in order: the engine knows the task and the user's words."""
+    if template == "handoff":
+        return tuple(name for name in HANDOFF if name not in (TASK, WORDS))
+    return tuple(heading for heading, _ in CLASSIC if heading != WORDS)
 
 
 def instructions(template: TemplateName) -> str:

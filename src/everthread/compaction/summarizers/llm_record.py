@@ -25,7 +25,7 @@ from everthread.core.messages import (
     results_of,
 )
 from everthread.core.redaction import redact
-from everthread.core.toolkinds import clip, one_line
+from everthread.core.text import clip, one_line
 from everthread.core.transcript import spans
 
 OPEN, CLOSE = "⟦", "⟧"

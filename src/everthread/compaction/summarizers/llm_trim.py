@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import accumulate
 
 from everthread.compaction.summarizers.llm_split import Count
-from everthread.core.summary import DONE, Sections
+from everthread.compaction.summary import DONE, Sections
 
 _HEADING = 6
 _NOTE = 12

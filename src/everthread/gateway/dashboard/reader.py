@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 from everthread.conversation.pins import list_pins
 from everthread.core.cost import Prices, prices_for
+from everthread.core.marks import is_summary
 from everthread.core.messages import Message, text_of
 from everthread.core.redaction import redact
-from everthread.core.summary import is_summary
 from everthread.core.transcript import is_user_message, user_text
 from everthread.errors import UnknownIdError
 from everthread.gateway.dashboard import views

@@ -10,8 +10,8 @@ from itertools import pairwise
 from typing import Any, cast
 
 from everthread.core.cost import Prices
+from everthread.core.marks import is_summary, summary_text
 from everthread.core.messages import Message, calls_of, content_text, results_of, text_of
-from everthread.core.summary import is_summary, summaries_in
 from everthread.core.transcript import is_user_message
 from everthread.gateway.dashboard.text import body_text, line_of
 from everthread.store.models import (
@@ -159,7 +159,7 @@ def rewritten_sizes(messages: Sequence[Message]) -> dict[str, int]:
     summaries = []
     for message in messages:
         if is_summary(message):
-            summaries += summaries_in(message)
+            summaries += [text] if (text := summary_text(message)) else []
         part = "summary" if is_summary(message) else "results" if results_of(message) else "talk"
         sizes[part] += _estimate(body_text(message))
     return _with_words(sizes, summaries)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from everthread.compaction.engine import ContextEngine, Services
+from everthread.compaction.journal import JournalWriter
 from everthread.compaction.registry import create_engine
-from everthread.compaction.summarizers.extractive import ExtractiveSummarizer
 from everthread.config import Config, home_directory
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import CompactionDone, CompactionFailed, CompactionStarted, Event, Notice
@@ -83,7 +83,7 @@ class Player:
                 setting = self.setting
                 setup = Setup(
                     store, route_for(setting.models[0], setting.window), self.engine,
-                    lambda desk: ExtractiveSummarizer(desk.counter), self.options, setting.system, self._hear,
+                    lambda desk: JournalWriter(desk.counter), self.options, setting.system, self._hear,
                     clock=self.clock, wall=lambda: setting.began + self.clock.now,
                 )  # fmt: skip
                 async with await Conversation.open(setup, tools=setting.tools) as conversation:

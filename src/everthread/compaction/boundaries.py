@@ -1,0 +1,434 @@
+"""Where a transcript is cut: what is kept at the start, what is replaced, what is kept at the end.
+
+A cut never separates tool calls from their results, an earlier summary is always replaced, and the latest user message
+always survives word for word. In the tail the newest results stay whole; older ones are one line each, so that more of
+the conversation fits. What does not fit gives way step by step, and every step is told.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from everthread.compaction.pruning import open_group, prune
+from everthread.compaction.summary import CompactionLevel
+from everthread.core.lookup import is_answer
+from everthread.core.marks import without_summary
+from everthread.core.messages import (
+    RESULT_BLOCKS,
+    Message,
+    Messages,
+    Result,
+    calls_of,
+    kind_of,
+    results_of,
+    text_of,
+    with_content,
+)
+from everthread.core.outputs import ToStore, cut_middle, edit_results, output_id, to_store, with_text
+from everthread.core.transcript import Span, head_length, is_user_message, latest_user_index, spans
+
+CountMessage = Callable[[Message], int]
+"""The tokens of one message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How much may be kept, in tokens."""
+
+    tail: int
+    """The tail is walked back until this is used."""
+    protect_last_n: int
+    """So many messages are tail as long as the compacted request stays within `limit`."""
+    limit: int
+    """What the compacted request should not exceed."""
+    most: int
+    """What it must stay below: the threshold."""
+    fixed: int = 0
+    """System prompt and tools."""
+    summary: int = 0
+    """For the summary without the user's words."""
+    summary_least: int = 0
+    words: int = 0
+    """The user's words may take this much."""
+    words_least: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Head `[0, head_end)`, middle `[head_end, tail_start)`, tail `[tail_start, …)`, and why.
+
+    From `whole_from` on the tail stands as it was; before that its old results are one line each. `kept_user` is the
+    latest user message where it stands in the middle: it is kept directly after the summary. `tokens`: what the
+    compacted request will have at most.
+    """
+
+    head_end: int
+    tail_start: int
+    whole_from: int
+    latest_user: int | None
+    kept_user: int | None
+    has_middle: bool
+    tokens: int
+    reasons: tuple[str, ...]
+
+    def head(self, messages: Messages) -> list[Message]:
+        """The kept start, without an earlier summary that was merged into it."""
+        return _without_summaries(messages[: self.head_end])
+
+    def user(self, messages: Messages) -> Message | None:
+        """The message to put directly after the summary."""
+        return None if self.kept_user is None else spoken_part(messages[self.kept_user])
+
+    def tail(self, messages: Messages) -> list[Message]:
+        """The kept end, without an earlier summary that was merged into it."""
+        return _without_summaries(messages[self.tail_start :])
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Where to cut and what must be stored, after as many steps as were needed.
+
+    `messages` keep the places of the input and differ from it only in what is kept. `room`: what is left for the
+    summary and the user's words. `fits`: the compacted request stays within the limit.
+    """
+
+    messages: list[Message]
+    cut: Cut
+    room: Room
+    to_store: tuple[ToStore, ...]
+    steps: tuple[str, ...]
+    fits: bool
+
+    def without_middle(self, slim: Sequence[Message]) -> Fit:
+        """The same with all that would be replaced kept, its old results as one line each."""
+        cut = self.cut
+        kept = replace(cut, tail_start=cut.head_end, kept_user=None, has_middle=False)
+        messages = [
+            *self.messages[: cut.head_end],
+            *slim[cut.head_end : cut.whole_from],
+            *self.messages[cut.whole_from :],
+        ]
+        return replace(self, messages=messages, cut=kept)
+
+
+def fit_messages(  # noqa: PLR0913 - what a cut depends on
+    messages: Messages,
+    slim: Sequence[Message],
+    room: Room,
+    count: CountMessage,
+    words: Sequence[int],
+    *,
+    preview_chars: int,
+    level: CompactionLevel = CompactionLevel.NORMAL,
+) -> Fit:
+    """Cut the transcript so that what is kept fits, giving up no more than that takes.
+
+    `slim`: the messages with old results as one line each. `words`: for each place the tokens of what the user said
+    before it and outside the head.
+    """
+    return _Fitter(list(messages), slim, room, count, words, preview_chars).run(level)
+
+
+def latest_piece(messages: Messages, pieces: Sequence[Span]) -> int:
+    """Where the least tail begins: at the latest group or message, or at the calls that are still open.
+
+    An earlier summary at the very end is no tail.
+    """
+    start = pieces[-1].start if pieces else 0
+    if all(without_summary(message) is None for message in messages[start:]):
+        start = len(messages)
+    unanswered = open_group(messages)
+    if unanswered is not None:
+        start = min(start, next(piece.start for piece in pieces if piece.end > unanswered))
+    return start
+
+
+def spoken_part(message: Message) -> Message:
+    """What the user says in a message: tool results it carries stay with their calls."""
+    content = message.get("content")
+    if isinstance(content, list) and any(kind_of(part) in RESULT_BLOCKS for part in content):
+        message = with_content(message, [part for part in content if kind_of(part) not in RESULT_BLOCKS])
+    return without_summary(message) or message
+
+
+@dataclass(slots=True)
+class _Fitter:
+    """The search for a cut that fits. `messages` is a list of our own."""
+
+    messages: list[Message]
+    slim: Sequence[Message]
+    room: Room
+    count: CountMessage
+    words: Sequence[int]
+    preview_chars: int
+    pieces: list[Span] = field(init=False)
+    head_end: int = field(init=False)
+    user: int | None = field(init=False)
+    least: int = field(init=False)
+    head: int = field(init=False)
+    stored: list[ToStore] = field(default_factory=list)
+    steps: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.pieces = spans(self.messages)
+        self.head_end = head_end_of(self.messages, self.pieces)
+        self.user = latest_user_index(self.messages)
+        self.least = max(latest_piece(self.messages, self.pieces), self.head_end)
+        self.head = self._tokens(self.messages[: self.head_end])
+
+    def run(self, level: CompactionLevel) -> Fit:
+        original = list(self.messages)
+        earliest = len(self.messages) if level == CompactionLevel.LATEST_GROUP else 0
+        if level > CompactionLevel.NORMAL:
+            self._halve()
+        cut = self.choose(earliest)
+        if cut.tokens > self.room.limit:
+            cut = self._store_results(cut, self.room.tail // 2, earliest)
+        if cut.tokens > self.room.limit and level == CompactionLevel.NORMAL:
+            self._halve()
+            cut = self.choose(earliest)
+        cut = self._squeeze_summary(cut)
+        cut = self._store_results(cut, 0, earliest)
+        if cut.tokens > self.room.limit and earliest == 0:
+            further = self.choose(len(self.messages))
+            if further.tail_start > cut.tail_start:
+                cut = further
+                self.steps.append("kept only the latest group")
+        self._forget_middle(cut, original)
+        cut = self._shrink_tail(cut, original)
+        cut = self._store_users(cut)
+        return Fit(
+            self._shown(cut), cut, self.room, tuple(self.stored), tuple(self.steps), cut.tokens <= self.room.limit
+        )
+
+    # Where to cut
+
+    def choose(self, earliest: int = 0) -> Cut:
+        """The cut for the present room. The tail begins at `earliest` or later, but holds the latest piece."""
+        room, total = self.room, len(self.messages)
+        start = whole = self.least
+        kept = self._tokens(self.messages[start:])
+        # One oversized group takes half of the tail at most, so that it does not push small recent messages out.
+        used = min(kept, room.tail // 2)
+        is_whole = True
+        widened = False
+        for piece in reversed(self.pieces):
+            if piece.end > start:
+                continue
+            if piece.start < max(self.head_end, earliest) or self._holds_summary(piece):
+                break
+            size = self._tokens(self.messages[piece.start : piece.end])
+            is_whole = is_whole and used + size <= room.tail // 2
+            size = size if is_whole else self._tokens(self.slim[piece.start : piece.end])
+            too_few = total - start < room.protect_last_n
+            within = self._request(piece.start, kept + size) <= room.limit
+            if used + size > room.tail:
+                if not (too_few and within):
+                    break
+                widened = True
+            start, kept, used = piece.start, kept + size, used + size
+            whole = piece.start if is_whole else whole
+        apart = self.user if self.user is not None and self.head_end <= self.user < start else None
+        middle = (self.messages[index] for index in range(self.head_end, start) if index != apart)
+        reasons = (
+            f"The head is {_messages(self.head_end)}.",
+            _tail_reason(room, kept, kept_messages=total - start, widened=widened, least=start == self.least),
+            _user_reason(self.user, self.head_end, start),
+        )
+        return Cut(
+            self.head_end, start, whole, self.user, apart, any(without_summary(one) is not None for one in middle),
+            self._request(start, kept), reasons,
+        )  # fmt: skip
+
+    def _request(self, start: int, tail: int) -> int:
+        """The compacted request with this tail; the latest user message counts wherever it is kept."""
+        apart = self.user is not None and self.head_end <= self.user < start
+        spoken = self.count(spoken_part(self.messages[self.user or 0])) if apart else 0
+        words = min(self.room.words, self.words[start])
+        return self.room.fixed + self.head + self.room.summary + words + spoken + tail
+
+    # What gives way
+
+    def _halve(self) -> None:
+        self.room = replace(self.room, protect_last_n=0, tail=self.room.tail // 2)
+        self.steps.append(f"protected no last messages and halved the tail to {self.room.tail:,} tokens")
+
+    def _squeeze_summary(self, cut: Cut) -> Cut:
+        """Less room for the user's words, then for the summary."""
+        for name, least, what in (
+            ("words", self.room.words_least, "the user's words"),
+            ("summary", self.room.summary_least, "the summary"),
+        ):
+            over, now = cut.tokens - self.room.limit, getattr(self.room, name)
+            taken = min(now, self.words[cut.tail_start]) if name == "words" else now
+            given = min(over, max(taken - least, 0))
+            if over > 0 and given > 0:
+                self.room = replace(self.room, **{name: taken - given})
+                cut = replace(cut, tokens=cut.tokens - given)
+                self.steps.append(f"left {taken - given:,} tokens for {what}")
+        return cut
+
+    def _store_results(self, cut: Cut, larger_than: int, earliest: int) -> Cut:
+        """Store results of the tail that have more tokens than this, the largest first, until the rest fits."""
+        before = len(self.stored)
+        for number, stored in sorted(self._oversized(cut), key=lambda item: -len(item[1].text)):
+            if cut.tokens <= self.room.limit or len(stored.text) // 4 <= larger_than:
+                break
+            self.messages[stored.index] = _with_result(self.messages[stored.index], number, stored.replacement)
+            self.stored.append(stored)
+            cut = self._recount(cut)
+        if len(self.stored) > before:
+            self.steps.append(f"stored {len(self.stored) - before} oversized tool results of the tail")
+            cut = self.choose(earliest) if cut.tokens <= self.room.limit else cut
+        return cut
+
+    def _shrink_tail(self, cut: Cut, original: Messages) -> Cut:
+        """Cut long arguments and images of the tail; where that does not help either, keep no tail at all."""
+        if cut.tokens < self.room.most and cut.tokens <= self.room.limit:
+            return cut
+        pruned = prune(self.messages, protect_from=len(self.messages), start=cut.tail_start, results=False)
+        if pruned.savings:
+            self.messages = pruned.messages
+            self.steps.append("cut long arguments and images of the tail")
+            cut = self._recount(cut)
+        if cut.tokens < self.room.most or open_group(self.messages) is not None:
+            return cut
+        if (self.user is not None and self.user >= cut.tail_start) or cut.tail_start == len(self.messages):
+            return cut
+        end = len(self.messages)
+        bare = replace(
+            cut, tail_start=end, whole_from=end, has_middle=True, tokens=self._request(end, 0),
+            kept_user=self.user if self.user is not None and self.user >= self.head_end else None,
+            reasons=(cut.reasons[0], "There is no tail.", _user_reason(self.user, self.head_end, end)),
+        )  # fmt: skip
+        if bare.tokens >= self.room.most:
+            return cut
+        self._forget_middle(bare, original)
+        self.steps.append("kept no tail: even the latest group is too large")
+        return bare
+
+    def _store_users(self, cut: Cut) -> Cut:
+        """Store the middle of kept user messages, the largest first, until the rest is below the threshold."""
+        places = [*range(cut.head_end), *range(cut.tail_start, len(self.messages))]
+        if cut.kept_user is not None:
+            places.append(cut.kept_user)
+        said = [place for place in places if is_user_message(self.messages[place])]
+        before = len(self.stored)
+        for place in sorted(said, key=lambda place: -len(text_of(self.messages[place]))):
+            if cut.tokens < self.room.most:
+                break
+            self.messages[place], stored = _cut_user(place, self.messages[place], self.preview_chars)
+            self.stored += stored
+            self.head = self._tokens(self.messages[: self.head_end])
+            cut = self._recount(cut)
+        if len(self.stored) > before:
+            self.steps.append("stored the middle of oversized user messages")
+        return cut
+
+    def _forget_middle(self, cut: Cut, original: Messages) -> None:
+        """What fell out of the tail after all is replaced as it was, and need not be stored."""
+        self.messages[: cut.tail_start] = original[: cut.tail_start]
+        self.stored = [stored for stored in self.stored if stored.index >= cut.tail_start]
+
+    def _oversized(self, cut: Cut) -> Iterator[tuple[int, ToStore]]:
+        """Results at least twice as long as what would stand for them, each with its number in its message."""
+        tools = {call.id: call.name for message in self.messages for call in calls_of(message)}
+        for index in range(max(cut.tail_start, cut.whole_from), len(self.messages)):
+            for number, result in enumerate(results_of(self.messages[index])):
+                if is_answer(result.name or tools.get(result.call_id, ""), result.text):
+                    continue
+                stored = to_store(index, result.call_id, result.text, preview_chars=self.preview_chars)
+                if stored and 2 * len(stored.replacement) <= len(stored.text):
+                    yield number, stored
+
+    # Sizes
+
+    def _shown(self, cut: Cut) -> list[Message]:
+        """The messages as they are kept: old results of the tail as one line each."""
+        return [
+            *self.messages[: cut.tail_start],
+            *self.slim[cut.tail_start : cut.whole_from],
+            *self.messages[cut.whole_from :],
+        ]
+
+    def _recount(self, cut: Cut) -> Cut:
+        return replace(cut, tokens=self._request(cut.tail_start, self._tokens(self._shown(cut)[cut.tail_start :])))
+
+    def _tokens(self, messages: Messages) -> int:
+        return sum(map(self.count, _without_summaries(messages)))
+
+    def _holds_summary(self, piece: Span) -> bool:
+        return any(without_summary(message) is None for message in self.messages[piece.start : piece.end])
+
+
+def head_end_of(messages: Messages, pieces: Sequence[Span] | None = None) -> int:
+    """Where the protected start ends: before an earlier summary, and never inside a group."""
+    pieces = spans(messages) if pieces is None else pieces
+    end = head_length(messages)
+    end = next((index for index in range(end) if without_summary(messages[index]) is None), end)
+    return next((piece.start for piece in pieces if piece.start < end < piece.end), end)
+
+
+def _without_summaries(messages: Messages) -> list[Message]:
+    return [kept for message in messages if (kept := without_summary(message)) is not None]
+
+
+def _with_result(message: Message, number: int, text: str) -> Message:
+    numbers = itertools.count()
+
+    def edit(result: Result, _: Mapping[str, Any]) -> Any:
+        return with_text(result.content, text) if next(numbers) == number else result.content
+
+    return edit_results(message, edit)
+
+
+def _cut_user(place: int, message: Message, preview_chars: int) -> tuple[Message, list[ToStore]]:
+    """A user message of which only start and end stay, and its middle, where that is most of it."""
+    spoken = without_summary(message) or message
+    stored: list[ToStore] = []
+
+    def shorter(text: str) -> str:
+        replacement, middle = cut_middle(text, keep=min(preview_chars, len(text) // 8))
+        if 2 * len(replacement) > len(text):
+            return text
+        stored.append(ToStore(place, "", output_id(middle), middle, replacement))
+        return replacement
+
+    content: Any = spoken.get("content")
+    if isinstance(content, list):
+        content = [{**part, "text": shorter(part["text"])} if _is_text(part) else part for part in content]
+    else:
+        content = shorter(content)
+    return (with_content(spoken, content) if stored else message), stored
+
+
+def _is_text(part: Any) -> bool:
+    return kind_of(part) == "text" and isinstance(part.get("text"), str)
+
+
+def _messages(number: int) -> str:
+    return "1 message" if number == 1 else f"{number} messages"
+
+
+def _tail_reason(room: Room, used: int, *, kept_messages: int, widened: bool, least: bool) -> str:
+    figure = f"The tail is {_messages(kept_messages)}, {used:,} tokens of {room.tail:,}"
+    if least:
+        return f"{figure}: the latest group or message, which always stays."
+    if widened:
+        return f"{figure}: widened towards the last {room.protect_last_n} messages, up to {room.limit:,} tokens in all."
+    if used > room.tail:
+        return f"{figure}: the latest group is larger than its share."
+    return f"{figure}."
+
+
+def _user_reason(user: int | None, head_end: int, tail_start: int) -> str:
+    if user is None:
+        return "There is no user message to keep."
+    if user < head_end:
+        return f"The latest user message ({user}) stays in the head."
+    if user >= tail_start:
+        return f"The latest user message ({user}) stays in the tail."
+    return f"The latest user message ({user}) is older than the tail: it is kept word for word after the summary."

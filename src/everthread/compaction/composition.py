@@ -1,0 +1,191 @@
+"""What fills and surrounds a summary message: the marker, what was pinned, the sections, checked and made to fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from everthread.compaction.engine import Services
+from everthread.compaction.journal import AUTHOR, JournalWriter, blocked_text, files_text
+from everthread.compaction.plan import Earlier, Plan, make_plan
+from everthread.compaction.pruning import Memo, redact_message
+from everthread.compaction.sentences import Count
+from everthread.compaction.state import ThreadState
+from everthread.compaction.summary import (
+    ANSWERED,
+    ASKS,
+    BLOCKED,
+    CRITICAL,
+    DECISIONS,
+    FILES,
+    GOAL,
+    RULES,
+    TASK,
+    WORDS,
+    Sections,
+    SummaryDraft,
+    SummaryRequest,
+    Verification,
+)
+from everthread.compaction.texts import text as text_file
+from everthread.compaction.verification import is_refused, mark_sections, source_text
+from everthread.core.lookup import lookup_tools
+from everthread.core.marks import defuse
+from everthread.core.messages import Message, Messages
+from everthread.core.redaction import redact
+from everthread.errors import SummaryError
+
+PINNED = "Pinned by the user:"
+_UNDERSTOOD = (GOAL, RULES, DECISIONS, ANSWERED, ASKS, CRITICAL)
+"""Sections that only a model can write: the journal carries what an earlier one wrote there."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenSummary:
+    """The sections as they are used, who wrote them, and how they were checked."""
+
+    sections: Sections
+    author: str
+    verification: Verification
+    warnings: tuple[str, ...]
+    usage: tuple[Mapping[str, Any], ...]
+
+
+def has_content(messages: Messages, services: Services, memo: Memo) -> bool:
+    """Whether there is anything to make smaller: a middle, or old results."""
+    plan = make_plan(messages, services, Earlier(), memo, system=None, tools=None)
+    return plan.has_work
+
+
+def reading_tools(tools: Sequence[Mapping[str, Any]] | None) -> tuple[str, ...]:
+    """Those of a model's tools that read back what was taken out."""
+    functions = (tool.get("function") or tool for tool in tools or ())
+    names = (function.get("name") for function in functions if isinstance(function, Mapping))
+    return lookup_tools(name for name in names if isinstance(name, str))
+
+
+def tools_key(tools: Sequence[Mapping[str, Any]] | None) -> str:
+    """What tells summaries apart that name tools: one is only for those who have them."""
+    names = reading_tools(tools)
+    return f" with {','.join(names)}" if names else ""
+
+
+def marker_text(plan: Plan, name: str, services: Services, tools: Sequence[Mapping[str, Any]] | None) -> str:
+    """How the summary begins, and how the rest can be read where there is a way."""
+    small = services.budget.small
+    marker = text_file("marker_short" if small else name).format(count=f"{plan.message_count:,}")
+    readers = reading_tools(tools) if services.is_stored and not small else ()
+    if not readers:
+        return marker
+    return f"{marker}\n{text_file('recall').format(tools=' and '.join(f'`{reader}`' for reader in readers))}"
+
+
+def pinned_text(notes: Sequence[str], room: int, count: Count) -> tuple[str, tuple[str, ...]]:
+    """What was pinned by hand within so many tokens, the newest first to be kept; a warning for what had no room."""
+    kept: list[str] = []
+    left = room
+    for note in reversed(notes):
+        line = "- " + defuse(redact(note)).replace("\n", "\n  ")
+        left -= count(line) + 1
+        if left < 0:
+            break
+        kept.insert(0, line)
+    missing = len(notes) - len(kept)
+    warnings = (f"{missing} pinned notes had no room in the summary",) if missing else ()
+    return "\n".join([PINNED, *kept]) if kept else "", warnings
+
+
+def request_messages(messages: Sequence[Message], services: Services) -> Sequence[Message]:
+    """The messages as a summariser is given them: without secrets. The journal takes them out of what it writes."""
+    return messages if services.summarizer.name == AUTHOR else [redact_message(message) for message in messages]
+
+
+async def write_summary(services: Services, request: SummaryRequest, plan: Plan) -> WrittenSummary:
+    """Ask the summariser, check what it wrote, ask once more; where it will not do, the journal stands in its place."""
+    warnings: list[str] = []
+    usage: list[Mapping[str, Any]] = []
+    count = services.counter.text
+    for _ in range(2):
+        try:
+            draft = await services.summarizer.summarize(request)
+        except SummaryError as error:
+            usage += error.usage
+            warnings.append(f"{services.summarizer.name} wrote no summary: {error}")
+            break
+        except Exception as error:  # noqa: BLE001 - somebody else's summariser; the journal always works
+            warnings.append(f"{services.summarizer.name} failed: {type(error).__name__}: {error}")
+            break
+        usage += draft.usage
+        warnings += draft.warnings
+        if draft.author == AUTHOR:
+            return _journal_summary(draft, request, warnings, usage, count)
+        written = _checked(draft, request, plan, count)
+        if written is not None:
+            return replace(written, warnings=tuple(warnings), usage=tuple(usage))
+        warnings.append(f"{draft.author} named too much that no source says; its summary was not used")
+    draft = await JournalWriter(services.counter).summarize(request)
+    return _journal_summary(draft, request, warnings, usage, count)
+
+
+def _checked(draft: SummaryDraft, request: SummaryRequest, plan: Plan, count: Count) -> WrittenSummary | None:
+    """A model's sections, marked and completed; None where they are refused."""
+    sections = {name: defuse(text) for name, text in draft.sections.items() if name not in (TASK, WORDS)}
+    marked, checked, unknown = mark_sections(sections, source_text(plan.messages, plan.earlier.text))
+    if is_refused(checked, unknown) or not marked:
+        return None
+    room = request.budget
+    state = request.state or ThreadState()
+    told = "\n".join(marked.values())
+    errors = [line for line in blocked_text(state).split("\n") if line and line.rpartition("): ")[2][:80] not in told]
+    files = state.changed_files()
+    missing = [path for path in files if path not in told]
+    marked = fit_sections(marked, room - min(room // 6, sum(map(count, errors)) + 4 * len(missing)), count)
+    if errors:
+        marked[BLOCKED] = "\n".join(filter(None, (marked.get(BLOCKED, ""), *errors)))
+    if missing:
+        named = files_text(state, room // 8, count, known=told)
+        changed = next((line for line in named.split("\n") if line.startswith("- changed")), "")
+        marked[FILES] = "\n".join(filter(None, (marked.get(FILES, ""), changed)))
+    facts = len(files) + len(state.open_errors(state.turn))
+    added = len(missing) + len(errors)
+    return WrittenSummary(marked, draft.author, Verification(facts, facts - added, added, checked, unknown), (), ())
+
+
+def _journal_summary(
+    draft: SummaryDraft,
+    request: SummaryRequest,
+    warnings: Sequence[str],
+    usage: Sequence[Mapping[str, Any]],
+    count: Count,
+) -> WrittenSummary:
+    """The journal, with what an earlier model wrote in sections that it cannot write itself."""
+    carried = {name: text for name in _UNDERSTOOD if (text := without_pins(request.previous.get(name, "")))}
+    used = sum(count(f"## {name}\n{text}\n\n") for name, text in draft.sections.items())
+    carried = fit_sections(carried, max(request.budget - used, request.budget // 4), count) if carried else {}
+    return WrittenSummary({**carried, **draft.sections}, AUTHOR, Verification(), tuple(warnings), tuple(usage))
+
+
+def without_pins(section: str) -> str:
+    """The section without what was pinned by hand: that is told anew."""
+    lines = section.split("\n")
+    if PINNED not in lines:
+        return section
+    start = lines.index(PINNED)
+    end = next((at for at in range(start + 1, len(lines)) if not lines[at].startswith(("- ", "  "))), len(lines))
+    return "\n".join([*lines[:start], *lines[end:]]).strip()
+
+
+def fit_sections(sections: Mapping[str, str], room: int, count: Count) -> Sections:
+    """The sections within so many tokens: lines go from the end of the longest ones."""
+    lines = {name: [(line, count(line) + 1) for line in text.split("\n")] for name, text in sections.items()}
+    sizes = {name: sum(size for _, size in found) for name, found in lines.items()}
+    total = sum(sizes.values())
+    while total > room and any(sizes.values()):
+        name = max(sizes, key=lambda name: sizes[name])
+        _, size = lines[name].pop()
+        sizes[name] -= size
+        total -= size
+        if not lines[name]:
+            sizes[name] = 0
+    return {name: "\n".join(line for line, _ in found) for name, found in lines.items() if found}

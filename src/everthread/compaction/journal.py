@@ -1,0 +1,499 @@
+"""The summary without a model: a journal of the work, one entry a turn, made from the structure of the transcript.
+
+An entry has the number of the user's message, what was done (files, commands, calls, errors) and how the turn ended.
+When room runs short the oldest entries give way first: their closing words, then their calls (which become counts),
+then neighbouring entries become one for a range. Nothing leaves without a count that says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from everthread.compaction.sentences import GAP, Count, Rarity, shorten, split_sentences
+from everthread.compaction.state import CallRecord, ThreadState, bare_command, command_key, read_calls
+from everthread.compaction.summary import (
+    BLOCKED,
+    DONE,
+    FILES,
+    PROGRESS,
+    REMAINING,
+    STATE,
+    Sections,
+    SummaryDraft,
+    SummaryRequest,
+)
+from everthread.core.marks import defuse
+from everthread.core.messages import Message, Messages, calls_of, text_of
+from everthread.core.redaction import redact
+from everthread.core.text import clip, one_line
+from everthread.core.tokens import TokenCounter
+from everthread.core.transcript import is_user_message
+
+AUTHOR = "journal"
+FIXED = "(fixed later)"
+_STEPS = 12
+"""An entry has at most so many lines: a longer turn is several entries."""
+_NOTE_CHARS, _COMMAND_CHARS, _CALL_CHARS = 160, 120, 120
+_CLOSING_CHARS = 6_000
+"""More of an answer is not looked at: what is shown of it is far less."""
+_NEWEST_WEIGHT = 4.0
+"""The newest turn's closing words get so many times the room of the oldest's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A turn, a part of one, or a range of turns."""
+
+    first: int
+    last: int
+    messages: int
+    changed: int = 0
+    ran: int = 0
+    failed: int = 0
+    called: int = 0
+    looked: int = 0
+    lines: tuple[str, ...] = ()
+    closing: str = ""
+    is_continued: bool = False
+
+    def header(self) -> str:
+        span = f"{self.first}–{self.last}" if self.last > self.first else str(self.first)
+        failed = f" ({self.failed} failed)" if self.failed else ""
+        figures = [
+            f"changed {_counted(self.changed, 'file')}" if self.changed else "",
+            f"ran {_counted(self.ran, 'command')}{failed}" if self.ran else "",
+            _counted(self.called, "other call") if self.called else "",
+            f"looked {_counted(self.looked, 'time')}" if self.looked else "",
+        ]
+        told = "; ".join(figure for figure in figures if figure)
+        continued = ", continued" if self.is_continued else ""
+        return f"[{span}{continued}] {_counted(self.messages, 'message')}" + (f": {told}" if told else "")
+
+    def text(self) -> str:
+        if not self.lines:
+            return f"{self.header()} — {self.closing}" if self.closing else self.header()
+        lines = [f"- {line}" for line in self.lines]
+        return "\n".join([self.header(), *lines, *([f"- ended: {self.closing}"] if self.closing else [])])
+
+    def join(self, other: Entry) -> Entry:
+        """Both as one entry for a range: counts alone."""
+        return Entry(
+            min(self.first, other.first), max(self.last, other.last), self.messages + other.messages,
+            self.changed + other.changed, self.ran + other.ran, self.failed + other.failed,
+            self.called + other.called, self.looked + other.looked,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """What was done in a thread, oldest first."""
+
+    entries: tuple[Entry, ...] = ()
+
+    @property
+    def messages(self) -> int:
+        return sum(entry.messages for entry in self.entries)
+
+    def extend(self, messages: Messages, turns: Sequence[int], state: ThreadState) -> Journal:
+        """The journal with these messages in it; `state` is brought up to their end.
+
+        `turns`: for each message the number of the user's message it belongs to.
+        """
+        before = {key: error.lines for key, error in state.errors.items()}
+        records = read_calls(messages, turns)
+        for record in records:
+            state.apply(record.effect, record.turn, record.output)
+        state.messages += len(messages)
+        closed = [line for key, lines in before.items() if key not in state.errors for line in lines]
+        earlier = [_with_fixes(entry, closed) for entry in self.entries] if closed else list(self.entries)
+        last = earlier[-1].last if earlier else -1
+        return Journal((*earlier, *_entries(messages, turns, records, state, last)))
+
+    def fit(self, budget: int, count: Count) -> Journal:
+        """The journal within so many tokens, the oldest entries shortened first."""
+        entries = list(self.entries)
+        if not entries:
+            return self
+        budget -= count(self.intro())
+        closings = [count(entry.closing) for entry in entries]
+        bare = [count(replace(entry, closing="").text()) + 2 for entry in entries]
+        if sum(closings) + sum(bare) + 3 * len(entries) <= budget:
+            return self
+        entries = _shorten_closings(entries, closings, max(budget - sum(bare), budget * 2 // 5), count)
+        for reduce in (_name_files, _drop_lines):
+            entries = _reduce_oldest(entries, reduce, budget, count)
+        return Journal(tuple(_merge_oldest(entries, budget, count)))
+
+    def intro(self) -> str:
+        """What the journal says of itself."""
+        return (
+            f"(Journal of {_counted(self.messages, 'message')}, made without a model. [n] is the user's message n; "
+            "the entries say what was done during it and how it ended.)"
+        )
+
+    def text(self) -> str:
+        return "\n".join([self.intro(), *(entry.text() for entry in self.entries)]) if self.entries else ""
+
+
+class JournalWriter:
+    """The summariser that calls no model and always works."""
+
+    name = AUTHOR
+
+    def __init__(self, counter: TokenCounter) -> None:
+        self._count = counter.text
+
+    async def summarize(self, request: SummaryRequest) -> SummaryDraft:
+        """The journal and what the state tells, within the budget."""
+        state, journal = request.state or ThreadState(), request.journal or Journal()
+        if request.journal is None:
+            journal, state = journal_of(request.messages)
+        told = state_sections(state, request.budget // 4, self._count)
+        used = sum(self._count(f"## {name}\n{text}\n\n") for name, text in told.items())
+        done = journal.fit(request.budget - used - 12, self._count).text()
+        return SummaryDraft({DONE: done, **told}, AUTHOR)
+
+
+def journal_of(messages: Messages) -> tuple[Journal, ThreadState]:
+    """The journal of a whole history, and how things stand at its end; turns count from 1."""
+    turns: list[int] = []
+    for message in messages:
+        turns.append((turns[-1] if turns else 0) + is_user_message(message))
+    state = ThreadState()
+    return Journal().extend(messages, turns, state), state
+
+
+_GAPS = re.compile(r"\[…\](?:\s*\[…\])+")
+_CHANGED = re.compile(r"(?:^|— )changed ([^;\n]{1,400})")
+
+
+# What was done
+
+
+def _entries(
+    messages: Messages, turns: Sequence[int], records: Sequence[CallRecord], state: ThreadState, last: int
+) -> list[Entry]:
+    calls: dict[int, list[CallRecord]] = {}
+    for record in records:
+        calls.setdefault(record.index, []).append(record)
+    seen: set[str] = set()
+    found: list[Entry] = []
+    start = 0
+    while start < len(messages):
+        end = start
+        while end < len(messages) and turns[end] == turns[start]:
+            end += 1
+        first = Entry(turns[start], turns[start], 0, is_continued=turns[start] == last)
+        found += _turn_entries(first, range(start, end), messages, calls, (state, seen))
+        start = end
+    return found
+
+
+def _turn_entries(
+    part: Entry,
+    span: range,
+    messages: Messages,
+    calls: dict[int, list[CallRecord]],
+    told: tuple[ThreadState, set[str]],
+) -> list[Entry]:
+    """One turn as entries, cut at the assistant's own notes."""
+    found: list[Entry] = []
+    paths: set[str] = set()
+    closing = ""
+    for index in span:
+        message = messages[index]
+        is_note = message.get("role") == "assistant" and bool(calls.get(index))
+        if is_note and len(part.lines) >= _STEPS and text_of(message).strip():
+            found.append(replace(part, changed=len(paths)))
+            part, paths = Entry(part.first, part.last, 0, is_continued=True), set()
+        part = replace(part, messages=part.messages + 1)
+        if is_note:
+            made = calls[index]
+            part = _with_calls(part, made, paths)
+            line = _step_line(message, made, *told)
+            part = replace(part, lines=(*part.lines, line)) if line else part
+        elif message.get("role") == "assistant" and (said := text_of(message).strip()):
+            closing = said
+    ended = closing if messages[span[-1]].get("role") == "assistant" and not calls_of(messages[span[-1]]) else ""
+    left = replace(part, changed=len(paths), closing=_closing_text(ended or closing))
+    return [*found, left]
+
+
+def _with_calls(entry: Entry, made: Iterable[CallRecord], paths: set[str]) -> Entry:
+    for record in made:
+        effect = record.effect
+        if effect.kind != "looked" and not effect.failed:
+            paths.update(effect.paths)
+        entry = replace(
+            entry,
+            ran=entry.ran + (effect.kind == "ran"),
+            failed=entry.failed + (effect.kind == "ran" and effect.failed),
+            called=entry.called + (effect.kind == "called"),
+            looked=entry.looked + (effect.kind == "looked"),
+        )
+    return entry
+
+
+def _step_line(message: Message, made: Sequence[CallRecord], state: ThreadState, seen: set[str]) -> str:
+    """The assistant's note and what the calls did that came with it; empty where it only looked around."""
+    note = _first_sentence(text_of(message))
+    changed = _named(path for record in made if record.effect.kind == "changed" for path in _changed_paths(record))
+    parts = [f"changed {', '.join(changed)}"] if changed else []
+    for record in made:
+        effect = record.effect
+        if effect.kind == "ran":
+            parts.append(_told(f"ran `{_safe(bare_command(effect.target), _COMMAND_CHARS)}`", record, state, seen))
+        elif effect.kind == "called":
+            target = _safe(effect.target, _CALL_CHARS)
+            parts.append(_told(f"called {effect.tool}{f' ({target})' if target else ''}", record, state, seen))
+        elif effect.failed and (effect.kind == "changed" or effect.errors):
+            parts.append(_told(f"{effect.tool} {_safe(effect.target, _CALL_CHARS)}".strip(), record, state, seen))
+    done = "; ".join(parts)
+    return f"{note} — {done}" if note and done else done or note
+
+
+def _changed_paths(record: CallRecord) -> tuple[str, ...]:
+    return () if record.effect.failed else record.effect.paths or (record.effect.target,)
+
+
+def _told(what: str, record: CallRecord, state: ThreadState, seen: set[str]) -> str:
+    """A call and how it went; an error's own words once, and whether it was overcome."""
+    effect = record.effect
+    outcome = _safe(effect.outcome, 120)
+    errors = [line for line in map(_safe, effect.errors) if line not in seen]
+    seen.update(errors)
+    text = f"{what} → {outcome}" if outcome else what
+    if errors:
+        text += f": {' | '.join(errors)}"
+    if effect.failed:
+        key = command_key(effect.target) if effect.kind == "ran" else f"{effect.tool} {effect.target}".strip()
+        text += f" {FIXED}" if effect.errors and key not in state.errors else ""
+    return text
+
+
+def _with_fixes(entry: Entry, closed: Sequence[str]) -> Entry:
+    """Errors that an entry tells and that were overcome since are marked."""
+    lines = tuple(
+        f"{line} {FIXED}" if not line.endswith(FIXED) and any(_safe(error) in line for error in closed) else line
+        for line in entry.lines
+    )
+    return entry if lines == entry.lines else replace(entry, lines=lines)
+
+
+def _first_sentence(text: str) -> str:
+    start = text[:600].strip()
+    pieces = split_sentences(start)
+    return _safe(start[pieces[0].start : pieces[0].end] if pieces else "", _NOTE_CHARS).rstrip(":")
+
+
+def _closing_text(text: str) -> str:
+    return defuse(redact(" ".join(text[:_CLOSING_CHARS].split())))
+
+
+def _safe(text: str, limit: int = 240) -> str:
+    """One line without secrets and without a sign of ours; redacted before it is cut."""
+    return clip(defuse(redact(one_line(text[: 3 * limit]))), limit)
+
+
+def _named(paths: Iterable[str]) -> list[str]:
+    """Each path once, with how often."""
+    counts: dict[str, int] = {}
+    for path in paths:
+        counts[path] = counts.get(path, 0) + 1
+    return [f"{_safe(path, 200)} ×{times}" if times > 1 else _safe(path, 200) for path, times in counts.items()]
+
+
+# Making it fit
+
+
+def _shorten_closings(entries: list[Entry], sizes: Sequence[int], room: int, count: Count) -> list[Entry]:
+    """The closing words share the room, newer ones getting more of it."""
+    if sum(sizes) <= room:
+        return entries
+    most = max(len(entries) - 1, 1)
+    weights = [1 + (_NEWEST_WEIGHT - 1) * place / most for place in range(len(entries))]
+    share = _weighted_level(sizes, weights, room)
+    rarity = Rarity(entry.closing for entry in entries)
+    shortened: list[Entry] = []
+    for entry, size, weight in zip(entries, sizes, weights, strict=True):
+        allowed = int(share * weight)
+        if size <= allowed:
+            shortened.append(entry)
+            continue
+        text = shorten(entry.closing, allowed, count, rarity) if allowed >= 6 else ""
+        text = " ".join(_GAPS.sub(f"{GAP} ", text).split())
+        shortened.append(replace(entry, closing=text))
+    return shortened
+
+
+def _reduce_oldest(entries: list[Entry], reduce: Callable[[Entry], Entry], budget: int, count: Count) -> list[Entry]:
+    """The oldest entries reduced, as many as it takes."""
+    sizes = [count(entry.text()) + 2 for entry in entries]
+    total = sum(sizes)
+    reduced: list[Entry] = []
+    for entry, size in zip(entries, sizes, strict=True):
+        slim = reduce(entry) if total > budget and entry.lines else entry
+        total += count(slim.text()) + 2 - size if slim is not entry else 0
+        reduced.append(slim)
+    return reduced
+
+
+def _name_files(entry: Entry) -> Entry:
+    """Of all the lines only which files were changed."""
+    paths = (path for line in entry.lines for found in _CHANGED.findall(line) for path in found.split(", "))
+    names = list(dict.fromkeys(re.sub(r" ×\d{1,4}$", "", path) for path in paths))
+    return replace(entry, lines=(clip(f"changed {', '.join(names)}", 300),) if names else ())
+
+
+def _drop_lines(entry: Entry) -> Entry:
+    return replace(entry, lines=())
+
+
+def _weighted_level(sizes: Sequence[int], weights: Sequence[float], room: float) -> float:
+    left, weight = float(room), sum(weights)
+    for size, own in sorted(zip(sizes, weights, strict=True), key=lambda pair: pair[0] / pair[1]):
+        if size / own * weight >= left:
+            return max(left / weight, 0.0)
+        left -= size
+        weight -= own
+    return float("inf")
+
+
+def _merge_oldest(entries: list[Entry], budget: int, count: Count) -> list[Entry]:
+    """The oldest entries as one for a range, as many as it takes."""
+    sizes = [count(entry.text()) + 2 for entry in entries]
+    total = sum(sizes)
+    place, merged = 0, entries[0]
+    size = sizes[0]
+    while total > budget and place + 1 < len(entries):
+        place += 1
+        total -= size + sizes[place]
+        merged = merged.join(entries[place])
+        size = count(merged.text()) + 2
+        total += size
+    return [merged, *entries[place + 1 :]] if place else entries
+
+
+# Reading it back
+
+_HEADER = re.compile(
+    r"\[(?P<first>\d{1,9})(?:–(?P<last>\d{1,9}))?(?P<continued>, continued)?\] (?P<messages>[\d,]{1,12}) messages?"
+    r"(?::(?P<figures>(?: [^;—\n]{1,40};?){1,5}?))?(?: — (?P<closing>.*))?$"
+)
+_FIGURES = {
+    "changed": re.compile(r"changed (\d{1,9}) files?"),
+    "ran": re.compile(r"ran (\d{1,9}) commands?"),
+    "failed": re.compile(r"\((\d{1,9}) failed\)"),
+    "called": re.compile(r"(\d{1,9}) other calls?"),
+    "looked": re.compile(r"looked (\d{1,9}) times?"),
+}
+
+
+def parse_journal(text: str) -> Journal:
+    """The entries of a journal's text; anything else is background that stands before them."""
+    entries: list[Entry] = []
+    background: list[str] = []
+    for line in text.split("\n"):
+        header = _HEADER.match(line)
+        if header is not None:
+            figures = header["figures"] or ""
+            counts: dict[str, Any] = {
+                name: int(found[1]) for name, pattern in _FIGURES.items() if (found := pattern.search(figures))
+            }
+            first = int(header["first"])
+            entries.append(
+                Entry(
+                    first, int(header["last"] or first), int(header["messages"].replace(",", "")),
+                    closing=header["closing"] or "", is_continued=header["continued"] is not None, **counts,
+                )
+            )  # fmt: skip
+        elif entries and line.startswith("- ended: "):
+            entries[-1] = replace(entries[-1], closing=line.removeprefix("- ended: "))
+        elif entries and line.startswith("- "):
+            entries[-1] = replace(entries[-1], lines=(*entries[-1].lines, line[2:]))
+        elif line.strip() and not line.startswith("(Journal of "):
+            background.append(line.strip())
+    if background:
+        entries.insert(0, background_entry("\n".join(background), 0))
+    return Journal(tuple(entries))
+
+
+def background_entry(text: str, messages: int) -> Entry:
+    """What an earlier summary said that cannot be taken apart: background, told as such."""
+    return Entry(0, 0, messages, closing=_closing_text(f"From an earlier summary: {text}"))
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+# How things stand
+
+
+def state_sections(state: ThreadState, room: int, count: Count) -> Sections:
+    """The sections that come from the state, within so many tokens."""
+    told = {
+        STATE: _state_text(state),
+        PROGRESS: "\n".join(f"- {text}" for text in state.todo_items("in_progress", "active", "doing")),
+        BLOCKED: blocked_text(state),
+        REMAINING: "\n".join(f"- {text}" for text in state.todo_items("pending", "todo", "open", "not_started")),
+    }
+    found: Sections = {}
+    left = room
+    for name, text in told.items():
+        kept: list[str] = []
+        for line in redact(text).split("\n") if text else []:
+            cost = count(line) + 2
+            if cost <= left:
+                kept.append(line)
+                left -= cost
+        if kept:
+            found[name] = "\n".join(kept)
+    files = files_text(state, left - 8, count)
+    return {**found, FILES: files} if files else found
+
+
+def _state_text(state: ThreadState) -> str:
+    lines = []
+    if state.directory:
+        lines.append(f"- working directory: {state.directory}")
+    if state.branch:
+        lines.append(f"- branch: {state.branch}")
+    if test := state.last_test():
+        lines.append(f"- last test run: `{_safe(test[0], _COMMAND_CHARS)}` → {test[1].outcome}")
+    lines += [f"- running: `{_safe(process, _COMMAND_CHARS)}`" for process in state.processes]
+    return "\n".join(lines)
+
+
+def blocked_text(state: ThreadState) -> str:
+    """The open errors, word for word, with what failed."""
+    lines = []
+    for error in state.open_errors(state.turn):
+        said = " | ".join(map(_safe, error.lines))
+        lines.append(f"- `{_safe(error.source, _COMMAND_CHARS)}` failed (message {error.turn}): {said}")
+    return "\n".join(lines)
+
+
+def files_text(state: ThreadState, room: int, count: Count, *, known: str = "") -> str:
+    """Changed files, then those only read, the newest first, as far as there is room; how many are not named."""
+    lines = []
+    for label, did in (("changed", True), ("read", False)):
+        paths = [
+            path for path, one in reversed(state.files.items()) if (one.did == "changed") == did and path not in known
+        ]
+        kept: list[str] = []
+        left = room if did else room // 2
+        for path in paths:
+            cost = count(path) + 2
+            if cost > left:
+                break
+            left -= cost
+            kept.append(path)
+        room -= (room if did else room // 2) - left
+        more = f" and {len(paths) - len(kept)} more" if len(paths) > len(kept) else ""
+        if kept:
+            lines.append(f"- {label}: {', '.join(kept)}{more}")
+    return redact("\n".join(lines))

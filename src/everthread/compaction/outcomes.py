@@ -1,0 +1,300 @@
+"""How a tool call went, read from its output: exit code, test figures, the line that names the error.
+
+Outcomes stand at the start or the end of an output, so only those are searched for them; an output may be a JSON
+object around the real one. Everything here is a guess from text: silence where there is nothing clear to say.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from everthread.core.messages import json_value
+
+_JSON_CHARS = 1_000_000
+"""A longer text is not parsed just to describe it."""
+_BODIES = ("output", "stdout", "content", "result", "text", "body")
+_EXITS = ("exit_code", "exitCode", "returncode", "return_code", "exit_status")
+_ERRORS = ("error", "stderr", "errors", "error_message")
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A tool's output without the JSON it may be wrapped in. `data` is that JSON."""
+
+    body: str
+    exit_code: int | None = None
+    error: str = ""
+    data: Any = None
+
+
+def unwrap(text: str) -> Output:
+    """What a tool put out, and what the JSON object around it says of the outcome."""
+    data = _json(text)
+    if not isinstance(data, dict):
+        body = without_header(text)
+        return Output(body, exit_code(text[: len(text) - len(body)]) if body is not text else None, data=data)
+    inner = data.get("metadata")
+    meta = inner if isinstance(inner, dict) else {}
+    codes = [value for source in (data, meta) for key in _EXITS if type(value := source.get(key)) is int]
+    errors = [value for key in _ERRORS if isinstance(value := data.get(key), str) and value.strip()]
+    bodies = [value for key in _BODIES if isinstance(value := data.get(key), str) and value]
+    return Output(bodies[0] if bodies else text, codes[0] if codes else None, errors[0] if errors else "", data)
+
+
+_HEADER_LINE = re.compile(r"[A-Z][\w ()-]{0,40}(?::| exited with| exited)[^\n]{0,200}")
+
+
+def without_header(text: str) -> str:
+    """The output behind the lines some tools put in front of it: `Name: value` lines, then `Output:`."""
+    end = text.find("\nOutput:\n", 0, 1_000)
+    if end < 0:
+        return text
+    return text[end + 9 :] if all(map(_HEADER_LINE.fullmatch, text[:end].split("\n"))) else text
+
+
+_EXIT = re.compile(
+    r"\b(?:exit(?:ed)?|return(?:ed)?|terminated)[\s_-]{0,3}(?:with[\s_-]{1,3})?(?:(?:non-?zero|exit|an?)[\s_-]{1,3}){0,2}"
+    r"(?:code|status)\b[\"']?\s{0,3}(?:is|of|was|[:=>(])?\s{0,3}(-?\d{1,10})\b"
+    r"|\b(?:process|command)\s{1,3}exited\s{1,3}with\s{1,3}(-?\d{1,10})\b"
+    r"|[\[(]exit(?:ed)?[ :=]{1,2}(-?\d{1,10})[\])]"
+    r"|^exit[:=] ?(-?\d{1,10})$",
+    re.IGNORECASE | re.MULTILINE,
+)
+_STOPPED = re.compile(
+    r"\b(?P<timeout>timed[ -]?out|timeout (?:reached|exceeded|expired))\b|\b(?:command|operation|process|request|tool"
+    r"(?: use| call)?) (?:was )?(?P<abort>aborted|interrupted|cancell?ed|killed)\b",
+    re.IGNORECASE,
+)
+
+
+def exit_code(text: str) -> int | None:
+    """The exit code a text states, in any of the usual spellings; the last one at its end counts."""
+    at_end = list(_EXIT.finditer(text[-1_000:]))
+    found = at_end[-1] if at_end else _EXIT.search(text[:300])
+    return int(next(group for group in found.groups() if group)) if found else None
+
+
+def stopped(text: str) -> str:
+    """Whether the text says at its start or end that the call did not finish."""
+    found = _STOPPED.search(text[:300]) or _STOPPED.search(text[-300:])
+    if found is None:
+        return ""
+    return "timed out" if found["timeout"] else found["abort"].lower()
+
+
+_WORDS = {
+    "tests": "test", "ran": "test", "tests run": "test", "examples": "test", "example": "test",
+    "passed": "passed", "passing": "passed", "pass": "passed",
+    "failed": "failed", "failing": "failed", "fail": "failed", "failure": "failed", "failures": "failed",
+    "error": "error", "errors": "error",
+    "skipped": "skipped", "ignored": "skipped", "pending": "skipped", "todo": "skipped",
+}  # fmt: skip
+_COUNTS = re.compile(
+    r"\b(?P<n>\d{1,7})\s{1,2}(?P<after>passed|failed|passing|failing|failures?|errors?|skipped|ignored|pending|examples?)\b"
+    r"|\b(?P<before>tests run|passed|failed|failures?|errors?|skipped)\s{0,3}[:=]\s{0,8}(?P<m>\d{1,7})\b"
+    r"|^(?P<ran>ran) (?P<k>\d{1,7}) tests?\b"
+    r"|^[#ℹ] (?P<tap>tests|pass|fail|skipped|todo) (?P<j>\d{1,7})$",
+    re.IGNORECASE | re.MULTILINE,
+)
+_CARGO = re.compile(r"^test result: \w{1,10}\. (\d{1,7}) passed; (\d{1,7}) failed; (\d{1,7}) ignored", re.MULTILINE)
+_GO = re.compile(r"^(?:(ok) {1,4}|(FAIL))\t[\w./-]{1,200}", re.MULTILINE)
+_SUITES = re.compile(r"\s*(?:test )?(?:suites|files)\b", re.IGNORECASE)
+
+
+def counted_tests(text: str) -> str:
+    """What a test run reports: `3 failed, 12 passed`; empty when there was none."""
+    counts = _several_runs(text) or _last_report(text[-4_000:])
+    shown = []
+    for name in ("failed", "error", "passed", "skipped", "test"):
+        number = counts.get(name)
+        if number and not (name == "test" and "passed" in counts):
+            plural = "s" if name in ("test", "error") and number != 1 else ""
+            shown.append(f"{number} {name}{plural}")
+    return ", ".join(shown)
+
+
+def _several_runs(text: str) -> dict[str, int]:
+    """Runners that report once a package: the sum."""
+    cargo = _CARGO.findall(text)
+    if cargo:
+        passed, failed, ignored = (sum(map(int, column)) for column in zip(*cargo, strict=True))
+        return {"passed": passed, "failed": failed, "skipped": ignored}
+    go = _GO.findall(text)
+    return {"passed": sum(bool(ok) for ok, _ in go), "failed": sum(bool(fail) for _, fail in go)} if go else {}
+
+
+def _last_report(text: str) -> dict[str, int]:
+    """The last few lines that state figures, where one of them is about tests, not just errors."""
+    lines = [line for line in text.splitlines() if not _SUITES.match(line)]
+    stated = [(place, found) for place, line in enumerate(lines) if (found := _counts(line))]
+    about_tests = [place for place, found in stated if found.keys() - {"error", "skipped"}]
+    if not about_tests:
+        return {}
+    last = about_tests[-1]
+    counts: dict[str, int] = {}
+    for place, found in stated:
+        if last - 6 <= place <= last + 3:
+            counts |= found
+    return counts
+
+
+def counts_tests(line: str) -> bool:
+    """Whether a line reports how many tests passed or failed."""
+    return bool(_counts(line).keys() - {"error"})
+
+
+def _counts(line: str) -> dict[str, int]:
+    counts = {}
+    for found in _COUNTS.finditer(line[:500]):
+        word = found["after"] or found["before"] or found["ran"] or found["tap"]
+        counts[_WORDS[word.lower()]] = int(found["n"] or found["m"] or found["k"] or found["j"])
+    return counts
+
+
+_CLEAR = re.compile(
+    r"^(?:fatal|error|panic|npm err!|npm error|uncaught)\b|(?::|\]) (?:fatal )?error\b|^E {3,}\S|command not found"
+    r"|no such file or directory|permission denied|segmentation fault|\b[a-z]\w{0,60}(?:error|exception): |\*\*\* \[",
+    re.IGNORECASE | re.MULTILINE,
+)
+_VAGUE = re.compile(
+    r"\b(?:error|failed|failure|cannot|denied|invalid|not found|unexpected|undefined|refused)\b", re.IGNORECASE
+)
+_LEADS = re.compile(
+    r"\W{0,3}(?:<\w{1,40}>\s?)?(?:\w{0,40}error|\w{0,40}exception|failed|failure|traceback|fatal|ran into|invalid|"
+    r"cannot|could not|unable to|no such|permission denied)\b",
+    re.IGNORECASE,
+)
+_SEARCHED = 100_000
+"""How much of the start and of the end of an output is searched for an error."""
+_TRACEBACK = "Traceback (most recent call last)"
+
+
+def error_line(text: str, *, failed: bool = False) -> str:
+    """The line that names the error. Where it is not known that the call failed, only a clear one counts."""
+    start = text.rfind(_TRACEBACK)
+    if start >= 0:
+        lines = text[start : start + 20_000].split("\n")[1:]
+        named = next((line for line in lines if line[:1].strip()), "")
+        if named:
+            return named.strip()
+    for pattern in (_CLEAR, _VAGUE) if failed else (_CLEAR,):
+        for part in (text[:_SEARCHED], text[_SEARCHED:][-_SEARCHED:]):
+            found = pattern.search(part)
+            if found:
+                return _line_at(part, found.start())
+    return ""
+
+
+def _line_at(text: str, place: int) -> str:
+    """The line around a place; of a very long one what is near it."""
+    start = max(text.rfind("\n", 0, place) + 1, place - 100)
+    return text[start : start + 300].split("\n", 1)[0].removeprefix("E  ").strip()
+
+
+def leading_error(text: str) -> str:
+    """The first line, when it says that the call failed. What follows may be any text that speaks of errors."""
+    first = text.lstrip()[:300].split("\n", 1)[0]
+    return first.strip() if _LEADS.match(first) else ""
+
+
+def _json(text: str) -> Any:
+    if len(text) > _JSON_CHARS or text.lstrip()[:1] not in ("{", "["):
+        return None
+    return json_value(text)
+
+
+# Lines that name an error
+
+MAX_ERRORS = 8
+"""So many different error lines are taken from one output."""
+MAX_LINE = 300
+
+_SUSPECT_WORDS = (
+    "error", "exception", "fail", "fatal", "panic", "critical", "not found", "no such", "denied", "refused", "killed",
+    "cannot find", "no module", "enoent", "eacces", "econnrefused", "eaddrinuse", "aborted", "fault", "interrupt",
+    "undefined reference", "not recognized", "exit", "return", "\ne  ", "***", "err!", "✗", "✘", "×", "✖", "❌",
+)  # fmt: skip
+_STATES_ERROR = re.compile(
+    r"^\s*(?:E {2,}\S|\[?(?:error|fatal|panic|critical)\b(?:\[\w+\])?(?: ?[\]:!]| - )|npm (?:ERR!|error)|FAILED\b|"
+    r"FAIL[: \t]|--- FAIL|[✗✘×✖❌] |Uncaught |Unhandled |thread '.{1,80}' panicked|Segmentation fault|"
+    r"Killed\b|Aborted\b|make(?:\[\d+\])?: \*\*\*)"
+    r"|\b[A-Za-z_.]{0,80}(?:Error|Exception|Fault|Panic|Interrupt)\b(?:: |\s*\[|$)"
+    r"|[:\])] (?:fatal )?[Ee]rror\b|\berror (?:TS|C|CS|E|LNK|MSB)?\d+\b|\b(?:ERROR|FATAL|CRITICAL)\b[\] :|-]"
+    r"|command not found|No such file or directory|[Pp]ermission denied|[Cc]onnection refused|is not recognized as"
+    r"|[Cc]annot find module|undefined reference to|[Nn]o module named|ENOENT|EACCES|ECONNREFUSED|EADDRINUSE"
+    r"|(?:exit(?:ed)?|return(?:ed)?)(?: with)?(?: non-zero)?(?: exit)? (?:code|status)[: ]+[1-9]"
+    r"|\b[1-9]\d* (?:failed|failures?|errors?)\b"
+)
+# Source code that speaks of errors, counts of none, what npm prints around the error.
+_SOURCE_CODE = re.compile(
+    r"[;{]\s*$|=>|^npm (?:ERR!|error) (?:path|location|workspace|command|code|errno|A complete log|    )"
+    r"|^\s*(?:\d+[:|→\t ]\s*)?(?://|/\*|\*|#(?!#)|<!--|\}|@|\.|- |\+ |(?:import|from|def|class|return|throw|"
+    r"raise|except|catch|if|elif|else|for|while|const|let|var|function|export|try|assert|case|async|await|"
+    r"public|private|func|fn|pub)\b)|\b(?:console|logger|log|logging)\.\w+\(|\bcatch\s*\(|\bnew \w*Error\(|"
+    r"\braise \w+|\bno errors?\b|\b0 (?:errors?|failed|failures?)\b(?!.*\b[1-9]\d* (?:failed|errors?))",
+    re.IGNORECASE,
+)
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+|\s+", re.IGNORECASE)
+
+
+def error_lines(text: str, *, failed: bool = False) -> list[str]:
+    """The lines that state an error, in order: no source code, each once (numbers aside), the first and last ones.
+
+    Of a call that `failed`, and of which no line tells why in the usual words, the last that says something.
+    """
+    found: dict[str, str] = {}
+    for start in sorted(_suspects(text)):
+        line = text[start : start + MAX_LINE].split("\n", 1)[0]
+        if _STATES_ERROR.search(line) and not _SOURCE_CODE.search(line):
+            found.setdefault(_NUMBERS.sub("", line), line.strip())
+    lines = list(found.values())
+    if failed and all(map(says_nothing, lines)):
+        lines = [*_last_words(text), *lines]
+    half = MAX_ERRORS // 2
+    return lines if len(lines) <= MAX_ERRORS else lines[:half] + lines[-half:]
+
+
+_SAYS_NOTHING = re.compile(
+    r"\W*(?:(?:command|process) )?(?:exit(?:ed)?|return(?:ed)?|failed)(?: with)?(?: non-zero)?(?: exit)?"
+    r"(?: code| status)\W*\d+\W*"
+    r"|\W*(?:\w+ {1,3})?(?:\d+ (?:passed|failed|errors?|skipped|warnings?)\b[ ,|]*){1,5}(?:\(\d+\)|in [\d.]+ ?m?s)?\W*"
+    r"|make(?:\[\d+\])?: \*\*\* .*",
+    re.IGNORECASE,
+)
+_TELLS_WHY = re.compile(
+    r"\b(?:invalid|required|denied|refused|unauthori[sz]ed|forbidden|cannot|can't|could not|couldn't|unable|missing|"
+    r"unexpected|rejected|not allowed|timed? ?out|mismatch|conflicts?|unknown|unsupported|exceed\w*|failed|not \w+)\b",
+    re.IGNORECASE,
+)
+_END_CHARS = 2_000
+"""So many characters of the end are looked at for the last words."""
+
+
+def says_nothing(line: str) -> bool:
+    """Whether an error line only states that there was one, or how many."""
+    return _SAYS_NOTHING.fullmatch(line) is not None
+
+
+def _last_words(text: str) -> list[str]:
+    """The last line that tells of a failure, or the last at all."""
+    rows = [row.strip() for row in text[-_END_CHARS:].split("\n")]
+    rows = [row[:MAX_LINE] for row in rows if any(map(str.isalpha, row)) and not says_nothing(row)]
+    telling = [row for row in rows if _TELLS_WHY.search(row) and not _SOURCE_CODE.search(row)]
+    return (telling or rows)[-1:]
+
+
+def _suspects(text: str) -> set[int]:
+    """Where the lines start that hold a word an error may hold."""
+    lowered = text.lower()
+    if len(lowered) != len(text):
+        lowered = text
+    starts: set[int] = set()
+    for word in _SUSPECT_WORDS:
+        place = lowered.find(word)
+        while place >= 0:
+            starts.add(text.rfind("\n", 0, place + 1) + 1)
+            end = text.find("\n", place + len(word))
+            place = lowered.find(word, end) if end >= 0 else -1
+    return starts

@@ -1,0 +1,309 @@
+"""What a compaction will do, before a word of the summary is written: the cut, what it covers, how much room."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from everthread.compaction.boundaries import Cut, Fit, Room, fit_messages, head_end_of
+from everthread.compaction.engine import Archive, Services
+from everthread.compaction.journal import Journal, background_entry, parse_journal
+from everthread.compaction.names import PATH, checkable_names
+from everthread.compaction.pruning import Memo, prune
+from everthread.compaction.state import CHANGED, FileState, OpenError, ThreadState
+from everthread.compaction.summary import (
+    BLOCKED,
+    DONE,
+    FILES,
+    TASK,
+    WORDS,
+    Compaction,
+    CompactionLevel,
+    Phase,
+    Sections,
+    parse_sections,
+)
+from everthread.compaction.user_words import NO_WORDS, Said, entry_tokens, parse_words
+from everthread.core.exchange import System
+from everthread.core.marks import SUMMARY_START, is_old_format, is_summary, summary_leads, summary_text, without_summary
+from everthread.core.messages import Message, Messages
+from everthread.core.redaction import redact
+from everthread.core.transcript import is_user_message, latest_user_index, user_text
+
+NO_MIDDLE = "there is nothing between what is kept at the start and at the end"
+_WORTH_A_SUMMARY = 300
+"""A middle of fewer tokens stays: its summary would be larger."""
+_COUNT = re.compile(rf"{re.escape(SUMMARY_START)}[^\n]{{0,20}}?([\d,]{{1,12}}) earlier messages?")
+_NODE_LINE = re.compile(r"^\[(?:node n[0-9a-f]{12}:[^\n]{1,300}|end of nodes)\]$", re.MULTILINE)
+_BLOCKED = re.compile(r"- `([^`\n]{1,200})` failed \(message (\d{1,9})\): (.{1,800})")
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What the summary in the list stands for, taken apart."""
+
+    text: str = ""
+    messages: int = 0
+    sections: Sections = field(default_factory=dict)
+    """Its sections, without the user's words."""
+    words: tuple[Said, ...] = ()
+    journal: Journal = field(default_factory=Journal)
+    state: ThreadState | None = None
+    """Where it was read from the messages themselves."""
+
+
+async def read_earlier(messages: Messages, archive: Archive | None) -> Earlier:
+    """The newest summary of the list, taken apart. One of an older format is rebuilt from the stored messages."""
+    text = next((found for message in reversed(messages) if (found := summary_text(message))), "")
+    if not text:
+        return Earlier()
+    stated = _COUNT.search(text[:400])
+    count = int(stated[1].replace(",", "")) if stated else 0
+    if is_old_format(text):
+        return await _rebuild(messages, text, count, archive)
+    body = _NODE_LINE.sub("", text)
+    sections = parse_sections(body)
+    words = parse_words(sections.pop(WORDS, ""))
+    return Earlier(text, count, sections, tuple(words), parse_journal(sections.get(DONE, "")))
+
+
+async def _rebuild(messages: Messages, text: str, count: int, archive: Archive | None) -> Earlier:
+    covered = await archive.covered() if archive is not None else []
+    stored = [original.message for original in await archive.originals(covered)] if archive and covered else []
+    if not stored:
+        body = parse_sections(text)
+        told = "\n".join(f"{name}: {words}" for name, words in body.items() if name != TASK) or text
+        return Earlier(text, count, journal=Journal((background_entry(told, count),)))
+    head = sum(is_user_message(message) for message in messages[: head_end_of(messages)])
+    turns: list[int] = []
+    words: list[Said] = []
+    for message in stored:
+        turns.append((turns[-1] if turns else head) + is_user_message(message))
+        if is_user_message(message):
+            words.append(said_in(message, turns[-1]))
+    state = ThreadState()
+    journal = Journal().extend(stored, turns, state)
+    return Earlier(text, len(stored), {}, tuple(words), journal, state)
+
+
+def state_from_text(sections: Sections) -> ThreadState:
+    """What a summary's sections tell of files and open errors, for a list of messages without any other memory."""
+    state = ThreadState()
+    for name in checkable_names(sections.get(FILES, "")):
+        if name.kind == PATH:
+            state.files[name.value] = FileState(CHANGED, 0)
+    for source, turn, lines in _BLOCKED.findall(sections.get(BLOCKED, "")):
+        state.errors[source] = OpenError(source, lines.split(" | "), int(turn))
+    return state
+
+
+def said_in(message: Message, number: int) -> Said:
+    """What the user said in a message, without secrets."""
+    text = redact(user_text(message))
+    return Said(number, text) if text else Said(number, note=NO_WORDS)
+
+
+def number_turns(messages: Messages, earlier: Earlier) -> list[int]:
+    """For each message the number of the user's message it belongs to; a summary's numbers count too."""
+    covered = max((said.end for said in earlier.words), default=0)
+    turns: list[int] = []
+    turn = 0
+    for message in messages:
+        speaks = is_user_message(message)
+        if is_summary(message) and summary_leads(message):
+            turn = max(turn, covered) + speaks
+        elif is_summary(message):
+            turn = max(turn + speaks, covered)
+        else:
+            turn += speaks
+        turns.append(turn)
+    return turns
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where to cut, so that head, summary and tail fit."""
+
+    messages: list[Message]
+    """The input."""
+    earlier: Earlier
+    turns: list[int]
+    fit: Fit
+    covered: tuple[int, ...]
+    """Indices of what the summary stands for now."""
+    middle: list[Message]
+    """Those messages, unpruned, without earlier summaries."""
+    pruned: list[Message]
+    """The same with old results as one line each."""
+    words: tuple[Said, ...]
+    """All that the user said outside head and tail, in order."""
+    word_tokens: int
+    words_most: int
+    """Tokens the user's words may take where nothing else presses."""
+    tokens_before: int
+    scale: float
+    """What a token of ours is by the provider's count."""
+    fixed: int
+    """Tokens of system prompt and tools."""
+    middle_tokens: int
+    """What the summary replaces, the earlier summary included."""
+    pruned_tokens: int
+    budget: int
+    """Tokens for the summary without the user's words."""
+
+    @property
+    def cut(self) -> Cut:
+        return self.fit.cut
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is anything to replace, or to make smaller where it stands."""
+        return self.cut.has_middle or self.only_prunes
+
+    @property
+    def only_prunes(self) -> bool:
+        """Nothing is summarised: old results of what is kept become lines, oversized ones are stored and cited."""
+        if self.cut.has_middle or self.earlier.text:
+            return False
+        return bool(self.fit.to_store) or any(
+            new is not old for new, old in zip(self.fit.messages, self.messages, strict=True)
+        )
+
+    @property
+    def message_count(self) -> int:
+        """How many messages the new summary stands for in all."""
+        return self.earlier.messages + len(self.covered)
+
+    @property
+    def summary_budget(self) -> int:
+        """Tokens for the summary: where the middle is mostly the user's words, they get the room first."""
+        least = min(self.budget, self.middle_tokens // 5)
+        return max(min(self.budget, self.middle_tokens * 8 // 10 - min(self.word_tokens, self.fit.room.words)), least)
+
+    def words_room(self, used: int) -> int:
+        """Tokens for the user's words beside a summary of this size: both are at most 80 % of what they replace."""
+        unused = max(self.fit.room.summary - used, 0)
+        return min(self.fit.room.words + unused, self.words_most, self.middle_tokens * 8 // 10 - used)
+
+    # What a caller is told
+
+    def unchanged(self, why: str, duration: float) -> Compaction:
+        """The input itself, and why."""
+        return Compaction(
+            messages=self.messages, summary="", tokens_before=self.tokens_before, tokens_after=self.tokens_before,
+            kept=tuple(range(len(self.messages))), changed=False, reason=why, duration=duration,
+        )  # fmt: skip
+
+    def preview(self, duration: float) -> Compaction:
+        """What would be kept, cut and summarised, and the figures; the summary's size is its budget."""
+        words = max(min(self.words_room(self.budget), self.word_tokens), 0)
+        after = self.tokens_before - self.middle_tokens + self.budget + words
+        return replace(
+            self.unchanged("preview", duration), tokens_after=after, covered=self.covered,
+            phases=self.phases(self.budget + words), to_store=self.fit.to_store,
+            steps=(*self.cut.reasons, *self.fit.steps),
+        )  # fmt: skip
+
+    def pruned_only(self, duration: float) -> Compaction:
+        """Nothing is summarised; what is kept is made smaller where it stands."""
+        return replace(
+            self.unchanged("", duration), messages=self.fit.messages, changed=True, author="none",
+            to_store=self.fit.to_store, steps=self.fit.steps,
+        )  # fmt: skip
+
+    def settled(self, result: Compaction, after: int, reason: str, duration: float) -> Compaction:
+        """The result with its sizes by the provider's measure; the input, where it would not be smaller."""
+        if after >= self.tokens_before:
+            why = f"the result would not be smaller ({self.tokens_before:,} -> {after:,} tokens)"
+            return replace(self.unchanged(why, duration), warnings=result.warnings, usage=result.usage)
+        return replace(
+            result, tokens_before=round(self.tokens_before * self.scale), tokens_after=round(after * self.scale),
+            reason=reason, duration=duration,
+        )  # fmt: skip
+
+    def phases(self, summary: int) -> tuple[Phase, ...]:
+        kept = self.tokens_before - self.fixed - self.middle_tokens
+        pruned = f"{len(self.covered)} messages with old results as one line each"
+        place = f"head {self.cut.head_end}, tail from {self.cut.tail_start}"
+        return (
+            Phase("prune", self.middle_tokens, self.pruned_tokens, pruned),
+            Phase("boundaries", self.tokens_before, self.fixed + kept, place),
+            Phase("summarise", self.middle_tokens, summary, f"within {self.budget:,} tokens, the user's words apart"),
+        )
+
+
+def reason_for(*, manual: bool, level: CompactionLevel) -> str:
+    return "manual" if manual else "overflow" if level > CompactionLevel.NORMAL else "automatic"
+
+
+def make_plan(  # noqa: PLR0913 - what a cut depends on
+    messages: Messages,
+    services: Services,
+    earlier: Earlier,
+    memo: Memo,
+    *,
+    system: System,
+    tools: Sequence[Mapping[str, Any]] | None,
+    level: CompactionLevel = CompactionLevel.NORMAL,
+    reported: int | None = None,
+) -> Plan:
+    """Where to cut, so that head, summary and tail fit. `reported`: what the provider counts for this prompt."""
+    budget, counter = services.budget, services.counter
+    given = list(messages)
+    before = counter.request(given, system=system, tools=list(tools or ()))
+    fixed = before - sum(map(counter.message, given))
+    scale = min(max(reported / before, 0.5), 2.0) if reported and before else 1.0
+    turns = number_turns(given, earlier)
+    latest, head_end = latest_user_index(given), head_end_of(given)
+    said = {
+        index: said_in(message, turns[index])
+        for index, message in enumerate(given)
+        if index >= head_end and index != latest and is_user_message(message)
+    }
+    past = sum(entry_tokens(one, counter.text) for one in earlier.words)
+    sizes = [past]
+    for index in range(len(given)):
+        sizes.append(sizes[-1] + (entry_tokens(said[index], counter.text) if index in said else 0))
+    # The summary's size follows from the middle, which follows from the cut: allow for the largest it can be.
+    allowance = min(budget.summary_max, max(before - fixed, 0) // 2)
+    room = Room(
+        tail=int(budget.tail / scale),
+        protect_last_n=budget.protect_last_n,
+        limit=int(budget.compacted_limit / scale),
+        most=int(budget.threshold / scale),
+        fixed=fixed,
+        summary=allowance,
+        summary_least=min(budget.summary_least, allowance),
+        words=int(budget.user_words / scale),
+        words_least=int(min(budget.threshold // 10, budget.user_words) / scale),
+    )
+    slim = prune(given, protect_from=len(given), memo=memo).messages
+    fit = fit_messages(
+        given, slim, room, counter.message, sizes, preview_chars=budget.preview_chars, level=level
+    )  # fmt: skip
+    if (
+        not earlier.text
+        and head_end
+        and sum(map(counter.message, given[fit.cut.head_end : fit.cut.tail_start]))
+        < min(_WORTH_A_SUMMARY, budget.threshold // 10)
+    ):
+        fit = fit.without_middle(slim)
+    cut = fit.cut
+    middle: dict[int, Message] = {}
+    for index in range(cut.head_end, cut.tail_start):
+        rest = without_summary(given[index])
+        if rest is not None and index != cut.kept_user:
+            middle[index] = rest
+    pruned = [without_summary(slim[index]) or slim[index] for index in middle]
+    tokens = sum(map(counter.message, middle.values())) + (counter.text(earlier.text) if earlier.text else 0)
+    words = (*earlier.words, *(one for index, one in said.items() if cut.head_end <= index < cut.tail_start))
+    return Plan(
+        messages=given, earlier=earlier, turns=turns, fit=fit, covered=tuple(middle), middle=list(middle.values()),
+        pruned=pruned, words=words,
+        word_tokens=sum(entry_tokens(one, counter.text) for one in words), words_most=room.words,
+        tokens_before=before, scale=scale,
+        fixed=fixed, middle_tokens=tokens,
+        pruned_tokens=sum(map(counter.message, pruned)), budget=min(budget.summary(tokens), fit.room.summary),
+    )  # fmt: skip

@@ -1,0 +1,376 @@
+"""A smaller transcript, without a model: old tool output, long arguments and old images give way to a few words.
+
+Only what stands in `[start, protect_from)` is touched; the latest user message and open calls never are. Nothing gets
+longer, a message that needs no change stays the same object, and pruning again changes nothing. A changed message is
+no longer what was on the wire; reasoning in it stays as it is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+from everthread.compaction.tool_calls import LINE, Action, action_of, describe
+from everthread.core.lookup import gist, is_lookup
+from everthread.core.messages import (
+    CALL_BLOCKS,
+    IMAGE_BLOCKS,
+    Call,
+    Message,
+    Messages,
+    Result,
+    calls_of,
+    content_text,
+    kind_of,
+    off_the_wire,
+    part_text,
+    results_of,
+    with_content,
+)
+from everthread.core.outputs import edit_results, is_persisted, with_text
+from everthread.core.redaction import redact, redact_value
+from everthread.core.text import clip
+from everthread.core.transcript import latest_user_index
+
+CLEARED = "[Old tool output cleared to save context space]"
+LONG = LINE
+"""A tool result, or a string in a call's arguments, of more characters is long."""
+_STRING = re.compile(r'"((?:[^"\\]|\\.)*+)"(\s*:)?', re.DOTALL)
+_DATA_IMAGE = re.compile(r"data:image/([\w.+-]{1,40});base64,([A-Za-z0-9+/=_-]{100,})")
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """One thing that was made smaller. `kind` is `result`, `duplicate`, `arguments` or `image`."""
+
+    index: int
+    kind: str
+    chars: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """The smaller transcript and what was done, in order."""
+
+    messages: list[Message]
+    savings: tuple[Saving, ...]
+
+    @property
+    def chars(self) -> int:
+        """How many characters were saved."""
+        return sum(saving.chars for saving in self.savings)
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What became of a message, and what that depended on besides the message itself."""
+
+    message: Message
+    around: Any
+    pruned: Message
+    savings: tuple[Saving, ...]
+
+
+Memo = dict[int, Remembered]
+"""By the message's identity: a history that is pruned again costs a look at each message that is known."""
+
+
+def prune(
+    messages: Messages, *, protect_from: int, start: int = 0, results: bool = True, memo: Memo | None = None
+) -> Pruned:
+    """The transcript with what is old in `[start, protect_from)` made small; without `results`, not tools' results."""
+    work = _Work(_newest(messages))
+    latest_user, unanswered = latest_user_index(messages), open_group(messages)
+    pruned = list(messages)
+    for index, message in enumerate(messages):
+        for call in calls_of(message):
+            work.calls[call.id] = call
+        if not start <= index < protect_from:
+            continue
+        spared = {"results": results, "unanswered": index == unanswered, "latest": index == latest_user}
+        around = *spared.values(), *work.around(index, message)
+        known = memo.get(id(message)) if memo is not None else None
+        if known is None or known.message is not message or known.around != around:
+            known = Remembered(message, around, *work.made_small(index, message, **spared))
+            if memo is not None:
+                memo[id(message)] = known
+        pruned[index] = known.pruned
+        work.savings += (replace(saving, index=index) for saving in known.savings)
+    return Pruned(pruned, tuple(work.savings))
+
+
+class _Place(NamedTuple):
+    """One result: its message, and which of the results there."""
+
+    message: int
+    number: int
+
+
+@dataclass(slots=True)
+class _Work:
+    newest: Mapping[str, tuple[_Place, str]]
+    calls: dict[str, Call] = field(default_factory=dict)
+    savings: list[Saving] = field(default_factory=list)
+
+    def around(self, index: int, message: Message) -> Iterator[Any]:
+        """What else decides about the results of a message: their calls, and whether they come again later."""
+        for number, result in enumerate(results_of(message)):
+            newest, call_id = self.newest.get(result.text, (None, ""))
+            yield self.calls.get(result.call_id), newest is None or newest == (index, number), call_id
+
+    def made_small(
+        self, index: int, message: Message, *, results: bool, unanswered: bool, latest: bool
+    ) -> tuple[Message, tuple[Saving, ...]]:
+        """The message made small, and what that saved."""
+        before, self.savings = self.savings, []
+        if results:
+            message = self.results(index, message)
+        if not unanswered:
+            message = self.arguments(index, message)
+        if not latest:
+            message = self.images(index, message)
+        saved, self.savings = tuple(self.savings), before
+        return message, saved
+
+    def results(self, index: int, message: Message) -> Message:
+        """Long tool results become one line, images in them a placeholder."""
+        numbers = itertools.count()
+        return edit_results(message, lambda *result: self._result(_Place(index, next(numbers)), *result))
+
+    def _result(self, here: _Place, result: Result, holder: Mapping[str, Any]) -> Any:
+        content, removed = _without_media(result.content)
+        text = content_text(content)
+        kind = "image"
+        if len(text) > LONG:
+            call = self.calls.get(result.call_id)
+            newest, call_id = (here, "") if removed else self.newest.get(text, (here, ""))
+            say: Callable[..., str | None]
+            if is_lookup(call.name if call else result.name) and not is_persisted(text):
+                kind, say = "result", partial(gist, text)
+            elif newest == here:
+                kind = "result"
+                say = partial(describe, call, text, name=result.name, failed=holder.get("is_error") is True)
+            else:
+                kind = "duplicate"
+                action = action_of(call, name=result.name) or Action("tool")
+                say = partial(action.line, f"same output as the later call {clip(call_id, 40)}".rstrip())
+            content = with_text(content, _in_a_line(text, say, f" [{removed} removed]" if removed else ""))
+        self.note(here.message, kind, result.content, content)
+        return content
+
+    def arguments(self, index: int, message: Message) -> Message:
+        """Long strings in the arguments of calls are cut; JSON stays JSON."""
+        fields: dict[str, Any] = {}
+        if message.get("role") == "assistant":
+            for name, change in (("tool_calls", _cut_call), ("content", _cut_block)):
+                items = message.get(name)
+                if isinstance(items, list):
+                    cut = [change(item) for item in items]
+                    if any(new is not old for new, old in zip(cut, items, strict=True)):
+                        fields[name] = cut
+                        self.note(index, "arguments", items, cut)
+        if not fields:
+            return message
+        return cast("Message", {**off_the_wire(message), **fields})
+
+    def images(self, index: int, message: Message) -> Message:
+        """Images outside tool results become a placeholder, also those written into the text."""
+        content: Any = message.get("content")
+        slim: Any = content
+        if message.get("role") not in ("user", "assistant"):
+            return message
+        if isinstance(content, str):
+            slim = _without_data_images(content)
+        elif isinstance(content, list):
+            slim = [_slim_part(part) for part in content]
+        if slim == content:
+            return message
+        self.note(index, "image", content, slim)
+        return with_content(message, slim)
+
+    def note(self, index: int, kind: str, before: Any, after: Any) -> None:
+        if after is not before:
+            self.savings.append(Saving(index, kind, len(str(before)) - len(str(after))))
+
+
+def open_group(messages: Messages) -> int | None:
+    """The assistant message whose calls may still be answered: some are not, and no assistant message follows it."""
+    last = next((at for at in range(len(messages) - 1, -1, -1) if messages[at].get("role") == "assistant"), None)
+    if last is None:
+        return None
+    waiting = [call.id for call in calls_of(messages[last])]
+    for result in (result for message in messages[last + 1 :] for result in results_of(message)):
+        if result.call_id in waiting:
+            waiting.remove(result.call_id)
+    return last if waiting else None
+
+
+def _newest(messages: Messages) -> dict[str, tuple[_Place, str]]:
+    """Where each long output stands for the last time, and which call it answers there."""
+    return {
+        text: (_Place(index, number), result.call_id)
+        for index, message in enumerate(messages)
+        for number, result in enumerate(results_of(message))
+        if len(text := result.text) > LONG
+    }
+
+
+def _in_a_line(text: str, say: Callable[..., str | None], end: str) -> str:
+    """What is said of an output, in at most half its bytes: shorter by any measure.
+
+    A citation of stored output is kept whole, whatever it takes.
+    """
+    if is_persisted(text):
+        return say(limit=LONG) or CLEARED
+    half = len(text.encode("utf-8", "surrogatepass")) // 2
+    for limit in (LONG, LONG // 2, LONG // 4):
+        line = say(limit=limit - len(end))
+        if line and len(f"{line}{end}".encode("utf-8", "surrogatepass")) <= half:
+            return line + end
+    return CLEARED
+
+
+def _without_media(content: Any) -> tuple[Any, int]:
+    """A result's content with a placeholder for every image and every large part without words; how many."""
+    if not isinstance(content, list):
+        return content, 0
+    slim = [part if part_text(part) else _slim_media(part) for part in content]
+    changed = sum(new is not old for new, old in zip(slim, content, strict=True))
+    return (slim if changed else content), changed
+
+
+def _slim_media(part: Any) -> Any:
+    kind = kind_of(part)
+    if kind in IMAGE_BLOCKS:
+        return _slim_part(part)
+    if kind and len(str(part)) > LONG:
+        return {"type": "text", "text": f"[{clip(kind, 40)} removed]"}
+    return part
+
+
+def _slim_part(part: Any) -> Any:
+    """A part of a message without the image that it is or that its text holds."""
+    if kind_of(part) in IMAGE_BLOCKS:
+        placeholder = {"type": "text", "text": _image_label(part)}
+        return placeholder if len(str(placeholder)) < len(str(part)) else part
+    if kind_of(part) == "text" and isinstance(part.get("text"), str):
+        text = _without_data_images(part["text"])
+        return part if text == part["text"] else {**part, "text": text}
+    return part
+
+
+def _image_label(part: Mapping[str, Any]) -> str:
+    """What can be said of an image without looking at it."""
+    source = part.get("image_url") or part.get("source")
+    fields = source if isinstance(source, dict) else {"url": source}
+    url, data, media = (fields.get(key) for key in ("url", "data", "media_type"))
+    if isinstance(url, str) and not url.startswith("data:"):
+        return f"[image removed: {clip(url, 100)}]"
+    if isinstance(data, str):
+        return _data_label(str(media).rpartition("/")[2], data)
+    found = _DATA_IMAGE.match(url) if isinstance(url, str) else None
+    return _data_label(found[1], found[2]) if found else "[image removed]"
+
+
+def _data_label(form: str, data: str) -> str:
+    return f"[image removed: {clip(form, 20)}, {len(data) * 3 // 4096} KB]"
+
+
+def _without_data_images(text: str) -> str:
+    if "data:image/" not in text:
+        return text
+    return _DATA_IMAGE.sub(lambda found: _data_label(found[1], found[2]), text)
+
+
+def _cut_call(call: Any) -> Any:
+    """An OpenAI tool call with long strings in its arguments cut."""
+    if not isinstance(call, dict):
+        return call
+    for holder, key in (("function", "arguments"), ("custom", "input")):
+        inner = call.get(holder)
+        if isinstance(inner, dict):
+            value: Any = inner.get(key)
+            as_json = holder == "function" and isinstance(value, str)
+            cut = _cut_json(value) if as_json else _cut_value(value)
+            if cut is not value:
+                return {**call, holder: {**inner, key: cut}}
+    return call
+
+
+def _cut_block(part: Any) -> Any:
+    """An Anthropic `tool_use` block with long strings in its input cut."""
+    if kind_of(part) not in CALL_BLOCKS:
+        return part
+    cut = _cut_value(part.get("input"))
+    return part if cut is part.get("input") else {**part, "input": cut}
+
+
+def _cut_value(value: Any, depth: int = 100) -> Any:
+    """A JSON value with long strings cut, down to this depth; the same object where there is none."""
+    if isinstance(value, str):
+        return _cut_text(value)
+    if not depth or not isinstance(value, dict | list):
+        return value
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    cut = {key: _cut_value(item, depth - 1) for key, item in items}
+    if all(cut[key] is item for key, item in (value.items() if isinstance(value, dict) else enumerate(value))):
+        return value
+    return cut if isinstance(value, dict) else list(cut.values())
+
+
+def _cut_json(text: str) -> str:
+    """JSON text with long strings cut, the rest byte for byte. What is no JSON becomes a JSON object that says so."""
+    if len(text) <= LONG:
+        return text
+    try:
+        json.loads(text, strict=False)
+    except (ValueError, RecursionError):
+        cut = json.dumps({"unreadable_arguments": _cut_text(text)}, ensure_ascii=False)
+    else:
+        cut = _STRING.sub(_cut_literal, text)
+    return cut if len(cut) < len(text) else text
+
+
+def _cut_literal(found: re.Match[str]) -> str:
+    if found[2] or len(found[1]) <= LONG:
+        return found[0]
+    cut = _cut_text(json.loads(f'"{found[1]}"', strict=False))
+    lone = any("\ud800" <= character <= "\udfff" for character in cut)
+    literal = json.dumps(cut, ensure_ascii=lone)
+    return literal if len(literal) < len(found[0]) else found[0]
+
+
+def _cut_text(text: str) -> str:
+    if len(text) <= LONG:
+        return text
+    return f"{text[:150]}… [cut: {len(text):,} characters in all]"
+
+
+def redact_message(message: Message) -> Message:
+    """The message with every secret in its words, arguments and results taken out; itself where it holds none."""
+    changes: dict[str, Any] = {}
+    for name in ("content", "reasoning_content", "refusal"):
+        value: Any = message.get(name)
+        clean = redact(value) if isinstance(value, str) else redact_value(value) if isinstance(value, list) else value
+        if clean is not value:
+            changes[name] = clean
+    made = message.get("tool_calls")
+    if isinstance(made, list):
+        calls = [_redact_call(call) for call in made]
+        if any(new is not old for new, old in zip(calls, made, strict=True)):
+            changes["tool_calls"] = calls
+    return cast("Message", {**off_the_wire(message), **changes}) if changes else message
+
+
+def _redact_call(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    arguments = function.get("arguments") if isinstance(function, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(arguments, str):
+        return redact_value(call)
+    clean = redact(arguments)
+    return call if clean is arguments else {**call, "function": {**function, "arguments": clean}}

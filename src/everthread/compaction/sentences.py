@@ -1,0 +1,169 @@
+"""A text cut into sentences, and the part of it that says most within so much room. No list of words decides."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+Count = Callable[[str], int]
+GAP = "[…]"
+"""Stands where something was left out."""
+
+_END = re.compile(r"[.!?…]{1,3}[\"'”’)\]]{0,3}(?=\s)|[。！？]{1,3}[」』”’）]{0,3}")
+_WORD = re.compile(r"\w+")
+_CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+_FENCE = re.compile(r"^\s{0,3}(?:```|~~~)")
+_LEAST = 24
+"""A sentence of fewer characters goes with the one behind it on its line."""
+_PASTED = 4
+"""So many lines of one shape in a row are a pasted block, no prose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A piece of a text: where it stands, and whether it asks or was pasted rather than said."""
+
+    start: int
+    end: int
+    minor: bool
+
+
+def split_sentences(text: str) -> list[Sentence]:
+    """The text in pieces, in order: at line ends and after the signs that end a sentence."""
+    pasted = _pasted_lines(text)
+    found: list[Sentence] = []
+    position = 0
+    for number, line in enumerate(text.split("\n")):
+        start, end = position, position + len(line)
+        position = end + 1
+        if not line.strip():
+            continue
+        cuts = [end] if pasted[number] else [*(start + match.end() for match in _END.finditer(line)), end]
+        for cut in cuts:
+            piece = text[start:cut].strip()
+            if not piece:
+                continue
+            minor = pasted[number] or piece.endswith(("?", "？"))
+            if found and found[-1].end >= start and found[-1].end - found[-1].start < _LEAST:
+                found[-1] = Sentence(found[-1].start, cut, minor)
+            else:
+                found.append(Sentence(start, cut, minor))
+            start = cut
+    return found
+
+
+def _pasted_lines(text: str) -> list[bool]:
+    """Which lines were pasted: inside a fence, or among several in a row that hold more signs than words."""
+    lines = text.split("\n")
+    flags = [False] * len(lines)
+    fenced = False
+    row = 0
+    for number, line in enumerate(lines):
+        if _FENCE.match(line):
+            fenced = not fenced
+            flags[number] = True
+            continue
+        flags[number] = fenced
+        row = row + 1 if _is_technical(line) else 0
+        if row >= _PASTED:
+            flags[number - row + 1 : number + 1] = [True] * row
+    return flags
+
+
+def _is_technical(line: str) -> bool:
+    """Code, logs, tables: indented, or hardly any letters and spaces."""
+    body = line[:300].strip()
+    if not body:
+        return False
+    plain = sum(character.isalpha() or character == " " for character in body)
+    return line[:1] in (" ", "\t") or plain < 0.75 * len(body)
+
+
+@lru_cache(maxsize=4_096)
+def words_of(text: str) -> tuple[str, ...]:
+    """The words of a text, without case; writing without spaces in pairs of characters."""
+    found: list[str] = []
+    for word in _WORD.findall(text.casefold()):
+        if _CJK.search(word):
+            found += (word[at : at + 2] for at in range(max(len(word) - 1, 1)))
+        else:
+            found.append(word)
+    return tuple(found)
+
+
+class Rarity:
+    """How much a word tells among these texts: one that stands in few of them tells most."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._texts = 0
+        self._holding: Counter[str] = Counter()
+        for text in texts:
+            self._texts += 1
+            self._holding.update(set(words_of(text)))
+
+    def score(self, text: str) -> float:
+        """What a sentence tells, by its words; figures tell more than their words."""
+        total = 0.0
+        for word in dict.fromkeys(words_of(text)):
+            rare = math.log((self._texts + 1) / (self._holding[word] or 1)) + 0.1
+            total += rare + (1.5 if word[0].isdigit() else 0.0)
+        return total
+
+
+def shorten(text: str, room: int, count: Count, rarity: Rarity) -> str:
+    """The text within so many tokens: its first sentence, then those that say most for their length, in order."""
+    if count(text) <= room:
+        return text
+    pieces = split_sentences(text)
+    sizes = [count(text[piece.start : piece.end]) + 3 for piece in pieces]
+    if not pieces or sizes[0] > room:
+        return clip_tokens(text[pieces[0].start : pieces[0].end] if pieces else text, room, count)
+
+    def worth(number: int) -> float:
+        piece = pieces[number]
+        told = rarity.score(text[piece.start : piece.end]) / math.pow(sizes[number] + 4, 0.7)
+        return told * (0.25 if piece.minor else 1.0)
+
+    chosen, left = {0}, room - sizes[0]
+    for number in sorted(range(1, len(pieces)), key=lambda number: (-worth(number), -number)):
+        if sizes[number] <= left:
+            chosen.add(number)
+            left -= sizes[number]
+    return _joined(text, pieces, sorted(chosen))
+
+
+def _joined(text: str, pieces: list[Sentence], chosen: list[int]) -> str:
+    """The chosen pieces with what stood between neighbours, and a mark where something is missing."""
+    parts: list[str] = []
+    for place, number in enumerate(chosen):
+        piece = pieces[number]
+        if place:
+            before = chosen[place - 1]
+            between = text[pieces[before].end : piece.start]
+            if number == before + 1:
+                parts.append(between)
+            else:
+                parts.append(f"\n{GAP}\n" if "\n" in between else f" {GAP} ")
+        parts.append(text[piece.start : piece.end].strip() if not parts else text[piece.start : piece.end])
+    end = "" if chosen[-1] == len(pieces) - 1 else f" {GAP}"
+    return "".join(parts).rstrip() + end
+
+
+def clip_tokens(text: str, room: int, count: Count) -> str:
+    """The beginning of a text within so many tokens, and the mark for the rest."""
+    if count(text) <= room:
+        return text
+    if room <= 2:
+        return GAP
+    length = min(len(text), room * 8)
+    while length > 0:
+        cut = f"{text[:length].rstrip()} {GAP}"
+        over = count(cut) - room
+        if over <= 0:
+            return cut
+        length = min(length - max(over, 1), length * room // (room + over))
+    return GAP

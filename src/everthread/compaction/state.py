@@ -1,0 +1,261 @@
+"""How things stand in a thread: files, commands, open errors, the agent's own to-do list. Read from calls, not words.
+
+It is updated with every call and can be asked for at any time; as JSON it travels with the engine's state.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from everthread.compaction.tool_calls import Effect, effect_of
+from everthread.core.messages import RESULT_BLOCKS, Message, Messages, calls_of, kind_of, results_of
+from everthread.core.text import clip, one_line
+from everthread.core.transcript import is_user_message
+
+MOST_FILES = 400
+MOST_COMMANDS = 100
+MOST_ERRORS = 20
+RECENT_TURNS = 12
+"""An error that was left alone for so many turns blocks nothing any more."""
+CHANGED, READ = "changed", "read"
+
+_PREFIX = re.compile(r"(?:cd\s+[^\s;&|]+\s*(?:&&|;)\s*|(?:[A-Z_]{2,40}=\S{0,200}|sudo|time|env)\s+)")
+_TRIMS = frozenset({"tail", "head", "grep", "tee", "less", "cat", "wc", "sort"})
+"""Programs at the end of a pipe that only trim what is shown."""
+_BRANCH = re.compile(r"\bgit\s+(?:checkout(?:\s+-[bB])?|switch(?:\s+-[cC])?)\s+([\w./-]{1,100})(?=\s*(?:$|[;&|]))")
+_ON_BRANCH = re.compile(r"(?:^On branch |Switched to (?:a new )?branch ')([\w./-]{1,100})", re.MULTILINE)
+_TODO_TEXT = ("content", "step", "title", "task", "text", "description")
+
+
+@dataclass(slots=True)
+class FileState:
+    """The last that was done to a file, and during which of the user's messages."""
+
+    did: str
+    turn: int
+
+
+@dataclass(slots=True)
+class CommandState:
+    """How a command went the last time."""
+
+    outcome: str
+    is_ok: bool
+    turn: int
+    is_test: bool = False
+
+
+@dataclass(slots=True)
+class OpenError:
+    """Something that failed and has not passed since."""
+
+    source: str
+    lines: list[str]
+    turn: int
+
+
+@dataclass(slots=True)
+class ThreadState:
+    """What a thread's calls left behind."""
+
+    files: dict[str, FileState] = field(default_factory=dict)
+    commands: dict[str, CommandState] = field(default_factory=dict)
+    errors: dict[str, OpenError] = field(default_factory=dict)
+    todo: list[dict[str, str]] = field(default_factory=list)
+    directory: str = ""
+    branch: str = ""
+    processes: list[str] = field(default_factory=list)
+    messages: int = 0
+    """How many messages it was read from."""
+
+    def apply(self, effect: Effect, turn: int, output: str = "") -> None:
+        """Take note of one call."""
+        did = CHANGED if effect.kind != "looked" else READ
+        if not effect.failed:
+            for path in effect.paths:
+                before = self.files.pop(path, None)
+                keeps = before is not None and before.did == CHANGED
+                self.files[path] = FileState(
+                    CHANGED if keeps else did, before.turn if keeps and before and did == READ else turn
+                )
+        self._note_todo(effect)
+        place = effect.arguments.get("workdir") or effect.arguments.get("cwd")
+        if isinstance(place, str) and place.strip():
+            self.directory = clip(one_line(place), 200)
+        key = f"{effect.tool} {effect.target}".strip()
+        if effect.kind == "ran":
+            key = command_key(effect.target)
+            self._run(effect, key, turn, output)
+        if effect.failed and effect.errors:
+            self.errors.pop(key, None)
+            self.errors[key] = OpenError(clip(effect.target or effect.tool, 200), list(effect.errors), turn)
+        elif not effect.failed:
+            self._close(effect, key)
+        self._bound()
+
+    def _run(self, effect: Effect, key: str, turn: int, output: str) -> None:
+        self.commands.pop(key, None)
+        self.commands[key] = CommandState(effect.outcome, not effect.failed, turn, bool(effect.tests))
+        if found := _BRANCH.search(effect.target) or _ON_BRANCH.search(output[:2_000]):
+            self.branch = found[1]
+        background = effect.arguments.get("run_in_background") is True or effect.target.rstrip().endswith(" &")
+        if background and not effect.failed:
+            self.processes = [*(one for one in self.processes if one != effect.target), clip(effect.target, 200)][-8:]
+        if effect.target.startswith(("kill", "pkill")):
+            self.processes = []
+
+    def _close(self, effect: Effect, key: str) -> None:
+        """A pass closes what failed before: the same call, or the same program run with no further arguments."""
+        self.errors.pop(key, None)
+        if effect.kind != "ran" or not self.errors:
+            return
+        words = key.split()
+        for other in list(self.errors):
+            theirs = other.split()
+            if (words and theirs[:1] == words[:1] and len(words) > 1 and set(words) <= set(theirs)) or (
+                words == theirs[:1] and self.commands[key].is_test
+            ):
+                del self.errors[other]
+
+    def _note_todo(self, effect: Effect) -> None:
+        items = effect.arguments.get("todos") or effect.arguments.get("plan") or effect.arguments.get("items")
+        if not isinstance(items, list) or not items or not all(isinstance(item, Mapping) for item in items):
+            return
+        found = []
+        for item in items:
+            text = next((item[name] for name in _TODO_TEXT if isinstance(item.get(name), str)), "")
+            status = item.get("status") if isinstance(item.get("status"), str) else "done" if item.get("done") else ""
+            if text:
+                found.append({"text": clip(one_line(text), 200), "status": clip(one_line(str(status)), 20)})
+        if found and any(entry["status"] for entry in found):
+            self.todo = found[:40]
+
+    def _bound(self) -> None:
+        for memory, most in ((self.files, MOST_FILES), (self.commands, MOST_COMMANDS), (self.errors, MOST_ERRORS)):
+            while len(memory) > most:
+                del memory[_least(memory)]
+
+    # What a reader is told
+
+    def open_errors(self, turn: int | None = None, most: int = 6) -> list[OpenError]:
+        """The newest ones, oldest first; with `turn`, those of the turns right before it."""
+        recent = [error for error in self.errors.values() if turn is None or error.turn > turn - RECENT_TURNS]
+        return recent[-most:]
+
+    @property
+    def turn(self) -> int:
+        """The latest turn anything happened in."""
+        memories: tuple[Mapping[str, Any], ...] = (self.files, self.commands, self.errors)
+        return max((one.turn for memory in memories for one in memory.values()), default=0)
+
+    def changed_files(self) -> list[str]:
+        return [path for path, one in self.files.items() if one.did == CHANGED]
+
+    def last_test(self) -> tuple[str, CommandState] | None:
+        tests = [(command, one) for command, one in self.commands.items() if one.is_test]
+        return tests[-1] if tests else None
+
+    def todo_items(self, *statuses: str) -> list[str]:
+        return [entry["text"] for entry in self.todo if entry["status"] in statuses]
+
+    # As JSON
+
+    def dump(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def load(cls, data: Any) -> ThreadState:
+        """From what `dump` gave; what cannot be read is left out."""
+        if not isinstance(data, Mapping):
+            return cls()
+        try:
+            return cls(
+                files={path: FileState(**one) for path, one in data.get("files", {}).items()},
+                commands={command: CommandState(**one) for command, one in data.get("commands", {}).items()},
+                errors={key: OpenError(**one) for key, one in data.get("errors", {}).items()},
+                todo=[dict(entry) for entry in data.get("todo", [])],
+                directory=str(data.get("directory", "")),
+                branch=str(data.get("branch", "")),
+                processes=[str(one) for one in data.get("processes", [])],
+                messages=int(data.get("messages", 0)),
+            )
+        except (TypeError, ValueError, AttributeError):
+            return cls()
+
+
+def _least(memory: Mapping[str, Any]) -> str:
+    """The entry to forget: the oldest that was only read, else the oldest."""
+    return next((key for key, one in memory.items() if getattr(one, "did", READ) == READ), next(iter(memory)))
+
+
+def bare_command(command: str) -> str:
+    """A command without the folder it is run in and the variables set for it."""
+    text = " ".join(command.split())
+    while (found := _PREFIX.match(text)) is not None:
+        text = text[found.end() :]
+    return text
+
+
+def command_key(command: str) -> str:
+    """What makes two runs the same command: without where it ran, and without what only trims its output."""
+    text = bare_command(command[:2_000])[:400]
+    while True:
+        bare = text.removesuffix("2>&1").removesuffix("> /dev/null").removesuffix(">/dev/null").rstrip()
+        before, pipe, last = bare.rpartition("|")
+        if pipe and last.split()[:1] and last.split()[0] in _TRIMS:
+            bare = before.rstrip()
+        if bare == text:
+            return text
+        text = bare
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """A call with its output, the message that made it and the user's message it belongs to."""
+
+    index: int
+    turn: int
+    effect: Effect
+    output: str
+
+
+def read_calls(messages: Messages, turns: Sequence[int]) -> list[CallRecord]:
+    """Every call of the messages with its first result, in order of the calls."""
+    answers: dict[str, list[tuple[str, bool]]] = {}
+    for message in messages:
+        for call_id, text, failed in _answers(message):
+            answers.setdefault(call_id, []).append((text, failed))
+    found: list[CallRecord] = []
+    for index, message in enumerate(messages):
+        for call in calls_of(message):
+            waiting = answers.get(call.id)
+            answer = waiting.pop(0) if waiting else None
+            effect = effect_of(call, answer[0] if answer else None, failed=answer is not None and answer[1])
+            found.append(CallRecord(index, turns[index], effect, answer[0][:2_000] if answer else ""))
+    return found
+
+
+def _answers(message: Message) -> Iterable[tuple[str, str, bool]]:
+    if message.get("role") == "tool":
+        for result in results_of(message):
+            yield result.call_id, result.text, message.get("is_error") is True
+        return
+    content = message.get("content")
+    if isinstance(content, list):
+        flags = [part.get("is_error") is True for part in content if kind_of(part) in RESULT_BLOCKS]
+        for result, failed in zip(results_of(message), flags, strict=False):
+            yield result.call_id, result.text, failed
+
+
+def state_of(messages: Messages) -> ThreadState:
+    """How things stand at the end of a history; turns count the user's messages from 1."""
+    turns: list[int] = []
+    for message in messages:
+        turns.append((turns[-1] if turns else 0) + is_user_message(message))
+    state = ThreadState(messages=len(messages))
+    for record in read_calls(messages, turns):
+        state.apply(record.effect, record.turn, record.output)
+    return state

@@ -1,0 +1,380 @@
+"""One line about a tool call: tool, target, outcome, size.
+
+Told from the kind of tool (shell, read, write, patch, search, web, list; any other by its arguments), which is told
+from the words of the tool's name and the names of its arguments, so that no agent's tools need to be known.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any
+
+from everthread.compaction.outcomes import (
+    Output,
+    counted_tests,
+    error_line,
+    error_lines,
+    exit_code,
+    leading_error,
+    says_nothing,
+    stopped,
+    unwrap,
+)
+from everthread.core.messages import Call
+from everthread.core.outputs import Persisted, line_count, persisted
+from everthread.core.text import clip, one_line
+
+LINE = 200
+"""No line is longer, so that what a line has replaced is never replaced again."""
+_OTHER = "other"
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_PATCHED = re.compile(r"(?:\*\*\* (?:Update|Add|Delete) File: |\+\+\+ b/)([^\s\"\\]{1,200})")
+_QUOTED = re.compile(r"'[^']{0,2000}'|\"[^\"]{0,2000}\"")
+_STAGES = re.compile(r"\|\||&&|[|;\n]")
+_REDIRECTED = re.compile(r"(?<![0-9&>-])>{1,2}\s{0,2}([\w./~-]{1,200})")
+_HTTP = re.compile(r"\b(?:HTTP(?:/\d(?:\.\d)?)?|status(?:[ _]?code)?)[\"']?[:= ]{1,3}([1-5]\d\d)\b", re.IGNORECASE)
+_FOUND = re.compile(r"(\d[\d,]{0,11}|\bno) (match(?:es)?|results?|files?|occurrences?|hits?)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What a call did: `ran`, `pytest tests/`. The kind is `other` for a tool of none of the known kinds."""
+
+    tool: str
+    kind: str = _OTHER
+    verb: str = ""
+    target: str = ""
+    detail: str = ""
+    quoted: bool = False
+
+    def line(self, outcome: str, *, limit: int = LINE) -> str:
+        """The call and how it went, in one line. Where room is short the target is cut: tool and outcome stay."""
+        words = [f"[{self.tool}]", self.verb, "", self.detail, f"-> {outcome}" if outcome else ""]
+        mark = "`" if self.quoted else ""
+        room = limit - sum(len(word) + 1 for word in words if word) - 2 * len(mark)
+        target = clip(self.target.replace("`", "'") if mark else self.target, room)
+        words[2] = f"{mark}{target}{mark}" if target else ""
+        return clip(" ".join(word for word in words if word), limit)
+
+
+def describe(call: Call | None, text: str, *, name: str = "", failed: bool = False, limit: int = LINE) -> str | None:
+    """A call and its output in one line; None where nothing can be said: neither tool nor stored output is known."""
+    action = action_of(call, name=name)
+    if action is None and persisted(text) is None:
+        return None
+    action = action or Action("tool")
+    return action.line(outcome_of(action.kind, text, failed=failed, room=limit * 11 // 20), limit=limit)
+
+
+def action_of(call: Call | None, *, name: str = "") -> Action | None:
+    """What a call did; None where neither the call nor the tool's name is known."""
+    tool = clip(one_line(call.name if call else "") or one_line(name), 40)
+    if not tool:
+        return None
+    if call is None:
+        return Action(tool)
+    arguments = {_snake(key): value for key, value in call.parsed.items()}
+    kind = _kind(call, arguments)
+    if kind is None:
+        return Action(tool, target=_listed(arguments))
+    target = _first(arguments, kind.targets) or _patched(call)
+    return Action(tool, kind.name, kind.verb, target, _detail(kind.name, arguments), kind.quoted)
+
+
+def outcome_of(kind: str, text: str, *, failed: bool = False, room: int = LINE // 2) -> str:
+    """How a call went and how much it put out, in a few words. Where room is short, size and citation stay."""
+    stored = persisted(text)
+    output = unwrap(stored.preview if stored else text)
+    end = _size(kind, stored or _measured(output.body))
+    if stored:
+        end += f", stored as {stored.id}"
+    found = one_line(", ".join(part for part in _found(kind, output, failed=failed) if part))
+    found = clip(found, room - len(end) - 2)
+    return f"{found}, {end}" if found else end
+
+
+def _found(kind: str, output: Output, *, failed: bool) -> list[str]:
+    if kind == "shell":
+        return _ran(output, failed=failed)
+    body = output.body
+    error = output.error or leading_error(body) or (error_line(body, failed=True) if failed else "")
+    if error or kind in ("read", "list"):
+        return [error]
+    if kind == "search":
+        stated = _FOUND.search(body[:300])
+        return [f"{stated[1]} {stated[2]}"] if stated else [_gist(output)] if output.data else []
+    if kind == "web":
+        status = _HTTP.search(body[:300])
+        return [f"HTTP {status[1]}" if status else "", _gist(output)]
+    ran = _ran(output, failed=failed) if kind == _OTHER else []
+    return ran or [_gist(output)]
+
+
+def _ran(output: Output, *, failed: bool) -> list[str]:
+    """Exit code, tests and error of what was run."""
+    code = exit_code(output.body) if output.exit_code is None else output.exit_code
+    halt = stopped(output.body)
+    bad = failed or bool(code) or bool(halt)
+    error = "" if code == 0 else output.error or error_line(output.body, failed=bad)
+    found = ["" if code is None else f"exit {code}", halt, counted_tests(output.body), clip(one_line(error), 80)]
+    return [part for part in found if part]
+
+
+def _gist(output: Output) -> str:
+    """What a result says of itself in a few words: its status, what it is made of, its first line."""
+    data = output.data
+    if isinstance(data, list):
+        return f"list of {len(data)} items"
+    if isinstance(data, dict):
+        status = {key: data[key] for key in _table().status if isinstance(data.get(key), str | int | float)}
+        return clip(_listed(status or data), 70)
+    return clip(one_line(output.body.lstrip()[:200].split("\n", 1)[0]), 60)
+
+
+def _measured(text: str) -> Persisted:
+    return Persisted("", len(text), line_count(text), "")
+
+
+def _size(kind: str, output: Persisted) -> str:
+    if kind == "shell":
+        return f"{_lines(output.lines)} output"
+    return _lines(output.lines) if output.lines > 1 else f"{output.chars} chars"
+
+
+def _lines(number: int) -> str:
+    return "1 line" if number == 1 else f"{number} lines"
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    name: str
+    verb: str
+    quoted: bool
+    words: frozenset[str]
+    targets: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    kinds: Mapping[str, _Kind]
+    by_arguments: tuple[tuple[str, frozenset[str], bool], ...]
+    paths: tuple[str, ...]
+    ranges: tuple[str, ...]
+    bodies: tuple[str, ...]
+    status: tuple[str, ...]
+    looks: frozenset[str]
+    shows: Mapping[str, frozenset[str]]
+
+
+@functools.cache
+def _table() -> _Table:
+    data = json.loads(resources.files("everthread.compaction").joinpath("data/tools.json").read_text("utf-8"))
+    paths = tuple(data["paths"])
+    kinds = {
+        row["kind"]: _Kind(
+            row["kind"],
+            row["verb"],
+            row.get("quote", False),
+            frozenset(row["words"]),
+            paths if row["targets"] == "paths" else tuple(row["targets"]),
+        )
+        for row in data["kinds"]
+    }
+    rules = tuple((row["kind"], frozenset(row["any"]), row["with_path"]) for row in data["by_arguments"])
+    return _Table(
+        kinds,
+        rules,
+        paths,
+        tuple(data["ranges"]),
+        tuple(data["bodies"]),
+        tuple(data["status"]),
+        frozenset(data["looks"]),
+        {program: frozenset(words) for program, words in data["shows"].items()},
+    )
+
+
+def _kind(call: Call, arguments: Mapping[str, Any]) -> _Kind | None:
+    """By the words of the name, where the arguments agree; else by the arguments alone."""
+    table = _table()
+    words = _words(call.name)
+    path = _first(arguments, table.paths)
+    command = arguments.get("command")
+    if path and isinstance(command, str) and not words & table.kinds["shell"].words:
+        # An editor with commands of its own (`view`, `str_replace`): the command says what kind of call it is.
+        words = _words(command)
+    for kind in table.kinds.values():
+        if words & kind.words and (_first(arguments, kind.targets) or (kind.name == "patch" and _patched(call))):
+            return kind
+    for name, any_of, with_path in table.by_arguments:
+        if any_of & arguments.keys() and (path or not with_path):
+            return table.kinds[name]
+    return None
+
+
+def _words(name: str) -> set[str]:
+    return {word.lower() for word in _WORD.findall(name[:200])}
+
+
+def _snake(name: str) -> str:
+    return _HUMP.sub("_", name[:200]).lower()
+
+
+def _first(arguments: Mapping[str, Any], names: Iterable[str]) -> str:
+    """The first of these arguments that is given, as one line."""
+    for name in names:
+        value = arguments.get(name)
+        if isinstance(value, list) and all(isinstance(item, str) for item in value):
+            value = value[2] if len(value) == 3 and value[1] in ("-c", "-lc") else " ".join(value)
+        if isinstance(value, str) and (line := one_line(value)):
+            return line
+    return ""
+
+
+def _patched(call: Call) -> str:
+    """The first file a patch text names."""
+    found = _PATCHED.search(call.arguments)
+    return found[1] if found else ""
+
+
+def _detail(kind: str, arguments: Mapping[str, Any]) -> str:
+    """What else tells this call from others like it: the part that was read, the place that was searched."""
+    table = _table()
+    if kind == "read":
+        part = _listed({name: arguments[name] for name in table.ranges if name in arguments})
+        return clip(f"({part})", 40) if part else ""
+    if kind == "search":
+        place = _first(arguments, table.paths)
+        return clip(f"in {place}", 40) if place else ""
+    if kind == "write":
+        texts = (arguments.get(name) for name in table.bodies)
+        text = next((text for text in texts if isinstance(text, str)), None)
+        return "" if text is None else f"({_lines(line_count(text))})"
+    return ""
+
+
+def _is_range(value: Any) -> bool:
+    return isinstance(value, list) and 0 < len(value) <= 4 and all(isinstance(item, int) for item in value)
+
+
+def _listed(arguments: Mapping[str, Any]) -> str:
+    """The first few arguments, by name. What has parts of its own is only named, a few numbers aside."""
+    plain = [
+        f"{name}={clip(one_line(str(value)), 40)}"
+        for name, value in arguments.items()
+        if isinstance(value, str | int | float) or _is_range(value)
+    ]
+    return ", ".join((plain or list(arguments))[:4])
+
+
+# What a call did to the world
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One call and how it went, for a record of the work."""
+
+    kind: str
+    """`changed` (files), `ran` (a command), `called` (anything else that may have an effect) or `looked`."""
+    tool: str
+    target: str
+    outcome: str = ""
+    """How it went, in a few words; without sizes, and without the names of JSON fields."""
+    failed: bool = False
+    errors: tuple[str, ...] = ()
+    """Lines of the output that say what went wrong, as they stand."""
+    paths: tuple[str, ...] = ()
+    """Files it wrote, edited, moved into place or read."""
+    tests: str = ""
+    """What a test run reported."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+_KINDS = {"shell": "ran", "patch": "changed", "write": "changed"}
+_LOOKS = frozenset({"read", "search", "list", "web"})
+
+
+def effect_of(call: Call, text: str | None, *, failed: bool = False) -> Effect:
+    """What a call did and how it went; `text` is its output, None where there is none yet."""
+    action = action_of(call) or Action("tool")
+    arguments = {_snake(key): value for key, value in call.parsed.items()}
+    kind = _KINDS.get(action.kind) or ("looked" if action.kind in _LOOKS or _only_looks(call.name) else "called")
+    if kind == "ran" and _only_reads(action.target):
+        kind = "looked"
+    stored = persisted(text) if text else None
+    output = unwrap(stored.preview if stored else text or "")
+    code = exit_code(output.body) if output.exit_code is None and kind == "ran" else output.exit_code
+    halt = stopped(output.body) if kind in ("ran", "called") else ""
+    said = output.error or (leading_error(output.body) if kind != "ran" else "")
+    tests = counted_tests(output.body) if kind == "ran" else ""
+    if kind == "ran" and code is None and not halt:
+        said = said or error_line(output.body) or (tests if "failed" in tests or "error" in tests else "")
+    bad = failed or bool(code) or bool(halt) or bool(said)
+    lines: list[str] = []
+    if bad and text:
+        lines = [clip(one_line(line), 240) for line in error_lines(output.error or output.body, failed=True)]
+        lines = [line for line in lines if not says_nothing(line)][:3] or ([clip(one_line(said), 240)] if said else [])
+    parts = [halt, f"exit {code}" if code is not None else "failed" if bad else ""]
+    if tests:
+        parts.append(tests)
+    elif kind == "called" and not bad:
+        parts.append(_stated(output))
+    outcome = ", ".join(dict.fromkeys(part for part in parts if part))
+    return Effect(
+        kind, action.tool, action.target, outcome, bad, tuple(lines), _paths(kind, action, call, arguments),
+        tests, arguments,
+    )  # fmt: skip
+
+
+def _only_looks(name: str) -> bool:
+    """Whether a tool's name says that it changes nothing."""
+    words = _WORD.findall(name[:200])
+    return bool(words) and words[0].lower() in _table().looks
+
+
+def _only_reads(command: str) -> bool:
+    """Whether every program of a command line only shows something, and nothing is written to a file."""
+    if _REDIRECTED.search(command.replace("/dev/null", "")) or "`" in command or "$(" in command:
+        return False
+    for part in _STAGES.split(_QUOTED.sub("Q", command)):
+        words = part.split()
+        while words and (words[0] == "cd" or "=" in words[0]):
+            words = words[2:] if words[0] == "cd" else words[1:]
+        if not words:
+            continue
+        program = words[0].rpartition("/")[2]
+        shows = _table().shows.get(program)
+        if shows is None or (shows and not (words[1:2] and words[1] in shows)):
+            return False
+        if "-i" in words or "-delete" in words or "-exec" in words:
+            return False
+    return True
+
+
+def _stated(output: Output) -> str:
+    """What a result says in words; of JSON only what its own message or status says."""
+    if isinstance(output.data, dict):
+        values = (output.data.get(key) for key in ("message", "status", "state"))
+        return clip(one_line(next((value for value in values if isinstance(value, str)), "")), 100)
+    if output.data is not None:
+        return ""
+    return clip(one_line(output.body.lstrip()[:400].split("\n", 1)[0]), 100)
+
+
+def _paths(kind: str, action: Action, call: Call, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    if kind == "changed":
+        found = _PATCHED.findall(call.arguments.replace("\\n", "\n")) if "File: " in call.arguments else []
+        path = _first(arguments, _table().paths)
+        return tuple(dict.fromkeys([*found, *([path] if path else [])])) or ((action.target,) if action.target else ())
+    if kind == "ran":
+        command = action.target
+        if "*** " in call.arguments and " File: " in call.arguments:
+            return tuple(dict.fromkeys(_PATCHED.findall(call.arguments.replace("\\n", "\n"))))
+        written = _REDIRECTED.findall(command) if ">" in command else []
+        return tuple(path for path in dict.fromkeys(written) if not path.startswith("/dev/"))
+    return (action.target,) if action.kind == "read" and action.target else ()

@@ -1,0 +1,102 @@
+"""Error lines of tool output."""
+
+from __future__ import annotations
+
+import pytest
+
+from everthread.compaction.outcomes import MAX_ERRORS, MAX_LINE, error_lines, says_nothing
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "E   AssertionError: assert 1 == 2",
+        "FAILED tests/test_a.py::test_x - AssertionError",
+        "2 failed, 8 passed in 3.2s",
+        "error[E0308]: mismatched types",
+        "src/a.ts(5,15): error TS2305: no exported member",
+        "ValueError: bad value",
+        "java.lang.NullPointerException",
+        "bash: foo: command not found",
+        "ls: cannot access 'x': No such file or directory",
+        "2025-01-01 10:00:00 ERROR db: gone",
+        "panic: runtime error: index out of range",
+        "fatal: not a git repository",
+        "make: *** [all] Error 2",
+        "Process exited with code 1",
+        "Segmentation fault (core dumped)",
+        "docker: Error response from daemon: pull access denied",
+        "✗ renders the header",
+        "npm ERR! missing script: build",
+    ],
+)
+def test_a_line_that_states_an_error_is_taken_verbatim(line: str) -> None:
+    assert error_lines(f"some output\n{line}\nmore output") == [line]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '    throw new Error("boom");',
+        "  } catch (error) {",
+        'console.error("x")',
+        "12: const error = new TypeError('x')",
+        "except ValueError: # error: ignored",
+        "0 errors, 0 failed",
+        "no errors found",
+        "error handling is described below",
+        "npm error path /x",
+        "all good",
+        "process exited with code 0",
+    ],
+)
+def test_code_and_prose_about_errors_is_not(line: str) -> None:
+    assert error_lines(f"some output\n{line}\nmore output") == []
+
+
+def test_the_same_error_counts_once_and_many_are_cut_in_the_middle() -> None:
+    assert error_lines("ValueError: at 0x1f\nValueError: at 0x2e\n") == ["ValueError: at 0x1f"]
+    names = [f"Error{chr(97 + n)}Error: x" for n in range(20)]
+    assert error_lines("\n".join(names)) == names[: MAX_ERRORS // 2] + names[-MAX_ERRORS // 2 :]
+
+
+def test_a_long_line_is_cut() -> None:
+    assert error_lines("fatal: " + "x" * 1_000) == ["fatal: " + "x" * (MAX_LINE - 7)]
+
+
+def test_letters_that_change_length_in_lower_case() -> None:
+    assert error_lines("İİİ\nfatal: x") == ["fatal: x"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            'service/kite unchanged\nThe Service "kite" is invalid: spec.ports[0].port: Required value\n[exit code 1]',
+            'The Service "kite" is invalid: spec.ports[0].port: Required value',
+        ),
+        (
+            "pushing\naccess to the resource is not authorized\ndone\nexit code 1",
+            "access to the resource is not authorized",
+        ),
+        ("step one\nstep two", "step two"),
+        (
+            "ld: symbols not found for riscv: _open_v2\nmake: *** [link] Error 1",
+            "ld: symbols not found for riscv: _open_v2",
+        ),
+    ],
+)
+def test_a_failed_call_tells_why_in_its_last_words(text: str, line: str) -> None:
+    assert error_lines(text, failed=True)[0] == line
+    assert line not in error_lines(text)
+
+
+def test_a_failed_call_that_names_its_error_needs_no_last_words() -> None:
+    assert error_lines("ValueError: x\nbye", failed=True) == ["ValueError: x"]
+    assert error_lines("", failed=True) == []
+
+
+def test_lines_that_say_nothing() -> None:
+    assert says_nothing("[exit code 1]")
+    assert says_nothing("Tests  1 failed | 22 passed (23)")
+    assert not says_nothing("ValueError: x")

@@ -1,0 +1,157 @@
+"""Exit codes, test figures and errors are read from output as tools print it, and nothing is made up."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everthread.compaction.outcomes import counted_tests, error_line, exit_code, leading_error, stopped, unwrap
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("...\n\nCommand exited with code 2", 2),
+        ("[The command completed with exit code 0.]\n[cwd: /w]", 0),
+        ("Exit code: 127\nOutput:\nnope", 127),
+        ("make failed: exit status 2", 2),
+        ("returned non-zero exit status 1.", 1),
+        ('{"stdout": "x", "exitCode": -9}', -9),
+        ("Process finished with return code 3", 3),
+        ("<exit_code>1</exit_code>", 1),
+        ("Process exited with 4", 4),
+        ("output\n[exit 5]", 5),
+        ("output\nexit: 6", 6),
+        ("exit code 1\n" + "x" * 2_000 + "\nexit code 0", 0),
+        ("first\nexit 1\nis only what a script says", None),
+        ("int main() { return 0; }", None),
+        ("exit code 1 is " + "far from both ends " * 100 + "x" * 2_000, 1),
+        ("x" * 1_000 + " exit code 1 " + "x" * 2_000, None),
+        ("", None),
+    ],
+)
+def test_exit_codes_in_many_spellings(text: str, code: int | None) -> None:
+    assert exit_code(text) == code
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("Command timed out after 30s", "timed out"),
+        ("partial\nTimeout exceeded", "timed out"),
+        ("Tool use was interrupted by the user", "interrupted"),
+        ("Operation aborted", "aborted"),
+        ("all is well", ""),
+    ],
+)
+def test_what_did_not_finish(text: str, what: str) -> None:
+    assert stopped(text) == what
+
+
+@pytest.mark.parametrize(
+    ("text", "figures"),
+    [
+        ("===== 3 failed, 12 passed, 1 skipped in 2.31s =====", "3 failed, 12 passed, 1 skipped"),
+        ("1 passed in 0.01s", "1 passed"),
+        ("Test Suites: 1 failed, 2 passed, 3 total\nTests:       2 failed, 5 passed, 7 total", "2 failed, 5 passed"),
+        (" Test Files  1 failed (1)\n      Tests  1 failed | 5 passed (6)\n   Start at  10:00", "1 failed, 5 passed"),
+        ("  5 passing (20ms)\n  1 failing\n\n  1) suite\n", "1 failed, 5 passed"),
+        ("# tests 7\n# suites 2\n# pass 5\n# fail 2\n# cancelled 0\n# skipped 0", "2 failed, 5 passed"),
+        (
+            "test result: FAILED. 3 passed; 1 failed; 0 ignored\n\ntest result: ok. 4 passed; 0 failed; 2 ignored",
+            "1 failed, 7 passed, 2 skipped",
+        ),
+        ("ok  \texample.org/a\t0.01s\n--- FAIL: TestX (0.00s)\nFAIL\texample.org/b\t0.02s\nFAIL", "1 failed, 1 passed"),
+        ("Ran 12 tests in 0.010s\n\nFAILED (failures=1, errors=2)", "1 failed, 2 errors, 12 tests"),
+        ("Ran 1 test in 0.010s\n\nOK", "1 test"),
+        ("12 examples, 1 failure", "1 failed, 12 tests"),
+        ("Tests run: 10, Failures: 1, Errors: 0, Skipped: 2", "1 failed, 2 skipped, 10 tests"),
+        ("Failed!  - Failed:     1, Passed:     5, Skipped:     0, Total:     6", "1 failed, 5 passed"),
+        ("5 errors\n" + "tests\n" * 20 + "1 passed", "1 passed"),
+        ("Found 3 errors in 2 files", ""),
+        ("login failed 3 times", ""),
+        ("", ""),
+    ],
+)
+def test_figures_of_the_usual_runners(text: str, figures: str) -> None:
+    assert counted_tests("collecting\n" + text) == figures
+
+
+@pytest.mark.parametrize(
+    ("text", "failed", "line"),
+    [
+        ('Traceback (most recent call last):\n  File "a.py", line 1\nValueError: bad\n', False, "ValueError: bad"),
+        ("Traceback (most recent call last)\n  cut off", True, ""),
+        ("building\nsrc/a.ts(28,2): error TS2739: Type\nmore", False, "src/a.ts(28,2): error TS2739: Type"),
+        ("a.c:3:5: error: expected ';'", False, "a.c:3:5: error: expected ';'"),
+        ("error[E0308]: mismatched types\n --> src/main.rs", False, "error[E0308]: mismatched types"),
+        ("E       assert 1 == 2\nE        +  where", False, "assert 1 == 2"),
+        ("bash: foo: command not found", False, "bash: foo: command not found"),
+        ("def handle_error(e):\n    raise e", False, ""),
+        ("step 1\nthe build failed here", True, "the build failed here"),
+        ("the build failed here", False, ""),
+        ("x" * 150_000 + "\nfatal: no repository\n" + "y" * 90_000, False, "fatal: no repository"),
+        ("nothing of note", True, ""),
+    ],
+)
+def test_the_line_that_names_the_error(text: str, failed: bool, line: str) -> None:
+    assert error_line(text, failed=failed) == line
+
+
+def test_of_a_very_long_line_what_is_near_the_error_is_told() -> None:
+    line = error_line("a" * 5_000 + " OSError: gone " + "b" * 5_000)
+    assert "OSError: gone" in line
+    assert len(line) <= 300
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("\n  Error: file is missing\nmore", "Error: file is missing"),
+        (
+            "<tool_use_error>FileNotFoundError: x</tool_use_error>",
+            "<tool_use_error>FileNotFoundError: x</tool_use_error>",
+        ),
+        ("Could not open a.py", "Could not open a.py"),
+        ("class Error:\n    pass", ""),
+        ("", ""),
+    ],
+)
+def test_a_first_line_that_says_the_call_failed(text: str, line: str) -> None:
+    assert leading_error(text) == line
+
+
+@pytest.mark.parametrize(
+    ("data", "body", "code", "error"),
+    [
+        ({"output": "hi", "exit_code": 1, "error": None}, "hi", 1, ""),
+        ({"output": "hi", "metadata": {"exit_code": 0}}, "hi", 0, ""),
+        ({"stdout": "", "stderr": "bad", "returncode": 2}, None, 2, "bad"),
+        ({"exit_code": True, "error": ""}, None, None, ""),
+        ([1, 2], None, None, ""),
+    ],
+)
+def test_output_inside_json_is_unwrapped(data: Any, body: str | None, code: int | None, error: str) -> None:
+    text = json.dumps(data)
+    output = unwrap(text)
+    assert (output.body, output.exit_code, output.error, output.data) == (body or text, code, error, data)
+
+
+@pytest.mark.parametrize("text", ["{not json", "plain", "[" * 100_000, '{"a": "' + "x" * 1_000_001 + '"}', ""])
+def test_what_is_no_json_or_too_much_of_it_stays_as_it_is(text: str) -> None:
+    assert unwrap(text).body == text
+    assert unwrap(text).data is None
+
+
+@given(st.text(alphabet=st.sampled_from('exit code:=[]()-0123456789\n"{}passedfil, #'), max_size=300))
+def test_no_text_makes_it_stumble(text: str) -> None:
+    exit_code(text)
+    counted_tests(text)
+    assert "\n" not in error_line(text, failed=True)
+    assert "\n" not in leading_error(text)
+    assert stopped(text) == ""
+    unwrap(text)

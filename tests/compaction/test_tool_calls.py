@@ -1,0 +1,203 @@
+"""Any agent's calls are told in one line: tool, target, outcome, size."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everthread.compaction.tool_calls import LINE, Action, action_of, describe, outcome_of
+from everthread.core.messages import Call
+from everthread.core.outputs import output_id, persisted_block
+from everthread.core.text import clip, one_line
+
+
+def call(name: str, **arguments: Any) -> Call:
+    return Call("c1", name, json.dumps(arguments))
+
+
+LOG = "collecting\n" * 2_998 + "E   ValueError: bad port\nCommand exited with code 1"
+
+
+@pytest.mark.parametrize(
+    ("made", "text", "line"),
+    [
+        (
+            call("terminal", command="pytest tests/"),
+            "x\n" * 2_999 + "[exit 1]",
+            "[terminal] ran `pytest tests/` -> exit 1, 3000 lines output",
+        ),
+        (
+            call("run_command", cmd="make\n  all"),
+            LOG,
+            "[run_command] ran `make all` -> exit 1, ValueError: bad port, 3000 lines output",
+        ),
+        (
+            call("shell", command=["bash", "-lc", "go test ./..."]),
+            "ok  \ta/b\t1s\nexit code 0",
+            "[shell] ran `go test ./...` -> exit 0, 1 passed, 2 lines output",
+        ),
+        (call("exec", command=["ls", "-l"]), "a", "[exec] ran `ls -l` -> 1 line output"),
+        (
+            call("Read", filePath="/a/b.py", offset=16, limit=15),
+            "a\nerror: no\nb",
+            "[Read] read /a/b.py (offset=16, limit=15) -> 3 lines",
+        ),
+        (call("cat", path="a.py"), "Error: a.py is gone", "[cat] read a.py -> Error: a.py is gone, 19 chars"),
+        (
+            call("write_file", path="a.py", content="1\n2\n3\n"),
+            "Wrote it.\nLint:\n",
+            "[write_file] wrote a.py (3 lines) -> Wrote it., 2 lines",
+        ),
+        (call("createFile", filename="a.py"), "done", "[createFile] wrote a.py -> done, 4 chars"),
+        (
+            call("str_replace_editor", command="view", path="/w/a.py"),
+            "1\n2",
+            "[str_replace_editor] read /w/a.py -> 2 lines",
+        ),
+        (
+            call("str_replace_editor", command="str_replace", path="/w/a.py", old_str="a"),
+            "The file was edited.",
+            "[str_replace_editor] changed /w/a.py -> The file was edited., 20 chars",
+        ),
+        (
+            Call("c1", "apply_patch", "*** Begin Patch\n*** Update File: src/a.py\n@@"),
+            "Done!",
+            "[apply_patch] changed src/a.py -> Done!, 5 chars",
+        ),
+        (
+            call("apply_patch", input="*** Begin Patch\n*** Add File: src/b.py\n@@"),
+            "Done!",
+            "[apply_patch] changed src/b.py -> Done!, 5 chars",
+        ),
+        (
+            call("Grep", pattern="def `f`", path="src"),
+            "Found 17 files\na\nb",
+            "[Grep] searched `def 'f'` in src -> 17 files, 3 lines",
+        ),
+        (call("web_search", query="python 3.13"), "a\nb", "[web_search] searched `python 3.13` -> 2 lines"),
+        (
+            call("WebFetch", url="https://example.org/x"),
+            "HTTP/1.1 404 Not here\n\nbody",
+            "[WebFetch] fetched https://example.org/x -> HTTP 404, HTTP/1.1 404 Not here, 3 lines",
+        ),
+        (
+            call("mcp__browser__open", url="https://example.org"),
+            "Welcome",
+            "[mcp__browser__open] fetched https://example.org -> Welcome, 7 chars",
+        ),
+        (call("list_files", path="src"), "a\nb\nc", "[list_files] listed src -> 3 lines"),
+        (call("scan", pattern="TODO"), "a\nb", "[scan] searched `TODO` -> 2 lines"),
+        (call("put", path="a.txt", contents="x"), "ok", "[put] wrote a.txt (1 line) -> ok, 2 chars"),
+        (call("amend", file="a.txt", new_str="x"), "ok", "[amend] changed a.txt -> ok, 2 chars"),
+        (call("invoke", command="ls"), "a\nb", "[invoke] ran `ls` -> 2 lines output"),
+        (
+            call("get_order", orderId="A-1", lines=[{"n": 1}]),
+            json.dumps({"id": "A-1", "status": "sent", "items": []}),
+            "[get_order] order_id=A-1 -> status=sent, 44 chars",
+        ),
+        (
+            call("search_flight", origin="SEA", destination="JFK"),
+            json.dumps([{"n": 1}, {"n": 2}]),
+            "[search_flight] origin=SEA, destination=JFK -> list of 2 items, 20 chars",
+        ),
+        (
+            call("lookup", ids=[1, 2]),
+            json.dumps({"names": [], "places": {}}),
+            "[lookup] ids=[1, 2] -> names, places, 27 chars",
+        ),
+        (
+            call("view", path="a.py", view_range=[1, 20]),
+            "x\ny",
+            "[view] read a.py (view_range=[1, 20]) -> 2 lines",
+        ),
+        (call("read_many_files", paths=["a.py", "b.py"]), "x\ny", "[read_many_files] read a.py b.py -> 2 lines"),
+        (
+            call("search_files", pattern="x"),
+            json.dumps({"total_count": 7, "matches": []}),
+            "[search_files] searched `x` -> total_count=7, 33 chars",
+        ),
+        (call("plan"), "All set.", "[plan] -> All set., 8 chars"),
+        (
+            call("run_tests", suite="unit"),
+            "1 failed, 2 passed",
+            "[run_tests] suite=unit -> 1 failed, 2 passed, 18 chars",
+        ),
+        (Call("c1", "bash", "{broken"), "a\nb", "[bash] -> a, 2 lines"),
+        (
+            call("sh", script="x"),
+            json.dumps({"output": "a\nb", "exit_code": 3, "error": "it broke"}),
+            "[sh] ran `x` -> exit 3, it broke, 2 lines output",
+        ),
+        (call("bash", command="sleep 99"), "Command timed out", "[bash] ran `sleep 99` -> timed out, 1 line output"),
+    ],
+)
+def test_lines(made: Call, text: str, line: str) -> None:
+    assert describe(made, text) == line
+
+
+def test_a_failure_the_provider_marks_is_looked_for_further() -> None:
+    text = "reading\nsomething was denied\nbye"
+    assert describe(call("read", path="a"), text) == "[read] read a -> 3 lines"
+    assert describe(call("read", path="a"), text, failed=True) == "[read] read a -> something was denied, 3 lines"
+
+
+def test_a_stored_output_keeps_its_citation_and_its_real_size() -> None:
+    text = "line\n" * 9_000 + "exit code 1\n"
+    block = persisted_block(text, preview_chars=1_500)
+    line = describe(call("bash", command="make " + "x" * 300), block)
+    assert line is not None
+    assert line.endswith(f"…` -> exit 1, 9001 lines output, stored as {output_id(text)}")
+    assert describe(None, block) == f"[tool] -> exit 1, 9001 lines, stored as {output_id(text)}"
+
+
+def test_a_short_line_keeps_size_and_outcome() -> None:
+    made = call("bash", command="pytest " + "x" * 300)
+    assert describe(made, LOG, limit=60) == "[bash] ran `pytest xx…` -> exit 1, Value…, 3000 lines output"
+    assert outcome_of("shell", LOG, room=10) == "3000 lines output"
+
+
+def test_where_nothing_is_known_nothing_is_said() -> None:
+    assert describe(None, "x" * 300) is None
+    assert describe(Call("c1", "", "{}"), "x" * 300) is None
+    assert describe(None, "a\nb", name="bash") == "[bash] -> a, 2 lines"
+    assert describe(Call("c1", " \n", "{}"), "a\nb", name="bash") == "[bash] -> a, 2 lines"
+
+
+def test_where_room_is_short_the_target_is_cut() -> None:
+    line = Action("t" * 40, "shell", "ran", "word " * 100, "", quoted=True).line("o" * 110)
+    assert len(line) <= LINE
+    assert line.endswith("…` -> " + "o" * 110)
+    assert Action("t", target="x" * 500, detail="d" * 300).line("o") == clip(f"[t] {'d' * 300} -> o", LINE)
+
+
+def test_one_line_has_no_control_characters() -> None:
+    assert one_line("\x1b[31mred\x1b[0m\n\x00 and\tmore") == "red and more"
+
+
+def test_clipping() -> None:
+    assert [clip("abcd", room) for room in (4, 3, 1, 0, -5)] == ["abcd", "ab…", "…", "", ""]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=300),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3),
+    max_leaves=8,
+)
+NAMES = st.sampled_from(["bash", "read_file", "edit", "Write", "grep", "fetch", "x", ""]) | st.text(max_size=60)
+KEYS = st.sampled_from(["command", "path", "file_path", "pattern", "url", "content", "old_str", "offset"])
+
+
+@given(NAMES, st.dictionaries(KEYS, JSON, max_size=4), st.text(max_size=400), st.booleans())
+def test_any_call_is_told_in_one_short_line(name: str, arguments: dict[str, Any], text: str, failed: bool) -> None:
+    made = Call("c", name, json.dumps(arguments))
+    line = describe(made, text, failed=failed)
+    assert (line is None) == (one_line(name) == "")
+    assert line is None or (
+        len(line) <= LINE and line.splitlines() == [line] and line == describe(made, text, failed=failed)
+    )
+    action = action_of(made)
+    assert action is None or action.kind == "other" or action.verb
