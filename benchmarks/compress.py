@@ -27,8 +27,8 @@ from benchmarks.shared import shared
 from benchmarks.table import Row, absent
 from everthread import ContextCompressor, TokenCounter, compress
 from everthread.compaction.engine import Services
-from everthread.core.budget import Budget
 from everthread.core.messages import Message
+from everthread.core.tokens.budget import Budget
 from everthread.factory.compaction import named_summarizer
 from examples.long_session import Session
 

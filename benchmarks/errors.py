@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.shared import shared
 from benchmarks.table import Row, absent, markdown
-from everthread.core.overflow import classify_error
+from everthread.core.provider_errors import classify_error
 
 OWN_TABLE = Path(__file__).parents[1] / "tests" / "core" / "error_cases.jsonl"
 HARMLESS = ("rate_limit", "other")

@@ -29,7 +29,7 @@ from everthread.conversation.events import CompactionDone, Event
 from everthread.conversation.options import Route, SessionOptions, Setup
 from everthread.core.exchange import Reply
 from everthread.core.messages import Message, text_of
-from everthread.core.validity import validate_messages
+from everthread.core.validation import validate_messages
 from everthread.testing import PrefixWatch
 
 WANTED = 20

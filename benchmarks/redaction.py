@@ -17,8 +17,8 @@ from pathlib import Path
 
 from benchmarks.shared import shared
 from benchmarks.table import Row, absent, markdown
-from everthread.core.credentials import rules
 from everthread.core.redaction import find_secrets, redact
+from everthread.core.redaction.patterns import rules
 
 MEGABYTE = 1_000_000
 WORDS = (

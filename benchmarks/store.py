@@ -25,7 +25,7 @@ import psycopg
 from benchmarks.corpus import FREQUENT, Corpus
 from benchmarks.table import Row, markdown
 from everthread.core.redaction import redact
-from everthread.core.terms import terms
+from everthread.core.search.terms import terms
 from everthread.factory import open_store
 from everthread.store.index import searchable_text
 from everthread.store.models import NewCompaction, NewMessage, NewSession, SearchQuery

@@ -17,12 +17,13 @@ from typing import Any
 
 from benchmarks.shared import shared
 from benchmarks.table import Row, absent, markdown
-from everthread.core.calibration import Calibration
-from everthread.core.estimate import estimate_tokens
-from everthread.core.tokenizers import tokenizer_for
 from everthread.core.tokens import RunningTotal, TokenCounter, estimate_request_tokens
+from everthread.core.tokens.calibration import Calibration
+from everthread.core.tokens.tokenizers import estimate_tokens, tokenizer_for
 
-TEXTS: dict[str, list[str]] = json.loads((Path(__file__).parents[1] / "tests/core/texts.json").read_text("utf-8"))
+TEXTS: dict[str, list[str]] = json.loads(
+    (Path(__file__).parents[1] / "tests/core/tokens/texts.json").read_text("utf-8")
+)
 LONG, CLAUDE, GPT = "coding-long-claude.json", "claude-sonnet-4-5", "gpt-4.1"
 Counter = Callable[[dict[str, Any]], float]
 

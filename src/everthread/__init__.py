@@ -48,13 +48,12 @@ if TYPE_CHECKING:
     from everthread.compaction.summary import Compaction
     from everthread.config import Config, load_config
     from everthread.conversation.conversation import Conversation
-    from everthread.core.caching import apply_cache_control
-    from everthread.core.overflow import ErrorVerdict, classify_error
+    from everthread.core.pricing.cache_control import apply_cache_control
+    from everthread.core.pricing.usage import CanonicalUsage, normalize_usage
+    from everthread.core.provider_errors import ErrorVerdict, classify_error
     from everthread.core.redaction import redact
-    from everthread.core.repair import repair_messages
     from everthread.core.tokens import TokenCounter, estimate_request_tokens
-    from everthread.core.usage import CanonicalUsage, normalize_usage
-    from everthread.core.validity import Problem, validate_messages
+    from everthread.core.validation import Problem, repair_messages, validate_messages
     from everthread.factory import acompress, compress, open_agent, open_conversation, open_store
 
 __all__ = [
@@ -97,29 +96,29 @@ __all__ = [
 
 _PLACES = {
     "Agent": "agent.loop",
-    "CanonicalUsage": "core.usage",
+    "CanonicalUsage": "core.pricing.usage",
     "Compaction": "compaction.summary",
     "Config": "config",
     "ContextCompressor": "compaction.compressor",
     "ContextEngine": "compaction.engine",
     "Conversation": "conversation.conversation",
-    "ErrorVerdict": "core.overflow",
-    "Problem": "core.validity",
+    "ErrorVerdict": "core.provider_errors",
+    "Problem": "core.validation",
     "TokenCounter": "core.tokens",
     "acompress": "factory",
-    "apply_cache_control": "core.caching",
-    "classify_error": "core.overflow",
+    "apply_cache_control": "core.pricing.cache_control",
+    "classify_error": "core.provider_errors",
     "compress": "factory",
     "estimate_request_tokens": "core.tokens",
     "load_config": "config",
-    "normalize_usage": "core.usage",
+    "normalize_usage": "core.pricing.usage",
     "open_agent": "factory",
     "open_conversation": "factory",
     "open_store": "factory",
     "redact": "core.redaction",
     "register_context_engine": "compaction.registry",
-    "repair_messages": "core.repair",
-    "validate_messages": "core.validity",
+    "repair_messages": "core.validation",
+    "validate_messages": "core.validation",
 }
 
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from everthread.core.caching import PrefixDiff
     from everthread.core.exchange import Request
     from everthread.core.messages import Message
+    from everthread.core.pricing.cache_control import PrefixDiff
     from everthread.testing import PrefixWatch
 
 SHOWN = 5
@@ -91,7 +91,7 @@ def prefix_watch() -> Iterator[PrefixWatch]:
 
 
 def _broken(sent: Any) -> list[str]:
-    from everthread.core.caching import shared_prefix
+    from everthread.core.pricing.cache_control import shared_prefix
     from everthread.testing import PrefixWatch
 
     if isinstance(sent, PrefixWatch):

@@ -14,7 +14,7 @@ import pytest
 
 from everthread.core.exchange import Request
 from everthread.core.messages import text_of
-from everthread.core.validity import validate_messages
+from everthread.core.validation import validate_messages
 from everthread.lab.provider import Fault, Provider, ServedModel
 from everthread.providers.local_file import SMOLLM2
 from everthread.store.store import Store

@@ -10,7 +10,7 @@ import pytest
 
 from everthread import acompress, compress
 from everthread.core.marks import is_summary
-from everthread.core.validity import validate_messages
+from everthread.core.validation import validate_messages
 from everthread.errors import InputError
 from everthread.testing import ScriptedSummarizer
 from tests.compaction.talks import says, user, work

@@ -22,7 +22,7 @@ CONVERSE = """
 import asyncio, json, sys
 from pathlib import Path
 from everthread.config import home_directory, load_config
-from everthread.core.budget import Budget
+from everthread.core.tokens.budget import Budget
 from everthread.core.tokens import TokenCounter
 from everthread.compaction.engine import Services
 from everthread.compaction.registry import create_engine

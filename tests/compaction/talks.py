@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Events, Services, silent
 from everthread.compaction.summary import Summarizer
-from everthread.core.budget import Budget
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
+from everthread.core.tokens.budget import Budget
 from everthread.testing import ScriptedSummarizer
 
 T = TypeVar("T")

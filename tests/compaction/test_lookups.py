@@ -10,11 +10,10 @@ from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.lossless import LosslessEngine
 from everthread.compaction.pruning import prune
-from everthread.core.budget import Budget
-from everthread.core.found import found_text, passage_text
-from everthread.core.lookup import Excerpt, Found, Passage
 from everthread.core.messages import Message, results_of, text_of
+from everthread.core.search.lookup import Excerpt, Found, Passage, found_text, passage_text
 from everthread.core.tokens import TokenCounter
+from everthread.core.tokens.budget import Budget
 from everthread.testing import ScriptedSummarizer
 from tests.compaction.talks import call, run, says, user, work
 

@@ -19,12 +19,12 @@ from everthread.compaction import registry
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.registry import create_engine, find_engine, list_engines, register_context_engine
 from everthread.compaction.summary import CompactionLevel, SummaryDraft, SummaryRequest
-from everthread.core.budget import Budget
 from everthread.core.messages import Message
+from everthread.core.pricing.usage import CanonicalUsage
 from everthread.core.tokens import TokenCounter
+from everthread.core.tokens.budget import Budget
 from everthread.core.transcript import is_user_message, latest_user_index
-from everthread.core.usage import CanonicalUsage
-from everthread.core.validity import validate_messages
+from everthread.core.validation import validate_messages
 from everthread.errors import ConfigError, EngineError
 from examples.engine_plugin.recent_turns import NOTE, RecentTurns, create
 from examples.long_session import conversation

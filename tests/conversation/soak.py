@@ -18,7 +18,7 @@ from everthread.conversation.responses import INTERRUPTED
 from everthread.core.exchange import Reply, Request
 from everthread.core.marks import mark_summary, without_summary
 from everthread.core.messages import text_of
-from everthread.core.validity import validate_messages
+from everthread.core.validation import validate_messages
 from everthread.errors import NothingToUndoError
 from everthread.lab.provider import FaultPlan
 from tests.conversation.served import TOOL, Lab, answering, asks_for, lab, model

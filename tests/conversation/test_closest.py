@@ -9,7 +9,7 @@ import pytest
 
 from everthread import open_store
 from everthread.conversation.lookup import StoreLookup
-from everthread.core.found import found_text
+from everthread.core.search.lookup import found_text
 from everthread.errors import InputError
 from everthread.store.models import NewMessage, NewSession
 

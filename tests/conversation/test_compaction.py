@@ -22,7 +22,7 @@ from everthread.conversation.events import (
 )
 from everthread.conversation.requests import note_in
 from everthread.core.exchange import Reply
-from everthread.core.usage import CanonicalUsage
+from everthread.core.pricing.usage import CanonicalUsage
 from everthread.errors import ConfigError
 from everthread.testing import ScriptedModel, ScriptedSummarizer
 from tests.conversation.talk import SYSTEM, Room, call, result, room, route, words

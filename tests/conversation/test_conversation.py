@@ -11,7 +11,7 @@ import pytest
 from everthread.conversation.events import CompactionDone, Estimated, OutputStored, UsageRecorded
 from everthread.conversation.responses import INTERRUPTED, Answer
 from everthread.core.exchange import Reply, StreamDelta
-from everthread.core.validity import validate_messages
+from everthread.core.validation import validate_messages
 from everthread.errors import InputError, ModelError
 from everthread.testing import ScriptedModel
 from tests.conversation.talk import SYSTEM, call, result, room, words

@@ -8,7 +8,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from everthread.core.validity import validate_messages
+from everthread.core.validation import validate_messages
 from everthread.testing import ScriptedModel
 from tests.conversation.dying import THREAD
 from tests.conversation.talk import room

@@ -14,10 +14,9 @@ from everthread.conversation import lookup as lookups
 from everthread.conversation.lookup import EXCERPT, StoreLookup, expand
 from everthread.conversation.options import RecallOptions
 from everthread.conversation.pins import PIN_CHARS, add_pin, list_pins, remove_pin
-from everthread.core.found import found_text, passage_text
-from everthread.core.lookup import Found
 from everthread.core.marks import mark_summary, summary_text
 from everthread.core.messages import text_of
+from everthread.core.search.lookup import Found, found_text, passage_text
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.models import NewMessage, NewSession
 from everthread.store.store import Store

@@ -10,7 +10,7 @@ import pytest
 from everthread.conversation.events import CompactionDone, CompactionStarted, LimitLearnt, Recovery
 from everthread.core.exchange import Request
 from everthread.core.tokens import TokenCounter
-from everthread.core.validity import validate_messages
+from everthread.core.validation import validate_messages
 from everthread.errors import ContextOverflowError, ModelError
 from everthread.testing import ScriptedModel
 from tests.conversation.talk import Room, call, result, room, too_long, words

@@ -22,10 +22,10 @@ from typing import Any
 import pytest
 
 import everthread
-from everthread.core.credentials import rules
-from everthread.core.overflow import classify_error
+from everthread.core.provider_errors import classify_error
 from everthread.core.redaction import redact
-from everthread.core.terms import query_terms
+from everthread.core.redaction.patterns import rules
+from everthread.core.search.terms import query_terms
 from everthread.core.transcript import user_text
 
 parser: Any = importlib.import_module("re._parser")
@@ -36,10 +36,6 @@ CPU_SECONDS = 2.0
 """CPU time, so that a busy machine is no fault. Linear work on 100 KB takes some hundredths of a second."""
 MOST_WORDS = 4
 """So many words of a long alternative are tried, evenly spread."""
-LEAVING = re.compile(
-    r"everthread\.(?:compaction\.summarizers\.extract_|lab\.replay\.facts|core\.(?:facts|mentions|sentences|summary)$)"
-)
-"""Files that are about to be replaced."""
 pytestmark = pytest.mark.timeout(900)  # there are many patterns, and the machine may be busy
 SOURCES = sorted(Path(everthread.__path__[0]).rglob("*.py"))
 
@@ -263,7 +259,7 @@ def try_out(name: str, pattern: re.Pattern[Any], read: Callable[[re.Pattern[Any]
                 read(pattern, text.encode() if isinstance(pattern.pattern, bytes) else text)
 
 
-@pytest.mark.parametrize("module", [name for name in module_names() if not LEAVING.match(name)])
+@pytest.mark.parametrize("module", module_names())
 def test_every_pattern_of_a_module_is_linear(module: str) -> None:
     try:
         loaded = importlib.import_module(module)

@@ -19,7 +19,7 @@ from everthread.compaction.journal import JournalWriter
 from everthread.conversation.events import Event
 from everthread.conversation.options import SessionOptions, SummarizerContext
 from everthread.core.exchange import Api, Reply, Request
-from everthread.core.usage import normalize_usage
+from everthread.core.pricing.usage import normalize_usage
 from everthread.gateway.base import Incoming, Mode, Outcome, Outgoing
 from everthread.gateway.manager import ManagerSetup, ProxyManager
 from everthread.lab.provider import Provider, ServedModel

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from everthread.conversation.pins import list_pins
-from everthread.core.usage import CanonicalUsage
+from everthread.core.pricing.usage import CanonicalUsage
 from everthread.gateway.dashboard.reader import TrialRequest, TrialResult, TrialRun
 from everthread.store.models import NewCompaction, NewUsage, Rewrite
 from tests.gateway.pages import MODEL, SUMMARY, Browser, Desk, compact_thread, desk, make_thread

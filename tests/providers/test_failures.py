@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from everthread.core.exchange import Api
-from everthread.core.overflow import classify_error
+from everthread.core.provider_errors import classify_error
 from everthread.errors import ModelError, ModelTimeoutError, ModelUnreachableError
 from everthread.providers.failures import Route, failed_within, is_out_of_service, is_passing, refused, retry_after
-from tests.core.test_overflow import CASES
+from tests.core.test_provider_errors import CASES
 from tests.providers.reach import APIS, ask, failure_of, model_at
 from tests.wire.recording import json_reply, recording_server
 

@@ -14,8 +14,8 @@ import pytest
 
 from everthread.core.exchange import Api, Reply, Request
 from everthread.core.messages import text_of
-from everthread.core.overflow import classify_error
-from everthread.core.usage import normalize_usage
+from everthread.core.pricing.usage import normalize_usage
+from everthread.core.provider_errors import classify_error
 from everthread.errors import ModelError
 from everthread.providers.endpoint import ask_endpoint
 from everthread.providers.local import LocalModel

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everthread.core.terms import encode_term, phrase_terms, terms
+from everthread.core.search.terms import encode_term, phrase_terms, terms
 from everthread.store.index import (
     MOST_REPEATS,
     MOST_TERMS,

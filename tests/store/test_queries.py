@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.terms import encode_term
+from everthread.core.search.terms import encode_term
 from everthread.store.index import MOST_RUN, MOST_WORDS, IndexQuery, QueryPhrase, parse_query, term_strength
 from everthread.store.postgres import id_windows
 from everthread.store.sql.search import SNIPPET_LENGTH, make_snippet

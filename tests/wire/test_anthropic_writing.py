@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from everthread.core.caching import apply_cache_control
 from everthread.core.exchange import Request
 from everthread.core.messages import Message
-from everthread.core.repair import OPENING, repair_messages
+from everthread.core.pricing.cache_control import apply_cache_control
 from everthread.core.transcript import is_user_message
+from everthread.core.validation import OPENING, repair_messages
 from everthread.wire import anthropic
 from everthread.wire.native import with_native
 from tests.shared_data import shared

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from everthread.core.messages import Message
-from everthread.core.validity import validate_messages
+from everthread.core.validation import validate_messages
 from everthread.wire import openai_chat as chat
 from tests.wire import openai_strategies as made
 

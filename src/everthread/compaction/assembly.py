@@ -6,8 +6,8 @@ from everthread.compaction.plan import Plan
 from everthread.compaction.texts import text as text_file
 from everthread.core.marks import mark_summary
 from everthread.core.messages import Message, calls_of, parts_of, with_content
-from everthread.core.repair import repair
 from everthread.core.transcript import latest_user_index
+from everthread.core.validation import repair
 
 
 def system_note(plan: Plan) -> str:

@@ -14,7 +14,6 @@ from typing import Any
 
 from everthread.compaction.pruning import open_group, prune
 from everthread.compaction.summary import CompactionLevel
-from everthread.core.lookup import is_answer
 from everthread.core.marks import without_summary
 from everthread.core.messages import (
     RESULT_BLOCKS,
@@ -28,6 +27,7 @@ from everthread.core.messages import (
     with_content,
 )
 from everthread.core.outputs import ToStore, cut_middle, edit_results, output_id, to_store, with_text
+from everthread.core.search.lookup import is_answer
 from everthread.core.transcript import Span, head_length, is_user_message, latest_user_index, spans
 
 CountMessage = Callable[[Message], int]

@@ -8,7 +8,7 @@ from typing import Any
 
 from everthread.compaction.engine import Services
 from everthread.compaction.summary import Compaction
-from everthread.core.usage import CanonicalUsage
+from everthread.core.pricing.usage import CanonicalUsage
 
 EFFECTIVE = 0.90
 """A compaction is effective if the next reported prompt has at most this share of the one before."""

@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any, NamedTuple, cast
 
 from everthread.compaction.tool_calls import LINE, Action, action_of, describe
-from everthread.core.lookup import gist, is_lookup
 from everthread.core.messages import (
     CALL_BLOCKS,
     IMAGE_BLOCKS,
@@ -34,6 +33,7 @@ from everthread.core.messages import (
 )
 from everthread.core.outputs import edit_results, is_persisted, with_text
 from everthread.core.redaction import redact, redact_value
+from everthread.core.search.lookup import gist, is_lookup
 from everthread.core.text import clip
 from everthread.core.transcript import latest_user_index
 

@@ -9,7 +9,8 @@ from pydantic import AfterValidator, Field, model_validator
 from everthread.agent import limits
 from everthread.config.values import EnvironmentName, HttpUrl, Options, Window, store_url, within
 from everthread.conversation import options as recall
-from everthread.core import budget, toolchoice
+from everthread.core import toolchoice
+from everthread.core.tokens import budget
 
 
 class Endpoint(Options):

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from everthread.core import budget
+from everthread.core.tokens import budget
 from everthread.gateway.base import Mode
 
 

@@ -10,7 +10,7 @@ from everthread.compaction.summary import Compaction
 from everthread.core.messages import Messages
 from everthread.core.nodes import Node
 from everthread.core.outputs import ToStore
-from everthread.core.usage import CanonicalUsage
+from everthread.core.pricing.usage import CanonicalUsage
 from everthread.errors import EngineError, EverthreadError
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from everthread.core.overflow import ErrorVerdict
+from everthread.core.provider_errors import ErrorVerdict
 from everthread.store.store import Store
 
 USUAL_WINDOWS = (128_000, 64_000, 32_000, 16_000, 8_000)

@@ -13,14 +13,13 @@ from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 from everthread.compaction.pacing import EFFECTIVE, PAUSE_GROWTH, PAUSE_SECONDS, STRIKES
 from everthread.compaction.summary import Summarizer
-from everthread.core import budget as defaults
-from everthread.core.budget import Budget
-from everthread.core.caching import CACHE_SECONDS
-from everthread.core.calibration import Calibration
-from everthread.core.cost import prices_for
-from everthread.core.economics import EARLIEST, Case, Decision, Rates, weigh
-from everthread.core.rhythm import Rhythm
-from everthread.core.usage import CanonicalUsage
+from everthread.core.pricing.cache_control import CACHE_SECONDS
+from everthread.core.pricing.economics import EARLIEST, CallPattern, Case, Decision, Rates, weigh
+from everthread.core.pricing.prices import prices_for
+from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.tokens import budget as defaults
+from everthread.core.tokens.budget import Budget
+from everthread.core.tokens.calibration import Calibration
 
 COLD = "cold-cache"
 """The reason of a compaction that comes early, because the provider has forgotten the prompt anyway."""
@@ -155,7 +154,7 @@ class ContextState:
     """What the calls of one thread taught. It is kept with the thread, so that any process goes on with it."""
 
     calibration: Calibration = field(default_factory=Calibration)
-    rhythm: Rhythm = field(default_factory=Rhythm)
+    rhythm: CallPattern = field(default_factory=CallPattern)
     pause: CompactionPause = field(default_factory=CompactionPause)
     futile: int = 0
     """Below this size no compaction is tried: the last one could make nothing smaller."""
@@ -182,7 +181,9 @@ class ContextState:
     def load(cls, state: Any) -> ContextState:
         """From what `dump` gave."""
         known = state if isinstance(state, Mapping) else {}
-        return cls(Calibration.load(state), Rhythm.load(known.get("rhythm")), CompactionPause.load(known.get("pause")))
+        return cls(
+            Calibration.load(state), CallPattern.load(known.get("rhythm")), CompactionPause.load(known.get("pause"))
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from everthread.compaction.pruning import prune
 from everthread.compaction.summary import CompactionLevel
 from everthread.core.messages import Message, results_of
 from everthread.core.outputs import ToStore, edit_results, to_store, with_text
-from everthread.core.overflow import ErrorVerdict
+from everthread.core.provider_errors import ErrorVerdict
 from everthread.core.transcript import latest_user_index
 
 ATTEMPTS = (CompactionLevel.NORMAL, CompactionLevel.HALF_TAIL, CompactionLevel.LATEST_GROUP)

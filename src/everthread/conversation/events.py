@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from everthread.compaction.summary import Verification
 from everthread.core.exchange import Request
-from everthread.core.usage import CanonicalUsage
+from everthread.core.pricing.usage import CanonicalUsage
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,10 @@ from dataclasses import dataclass, field, replace
 
 import regex
 
-from everthread.core.found import heading
-from everthread.core.lookup import Excerpt, Found, Passage, SearchMode, SearchScope, is_lookup
 from everthread.core.messages import calls_of, results_of
 from everthread.core.nodes import Node
 from everthread.core.redaction import redact, redact_part
+from everthread.core.search.lookup import Excerpt, Found, Passage, SearchMode, SearchScope, heading, is_lookup
 from everthread.core.transcript import is_user_message
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.index import searchable_text
@@ -206,7 +205,7 @@ class _Reader:
 
 
 class StoreLookup:
-    """`core.lookup.Lookup` over a store. Without a thread, or with `reach="all"`, it looks in all of the tenant's."""
+    """`Lookup` over a store. Without a thread, or with `reach="all"`, it looks in all of the tenant's."""
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ from everthread.conversation.options import EXCERPT_CHARS, EXCERPTS
 from everthread.conversation.state import ConversationState
 from everthread.core.injected import users_words
 from everthread.core.messages import Message, calls_of, results_of, text_of
-from everthread.core.terms import query_terms
+from everthread.core.search.terms import query_terms
 from everthread.core.transcript import is_user_message
 from everthread.errors import StoreError
 from everthread.store.models import Passage, RecallQuery

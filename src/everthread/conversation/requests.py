@@ -8,9 +8,7 @@ from typing import Any, cast
 
 from everthread.conversation.events import OutputStored, RequestReady
 from everthread.conversation.state import ConversationState
-from everthread.core.caching import apply_cache_control, mark_system, marks_begin
 from everthread.core.exchange import Api, Reply, Request, System
-from everthread.core.lookup import is_lookup
 from everthread.core.messages import (
     RESULT_BLOCKS,
     Call,
@@ -23,7 +21,9 @@ from everthread.core.messages import (
     with_content,
 )
 from everthread.core.outputs import ToolOutput, ToStore, edit_results, plan_storage, reads_stored, with_text
-from everthread.core.validity import is_empty
+from everthread.core.pricing.cache_control import apply_cache_control, mark_system, marks_begin
+from everthread.core.search.lookup import is_lookup
+from everthread.core.validation import is_empty
 from everthread.errors import InputError
 from everthread.providers.output_cap import cap_field
 from everthread.wire.anthropic.writing import Written

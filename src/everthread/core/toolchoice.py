@@ -13,8 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from everthread.core.inflection import forms, stop_words
-from everthread.core.terms import terms
+from everthread.core.search.terms import forms, stop_words, terms
 
 LINE = 160
 """Characters of a tool's description where it is only named."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from everthread.config import Config
-from everthread.core.caching import CACHE_SECONDS
+from everthread.core.pricing.cache_control import CACHE_SECONDS
 from everthread.errors import ConfigError
 from everthread.factory.conversations import session_options
 from everthread.gateway.base import Auth

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 from everthread.core.exchange import Api, Reply
 from everthread.core.messages import Message
-from everthread.core.usage import CanonicalUsage
+from everthread.core.pricing.usage import CanonicalUsage
 from everthread.wire.codecs import CODECS
 
 THREAD = "x-everthread-thread"

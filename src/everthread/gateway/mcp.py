@@ -35,9 +35,8 @@ from everthread.compaction.lossless.tools import GREP, NAMES, Tools
 from everthread.compaction.lossless.tools import SCHEMAS as LOSSLESS
 from everthread.conversation.lookup import LookupCache, StoreLookup, ThreadGraph, expand
 from everthread.conversation.pins import PIN_CHARS, add_pin, list_pins, remove_pin
-from everthread.core.found import found_text, moment, passage_text
-from everthread.core.lookup import SearchMode, SearchScope
 from everthread.core.redaction import redact
+from everthread.core.search.lookup import SearchMode, SearchScope, found_text, moment, passage_text
 from everthread.errors import AmbiguousIdError, EverthreadError, InputError, UnknownIdError
 from everthread.gateway.auth import Caller
 from everthread.gateway.requests import header_map

@@ -12,10 +12,16 @@ from typing import TYPE_CHECKING, Any
 from everthread.context.limits import LimitKey
 from everthread.context.policy import FADING, ContextOptions, ContextState, PolicyDecision, fading_text
 from everthread.context.recovery import Recovery
-from everthread.core.budget import Budget
-from everthread.core.caching import apply_cache_control, cache_route, mark_system, marks_begin, without_cache_control
 from everthread.core.exchange import Api, Request
 from everthread.core.messages import SYSTEM_ROLES, parts_of
+from everthread.core.pricing.cache_control import (
+    apply_cache_control,
+    cache_route,
+    mark_system,
+    marks_begin,
+    without_cache_control,
+)
+from everthread.core.tokens.budget import Budget
 from everthread.gateway.base import COMPACTIONS, NOTICE, PLAN, THREAD, TOKENS, Incoming, Outcome, Outgoing
 from everthread.gateway.body import Element, Sliced, slice_body, spliced, written
 from everthread.gateway.rewrite import RewriteKey, RewriteState, note_change, replaced, replacement_change, takes_blocks

@@ -24,8 +24,8 @@ from typing import Any, BinaryIO
 from everthread.compaction.engine import ContextEngine, Events, Services
 from everthread.compaction.journal import JournalWriter
 from everthread.compaction.summary import Summarizer, SummaryDraft, SummaryRequest
-from everthread.core.budget import Budget
 from everthread.core.tokens import TokenCounter
+from everthread.core.tokens.budget import Budget
 from everthread.errors import EngineError, EverthreadError, SummaryError
 
 PROCESSES = 2

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any, Literal
 
-from everthread.core.cost import stated_window
+from everthread.core.pricing.prices import stated_window
 
 Caching = Literal["marks", "automatic"]
 

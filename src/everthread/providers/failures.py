@@ -1,7 +1,7 @@
 """What went wrong on the way to a model, as one `ModelError`: a sentence, and what the provider said word for word.
 
 The sentence names the model, the address and what to do. It adds no words of its own about sizes: whoever decides
-whether the prompt was too long (`core.overflow`) reads the sentence too.
+whether the prompt was too long (`core.provider_errors`) reads the sentence too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from everthread.core.exchange import Reply
-from everthread.core.overflow import classify_error
+from everthread.core.provider_errors import classify_error
 from everthread.core.redaction import redact
 from everthread.core.text import clip, one_line
 from everthread.errors import ModelError, ModelTimeoutError, ModelUnreachableError

@@ -1,6 +1,6 @@
 """The search index as both databases see it: which pieces of text it holds, and how a query asks for them.
 
-A piece is its redacted terms (see `core.terms`); whose it is, who said it and with which tool are names beside them.
+A piece is its redacted terms (`core.search.terms`); whose it is, who said it and with which tool are names beside them.
 In a query words, "phrases" and prefix* are syntax and nothing else, so every text is a query. It is asked in up to
 three ways, the strictest first: identifiers as whole words; everything as typed, also inside something longer; and
 every word anywhere in the text. What stands in quotes stays as typed throughout.
@@ -19,7 +19,7 @@ from typing import Any
 
 from everthread.core.messages import calls_of, results_of, text_of
 from everthread.core.redaction import redact
-from everthread.core.terms import encode_term, identifier_terms, phrase_terms, query_terms, terms
+from everthread.core.search.terms import encode_term, identifier_terms, phrase_terms, query_terms, terms
 
 PIECE_CHARS = 8_000
 LEAST_CHARS = 250

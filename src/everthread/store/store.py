@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from everthread.core.exchange import System
 from everthread.core.nodes import Node
-from everthread.core.questions import read_question
+from everthread.core.search.query import read_question
 from everthread.errors import EverthreadError, StoreClosedError
 from everthread.store import schema
 from everthread.store.database import Connection, Database, Tx

@@ -10,9 +10,9 @@ from everthread.compaction.journal import JournalWriter
 from everthread.compaction.lossless import LosslessEngine, LosslessOptions
 from everthread.compaction.lossless.graph import Part, read_parts
 from everthread.compaction.summary import Compaction, Summarizer
-from everthread.core.budget import Budget
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
+from everthread.core.tokens.budget import Budget
 from tests.compaction.talks import run, says, user, work
 
 COUNTER = TokenCounter("gpt-4o")

@@ -16,7 +16,7 @@ from everthread.conversation.pins import add_pin
 from everthread.core.exchange import Api, Request
 from everthread.core.messages import text_of
 from everthread.core.transcript import user_text
-from everthread.core.validity import validate_messages
+from everthread.core.validation import validate_messages
 from tests.agent.setting import calls
 from tests.compaction.lossless.talks import NODE
 from tests.conversation.served import KEY, NAMES, answering, lab, model, summary

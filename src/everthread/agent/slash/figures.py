@@ -12,9 +12,9 @@ from everthread.agent.causes import Journal
 from everthread.agent.slash.command import CommandResult, Here, counted, paragraphs
 from everthread.conversation import events
 from everthread.conversation.conversation import Conversation
-from everthread.core.found import moment
 from everthread.core.marks import is_summary
 from everthread.core.messages import Message, calls_of, results_of
+from everthread.core.search.lookup import moment
 from everthread.core.tokens import TokenCounter
 from everthread.errors import InputError
 from everthread.store.models import CompactionRecord, NewCompaction, UsageRecord, UsageRow

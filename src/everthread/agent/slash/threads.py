@@ -10,9 +10,9 @@ from everthread.agent.memory import FILES, SHELVES, Memory, Shelf
 from everthread.agent.slash.command import CommandResult, Here, counted, one_line, paragraphs
 from everthread.compaction.summary import Compaction
 from everthread.conversation.pins import add_pin
-from everthread.core.found import moment
 from everthread.core.messages import Message
 from everthread.core.redaction import redact
+from everthread.core.search.lookup import moment
 from everthread.core.transcript import user_text
 from everthread.errors import InputError, NothingToUndoError
 from everthread.store.index import searchable_text

@@ -10,7 +10,7 @@ from everthread.agent.limits import RECALL_CHARS
 from everthread.agent.tools import arguments as given
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.lookup import StoreLookup
-from everthread.core.found import found_text, passage_text
+from everthread.core.search.lookup import found_text, passage_text
 from everthread.errors import InputError
 
 PAGE = 7

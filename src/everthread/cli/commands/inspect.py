@@ -11,9 +11,8 @@ from everthread.cli.conversation_file import FILE_HELP, Recording, read_conversa
 from everthread.cli.output import console, excerpt, print_json, print_table
 from everthread.core.marks import is_summary
 from everthread.core.messages import Messages
-from everthread.core.repair import repair
 from everthread.core.transcript import Turn, groups, turns, user_text
-from everthread.core.validity import validate_messages
+from everthread.core.validation import repair, validate_messages
 
 SHOWN = 20
 

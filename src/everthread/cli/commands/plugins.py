@@ -16,8 +16,8 @@ from everthread.compaction.engine import Services
 from everthread.compaction.summary import SummaryDraft, SummaryRequest
 from everthread.config import Config, config_path, home_directory, load_config
 from everthread.config.file import set_keys
-from everthread.core.budget import Budget
 from everthread.core.tokens import TokenCounter
+from everthread.core.tokens.budget import Budget
 from everthread.errors import EngineError, InputError, SummaryError
 
 app = typer.Typer(help="Context engines: which there are, where they come from, which one is used.")

@@ -40,7 +40,7 @@ from everthread.core.messages import (
     text_of,
 )
 from everthread.core.redaction import redact, redact_value
-from everthread.core.terms import phrase_terms
+from everthread.core.search.terms import phrase_terms
 from everthread.core.transcript import user_text
 from everthread.errors import InputError, UnknownIdError
 

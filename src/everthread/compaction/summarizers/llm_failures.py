@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from everthread.core.overflow import classify_error
-from everthread.core.overflow_evidence import Evidence
+from everthread.core.provider_errors import Evidence, classify_error
 from everthread.core.redaction import redact
 from everthread.core.text import clip, one_line
 from everthread.errors import SummaryError, WireError

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from typing import Literal, Protocol, runtime_checkable
 
 from everthread.compaction.summary import SummaryRequest
-from everthread.core.cost import prices_for
-from everthread.core.economics import Rates
+from everthread.core.pricing.economics import Rates
+from everthread.core.pricing.prices import prices_for
 
 Reading = Literal["input", "read", "write"]
 """How a prompt is charged: plainly, from the cache, or into it."""

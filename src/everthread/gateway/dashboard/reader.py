@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from everthread.conversation.pins import list_pins
-from everthread.core.cost import Prices, prices_for
 from everthread.core.marks import is_summary
 from everthread.core.messages import Message, text_of
+from everthread.core.pricing.prices import Prices, prices_for
 from everthread.core.redaction import redact
 from everthread.core.transcript import is_user_message, user_text
 from everthread.errors import UnknownIdError

@@ -4,7 +4,7 @@
         client = AsyncOpenAI(base_url=f"{provider.url}/v1", api_key="any", max_retries=0)
         await client.chat.completions.create(model="gpt-5", messages=[{"role": "user", "content": "Hi"}])
         provider.log[-1].request          # what arrived, in core form
-        provider.log[-1].shared           # how far it extends the request before (core.caching.PrefixDiff)
+        provider.log[-1].shared           # how far it extends the request before (PrefixDiff)
 
 `provider.url` is the root: Anthropic's client takes it as it is, OpenAI's with `/v1` (`provider.base_url(api)`).
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from everthread.core.exchange import Api, Request
 from everthread.core.messages import REASONING_BLOCKS, RESULT_BLOCKS, kind_of, parts_of
-from everthread.core.validity import Problem, validate_messages
+from everthread.core.validation import Problem, validate_messages
 from everthread.lab.provider.cache import MOST_MARKS, Block
 from everthread.lab.provider.faults import Refusal, overflow, refusal
 from everthread.lab.provider.models import ServedModel

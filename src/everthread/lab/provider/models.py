@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from everthread.core.exchange import Api
-from everthread.core.tokenizers import bare_name
+from everthread.core.tokens.tokenizers import bare_name
 from everthread.errors import InputError
 from everthread.lab.provider.cache import CacheUse
 from everthread.lab.provider.faults import DIALECTS, dialect_for

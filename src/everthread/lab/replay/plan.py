@@ -13,8 +13,8 @@ from itertools import pairwise
 from typing import Any, cast
 
 from everthread.core.messages import SYSTEM_ROLES, Message
-from everthread.core.repair import repair
-from everthread.core.usage import CanonicalUsage
+from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.validation import repair
 from everthread.errors import InputError
 from everthread.lab.importers.log import Log, Said
 

@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any, get_args
 
 from everthread.core.outputs import output_id
-from everthread.core.usage import CanonicalUsage
+from everthread.core.pricing.usage import CanonicalUsage
 from everthread.errors import StoreError, TranscriptError
 from everthread.store.database import LAST, Tx, clean_text, decode_json
 from everthread.store.models import MessageKind, NewMessage, NewSession, NewUsage, SessionKind, new_id

@@ -14,7 +14,7 @@ from typing import Any
 
 from everthread.core.exchange import System
 from everthread.core.messages import SYSTEM_ROLES, Message, Messages, Part, as_text, content_text, kind_of, parts_of
-from everthread.core.repair import OPENING
+from everthread.core.validation import OPENING
 from everthread.wire.anthropic.blocks import API, arguments_object, block_from, text_block
 from everthread.wire.anthropic.reading import REASONING, ROLES
 from everthread.wire.native import keep_reasoning, native_of

@@ -1,0 +1,1 @@
+"""What calls used, what they cost, and when a rewrite pays."""

@@ -1,0 +1,635 @@
+"""What a provider's error means for the context: compact, lower the output cap, send fewer bytes, or none of it.
+
+Structured fields come before wording, and stated numbers before phrases: a stated input over the stated limit is a
+prompt too long; an input that fits, with an output cap that does not, is a cap too large. Wording is read as
+concepts, sentence by sentence, so that a provider never seen before is understood too. What only looks like
+overflow is sorted out first: rate limits that count tokens, money, images, fields, files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+CAP = "outcap"
+"""Stands for the output cap, however a provider names the parameter (`max_tokens`, `maxOutputTokens` …)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a text states, in tokens. `limit` bounds the input (or input and output together), `cap` the output."""
+
+    limit: int | None = None
+    input: int | None = None
+    output: int | None = None
+    total: int | None = None
+    cap: int | None = None
+    available: int | None = None
+
+    @property
+    def known(self) -> int:
+        return sum(value is not None for value in (self.limit, self.input, self.output, self.total, self.cap))
+
+
+# --- words -----------------------------------------------------------------------------------------------------
+
+_UNICODE = re.compile(r"\\u([0-9a-fA-F]{4})")
+_NOISE = re.compile(
+    r"</?[a-zA-Z!][^<>]{0,300}>|https?://\S+"
+    r"|(?:\n|\\n)\s{1,40}at [^\n\\]{1,300}|File \"[^\"\n]{1,300}\", line \d{1,7}"
+    r"|(?<![\w./-])(?=\w{1,60}[./])[\w./-]{1,200}(?::[a-z_]{1,60})?(?::\d{1,7})+"
+    r"|(?:request|trace|log)[ _-]?id\W{1,4}[\w-]{6,80}|\b\d{1,2}:\d\d:\d\d(?:[.,]\d{1,9})?|\\[nrt]",
+    re.IGNORECASE,
+)
+"""Markup, addresses, and when and where in a program an error was raised, with the ids it goes by."""
+_FIELD = re.compile(
+    r"""\\?["']?\b(?:error|message|msg|detail|object|type|param|code|status)\\?["']\s*:|\b(?:message|msg|detail):\s""",
+    re.IGNORECASE,
+)
+"""The name of an error's field, as a printed object has it: what follows is a thought of its own."""
+_CAP_NAME = re.compile(
+    r"max(?:imum)?_(?:(?:output|completion|new|gen|generated|response)_)?tokens(?:_to_sample)?(?![a-z_])"
+    r"|max_gen_len\b|n(?:um)?_predict\b|max(?:output|completion|new)?token(?:s|count)(?![a-z_])"
+    r"|\bmax(?:imum)? tokens (?:you )?request(?:ed)?\b"
+    r"|\bmax tokens(?= (?:must|should|is|are|value|parameter|cannot|exceed)| ?[:=(]* ?\d)",
+    re.IGNORECASE,
+)
+_WORD = re.compile(r"[A-Za-z0-9_./@#\\-]+")
+_NUMBERISH = re.compile(r"\d[\d,_.]*(?:(?:[kKmM]|[kKmMgG]i?[bB]|ms|px|[sSbBhH]|-?[kK]?-?tokens?|bytes)\.*)?")
+_DATE = re.compile(r"\d+(?:[-/]\d+)+\.*")
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_HYPHEN = re.compile(r"(?<=[a-zA-Z])-(?=[a-zA-Z])")
+_QUOTES = str.maketrans("_\r\n", " ;;", "`'\"’‘“”*\\")
+_SPACES = re.compile(r"\s+")
+_BOILERPLATE = re.compile(
+    r"input validation error|malformed input request|extra inputs are not permitted|input should(?= be| have)"
+    r"|reformat your input"
+)
+_SENTENCE = re.compile(r"(?<![.;!?…])[.;!?…]+(?=\s|$)|[。；！？]|\s\|\s")
+
+
+def plain(text: str) -> str:
+    """The text in plain lower-case words: identifiers split, quotes, markup and digits inside names gone."""
+    text = _UNICODE.sub(lambda match: chr(int(match[1], 16)), text)
+    text = _FIELD.sub(" ; ", _NOISE.sub(" ", unicodedata.normalize("NFKC", text)))
+    text = _CAP_NAME.sub(f" {CAP} ", text)
+    text = _WORD.sub(_without_digits, text)
+    text = _CAMEL.sub(" ", _HYPHEN.sub(" ", text)).lower().translate(_QUOTES)
+    return _BOILERPLATE.sub(" ", _SPACES.sub(" ", text)).strip()
+
+
+def sentences(text: str) -> list[str]:
+    """A plain text cut where a thought ends."""
+    return [part.strip() for part in _SENTENCE.split(text) if part.strip()]
+
+
+def _without_digits(match: re.Match[str]) -> str:
+    word = match[0]
+    if _DATE.fullmatch(word):
+        return ""
+    if word.isalpha() or _NUMBERISH.fullmatch(word) or not any(map(str.isdigit, word)):
+        return word
+    return re.sub(r"[^A-Za-z]+", " ", word) if re.search(r"[A-Za-z]", word) else word
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------
+
+_NUMBER = re.compile(
+    r"(?<![a-z0-9.])(?P<whole>\d{1,3}(?:[, ]\d{3}){1,4}(?!\d) ?(?=tokens?)|\d{1,3}(?:,\d{3}){1,4}(?!\d)|\d++)"
+    r"(?P<fraction>\.\d+)?(?: ?(?P<scale>[km万](?![a-z])))?"
+)
+_SCALE = {"k": 1000, "m": 1_000_000, "万": 10_000, None: 1}
+_RANGE = re.compile(
+    r"[\[(] ?\d{1,9} ?[,~] ?(?P<a>\d{1,9}) ?[\])]|between \d{1,9} and (?P<b>\d{1,9})"
+    r"|from \d{1,9} (?:\(inclusive\) )?to (?P<c>\d{1,9})(?P<open> \(exclusive\))?"
+)
+_SUM = re.compile(
+    r"(?<!\d)(?P<input>\d{1,9}) ?\+ ?(?P<output>\d{1,9}) ?(?:= ?\d{1,9} ?)?(?:>=?|≥|exceeds) ?(?P<limit>\d{1,9})"
+)
+
+_INPUT = (
+    r"(?:inputs?|prompts?|messages?|conversation|history|functions?|n keep|eingaben?|entradas?|entrées?)(?![a-z])"
+    r"|输入|提示词|入力|입력"
+)
+_OUTPUT = (
+    rf"(?:{CAP}|outputs?|completions?|predictions?|generation|generate[sd]?|responses?|ausgaben?|salidas?|sorties?)"
+    r"(?![a-z])|输出|出力|출력"
+)
+_CONTEXT = r"(?:[ck]ontexte?o?|window|n ctx|sequence)(?![a-z])|model len|上下文|コンテキスト|컨텍스트"
+_NOUN = re.compile(
+    rf"(?P<input>(?<![a-z])(?:{_INPUT}))|(?P<output>(?<![a-z])(?:{_OUTPUT}))"
+    rf"|(?P<context>(?<![a-z])(?:{_CONTEXT}))|(?P<total>(?<![a-z])(?:requested|total)(?![a-z]))"
+)
+_BOUND = re.compile(
+    r"(?P<limit>max(?:imum)?\b(?: \w+){0,3} (?:count|value|total|number)(?: (?:of|is))?"
+    r"|max(?:imum)?\b|limit\w*|at most|up to|exceed\w*|than\b|equal to|over\b|[<>≤≥]=?|\bonly\b|supports?\b"
+    r"|allow\w*|context (?:length|window|size)|context(?= ?[:=] ?$)|n ctx|configured|expected"
+    r"|supera|excede|máxim|höchst|maximal|überschreit|dépass|上限|最大|最多|限制|超过|超出|以内|초과|최대)"
+    r"|(?P<value>requested|asked for|resulted in(?: over)?|supplied|contain\w*|\bha(?:s|ve|d)\b|provided|given|received"
+    r"|\bgot\b|passed|sent\b|used\b|current\w*|actual\w*|count (?:is|of)|total of|keep the first|n keep"
+    r"|value (?:of|=|is)|too (?:long|large|big|high|many)(?: tokens?)?(?= ?[:(]* ?$)|当前|实际|现有)"
+    r"|(?P<available>available(?: output)? tokens?|remaining|tokens left)"
+)
+_BY = re.compile(r"\bby(?: about| at least)? ?$")
+_CODE_BEFORE = re.compile(r"(?:code|status|http|errno|\bid|port|line|version|#|error|text, value)[ :=(\[<]*$|\w\[$")
+_STATUS_BEFORE = re.compile(r"(?:code|status|http|errno|error|exception)[ :=(\[<-]*$")
+_UNIT_AFTER = re.compile(
+    r" ?(?:input |prompt )?(?:%|ms\b|s\b|sec|min|hours?|days?|h\b|b\b|[kmg]i?b\b|bytes?|char|字|px|pixel|images?"
+    r"|pages?|messages?\b|requests?|items?|elements?|blocks?|turns?|documents?|times)"
+)
+_TOKENS_AFTER = re.compile(r" ?(?:input |prompt |output |completion )?tokens?\b")
+_VALUE_AFTER = re.compile(
+    r"[ )\],]*+(?:(?:input |prompt )?tokens?)?+[ )\],]*+(?:(?:which|that|is|are|has|have) )*"
+    r"(?:exceed(?:s|ing)?(?= \S)|exceeded(?= (?:the|this|its|max|limit|context|model|allowed|available|\(?\d))"
+    r"|>|≥|(?:longer|greater|larger|more|higher|bigger) than|over\b|超|大于"
+    r"|too (?:long|large|many|big)|w(?:ere|as) (?:sent|given|provided|requested|received)"
+    r"|(?:must|should) (?:not |be )|cannot (?:be|exceed))"
+)
+_LIMIT_AFTER = re.compile(
+    r"[ )]*(?:tokens? )?(?:(?:is|are) )?(?:the )?(?:max(?:imum)?\b|limit\b|token limit|context\b|allowed\b|上限)"
+)
+_PART_AFTER = re.compile(
+    r"[ )]*(?:tokens? )?(?:in|of|for|from)(?: (?:the|your|text|tool|image|audio|system|input))* "
+    rf"(?:(?P<input>{_INPUT}|tools?|system)|(?P<output>{_OUTPUT}))\b"
+)
+_NOUN_AFTER = re.compile(
+    rf"[ )]*(?:(?P<input>inputs?|prompt)|(?P<output>{CAP}|completion|output|generated|new|(?:tokens? )?to generate))\b"
+)
+_OPERATOR_ONLY = re.compile(r"[ )]*+(?:tokens?)?+[ )]*+(?:[<>]=?|≥|≤|exceeds)[ (]*")
+
+_SMALLEST_WINDOW = 64
+"""Nothing smaller is a context; it is a count of something else."""
+_LARGEST = 10**8
+"""Nothing larger is a count; it is an id."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    value: int
+    role: str
+    part: bool = False
+    """Whether it is one of several inputs that add up."""
+    sure: bool = False
+    """Whether it is said to be the context's own length."""
+
+
+def read_counts(kept: list[str]) -> Counts:
+    """The counts that these sentences state, taken together. Where only the output is spoken of, all is about it."""
+    only_output = set(_nouns(" ; ".join(kept))) - {"total"} == {"output"}
+    found: dict[str, list[_Number]] = {}
+    for sentence in kept:
+        numbers = list(_numbers(sentence, ["output"] if only_output else []))
+        parts = [number.value for number in numbers if number.part]
+        if parts:
+            numbers.append(_Number(sum(parts), "input"))
+        for number in numbers:
+            found.setdefault(number.role, []).append(number)
+    limits = sorted(found.get("limit", []), key=lambda number: not number.sure)
+    return Counts(
+        limit=limits[0].value if limits else None,
+        **{side: max((n.value for n in found.get(side, [])), default=None) for side in ("input", "output", "total")},
+        **{side: min((n.value for n in found.get(side, [])), default=None) for side in ("cap", "available")},
+    )
+
+
+def _numbers(sentence: str, default: list[str]) -> Iterator[_Number]:
+    total = _SUM.search(sentence)
+    if total:
+        yield from (_Number(int(total[role]), role, sure=True) for role in ("input", "output", "limit"))
+        return
+    bounds = _RANGE.search(sentence)
+    if bounds:
+        top = int(bounds["a"] or bounds["b"] or bounds["c"]) - bool(bounds["open"])
+        yield _bound(top, _nouns(sentence[: bounds.start()])[-1:] or default)
+        return
+    matches = list(_NUMBER.finditer(sentence))
+    nouns: list[str] = []
+    taken = 0
+    first = True
+    for index, match in enumerate(matches):
+        before = sentence[taken : match.start()][-160:]
+        after = sentence[match.end() : matches[index + 1].start() if index + 1 < len(matches) else None][:80]
+        value = _number(match)
+        alone = first and index + 1 == len(matches)
+        if value > _LARGEST or _is_foreign(before, after, first=first, alone=alone, value=value):
+            taken = match.end()
+            continue
+        first = False
+        own = _NOUN_AFTER.match(after)
+        taken = match.end() + (own.end() if own else 0)
+        if _OPERATOR_ONLY.fullmatch(before) is None:
+            nouns = _nouns(before) or default
+        yield from _role(value, before, after, nouns)
+
+
+def _number(match: re.Match[str]) -> int:
+    whole = re.sub(r"\D", "", match["whole"])
+    return round(float(whole[:12] + (match["fraction"] or "")) * _SCALE[match["scale"]])
+
+
+def _is_foreign(before: str, after: str, *, first: bool, alone: bool, value: int) -> bool:
+    """Whether the number is no token count: a code, a status, a unit of something else, the size of an excess."""
+    leads = first and not before.strip(" <[()]:-")
+    if 100 <= value <= 599 and (leads or _STATUS_BEFORE.search(before)) and not after.startswith(" tokens"):
+        return True
+    if _TOKENS_AFTER.match(after):
+        return bool(_BY.search(before))
+    if _UNIT_AFTER.match(after) or _BY.search(before) or _CODE_BEFORE.search(before):
+        return True
+    if leads and after.startswith(":"):
+        return True
+    bracketed = before.rstrip().endswith(("(", "[")) and after.lstrip().startswith((")", "]"))
+    return alone and bracketed and value < 10_000 and value % 256 != 0 and value % 1000 != 0
+
+
+def _role(value: int, before: str, after: str, nouns: list[str]) -> Iterator[_Number]:
+    part = _PART_AFTER.match(after)
+    noun = part or _NOUN_AFTER.match(after)
+    if noun:
+        nouns = [str(noun.lastgroup)]
+    last = ""
+    for match in _BOUND.finditer(before):
+        last = str(match.lastgroup)
+    if last == "available":
+        yield _Number(value, last)
+    elif part and last != "limit":
+        yield _Number(value, nouns[0], part=nouns == ["input"])
+    elif _VALUE_AFTER.match(after):
+        yield _value(value, nouns)
+    elif last == "limit" or _LIMIT_AFTER.match(after):
+        yield from (found for found in [_bound(value, nouns)] if found.role == "cap" or value >= _SMALLEST_WINDOW)
+    elif last == "value" or nouns:
+        yield _value(value, nouns)
+
+
+def _bound(value: int, nouns: list[str]) -> _Number:
+    """A bound of the output alone is its cap; any other bounds the context."""
+    return _Number(value, "cap") if set(nouns) == {"output"} else _Number(value, "limit", sure="context" in nouns)
+
+
+def _value(value: int, nouns: list[str]) -> _Number:
+    """Of what a value is: both sides named before it, or none, make a total; else the noun nearest to it."""
+    sides = [noun for noun in nouns if noun != "context"]
+    return _Number(value, sides[-1] if sides and not {"input", "output"} <= set(sides) else "total")
+
+
+def _nouns(text: str) -> list[str]:
+    """What the words speak of, in order."""
+    return [str(match.lastgroup) for match in _NOUN.finditer(text)]
+
+
+Overflow = Literal["prompt_too_long", "max_tokens_too_large"]
+
+_RATE = re.compile(
+    r"rate limit|ratelimit|too many (?:\w+ )?requests|throttl|\bquotas?\b|please wait|slow down|request rate|concurren"
+    r"|cool(?:ing )?down|enqueued|\bper \d* ?(?:sec|min|hour|day)|\b[tr]p[mdh]\b|/ ?min\b|usage limits?|retry after \d"
+    r"|capacity exceeded|(?:daily|weekly|monthly|hourly) (?:\w+ ){0,3}limit"
+    r"|限流|限速|速率|频率|频繁|并发|配额|额度|访问量过大|请求过多|请求数过多"
+)
+_RATE_IF_NOTHING_ELSE = re.compile(r"resource (?:has been )?exhausted|request limit reached")
+_MONEY = re.compile(
+    r"insufficient (?:\w+ )?(?:credits?|balance|funds)|credit balance|more credits|only afford|billing"
+    r"|payment required|paid account|plan limits|spend\w{0,5} limit|余额|欠费|充值"
+)
+_ONE_FIELD = re.compile(
+    r"(?:string|array) (?:above|below) (?:max|min)|expected m(?:ax|in) (?:length|items)|text units?|guardrail"
+)
+
+# What a sentence must speak of, and what it must not, to be about the context.
+_TOKENS = re.compile(rf"tokens?(?![a-z])|[ck]ontext|{CAP}|n ctx|model len|上下文|コンテキスト|컨텍스트")
+_LENGTH = re.compile(
+    r"(?:prompts?|inputs?|conversation|messages?|model|sequence|eingabe|entrada|entrée|输入)"
+    r".{0,40}?(?:len|long|lang|larg|长)"
+)
+_MEDIA = re.compile(
+    r"(?<![a-z])(?:images?|pixels?|dimensions?|pdf|pages?|documents?|files?|audio|video|headers?|ur[il])(?![a-z])"
+    r"|图片|文件"
+)
+_COUNTED = re.compile(
+    r"(?<![a-z])(?:tools?|functions?|arrays?|strings?|metadata|stop sequences?|schema|enum|field|items?|elements?"
+    r"|retries|turns|deadline|memory|characters?|chars|bytes?|[kmg]i?b|(?:too many|number of) (?:messages|inputs))"
+    r"(?![a-z])|字符|字数"
+)
+_ASIDE = re.compile(
+    r"possible causes?|possibly|time(?:d )?out|perhaps|\bmight\b|\bmay (?:be|have)|\bcould be|probably"
+    r"|(?:vision|image|audio|video) tokens? (?:\w+ ){0,2}exceed|kv cache|gpu memory|api key"
+    r"|(?:access|auth|bearer|refresh|session) token|jwt|oauth"
+)
+
+# The output cap at fault: how a sentence that names it says so, and how it says something else.
+_CAP_TOO_LARGE = re.compile(
+    r"too (?:large|high|big|long|many)|exceed|above|range|valid|illegal|incorrect|than\b|[<>≤]|at most|cannot"
+    r"|not enough|must (?:not )?be|should be|up to|max(?:imum)?\b|limit|supports?|equal to"
+    r"|非法|无效|超|范围|不能|最大|大于|错误"
+)
+_CAP_OTHERWISE = re.compile(
+    rf"not supported|unsupported|unrecogni|unknown|unexpected|not permitted|extraneous|required|missing|deprecated"
+    rf"|same time|use {CAP}|(?:valid|expected an?|be an?) (?:integer|number)|below|too (?:low|small)|none is not"
+    rf"|(?<!not )be (?:positive|greater|at least|>)|(?:with|a) (?:\w+ )?higher {CAP}|increas|reached|budget"
+)
+_SUM_TOO_LARGE = re.compile(r"\brequested tokens?(?: count)? exceed")
+
+# The prompt at fault: in either order, and the same in other languages.
+_LONG = (
+    r"too (?:long|large|big)|exceed\w{0,5}|over (?:the )?(?:max|limit)"
+    r"|(?<!must be )(?<!should be )(?:longer|greater|larger|bigger|more) than"
+)
+_WINDOW = (
+    r"context (?:length|window|size|limit|budget|capacity)|max(?:imum)? context|model limit|n ctx"
+    r"|(?:max(?:imum)?|model|input|prompt) (?:\w+ ){0,2}(?:len|length)\b"
+)
+_PLAINLY = re.compile(r"(?:prompts?|inputs?|conversation) (?:is |was )?too (?:long|large|big)(?![a-z])")
+_PROMPT = re.compile(
+    rf"(?:prompts?|inputs?|conversation|history|(?<!number of )messages)(?: [\w()]+){{0,4}}? (?:{_LONG})"
+    rf"|(?:exceed\w{{0,5}}|than|over|beyond|overflow\w{{0,5}}|fit)\b.{{0,60}}?(?:{_WINDOW}|tokens?(?![a-z]))"
+    rf"|(?:{_WINDOW}).{{0,40}}?(?:exceed|overflow|too (?:long|large)|is full|reached)"
+    rf"|reached (?:\w+ ){{0,2}}(?:{_WINDOW})"
+    r"|tokens? (?:limit |count |number |length |budget )?(?:(?:is|are|has|have|been|was) )*(?:exceed|too (?:lo|la|ma))"
+    r"|too many (?:\w+ )?tokens|tokens? limit reached|range of (?:\w+ )?(?:input|prompt)"
+    r"|max(?:imum)? (?:context|input|prompt|sequence) (?:length|size|window) (?:is|of) \d"
+    r"|(?:reduce|shorten|compress|truncate) (?:the |your )?(?:length of )?(?:the |your )?"
+    r"(?:input|prompt|messages|context|conversation)|only \S+ (?:tokens? )?(?:of )?context"
+    r"|(?:上下文|输入|提示词|prompt|对话|tokens?|内容|文本|长度).{0,20}?(?:过长|超|太长|过大)"
+    r"|(?:超|压缩).{0,12}?(?:上下文|长度|tokens?)"
+    r"|(?:コンテキスト|入力|プロンプト).{0,20}?(?:長すぎ|超)|(?:컨텍스트|입력|프롬프트).{0,20}?(?:초과|길)"
+    r"|(?:eingabe|prompt|[ck]ontext|entrada|entrée).{0,40}?"
+    r"(?:zu lang|überschreit|supera|excede|demasiad|trop long|dépass)"
+)
+
+_PAYLOAD = re.compile(
+    rf"(?:payload|entity|body|content length|request size)\b.{{0,60}}?(?:{_LONG})"
+    r"|(?:request|message|content|upload) (?:is )?too (?:large|big)|message (?:larger|bigger) than"
+    r"|max(?:imum)? (?:payload|request (?:size|length))"
+    r"|request(?: \w+){0,4}? exceed\w{0,5}(?: \w+){0,5}? (?:size|upload)|exceed\w{0,5}(?: \w+){0,5}? bytes"
+    r"|string value length|stream read constraints|too many total text bytes|length limit exceeded"
+    r"|value at body\b.{0,120}?length less|请求体?(?:内容)?(?:过大|太大)|报文过大"
+)
+
+
+def is_relevant(sentence: str) -> bool:
+    """Whether a sentence can be about the context: not about a file, a field, bytes, a guess, a cap too small."""
+    if _ASIDE.search(sentence) or (CAP in sentence and _CAP_OTHERWISE.search(sentence)):
+        return False
+    if _TOKENS.search(sentence):
+        return True
+    return not (_MEDIA.search(sentence) or _COUNTED.search(sentence))
+
+
+def is_about_length(sentence: str) -> bool:
+    """Whether its numbers may be token counts."""
+    return bool(_TOKENS.search(sentence) or _LENGTH.search(sentence))
+
+
+def overflow_said(sentence: str) -> Overflow | None:
+    """What a relevant sentence says is too large, if anything."""
+    if _PLAINLY.search(sentence):
+        return "prompt_too_long"
+    if (CAP in sentence and _CAP_TOO_LARGE.search(sentence)) or _SUM_TOO_LARGE.search(sentence):
+        return "max_tokens_too_large"
+    return "prompt_too_long" if _PROMPT.search(sentence) else None
+
+
+def payload_said(sentence: str) -> bool:
+    """Whether a sentence says that the request is too large in bytes."""
+    return _PAYLOAD.search(sentence) is not None and _MEDIA.search(sentence) is None
+
+
+_MAX_DEPTH = 16
+_MAX_CHARS = 20_000
+"""How much of one text is read: an error says what it has to say within this, an echoed prompt does not."""
+_MAX_ITEMS = 50
+
+_CODE_KEYS = frozenset(
+    {"code", "type", "status", "reason", "name", "statuscode", "httpstatuscode", "httpstatus", "errortype"}
+    | {"errorcode", "errcode", "providererrorcode", "stopreason", "finishreason"}
+)
+_SUBJECT_KEYS = ("param", "parameter", "loc", "field")
+_MESSAGE_KEYS = frozenset({"message", "msg", "detail", "error"})
+_ECHO_KEYS = frozenset(
+    {"input", "instructions", "messages", "output", "tools", "content", "choices", "prompt", "request", "headers"}
+    | {"failedgeneration", "inputvalue", "httpheaders", "url", "id", "requestid", *_SUBJECT_KEYS}
+)
+_COUNT_KEYS = {"nctx": "limit", "nprompttokens": "input"}
+_ATTRIBUTES = ("status_code", "status", "http_status", "code", "type", "message", "text")
+_NESTED_ATTRIBUTES = ("body", "error", "response", "details", "exceptions")
+_CODE_IN_TEXT = re.compile(
+    r"""(?:["'](?:error_?)?(?:code|type|status|name|reason)\\?["']\s*:\s*\\?["']|(?:stop|finish)[ _]reason: )"""
+    r"""([\w.\- ]{2,80})""",
+    re.IGNORECASE,
+)
+_STATUS_IN_TEXT = re.compile(
+    r"(?:error code|status code|http)[: ]+([1-5]\d\d)\b|^([45]\d\d) status code", re.IGNORECASE
+)
+_COUNT_IN_TEXT = re.compile(r"""["'](n_ctx|n_prompt_tokens)\\?["']\s*:\s*(\d{1,9})""")
+
+
+@dataclass(slots=True)
+class Evidence:
+    """What was found. `structured` tells an error's own form from bare text."""
+
+    status: int | None = None
+    codes: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    structured: bool = False
+
+    def add(self, value: Any, depth: int = 0) -> None:
+        """Read a value of any shape."""
+        if value is None or isinstance(value, bool | int | float) or depth > _MAX_DEPTH:
+            return
+        if isinstance(value, bytes | bytearray):
+            value = bytes(value[: 4 * _MAX_CHARS]).decode("utf-8", "replace")
+        if isinstance(value, str):
+            self._add_text(value, depth)
+        elif isinstance(value, Mapping):
+            self._add_mapping(value, depth)
+        elif isinstance(value, list | tuple):
+            for item in value[:_MAX_ITEMS]:
+                self.add(item, depth + 1)
+        else:
+            self._add_object(value, depth)
+
+    def _add_text(self, text: str, depth: int) -> None:
+        """Wording, with the JSON inside it read as what it is."""
+        text = text.strip()
+        if len(text) > _MAX_CHARS:
+            text = text[: _MAX_CHARS * 3 // 4] + "\n" + text[-_MAX_CHARS // 4 :]
+        opening, closing = text.find("{"), text.rfind("}")
+        if 0 <= opening < closing:
+            with contextlib.suppress(ValueError, RecursionError):
+                self.add(json.loads(text[opening : closing + 1]), depth + 1)
+                text = text[:opening].strip()
+        self.codes += _CODE_IN_TEXT.findall(text)
+        for status in _STATUS_IN_TEXT.findall(text):
+            self._add_code(status[0] or status[1])
+        for key, number in _COUNT_IN_TEXT.findall(text):
+            self.counts.setdefault(_COUNT_KEYS[_bare(key)], int(number))
+        if text and text not in self.texts[:_MAX_ITEMS]:
+            self.texts.append(text)
+
+    def _add_mapping(self, value: Mapping[Any, Any], depth: int) -> None:
+        self.structured = True
+        named = {_bare(key): item for key, item in value.items() if isinstance(key, str)}
+        subject = _subject(named)
+        for key, item in named.items():
+            if key in _COUNT_KEYS and type(item) is int and 0 < item < 10**9:
+                self.counts.setdefault(_COUNT_KEYS[key], item)
+            elif key in _CODE_KEYS and isinstance(item, str | int):
+                self._add_code(str(item))
+            elif key in _MESSAGE_KEYS and isinstance(item, str) and subject and "{" not in item:
+                self._add_text(f"{subject}: {item}", depth)
+            elif key not in _ECHO_KEYS:
+                self.add(item, depth + 1)
+
+    def _add_code(self, code: str) -> None:
+        number = int(code) if re.fullmatch("[0-9]{3}", code) else 0
+        if 100 <= number <= 599:
+            self.status = self.status or number
+        else:
+            self.codes.append(code[:200])
+
+    def _add_object(self, value: Any, depth: int) -> None:
+        """An exception or another object, by the attributes that SDKs give to errors and responses."""
+        found: dict[str, Any] = {}
+        for name in (*_ATTRIBUTES, *_NESTED_ATTRIBUTES):
+            with contextlib.suppress(Exception):  # a property of a foreign object may raise anything
+                item = getattr(value, name, None)
+                if name in _NESTED_ATTRIBUTES or isinstance(item, str | int):
+                    found[name] = item
+        if isinstance(value, BaseException):
+            self.codes.append(type(value).__name__)
+            found["error text"] = str(value)
+            found["cause"] = value.__cause__ or value.__context__
+        if any(item is not None for item in found.values()):
+            self._add_mapping(found, depth + 1)
+
+
+def _bare(key: str) -> str:
+    return re.sub(r"[^a-z]", "", key[:100].lower())
+
+
+def _subject(named: Mapping[str, Any]) -> str:
+    """The parameter a message is about, where a field names it."""
+    for key in _SUBJECT_KEYS:
+        value = named.get(key)
+        if isinstance(value, list | tuple):
+            value = ".".join(str(part) for part in value[:10])
+        if isinstance(value, str) and value:
+            return value[:2000]
+    return ""
+
+
+ErrorKind = Literal["prompt_too_long", "max_tokens_too_large", "payload_too_large", "rate_limit", "other"]
+
+_TOO_LONG_CODES = frozenset({"1261", "1039", "10907", "336007"})
+"""Numbers that Zhipu, MiniMax, Spark and Qianfan document for a prompt over the limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorVerdict:
+    """The verdict and why, with what the error states in tokens: the window, the input, the output that would fit."""
+
+    kind: ErrorKind
+    reason: str
+    context_limit: int | None = None
+    input_tokens: int | None = None
+    available_output: int | None = None
+
+
+def classify_error(error: Any = None, *, status: Any = None, body: Any = None, message: Any = None) -> ErrorVerdict:
+    """What this error means: an exception of any SDK, a body, an event of a stream, or bare text. Never raises."""
+    evidence = Evidence(status=_http_status(status))
+    for value in (error, body, message):
+        with contextlib.suppress(Exception):  # a foreign object that cannot be read says nothing
+            evidence.add(value)
+    if _is_silent(evidence, body):
+        return ErrorVerdict(
+            "prompt_too_long",
+            "The stream ended without an event, as a local server's does when the prompt is too long.",
+        )
+    codes = [plain(code) for code in evidence.codes]
+    texts = [plain(text) for text in evidence.texts]
+    everything = " ; ".join([*codes, *texts])
+    if evidence.status == 402 or (_MONEY.search(everything) and not _RATE.search(everything)):
+        return ErrorVerdict("other", "It is about money, not about size.")
+    if evidence.status == 429 or _RATE.search(everything):
+        return ErrorVerdict("rate_limit", "The account or the server is out of allowance for now.")
+    if _ONE_FIELD.search(everything):
+        return ErrorVerdict("other", "It is a limit of one field or filter, not of the context.")
+    return _overflow(evidence, codes, texts) or _without_tokens(evidence, everything)
+
+
+def _overflow(evidence: Evidence, codes: list[str], texts: list[str]) -> ErrorVerdict | None:
+    """The verdict where tokens are at fault: by the numbers, else by the words, else by a code."""
+    kept = [[part for part in sentences(text) if is_relevant(part)] for text in texts]
+    counts = max(map(read_counts, kept), key=lambda found: found.known, default=Counts())
+    counts = replace(counts, **evidence.counts)
+    spoken = [part for text in kept for part in text]
+    if evidence.counts or any(map(is_about_length, spoken)):
+        kind = _by_counts(counts)
+        if kind is not None:
+            return _verdict(kind, counts, "The numbers it states say so.")
+    coded = [kind for kind in map(overflow_said, codes) if kind]
+    if _TOO_LONG_CODES & set(evidence.codes):
+        coded.append("prompt_too_long")
+    said = [kind for kind in map(overflow_said, spoken) if kind]
+    if said and (coded or evidence.structured or not _is_success(evidence.status)):
+        return _verdict(said[0], counts, "Its wording says so.")
+    if coded:
+        return _verdict(coded[0], counts, "Its code says so.")
+    return None
+
+
+def _by_counts(counts: Counts) -> Overflow | None:
+    """The input alone over the limit: the prompt. The input within it, or only a cap stated: the cap.
+
+    An input of exactly the limit fits; it is at fault only where no output was asked for besides it.
+    """
+    if counts.limit is None:
+        return None if counts.cap is None else "max_tokens_too_large"
+    if counts.input is not None:
+        if counts.input > counts.limit or (counts.input == counts.limit and not counts.output):
+            return "prompt_too_long"
+        return "max_tokens_too_large" if counts.output or counts.total else None
+    if counts.output is not None:
+        return "max_tokens_too_large"
+    return "prompt_too_long" if (counts.total or 0) > counts.limit else None
+
+
+def _verdict(kind: Overflow, counts: Counts, reason: str) -> ErrorVerdict:
+    if kind == "prompt_too_long":
+        stated = counts.total if counts.input is None else counts.input
+        return ErrorVerdict(kind, f"The prompt is too long. {reason}", counts.limit, stated)
+    left = None if counts.limit is None or counts.input is None else counts.limit - counts.input
+    rooms = [room for room in (counts.available, counts.cap, left) if room is not None and room > 0]
+    reason = f"The output cap is too large, the input fits. {reason}"
+    return ErrorVerdict(kind, reason, counts.limit, counts.input, min(rooms, default=None))
+
+
+def _without_tokens(evidence: Evidence, everything: str) -> ErrorVerdict:
+    if any(map(payload_said, sentences(everything))):
+        return ErrorVerdict("payload_too_large", "The request is too large in bytes.")
+    if evidence.status == 413:
+        return ErrorVerdict("payload_too_large", "Status 413, without a word about tokens.")
+    if _RATE_IF_NOTHING_ELSE.search(everything):
+        return ErrorVerdict("rate_limit", "The account or the server is out of allowance for now.")
+    return ErrorVerdict("other", "Nothing in it speaks of the context's size.")
+
+
+def _is_silent(evidence: Evidence, body: Any) -> bool:
+    empty = isinstance(body, str | bytes) and not body
+    return empty and _is_success(evidence.status) and not (evidence.texts or evidence.codes)
+
+
+def _is_success(status: int | None) -> bool:
+    return status is not None and 200 <= status < 300
+
+
+def _http_status(value: Any) -> int | None:
+    text = str(int(value)) if isinstance(value, int) and not isinstance(value, bool) else value
+    return int(text) if isinstance(text, str) and len(text) == 3 and text.isdecimal() else None

@@ -1,0 +1,211 @@
+"""What a credential looks like: its form, the name it is given, and what is only written in its place.
+
+The forms, names and words are data (`data/secrets.toml`), read once; the judgements about them are here.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache, lru_cache
+from hashlib import sha256
+from importlib import resources
+from typing import Any
+
+from everthread.core.redaction.entropy import ENOUGH, is_random, is_sequence, shannon
+
+
+class Says(IntEnum):
+    """What a name says about the value it is given."""
+
+    NOTHING = 0
+    KEY = 1
+    """A key of some kind: a lookup key, perhaps. Only what is random and no hash or UUID is a secret."""
+    SECRET = 2
+    """A secret, token, API key: random values are."""
+    PASSWORD = 3
+    """A person may have made it up: whatever is no plain word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A credential with a form of its own, and how what it matches must look: `random`, `varied` or `any`."""
+
+    kind: str
+    pattern: re.Pattern[str]
+    looks: str
+    before: re.Pattern[str]
+    """What must stand before it, to be matched backwards."""
+
+    def accepts(self, rest: str) -> bool:
+        """Whether what a match found looks as it must."""
+        return self.looks == "any" or (is_random(rest) if self.looks == "random" else shannon(rest[:ENOUGH]) >= 2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    starts: re.Pattern[str]
+    """Finds (group 1) what any of the tokens may begin with."""
+    tokens: Mapping[str, list[Form]]
+    """By the start that was found: the forms it may be."""
+    patterns: list[tuple[str, Form]]
+    """A literal that must occur, and the form to search for where it does."""
+    published: frozenset[str]
+    providers: re.Pattern[str]
+    uuids: frozenset[str]
+    digits: Mapping[str, int]
+    stems: re.Pattern[str]
+    """Finds, in lower case, where a name may be that announces a secret."""
+    foreign: frozenset[str]
+    password_name: re.Pattern[str]
+    secret_name: re.Pattern[str]
+    harmless_name: re.Pattern[str]
+    placeholder: re.Pattern[str]
+    plain_words: frozenset[str]
+
+
+@cache
+def rules() -> Rules:
+    file = resources.files("everthread.core").joinpath("data/secrets.toml")
+    data: dict[str, Any] = tomllib.loads(file.read_text("utf-8"))
+    forms = [
+        (start, _form(row, rf"{re.escape(start)}(?>{row['rest']})(?:(?<==)|(?![\w-]))"))
+        for row in data["token"]
+        for start in row["starts"]
+    ]
+    starts = {start for start, _ in forms}
+    names, providers, placeholders = data["names"], data["providers"], data["placeholders"]
+    either = {key: "|".join(words) for key, words in names.items()}
+    trailing = rf"(?:_(?:\d+|{either['trailing']}))*$"
+    return Rules(
+        starts=re.compile(rf"(?:\b|\\[nrt])(?=[\w.~$/+=-]{{12}})({trie(starts)})", re.A),
+        tokens={found: [form for start, form in forms if found.startswith(start)] for found in starts},
+        patterns=[(row["has"], _form(row, re.escape(row["has"]) + row["after"])) for row in data["pattern"]],
+        published=frozenset(data["published"]),
+        providers=re.compile(trie(providers["names"])),
+        uuids=frozenset(providers["uuid"]),
+        digits=providers["digits"],
+        stems=re.compile(trie(["key", "pass", "pwd", "secret", "token", "auth", "cred", *names["foreign"]])),
+        foreign=frozenset(names["foreign"]),
+        password_name=re.compile(rf"(?:{either['password']}|(?:^|_)(?:{either['password_word']})){trailing}"),
+        secret_name=re.compile(
+            rf"(?:{either['secret']}|(?:^|_)(?:{either['secret_word']}|(?:{either['key']})_key)){trailing}"
+        ),
+        harmless_name=re.compile(rf"(?:^|_)(?:{either['harmless']})$"),
+        placeholder=re.compile("|".join(map(re.escape, placeholders["parts"])), re.I),
+        plain_words=frozenset(placeholders["words"]),
+    )
+
+
+def _form(row: dict[str, Any], pattern: str) -> Form:
+    before = re.compile(row.get("before", ""), re.A)
+    return Form(row["kind"], re.compile(pattern, re.A), row.get("looks", "varied"), before)
+
+
+def trie(words: Iterable[str]) -> str:
+    """One pattern for many literals that looks at each character once, and takes the longest."""
+    tree: dict[str, Any] = {}
+    for word in words:
+        node = tree
+        for char in word:
+            node = node.setdefault(char, {})
+        node[""] = {}
+
+    def pattern(node: dict[str, Any]) -> str:
+        ways = [re.escape(char) + pattern(node[char]) for char in sorted(node) if char]
+        if not ways:
+            return ""
+        return f"(?:{'|'.join(ways)})" + ("?" if "" in node else "")
+
+    return pattern(tree)
+
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+
+
+@lru_cache(4096)
+def says(name: str) -> Says:
+    """What a name (`dbPassword`, `X-Api-Key`, `aws.secret_access_key`) announces: the words it ends in decide."""
+    words = "_".join(_WORD.findall(name)).lower()
+    if rules().harmless_name.search(words):
+        return Says.NOTHING
+    if rules().password_name.search(words):
+        return Says.PASSWORD
+    if rules().secret_name.search(words):
+        return Says.SECRET
+    return Says.KEY if words == "key" or words.endswith("_key") else Says.NOTHING
+
+
+_REFERENCE = re.compile(
+    r"""
+      \$[A-Za-z_]\w*$ | \$\d$ | .*?\$[({] | .*?\{\{ | .*?<% | .*?\#\{   # $NAME, $(command), ${{ … }}, <%= … %>, #{…}
+    | %[A-Za-z_]+%?$ | @[A-Za-z_]+@$ | [{<\[].*[}>\]]$                    # %NAME%, %s, @NAME@, {name}, <name>, [name]
+    | (?:https?|file|env|vault|op|ssm|arn|secret|data): | sha\d+[:-]      # kept elsewhere; a hash
+    | [~.]{0,2}/[\w.-]+/                                                  # a path
+    """,
+    re.X | re.S | re.I,
+)
+_NO_LETTERS = re.compile(r"[^A-Za-z]+")
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_ID = re.compile(r"(?:toolu|call|chatcmpl|msg|resp|req|run|thread|asst|fc|rs|item|sess|evt|batch|file)[_-]")
+_PART = re.compile(r"[A-Za-z0-9]+")
+_HASH = re.compile(r"[0-9a-f]+|[0-9A-F]+")
+_DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
+_MARKED = re.compile(r"[@!][A-Za-z_.-]+")
+_ADDRESS = re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]*[A-Za-z]|[\w.-]+:\d{2,5}")
+_STRONG = re.compile(r"(?=.*[A-Za-z]).*[0-9!@#$%^&*+=?~|]|\d+$", re.S)
+
+
+@lru_cache(1024)
+def is_placeholder(value: str) -> bool:
+    """Whether the value stands for one: `your-key`, `<token>`, `${VAR}`, `xxxx`, `abc123`, a path, a plain word."""
+    value = value[:ENOUGH]
+    return (
+        _REFERENCE.match(value) is not None
+        or shannon(value) < 1.5
+        or is_sequence(value)
+        or rules().placeholder.search(value) is not None
+        or _NO_LETTERS.sub("", value).lower() in rules().plain_words
+    )
+
+
+def is_published(token: str) -> bool:
+    """Whether the key is one that everybody has."""
+    return sha256(token.encode("utf-8", "replace")).hexdigest()[:16] in rules().published
+
+
+def is_uuid(value: str) -> bool:
+    return _UUID.fullmatch(value) is not None
+
+
+def is_issued(value: str, level: Says, *, quoted: bool) -> bool:
+    """Whether a value is a secret after a name that says so much. Unquoted, it may as well be code."""
+    value = value[:ENOUGH]
+    if level is Says.NOTHING or is_placeholder(value) or _ADDRESS.fullmatch(value) or (not quoted and _is_code(value)):
+        return False
+    if level is Says.KEY:
+        part = max(_PART.findall(value), key=len, default="")
+        return len(part) >= 20 and is_random(part) and not _HASH.fullmatch(part) and not _ID.match(value)
+    if level is Says.SECRET or is_random(value):
+        return is_random(value)
+    return len(value) >= 6 and value.isascii() and _STRONG.match(value) is not None
+
+
+def _is_code(value: str) -> bool:
+    """`config.db_password2`, `@decorator`, `!tag`."""
+    if _DOTTED.fullmatch(value):
+        part = max(value.split("."), key=len)
+        return len(part) < 16 or not is_random(part)
+    return _MARKED.fullmatch(value) is not None
+
+
+def is_provider_key(value: str, provider: str) -> bool:
+    """Whether a value assigned beside a provider's name is of the kind the provider issues."""
+    if is_placeholder(value) or _ID.match(value):
+        return False
+    if is_uuid(value):
+        return provider in rules().uuids
+    return is_random(value) or (value.isdigit() and rules().digits.get(provider) == len(value))

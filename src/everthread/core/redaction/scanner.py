@@ -1,0 +1,366 @@
+"""Secrets out: credentials become `[REDACTED]`, what a reader needs around them stays.
+
+Four ways to know a secret, each a scanner below: its own form (a documented prefix, a private key block), the place it
+stands in (the password of a URL, an `Authorization` header, `curl -u`), the name it is assigned to (`API_KEY=`,
+`"password": `, `--token `), and the provider named beside it. Form and place are believed; after a name the value must
+also look issued rather than written. Placeholders, references to variables, hashes, UUIDs and ids stay unless a name
+says that they are secret. What counts as what is decided in `patterns`.
+
+Every pattern is bounded or possessive, so a scan is linear in the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+from everthread.core.redaction.entropy import is_random, shannon
+from everthread.core.redaction.patterns import (
+    Says,
+    is_issued,
+    is_placeholder,
+    is_provider_key,
+    is_published,
+    rules,
+    says,
+)
+
+MARK = "[REDACTED]"
+
+_PASSES = 8
+"""A cut changes what its neighbours stand beside, so another look follows until there is nothing more to find; the
+bound, beyond any real run of secrets without a space, keeps hostile text linear."""
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A secret's place in a text, and what gave it away."""
+
+    start: int
+    end: int
+    kind: str
+
+
+def redact(text: str) -> str:
+    """The text with every secret replaced by `[REDACTED]`; the same object when there is none."""
+    for _ in range(_PASSES):
+        secrets = find_secrets(text)
+        if not secrets:
+            break
+        text = _cut(text, secrets)
+    return text
+
+
+def redact_part(text: str, start: int, end: int, *, margin: int) -> str:
+    """A part of a text without secrets. So many characters around it are read too: one may begin or end there."""
+    before = max(0, start - margin)
+    shown, at = [], start
+    for secret in find_secrets(text[before : end + margin]):
+        first, last = before + secret.start, before + secret.end
+        if last > start and first < end:
+            shown += [text[at:first], MARK]
+            at = last
+    return "".join([*shown, text[at:end]])
+
+
+def find_secrets(text: str) -> list[Secret]:
+    """Every secret, in order, none overlapping."""
+    if not isinstance(text, str):
+        return []
+    lowered = text.lower()
+    if len(lowered) != len(text):  # İ alone becomes longer; positions must agree
+        lowered = text.replace("İ", "i").lower()
+    return _disjoint([secret for scan in _SCANNERS for secret in scan(text, lowered)])
+
+
+def _disjoint(secrets: list[Secret]) -> list[Secret]:
+    """Overlapping finds are one. In a URL, where a password ends is certain: nothing found in it reaches the host."""
+    secrets.sort(key=lambda s: (s.start, s.kind != "url", -s.end))
+    merged = secrets[:1]
+    for secret in secrets[1:]:
+        last = merged[-1]
+        if secret.start >= last.end:
+            merged.append(secret)
+        elif secret.end > last.end and last.kind != "url":
+            merged[-1] = Secret(last.start, secret.end, last.kind)
+    return merged
+
+
+def _cut(text: str, secrets: Iterable[Secret]) -> str:
+    pieces, at = [], 0
+    for secret in secrets:
+        pieces += [text[at : secret.start], MARK]
+        at = secret.end
+    return "".join([*pieces, text[at:]])
+
+
+# --- by form --------------------------------------------------------------------------------------------------------
+
+
+def _tokens(text: str, _lowered: str) -> Iterator[Secret]:
+    """What begins as a provider's tokens do and goes on as they do."""
+    claimed = 0
+    for start in rules().starts.finditer(text):
+        if start.start(1) < claimed:
+            continue
+        for form in rules().tokens[start[1]]:
+            match = form.pattern.match(text, start.start(1))
+            if match and form.accepts(match[0][len(start[1]) :]) and not is_published(match[0]):
+                claimed = match.end()
+                yield Secret(match.start(), match.end(), form.kind)
+
+
+def _patterns(text: str, _lowered: str) -> Iterator[Secret]:
+    """What is known by a literal in its middle or around it."""
+    for literal, form in rules().patterns:
+        if literal in text:
+            for match in form.pattern.finditer(text):
+                before = form.before.match(text[max(0, match.start() - 64) : match.start()][::-1])
+                if before:
+                    group = form.pattern.groups
+                    start, end = match.start(group) - before.end(), match.end(group)
+                    if form.accepts(text[start:end]):
+                        yield Secret(start, end, form.kind)
+
+
+_KEY_EDGE = re.compile(
+    r"-----(?:(begin)[ a-z0-9_-]{0,100}?(private )?key(?: block)?-----|end[ a-z0-9]{0,60}-----"
+    r"|(?<=key-----)|(?<=key block-----))"
+)
+_KEY_LINES = re.compile(r"(?:(?:\s|\\[nr])*+[A-Za-z0-9+/=]{16,}+)*+")
+_BLANK = re.compile(r"(?:\s|\\[nr])*+")
+
+
+def _private_keys(text: str, lowered: str) -> Iterator[Secret]:
+    """What stands between the BEGIN and the END line; where the END is cut off, as far as lines of key go."""
+    edges = list(_KEY_EDGE.finditer(lowered))
+    for edge, following in zip_longest(edges, edges[1:]):
+        if edge[2]:
+            start = _end(_BLANK.match(text, edge.end()), edge.end())
+            body = text[start : following.start()] if following and not following[1] else ""
+            words = body.split()
+            if sum(map(len, words)) < 12 * max(1, len(words)):  # no END, or prose between two mentions of the lines
+                body = text[start : _end(_KEY_LINES.match(text, start), start)]
+            body = body.rstrip().removesuffix("\\n").rstrip()
+            if len(body) >= 24 and shannon(body[:256]) >= 3:
+                yield Secret(start, start + len(body), "private-key")
+
+
+def _end(match: re.Match[str] | None, at: int) -> int:
+    """Where a match that began at a place ends."""
+    return match.end() if match else at
+
+
+# --- by place -------------------------------------------------------------------------------------------------------
+
+_USERINFO = re.compile(r"""://(?:[^\s/?#@:"'<>`]{0,128}+:([^\s/"'<>`]{1,256})|([\w-]{20,256}+))@(?=[\w.\[%$-])""", re.A)
+_SIGNATURE = re.compile(r"[?&][\w-]{0,20}?sig(?:nature)?=([\w%+/=.~-]{16,}+)", re.A)
+
+
+def _urls(text: str, lowered: str) -> Iterator[Secret]:
+    """The password in `scheme://user:password@host`, a token alone before the `@`, a signature in the query."""
+    if "://" in text:
+        for match in _USERINFO.finditer(text):
+            group = 1 if match[1] else 2
+            if not is_placeholder(match[group]) and (group == 1 or is_random(match[group])):
+                yield Secret(match.start(group), match.end(group), "url")
+        for match in _SIGNATURE.finditer(lowered):
+            if is_random(match[1]):
+                yield Secret(match.start(1), match.end(1), "url")
+
+
+_HEADER = re.compile(
+    r"""
+    (?: authorization ["'\]\\)]{0,3}+ [ \t]{0,3}+ [:=,]{1,2}+ [ \t"'`\\]{0,4}+
+        (?:(basic|bearer|token|api-?token|api-?key|key|digest|jwt|oauth|bot)[ \t]{1,5}+)?
+      | bearer[ \t]{1,5}+ )
+    ([\w=~@.+/%-]{8,}+)
+    """,
+    re.A | re.X,
+)
+
+
+def _headers(text: str, lowered: str) -> Iterator[Secret]:
+    """What follows the scheme in an `Authorization` header, and what follows `Bearer` anywhere."""
+    if "authorization" not in lowered and "bearer" not in lowered:
+        return
+    for match in _HEADER.finditer(lowered):
+        value = text[match.start(2) : match.end(2)]
+        issued = is_random(value) or (match[1] == "basic" and not value.islower())
+        if issued and not is_placeholder(value):
+            yield Secret(match.start(2), match.end(2), "header")
+
+
+_COOKIE = re.compile(r"cookie[\"'\\]{0,2}+[ \t]{0,2}+[:=,][ \t\"'`\\]{0,4}+[^\n\"'`\\]{16,4096}+")
+_CRUMB = re.compile(r"=([^\s;=\"'`\\]{16,}+)")
+
+
+def _cookies(text: str, lowered: str) -> Iterator[Secret]:
+    """The random values in a `Cookie` or `Set-Cookie` header."""
+    if "cookie" in lowered:
+        for line in _COOKIE.finditer(lowered):
+            for crumb in _CRUMB.finditer(text, line.start(), line.end()):
+                if is_random(crumb[1]):
+                    yield Secret(crumb.start(1), crumb.end(1), "cookie")
+
+
+_CURL_USER = re.compile(
+    r"""-(?<!\S-)(?:u|-user|-proxy-user)(?:=|[ \t]{0,5}+)
+        (?:"([^"\n:]{0,100}+):([^"\n]{0,300}+)"|'([^'\n:]{0,100}+):([^'\n]{0,300}+)'
+          |([^\s"':]{1,100}+):(?:"([^"\n]{3,300}+)"|'([^'\n]{3,300}+)'|([^\s"']{3,300}+)))""",
+    re.X,
+)
+
+
+def _curl_users(text: str, _lowered: str) -> Iterator[Secret]:
+    """The password in `curl -u user:password`; before an empty password, the user if it is random."""
+    if "curl" in text:
+        for match in _CURL_USER.finditer(text):
+            group = next(g for g in (2, 4, 6, 7, 8) if match[g] is not None)
+            user = next(g for g in (1, 3, 5) if match[g] is not None)
+            if "curl" not in text[max(0, match.start() - 1000) : match.start()]:
+                continue
+            if len(match[group]) >= 3 and not is_placeholder(match[group]):
+                yield Secret(match.start(group), match.end(group), "curl")
+            elif not match[group] and is_random(match[user]):
+                yield Secret(match.start(user), match.end(user), "curl")
+
+
+# --- by name --------------------------------------------------------------------------------------------------------
+
+_ASSIGNS = r"""
+    (?:["'\\]{0,4}+,?\s{1,40}+["'\\]{0,4}+value)?+                        # {"name": "…", "value": …}, name="…" value=…
+    [ \t"'`\]\\)]{0,6}+                                                   # the name's closing quote
+    (?:\??[=:>|,]{1,3}+|\?=|：|是|は|는|은|(?:is|was|ist|est?)(?=[ \t]))    # = : => := || , is
+    [ \t"'`=\\]{0,8}+                                                     # the value's opening quote
+    """
+_NAMED = re.compile(
+    rf"""([\w.-]{{0,40}}+) {_ASSIGNS}
+    (?:(?<=["'`])([^\s"'`\\]{{4,512}}+) | ([^\s"'`\\,;<>(){{}}\[\]|&=:\x80-\U0010ffff]{{4,512}}+))""",
+    re.A | re.X,
+)
+_GOES_ON = re.compile(r"[^\s\"'`\\,;<>(){}\[\]|&\x80-\U0010ffff]*+")
+_NAME_BEFORE = re.compile(r"[\w.-]{0,40}+(?: [A-Za-z]{1,20}+)?", re.A)
+
+
+def _named(text: str, lowered: str) -> Iterator[Secret]:
+    """The value given to a name that announces a secret: `API_KEY=…`, `"password": "…"`, `the token is …`."""
+    claimed = 0
+    for stem in rules().stems.finditer(lowered):
+        match = _NAMED.match(text, stem.end()) if stem.start() >= claimed else None
+        if match:
+            before = text[max(0, stem.start() - 64) : stem.start()][::-1]
+            name = before[: _end(_NAME_BEFORE.match(before, 0), 0)][::-1] + text[stem.start() : match.end(1)]
+            level = Says.PASSWORD if stem[0] in rules().foreign else says(name)
+            if _is_assigned(text, level, match):
+                claimed = _end(_GOES_ON.match(text, match.end()), match.end())
+                yield Secret(match.start(2 if match[2] else 3), claimed, "assignment")
+
+
+def _is_assigned(text: str, level: Says, match: re.Match[str]) -> bool:
+    quoted, value = bool(match[2]), match[2] or match[3]
+    if not is_issued(value, level, quoted=quoted):
+        return False
+    after = text[match.end() : match.end() + 1]
+    if quoted:
+        inner, _, rest = value.partition("=")
+        sentence = after == " " and not is_random(value)
+        return not sentence and not (says(inner) and rest.strip("="))  # an inner name finds its own value
+    call = after in ("(", "[", "{")
+    argument = "," in text[match.end(1) : match.start(3)] and not is_random(value)
+    return not call and not argument
+
+
+_FLAG = re.compile(r"--([\w-]{2,40}+)[ \t]{1,4}+[\"']?([^\s\"'`\\]{4,512}+)", re.A)
+
+
+def _flags(text: str, _lowered: str) -> Iterator[Secret]:
+    """`--password value`, `--api-key value`."""
+    if "--" in text:
+        for match in _FLAG.finditer(text):
+            if is_issued(match[2], says(match[1]), quoted=False):
+                yield Secret(match.start(2), _end(_GOES_ON.match(text, match.end()), match.end()), "flag")
+
+
+# --- by provider ----------------------------------------------------------------------------------------------------
+
+_VALUE = re.compile(r"[=:>|,](?!//)[ \t\"'`=\\]{0,8}+(?=[\w=+/.~%-]{0,40}\d)[\w=+/.~%-]{14}", re.A)
+_PROVIDED = re.compile(rf"([ \t\w.-]{{0,30}}+) {_ASSIGNS} ([\w=+/.~%-]{{14,512}}+)", re.A | re.X)
+_KEY_GOES_ON = re.compile(r"[\w=+/.~%-]*+", re.A)
+_NO_KEY = re.compile(
+    r"(?<!client)[_.-](?:ids?|sha\d*|hash|commit|rev|revision|digest|checksum|integrity|version|ur[il]|path|file)$",
+    re.I,
+)
+
+
+def _provided(text: str, lowered: str) -> Iterator[Secret]:
+    """A key assigned beside its provider's name: `DATADOG=…`, `heroku: …`."""
+    claimed = 0
+    for provider in _providers(text, lowered):
+        match = _PROVIDED.match(text, provider.end()) if provider.start() >= claimed else None
+        whole = text[provider.end() - 1].islower() or text[provider.end() - 2].isupper()  # not the `sumO` of `sumOf`
+        if match and whole and not _NO_KEY.search(match[1]) and is_provider_key(match[2], provider[0]):
+            claimed = _end(_KEY_GOES_ON.match(text, match.end()), match.end())
+            yield Secret(match.start(2), claimed, provider[0])
+
+
+def _providers(text: str, lowered: str) -> Iterator[re.Match[str]]:
+    """Names of providers, looked for only where a value that could be a key follows: that is rare, names are many."""
+    looked = 0
+    for value in _VALUE.finditer(text):
+        yield from rules().providers.finditer(lowered, max(looked, value.start() - 100), value.start())
+        looked = value.start()
+
+
+_SCANNERS = (_tokens, _patterns, _private_keys, _urls, _headers, _cookies, _curl_users, _named, _flags, _provided)
+
+
+# --- values ---------------------------------------------------------------------------------------------------------
+
+
+def redact_value(value: Any) -> Any:
+    """A JSON-like value with every string in it redacted, of any depth; what holds no secret is the same object.
+
+    A field's name counts as it does in text: `{"password": "…"}`. Names themselves stay.
+    """
+    done: dict[int, Any] = {}
+    entered: set[int] = set()
+    stack = [value]
+    while stack:
+        node = stack[-1]
+        inner = [child for child in _items(node) if id(child) not in done] if id(node) not in entered else []
+        entered.add(id(node))
+        stack += inner
+        if not inner:
+            done[id(node)] = _rebuilt(stack.pop(), done)
+    return done[id(value)]
+
+
+def _items(node: Any) -> list[Any]:
+    """The containers directly inside one."""
+    inside = node.values() if isinstance(node, dict) else node if isinstance(node, list | tuple) else ()
+    return [item for item in inside if isinstance(item, dict | list | tuple)]
+
+
+def _rebuilt(node: Any, done: dict[int, Any]) -> Any:
+    if isinstance(node, dict):
+        fields = {name: _field(name, done.get(id(item), item)) for name, item in node.items()}
+        return fields if any(fields[name] is not item for name, item in node.items()) else node
+    if isinstance(node, list | tuple):
+        items = [_field("", done.get(id(item), item)) for item in node]
+        same = all(a is b for a, b in zip(items, node, strict=True))
+        return node if same else tuple(items) if isinstance(node, tuple) else items
+    return _field("", node)
+
+
+def _field(name: Any, value: Any) -> Any:
+    text = redact(value) if isinstance(value, str) else value
+    if text is not value or not isinstance(value, str) or not isinstance(name, str) or _SPACE.search(value):
+        return text
+    return MARK if is_issued(value, says(name[-100:]), quoted=True) else value
+
+
+_SPACE = re.compile(r"\s")

@@ -1,0 +1,112 @@
+"""Days a text speaks of, as spans of time: "on 23 May 2023", "5/23/2023", "in June", "last Tuesday", "a week ago"."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from everthread.core.search.terms import language_data
+
+_DAY = timedelta(days=1)
+_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_RELATIVE = re.compile(
+    r"\b(?:(?P<name>today|yesterday|this week|last week|last weekend|this month|last month|this year|last year)|"
+    rf"(?:last|on|this) (?P<weekday>{'|'.join(_WEEKDAYS)})|"
+    r"(?P<count>\d{1,3}|a|an|one|two|three|four|five|six) (?P<unit>day|week|month|year)s? ago)\b"
+)
+_NUMBERS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6}
+_NAMED = {
+    "today": (0, 1), "yesterday": (1, 1), "this week": (7, 8), "last week": (14, 14), "last weekend": (9, 9),
+    "this month": (31, 32), "last month": (62, 62), "this year": (365, 366), "last year": (730, 730),
+}  # fmt: skip
+"""How many days ago a span begins, and how many it has: generous, as people are with such words."""
+_UNITS = {"day": 1, "week": 7, "month": 30, "year": 365}
+DAY_NAMES = frozenset({*_WEEKDAYS, "weekend"})
+"""Words of a date that a text about that day may hold as well."""
+YEARS_BACK = 4
+"""A date without its year may be of any of so many years before this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class DateSpan:
+    """Seconds since 1970, the end exclusive; and where the text speaks of it."""
+
+    start: float
+    end: float
+    at: tuple[int, int]
+
+    def __contains__(self, moment: float) -> bool:
+        return self.start <= moment < self.end
+
+
+def named_spans(text: str, now: float) -> list[DateSpan]:
+    """What the text speaks of. Nobody says in which time zone, and what happened is told later: a day is not sharp."""
+    text, moment = text.casefold(), datetime.fromtimestamp(now, UTC)
+    return [*_absolute(text, moment), *_relative(text, moment)]
+
+
+def _absolute(text: str, now: datetime) -> Iterator[DateSpan]:
+    months = language_data()["months"]
+    for found in _pattern().finditer(text):
+        known = {key.rstrip("0123456789"): value for key, value in found.groupdict().items() if value}
+        month = months.get(known.get("name", "")) or int(known.get("month", 0))
+        day, other = int(known.get("day", 0)), int(known.get("either", 0))
+        readings = {(day, other), (other, day)} if other else {(month, day)}  # 3/4/2026 is read both ways
+        years = [int(known["year"])] if "year" in known else range(now.year - YEARS_BACK, now.year + 1)
+        for year in years:
+            for reading in sorted(readings):
+                yield from _days(year, *reading, found)
+
+
+def _days(year: int, month: int, day: int, found: re.Match[str]) -> Iterator[DateSpan]:
+    """A day, a month without a day, a year without a month; nothing where the calendar has no such day."""
+    try:
+        start = datetime(year, month or 1, day or 1, tzinfo=UTC)
+    except ValueError:
+        return
+    length = timedelta(days=1 if day else 37 if month else 366)
+    yield _span(start - _DAY, start + length + (_DAY if day else timedelta(0)), found)
+
+
+def _relative(text: str, now: datetime) -> Iterator[DateSpan]:
+    for found in _RELATIVE.finditer(text):
+        if found["name"]:
+            back, days = _NAMED[found["name"]]
+            start = now - timedelta(days=back)
+            yield _span(start - _DAY, start + timedelta(days=days), found)
+        elif found["weekday"]:
+            back = (now.weekday() - _WEEKDAYS.index(found["weekday"])) % 7 or 7
+            start = now - timedelta(days=back)
+            yield _span(start - _DAY, start + _DAY, found)
+        else:
+            count = _NUMBERS.get(found["count"]) or int(found["count"])
+            unit = timedelta(days=_UNITS[found["unit"]])
+            middle = now - count * unit
+            yield _span(middle - max(unit / 2, _DAY), middle + max(unit / 2, _DAY), found)
+
+
+def _span(start: datetime, end: datetime, found: re.Match[str]) -> DateSpan:
+    return DateSpan(start.timestamp(), end.timestamp(), found.span())
+
+
+@functools.cache
+def _pattern() -> re.Pattern[str]:
+    """Dates. Without a year they need a day or a preposition, else they are too often something else ("may")."""
+    month = "|".join(sorted(language_data()["months"], key=len, reverse=True))
+    of, nth, then = r"(?:de |of )?", r"(?:st|nd|rd|th|\.)?", r"(?:, ?| )"
+    within = r"(?:in|im|en|since|during|of|last|for|until)"
+    return re.compile(
+        rf"\b(?P<name1>{month}) (?P<day1>\d{{1,2}}){nth}{then}(?P<year1>\d{{4}})\b|"
+        rf"\b(?P<day2>\d{{1,2}}){nth} {of}(?P<name2>{month}){then}{of}(?P<year2>\d{{4}})\b|"
+        rf"\b(?P<name3>{month}){then}{of}(?P<year3>\d{{4}})\b|"
+        r"\b(?P<year4>\d{4})[-/.](?P<month4>\d{1,2})[-/.](?P<day4>\d{1,2})\b|"
+        r"\b(?P<day5>\d{1,2})[/.](?P<either5>\d{1,2})[/.](?P<year5>\d{4})\b|"
+        r"(?:(?P<year6>\d{4})年)?(?P<month6>\d{1,2})月(?:(?P<day6>\d{1,2})日)?|"
+        rf"\b(?:on|by|before|after|from|{within}) (?P<name7>{month}) (?P<day7>\d{{1,2}}){nth}(?!\w|{then}\d{{4}})|"
+        rf"\b(?P<day8>\d{{1,2}}){nth} {of}(?P<name8>{month})\b|"
+        rf"\b{within} (?P<name9>{month})\b(?!{then}{of}\d)|"
+        rf"\b{within} (?P<year9>(?:19|20)\d\d)\b(?![-/.]\d)"
+    )

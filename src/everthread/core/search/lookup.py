@@ -1,0 +1,199 @@
+"""Finding again what was said: the values a search gives, and which tools do nothing but look things up."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal, Protocol
+
+SearchMode = Literal["text", "regex"]
+SearchScope = Literal["thread", "all"]
+"""This thread, or every thread of its tenant."""
+
+_LOOKUP_TOOL = re.compile(
+    r"(?:.*[^a-z0-9])?everthread[^a-z0-9]+(?:search|expand|status|pin|lcm_[a-z]{1,40})|recall|lcm_[a-z]{1,40}"
+)
+GIST = 200
+"""Characters that stay of an old answer."""
+LONGEST = 21_000
+"""No answer of ours has more characters: what does comes from somebody else's tool of such a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """Words as they stand there, without secrets: of whom, when, and under which id the whole can be read."""
+
+    id: str
+    """`message:12` or `output:0123456789abcdef`."""
+    thread: str
+    turn: int | None
+    """The user's how manieth message it belongs to, from 1; None where that is not known."""
+    role: str
+    tool: str
+    created: float
+    text: str
+    before: str = ""
+    """How the message before it begins, with who said it; empty where none is shown."""
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A page of what a search found."""
+
+    excerpts: tuple[Excerpt, ...]
+    next: int | None
+    """The offset of the next page; None: that was all."""
+    near: bool = False
+    """No place holds all that was asked for; these are the closest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A part of an original, characters `start` to `end` of `size`."""
+
+    id: str
+    thread: str
+    turn: int | None
+    role: str
+    tool: str
+    created: float | None
+    text: str
+    start: int
+    end: int
+    size: int
+
+
+class Lookup(Protocol):
+    """Everything that was said in a thread, and where it is allowed in the tenant's others."""
+
+    async def search(  # noqa: PLR0913 - what a search may be narrowed by, each by its name
+        self,
+        text: str,
+        *,
+        mode: SearchMode = "text",
+        scope: SearchScope = "thread",
+        role: str | None = None,
+        tool: str | None = None,
+        path: str | None = None,
+        limit: int = 8,
+        offset: int = 0,
+    ) -> Found:
+        """Places that hold the words, else those closest to them; or that match the pattern.
+
+        `path`: of calls that name it and what they gave. `InputError` for a pattern that cannot be used.
+        """
+        ...
+
+    async def read(self, wanted: str, *, offset: int = 0, limit: int = 8_000) -> Passage:
+        """A part of a message or stored output, by its id; `UnknownIdError` for one that is not there."""
+        ...
+
+    async def turn_of(self, message: int) -> int | None:
+        """The turn of a message of this thread."""
+        ...
+
+
+def is_lookup(tool: str) -> bool:
+    """Whether a tool only looks up what was said: its words and its answers are no finding of their own."""
+    return _LOOKUP_TOOL.fullmatch(tool.lower()) is not None
+
+
+def is_answer(tool: str, text: str) -> bool:
+    """Whether a result is a lookup's answer: it is never stored and cited, for it would have to be looked up again."""
+    return len(text) <= LONGEST and is_lookup(tool)
+
+
+def gist(answer: str, limit: int = GIST) -> str:
+    """What stays of an old answer: its first line, which names what was asked and the ids."""
+    line = answer.lstrip().partition("\n")[0].rstrip()
+    return line if len(line) <= limit else f"{line[: limit - 1].rstrip()}…"
+
+
+def lookup_tools(names: Iterable[str]) -> tuple[str, ...]:
+    """Those of these tools by which a client can search and read here, as it calls them; `lcm_…` do the same."""
+    ours = (name for name in names if is_lookup(name) and "lcm_" not in name.lower())
+    return tuple(sorted(name for name in ours if name.lower().endswith(("search", "expand", "recall"))))
+
+
+ASKED = 40
+"""Characters of a query in the first line: with the ids of a page it fits into what stays."""
+
+
+def found_text(  # noqa: PLR0913 - what the page is of, each by its name
+    found: Found, query: str, *, tool: str, where: str, offset: int = 0, threads: bool = False
+) -> str:
+    """A page; what was not found is told so that nobody looks for it again. `threads`: name each place's thread."""
+    asked = f"{tool} {query[:ASKED]!r}"
+    if not found.excerpts and found.next is None:
+        return _nothing(asked, where, offset)
+    ids = " ".join(place.id for place in found.excerpts)
+    kind = "found" if not found.near else "close, none with all these words"
+    blocks = [f"{asked}: {len(found.excerpts)} {kind}: {ids}" if ids else f"{asked}: nothing found so far"]
+    blocks += (f"{heading(place, threads=threads)}:\n{_with_turns(place)}" for place in found.excerpts)
+    if found.next is None:
+        blocks.append("[That was all.]")
+    else:
+        more = "There may be more" if ids else "Not all was looked through"
+        blocks.append(f"[{more}; go on with offset {found.next}]")
+    return "\n\n".join(blocks)
+
+
+def _with_turns(place: Excerpt) -> str:
+    """The place between the message before and the one after it: an answer is read with its question."""
+    lines = [f"(before, {place.before})" if place.before else "", place.text]
+    lines.append(f"(after, {place.after})" if place.after else "")
+    return "\n".join(filter(None, lines))
+
+
+def passage_text(passage: Passage, *, tool: str) -> str:
+    """A part of an original, and where it goes on."""
+    if passage.start >= passage.size:
+        return (
+            f"{tool} {passage.id}: it has {passage.size:,} characters, nothing at offset {passage.start:,} or beyond. "
+            "That was all of it; do not go on."
+        )
+    left = passage.size - passage.end
+    more = f"{left:,} more characters; go on with offset {passage.end}" if left else "That was all of it."
+    span = f"characters {passage.start:,} to {passage.end:,} of {passage.size:,}"
+    whose = f"{_whose(passage)}, " if passage.role else ""
+    return f"{tool} {passage.id}: {whose}{span}\n\n{passage.text}\n\n[{more}]"
+
+
+def about_text(passage: Passage, *, tool: str, reader: str) -> str:
+    """How large an original is, whose, and how it begins. `reader`: the tool that reads it."""
+    size = f"{passage.size:,} characters of {_whose(passage) or 'a tool'}; {reader} reads them."
+    return f"{tool} {passage.id}: {size}\nIt begins:\n{passage.text}"
+
+
+def heading(place: Excerpt, *, threads: bool = False) -> str:
+    """`[message:12] user, turn 3, 2026-01-31 09:30 UTC`."""
+    thread = f", thread {place.thread}" if threads else ""
+    return f"[{place.id}] {_whose(place)}{thread}"
+
+
+def moment(seconds: float) -> str:
+    """A time in UTC, to the minute: a gateway's readers live in many places."""
+    return f"{datetime.fromtimestamp(seconds, tz=UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _whose(place: Excerpt | Passage) -> str:
+    tool = place.tool[:60]
+    if place.id.startswith("output:"):
+        said = f"output of {tool or 'a tool'}"
+    else:
+        said = f"{place.role} ({tool})" if tool else place.role
+    turn = "" if place.turn is None else f", turn {place.turn}"
+    when = "" if place.created is None else f", {moment(place.created)}"
+    return f"{said}{turn}{when}"
+
+
+def _nothing(asked: str, where: str, offset: int) -> str:
+    if offset:
+        return f"{asked}: nothing more beyond offset {offset}. That was all; do not search for it again."
+    return (
+        f"{asked}: nothing was found. All messages and stored outputs of {where} were searched: it was never said "
+        "there in these words. Do not search for the same again."
+    )

@@ -1,0 +1,310 @@
+"""Text -> search terms. Both stores index these terms and look them up, so they find the same.
+
+A text's terms come in two runs:
+
+1. the *reading* run: its words and, for scripts written without spaces, its single characters, in order. What is
+   adjacent in the text is adjacent here, so a phrase is a run of consecutive terms;
+2. the *extra* run: identifiers as typed (`src/app/main.py`) and their larger pieces (`main.py`), the humps of
+   camelCase words, and pairs of neighbouring characters.
+
+A query needs only terms of the reading run (pairs where there are any): every text that contains the query as typed
+holds them all, also when it stands inside something longer (`app/main.py` in `src/app/main.py`). The extra run is
+for ranking and for finding an identifier by its parts.
+
+Words are NFKC-normalised and case-folded. Leading and trailing punctuation is no part of a term: `--flag-name` is
+`flag-name`, `/etc/hosts` is `etc/hosts`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+MAX_TERM = 128
+"""A longer word is cut into pieces of this many characters, in texts and queries alike; a longer compound (base64,
+minified code) is indexed by its words only. Fits a SHA-512."""
+
+# What may join words to an identifier: paths, versions, flags, e-mail addresses, C++ and package names.
+_JOINT = r"[._/\\:@+~#-]"
+_SEGMENT = re.compile(r"[/\\:@#]+")
+_ATOM = re.compile(rf"{_JOINT}+")
+_HUMP = re.compile(r"[A-Z]+(?![a-z])[0-9]*|[A-Z]?[a-z]+[0-9]*|[0-9]+")
+# An ASCII word with a capital inside: the only ones that may have humps.
+_CAPITAL_INSIDE = r"(?<![A-Za-z0-9])[A-Za-z0-9][a-z0-9]*+[A-Z][A-Za-z0-9]*+"
+_ASCII_WORD = re.compile(rf"[a-z0-9]{{1,{MAX_TERM}}}+")
+_ASCII_COMPOUND = re.compile(rf"(?<![A-Za-z0-9])[A-Za-z0-9]++(?:{_JOINT}++[A-Za-z0-9]++)++|{_CAPITAL_INSIDE}")
+
+# Scripts without spaces between words, where one character can be a query, and pictographs.
+_SINGLE_RANGES = (
+    (0x0E00, 0x0EFF),  # Thai, Lao
+    (0x1000, 0x109F),  # Myanmar
+    (0x1100, 0x11FF),  # Hangul letters
+    (0x1780, 0x17FF),  # Khmer
+    (0x2190, 0x21FF),  # arrows
+    (0x2600, 0x27BF),  # symbols, dingbats
+    (0x2E80, 0x2FDF),  # Han radicals
+    (0x3005, 0x3007),
+    (0x3021, 0x3029),
+    (0x3041, 0x309F),  # Hiragana
+    (0x30A1, 0x30FA),  # Katakana
+    (0x30FC, 0x30FF),
+    (0x3105, 0x312F),
+    (0x3131, 0x318E),
+    (0x31A0, 0x31BF),
+    (0x31F0, 0x31FF),
+    (0x3400, 0x4DBF),
+    (0x4E00, 0x9FFF),  # Han
+    (0xA960, 0xA97F),
+    (0xAC00, 0xD7FB),  # Hangul syllables
+    (0xF900, 0xFAFF),
+    (0x1B000, 0x1B16F),
+    (0x1F000, 0x1FAFF),  # emoji
+    (0x20000, 0x3FFFF),  # Han, rare
+)
+
+
+def terms(text: str) -> list[str]:
+    """Every term of the text, for indexing: the reading run, then the extra run; repetitions are kept."""
+    if not isinstance(text, str):
+        return []
+    if text.isascii():
+        found: list[str] = _ASCII_WORD.findall(text.lower())
+        found += [part for token in _ASCII_COMPOUND.findall(text) for part in _parts(token)]
+        return found
+    patterns = _unicode()
+    text = unicodedata.normalize("NFKC", text)
+    found = patterns.reading.findall(text.casefold())
+    found += [part for token in patterns.compound.findall(text) for part in _parts(token)]
+    found += patterns.pairs.findall(text)
+    return found
+
+
+def query_terms(text: str, *, loose: bool = False) -> list[str]:
+    """The terms a text must hold to be found: each once, in order. Every text that contains the query holds them.
+
+    `loose` asks for the humps of camelCase words instead of the words: for a second attempt, as `getUser` is a word
+    of its own and not found in `getUserName`. (Humps are not asked for first: `GitHub` should find `github`.)
+    """
+    if not isinstance(text, str):
+        return []
+    text = unicodedata.normalize("NFKC", text)
+    if loose:
+        text = _unicode().compound.sub(lambda match: _spread(match[0]), text)
+    found: list[str] = []
+    for token in _unicode().query.findall(text.casefold()):
+        found += _unicode().pairs.findall(token) or [token]
+    return list(dict.fromkeys(found))
+
+
+def phrase_terms(text: str) -> list[str]:
+    """The reading run: in every text that contains the query as typed these terms stand in a row."""
+    if not isinstance(text, str):
+        return []
+    return _unicode().reading.findall(unicodedata.normalize("NFKC", text).casefold())
+
+
+def identifier_terms(text: str) -> list[str]:
+    """Identifiers in a query as typed. A text that holds one as a whole should rank above one with its words."""
+    if not isinstance(text, str):
+        return []
+    tokens = _unicode().compound.findall(unicodedata.normalize("NFKC", text))
+    return list(dict.fromkeys(token.casefold() for token in tokens if _is_identifier(token)))
+
+
+def encode_term(term: str) -> str:
+    """The term as a token of a-z, 0-9, `_` and letters known since Unicode 3.2, so that no tokenizer splits it.
+
+    FTS5 needs `tokenchars '_'`. Reversible; character by character, so that a prefix stays a prefix: `_` becomes
+    `__`, any other character its code in hex between two `_`.
+    """
+    return term if term.isascii() and term.isalnum() and term.islower() else term.translate(_ESCAPES)
+
+
+def _is_identifier(token: str) -> bool:
+    return len(token) <= MAX_TERM and _ATOM.search(token) is not None
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _parts(token: str) -> tuple[str, ...]:
+    """What a compound adds to its words: itself, its segments and their dotted pieces, humps."""
+    atoms = _ATOM.split(token)
+    parts: list[str] = []
+    if len(atoms) > 1 and len(token) <= MAX_TERM:
+        parts.append(token)
+        for segment in _SEGMENT.split(token):
+            parts += (segment, *segment.split("."))
+    parts += (hump for atom in atoms for hump in _humps(atom))
+    words = {atom.casefold() for atom in atoms}
+    return tuple(part for part in dict.fromkeys(part.casefold() for part in parts) if part and part not in words)
+
+
+def _humps(atom: str) -> list[str]:
+    """`HTTPServer` -> HTTP, Server. Nothing where the case changes as it does in base64, not as in a name."""
+    if len(atom) > 64 or not atom.isascii() or atom.islower() or atom.isupper():
+        return []
+    humps = _HUMP.findall(atom)
+    return humps if len(humps) > 1 and 3 * len(humps) <= len(atom) + 3 else []
+
+
+def _spread(token: str) -> str:
+    """The token with its humps apart."""
+    return " ".join(" ".join(_humps(atom)) or atom for atom in _ATOM.split(token))
+
+
+@dataclass(frozen=True, slots=True)
+class _Patterns:
+    reading: re.Pattern[str]
+    """One term of the reading run."""
+    query: re.Pattern[str]
+    """The same, but single characters that follow each other as one run."""
+    compound: re.Pattern[str]
+    """Words that have parts."""
+    pairs: re.Pattern[str]
+    """Two single characters in a row, overlapping."""
+
+
+@functools.cache
+def _unicode() -> _Patterns:
+    """The patterns for text of any script. A letter keeps the marks that follow it (a few: they can be piled up)."""
+    single = "".join(f"{chr(low)}-{chr(high)}" for low, high in _SINGLE_RANGES)
+    marks = re.sub(f"[{single}]", "", "".join(filter(_is_mark, map(chr, range(0x300, 0xFE30)))))
+    letter = rf"[^\W_{single}]"
+    term = f"(?:{letter}[{marks}]{{0,4}}+){{1,{MAX_TERM}}}+"
+    word = f"{letter}++(?:[{marks}]++{letter}*+)*+"
+    return _Patterns(
+        reading=re.compile(f"{term}|[{single}]"),
+        query=re.compile(f"{term}|[{single}]+"),
+        compound=re.compile(f"(?<!{letter})(?<![{marks}]){word}(?:{_JOINT}++{word})++|{_CAPITAL_INSIDE}"),
+        pairs=re.compile(f"(?=([{single}][{single}]))"),
+    )
+
+
+def _is_mark(char: str) -> bool:
+    return unicodedata.category(char)[0] == "M"
+
+
+class _Escapes(dict[int, str]):
+    """Character -> what it is written as; filled as characters come up."""
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        # The oldest table Python carries: a tokenizer's own may be nearly as old.
+        known = unicodedata.ucd_3_2_0.category(char) in ("Ll", "Lo") if code > 127 else False
+        plain = known or char in "abcdefghijklmnopqrstuvwxyz0123456789"
+        self[code] = char if plain else "__" if char == "_" else f"_{code:x}_"
+        return self[code]
+
+
+_ESCAPES = _Escapes()
+
+
+LEAST = 3
+"""Letters a word has without its ending."""
+_VOWELS = frozenset("aeiouy")
+_DERIVED = ("ations", "ation", "ions", "ion", "ments", "ment", "ness", "ful", "al")
+_HISSING = ("s", "x", "z", "ch", "sh", "o")
+_ENDED = ("ing", "ings", "ed", "ly", "ion", "ions", "ment", "ments", "ness", "ers")
+"""What ends so has its ending already."""
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def forms(word: str) -> tuple[str, ...]:
+    """The word as given, then every other form it may have. What is no English word by its letters has one only."""
+    if len(word) < LEAST or not (word.isascii() and word.isalpha()):
+        return tuple(dict.fromkeys((word, *_irregular().get(word, ()))))
+    found = {word: None}
+    for base in _bases(word):
+        found |= dict.fromkeys(_inflected(base))
+        found |= dict.fromkeys(_irregular().get(base, ()))
+    return tuple(found)
+
+
+def stop_words(words: Sequence[str]) -> frozenset[str]:
+    """The words that say nothing, of the language most of these are in; English where none is recognised."""
+    lists = _stop_lists()
+    best = max(lists, key=lambda language: (sum(word in lists[language] for word in words), language == "en"))
+    return lists[best]
+
+
+def _bases(word: str) -> dict[str, None]:
+    """What the word may be a form of, itself included."""
+    bases = {word: None}
+    bases |= dict.fromkeys(base for base in _irregular().get(word, ())[:1])
+    bases |= dict.fromkeys(base for base in _without_endings(word) if len(base) >= LEAST)
+    return bases
+
+
+def _without_endings(word: str) -> Iterator[str]:
+    if word.endswith("ies"):
+        yield word[:-3] + "y"
+    elif word.endswith("s") and not word.endswith("ss"):
+        yield word[:-1]
+        if word.endswith("es"):
+            yield word[:-2]
+    for ending in ("ings", "ing", "ed", "ers", "er"):
+        if word.endswith(ending) and len(word) - len(ending) >= LEAST:
+            rest = word[: -len(ending)]
+            yield from (rest, rest + "e")
+            if rest[-1] == rest[-2]:
+                yield rest[:-1]
+            if rest.endswith("i"):
+                yield rest[:-1] + "y"
+            break
+    if word.endswith("ly") and len(word) > 5:
+        yield word[:-2]
+    for ending in _DERIVED:
+        if word.endswith(ending) and len(word) - len(ending) > LEAST:
+            rest = word[: -len(ending)]
+            yield from (rest, rest + "e", *((rest + "ate",) if ending.startswith("ation") else ()))
+            break
+
+
+def _inflected(base: str) -> Iterator[str]:
+    """The forms a word of these letters can have: one that is no word costs a look into the index all the same."""
+    yield base
+    yield base + ("es" if base.endswith(_HISSING) else "s")
+    if base.endswith(_ENDED) or (base[-1] == "s" and base[-2] != "s"):
+        return
+    stem = base[:-1] if base.endswith("e") else base + base[-1] if _doubles(base) else base
+    yield from (stem + ending for ending in ("ing", "ed"))
+    if base.endswith("er"):
+        return
+    yield stem + "er"
+    if base.endswith("y") and base[-2] not in _VOWELS:
+        yield from (base[:-1] + ending for ending in ("ies", "ied", "ier", "ily"))
+    elif len(base) > LEAST:
+        yield from (base + "ly", base + "ment")
+        if len(stem) <= len(base):
+            yield stem + "ion"
+
+
+def _doubles(base: str) -> bool:
+    """Whether the last consonant is written twice before an ending: plan, planned; not so cook, visit."""
+    vowels = [char in _VOWELS for char in base]
+    return vowels[-3:] == [False, True, False] and sum(vowels) == 1 and base[-1] not in "wx"
+
+
+@functools.cache
+def _irregular() -> dict[str, tuple[str, ...]]:
+    """Every irregular form -> all forms of its word, the plain one first."""
+    rows = (tuple(row.split()) for row in language_data()["irregular"])
+    return {form: row for row in rows for form in row}
+
+
+@functools.cache
+def _stop_lists() -> dict[str, frozenset[str]]:
+    return {language: frozenset(words.split()) for language, words in language_data()["stop"].items()}
+
+
+@functools.cache
+def language_data() -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(
+        resources.files("everthread.core").joinpath("data/language.json").read_text("utf-8")
+    )
+    return data

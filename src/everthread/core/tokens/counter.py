@@ -1,0 +1,312 @@
+"""How many tokens a request is.
+
+A counter belongs to one model: it knows the tokenizer, what the provider wraps around messages, calls and tools, and
+what it counted before. Messages are immutable, so a message is counted once; a history counted again costs a lookup
+for each message.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from everthread.core.exchange import System
+from everthread.core.messages import CALL_BLOCKS, IMAGE_BLOCKS, REASONING_BLOCKS, RESULT_BLOCKS, json_value
+from everthread.core.tokens.media import audio_tokens, document_tokens, image_tokens
+from everthread.core.tokens.tokenizers import bare_name, tokenizer_for
+
+_AUDIO_BLOCKS = frozenset({"input_audio", "audio"})
+_DOCUMENT_BLOCKS = frozenset({"file", "document", "input_file"})
+_REMEMBERED = 50_000
+_DEEPEST = 8  # results within documents within results: nothing real nests deeper
+_UNCOUNTED = frozenset(
+    {"type", "id", "tool_use_id", "call_id", "cache_control", "signature", "data", "encrypted_content"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """What a provider adds around the text, in tokens; measured on reported usage.
+
+    `call` includes what wraps the call's result; `first_call` is added once to a message with calls. `parameter` is
+    the price of one argument where arguments are written one by one; where it is 0 they are counted as JSON.
+    `name_repeats`: a call's name is written so often, for the call and its result. `tools` is the price of offering
+    any, `declared` whether they are written as type declarations or as JSON, `schema` a factor on that JSON: it is
+    mostly keys and signs, in which vocabularies differ less than in prose.
+    """
+
+    message: float
+    call: float
+    first_call: float = 0.0
+    parameter: float = 0.0
+    name_repeats: int = 1
+    tools: int = 0
+    declared: bool = False
+    schema: float = 1.0
+    reply: int = 3
+
+
+OPENAI = Format(message=4, call=5, name_repeats=2, tools=11, declared=True)
+CLAUDE = Format(message=3, call=90, first_call=-46, parameter=12.5, tools=346, schema=0.91)
+TEMPLATE = Format(message=5, call=10, tools=4)
+"""Open models: a chat template that writes tools and calls as JSON."""
+
+
+def format_for(model: str | None) -> Format:
+    name = bare_name(model)
+    if "claude" in name:
+        return CLAUDE
+    if tokenizer_for(model).vocabulary in ("o200k_base", "cl100k_base"):
+        return OPENAI
+    return TEMPLATE
+
+
+def estimate_request_tokens(
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    system: System = None,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    model: str | None = None,
+) -> int:
+    """Prompt tokens of a request with these messages, system prompt and tools."""
+    return TokenCounter(model).request(messages, system=system, tools=tools)
+
+
+class TokenCounter:
+    """Counts what one model is sent. `fast` estimates texts from their character classes instead of splitting them.
+
+    Messages may be in OpenAI's form or hold Anthropic's blocks; keys that begin with `_` are ours and never sent.
+    """
+
+    def __init__(self, model: str | None = None, *, fast: bool = False) -> None:
+        tokenizer = tokenizer_for(model)
+        self.model = model
+        self._tokens = tokenizer.estimate if fast else tokenizer.count
+        self._format = format_for(model)
+        # What was counted, by identity. The value holds the object, so that its id stays its own while it is a key.
+        self._seen: dict[int, tuple[Any, int]] = {}
+
+    def text(self, text: str) -> int:
+        return round(self._text(text))
+
+    def message(self, message: Mapping[str, Any]) -> int:
+        """Tokens one message adds to a prompt, its wrapping included."""
+        seen = self._seen.get(id(message))
+        return seen[1] if seen else self._remember(message, self._message(message))
+
+    def messages(self, messages: Iterable[Mapping[str, Any]]) -> int:
+        return sum(map(self.message, messages)) if messages else 0
+
+    def tools(self, tools: Sequence[Mapping[str, Any]] | None) -> int:
+        """Tokens of the tools on offer, in OpenAI's or Anthropic's form."""
+        if not tools or not isinstance(tools, list | tuple):
+            return 0
+        return self._format.tools + sum(map(self._tool, tools))
+
+    def system(self, system: System) -> int:
+        if not system:
+            return 0
+        seen = self._seen.get(id(system))
+        if seen:
+            return seen[1]
+        total = self._format.message + self._content(system)
+        # Text is known again by its identity; a list may have grown since.
+        return self._remember(system, total) if isinstance(system, str) else round(total)
+
+    def request(
+        self,
+        messages: Iterable[Mapping[str, Any]],
+        *,
+        system: System = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> int:
+        """Prompt tokens of the whole request."""
+        return self.system(system) + self.tools(tools) + self.messages(messages) + self._format.reply
+
+    def running(self, *, system: System = None, tools: Sequence[Mapping[str, Any]] | None = None) -> RunningTotal:
+        """A total that grows with `append`, beginning with no messages."""
+        return RunningTotal(self, self.request((), system=system, tools=tools))
+
+    def _remember(self, value: Any, tokens: float) -> int:
+        while len(self._seen) >= _REMEMBERED:
+            del self._seen[next(iter(self._seen))]
+        self._seen[id(value)] = value, round(tokens)
+        return round(tokens)
+
+    def _text(self, text: Any) -> float:
+        return self._tokens(text) if isinstance(text, str) and text else 0.0
+
+    def _json(self, value: Any) -> float:
+        return self._text(_dump(value))
+
+    def _message(self, message: Any) -> float:
+        if not isinstance(message, Mapping):
+            return self._format.message + self._text(str(message))
+        total = self._format.message + self._content(message.get("content"))
+        total += self._text(message.get("refusal")) + self._text(message.get("reasoning_content"))
+        if message.get("role") != "tool" and message.get("name"):
+            total += 1 + self._text(message["name"])
+        calls = message.get("tool_calls")
+        for index, call in enumerate(calls if isinstance(calls, list) else []):
+            total += self._openai_call(call) + (0 if index else self._format.first_call)
+        return total
+
+    def _content(self, content: Any, depth: int = 0) -> float:
+        if not isinstance(content, list):
+            return self._text(content if isinstance(content, str) or content is None else str(content))
+        if depth > _DEEPEST:
+            return 0.0
+        calls = any(isinstance(part, Mapping) and str(part.get("type")) in CALL_BLOCKS for part in content)
+        return sum(self._part(part, depth) for part in content) + (self._format.first_call if calls else 0)
+
+    def _part(self, part: Any, depth: int) -> float:
+        if not isinstance(part, Mapping):
+            return self._text(str(part))
+        kind = str(part.get("type"))
+        if kind in CALL_BLOCKS:
+            return self._call(part.get("name"), part.get("input"))
+        if kind in RESULT_BLOCKS:
+            return self._content(part.get("content"), depth + 1)
+        if kind in REASONING_BLOCKS:
+            return self._reasoning(part)
+        if kind in IMAGE_BLOCKS:
+            return image_tokens(part, self.model)
+        if kind in _AUDIO_BLOCKS:
+            return audio_tokens(part, self.model)
+        if kind in _DOCUMENT_BLOCKS:
+            return self._document(part, depth)
+        for key in ("text", "refusal"):
+            if isinstance(part.get(key), str):
+                return self._text(part[key])
+        return self._json(_spoken(part))
+
+    def _reasoning(self, part: Mapping[str, Any]) -> float:
+        """Reasoning counts as the text it is; where it is encrypted, about four of its bytes are a token."""
+        secret = part.get("encrypted_content") or part.get("data")
+        if isinstance(secret, str):
+            return len(secret) * 3 / 4 / 4
+        summary = part.get("summary")
+        texts = [item.get("text") for item in summary if isinstance(item, Mapping)] if isinstance(summary, list) else []
+        return sum(map(self._text, [part.get("thinking"), part.get("text"), *texts]))
+
+    def _document(self, part: Mapping[str, Any], depth: int) -> float:
+        total = self._text(part.get("title")) + self._text(part.get("context"))
+        source = part.get("source")
+        kind = source.get("type") if isinstance(source, Mapping) else None
+        if isinstance(source, Mapping) and kind == "text":
+            return total + self._text(source.get("data"))
+        if isinstance(source, Mapping) and kind == "content":
+            return total + self._content(source.get("content"), depth + 1)
+        return total + document_tokens(part, self.model)
+
+    def _openai_call(self, call: Any) -> float:
+        holder = call.get("function") or call.get("custom") if isinstance(call, Mapping) else None
+        if not isinstance(holder, Mapping):
+            return self._format.call
+        return self._call(holder.get("name"), holder.get("arguments", holder.get("input")))
+
+    def _call(self, name: Any, arguments: Any) -> float:
+        total = self._format.call + self._format.name_repeats * self._text(name)
+        value = json_value(arguments) if isinstance(arguments, str) else arguments
+        if isinstance(value, Mapping) and self._format.parameter:
+            return total + sum(map(self._argument, value.items()))
+        return total + self._text(arguments if value is None else _dump(value, compact=True))
+
+    def _argument(self, argument: tuple[Any, Any]) -> float:
+        key, value = argument
+        return (
+            self._format.parameter
+            + self._text(key)
+            + (self._text(value) if isinstance(value, str) else self._json(value))
+        )
+
+    def _tool(self, tool: Mapping[str, Any]) -> int:
+        seen = self._seen.get(id(tool))
+        if seen:
+            return seen[1]
+        function = _function(tool)
+        if self._format.declared:
+            return self._remember(tool, self._text(_declaration(function)))
+        return self._remember(tool, self._format.schema * self._json(function))
+
+
+class RunningTotal:
+    """The prompt tokens of a growing request: one more message costs one message, however many there are."""
+
+    def __init__(self, counter: TokenCounter, tokens: int = 0) -> None:
+        self._counter = counter
+        self.tokens = tokens
+
+    def append(self, message: Mapping[str, Any]) -> int:
+        """Adds a message; the new total."""
+        self.tokens += self._counter.message(message)
+        return self.tokens
+
+
+def _function(tool: Any) -> dict[str, Any]:
+    """Name, description and schema of a tool, whichever form it came in; another kind of tool as it is."""
+    if not isinstance(tool, Mapping):
+        return {}
+    function = tool.get("function")
+    holder = function if isinstance(function, Mapping) else tool
+    named = {key: holder[key] for key in ("name", "description") if holder.get(key)}
+    schema = holder.get("parameters") or holder.get("input_schema")
+    return {**named, "parameters": schema} if schema else named
+
+
+def _declaration(function: Mapping[str, Any]) -> str:
+    """A tool as OpenAI shows it to its models: a commented type declaration."""
+    schema = function.get("parameters")
+    body = _type(schema) if isinstance(schema, Mapping) and schema.get("properties") else ""
+    return f"{_comment(function)}type {function.get('name')} = ({f'_: {body}' if body else ''}) => any;\n\n"
+
+
+def _comment(value: Mapping[str, Any]) -> str:
+    return "".join(f"// {line}\n" for line in str(value.get("description") or "").splitlines())
+
+
+def _type(schema: Any, depth: int = 0) -> str:
+    if not isinstance(schema, Mapping) or depth > _DEEPEST:
+        return "any"
+    options = schema.get("anyOf") or schema.get("oneOf")
+    if isinstance(options, list):
+        return " | ".join(_type(option, depth + 1) for option in options)
+    if isinstance(schema.get("enum"), list):
+        return " | ".join(map(_dump, schema["enum"]))
+    properties = schema.get("properties")
+    if isinstance(properties, Mapping):
+        lines = (_property(key, value, schema, depth) for key, value in properties.items())
+        return "{\n" + "".join(lines) + "}"
+    kind = schema.get("type")
+    return f"{_type(schema.get('items'), depth + 1)}[]" if kind == "array" else str(kind or "any")
+
+
+def _property(key: Any, value: Any, owner: Mapping[str, Any], depth: int) -> str:
+    required = owner.get("required")
+    optional = "" if isinstance(required, list) and key in required else "?"
+    comment = _comment(value) if isinstance(value, Mapping) else ""
+    return f"{comment}{key}{optional}: {_type(value, depth + 1)},\n"
+
+
+def _spoken(value: Any, depth: int = 0) -> Any:
+    """A block of an unknown kind without ids, markers, our own keys and embedded files."""
+    if isinstance(value, Mapping) and depth <= _DEEPEST:
+        return {
+            key: _spoken(item, depth + 1)
+            for key, item in value.items()
+            if key not in _UNCOUNTED and not str(key).startswith("_")
+        }
+    if isinstance(value, list) and depth <= _DEEPEST:
+        return [_spoken(item, depth + 1) for item in value]
+    return "" if isinstance(value, str) and value.startswith("data:") else value
+
+
+def _dump(value: Any, *, compact: bool = False) -> str:
+    try:
+        return json.dumps(
+            value, ensure_ascii=False, default=str, skipkeys=True, separators=(",", ":") if compact else None
+        )
+    except (ValueError, RecursionError):
+        return ""

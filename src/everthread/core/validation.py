@@ -1,0 +1,478 @@
+"""What a provider would refuse in a list of messages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from everthread.core.messages import (
+    CALL_BLOCKS,
+    REASONING_BLOCKS,
+    RESULT_BLOCKS,
+    SYSTEM_ROLES,
+    Message,
+    Part,
+    calls_of,
+    content_text,
+    json_text,
+    kind_of,
+    off_the_wire,
+    parts_of,
+    results_of,
+    with_content,
+)
+from everthread.errors import InputError
+
+ROLES = frozenset({*SYSTEM_ROLES, "user", "assistant", "tool", "function"})
+ANTHROPIC_CALL_ID = re.compile(r"[a-zA-Z0-9_-]+")
+RESPONSES_CALL_ID = 64
+"""Characters of a call's id."""
+CHAT_CALLS = {"function": "arguments", "custom": "input"}
+"""The types of call in OpenAI's form, with the field that holds what the tool is given."""
+BLOCK_ROLES = {**dict.fromkeys(CALL_BLOCKS, "assistant"), **dict.fromkeys(RESULT_BLOCKS, "user")}
+"""Who may speak in blocks of a kind; anybody in the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One reason a provider would refuse the list: where, which rule, in words."""
+
+    index: int
+    rule: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"message {self.index}: {self.message} [{self.rule}]"
+
+
+Check = Callable[[Sequence[Mapping[str, Any]]], Iterator[Problem]]
+
+
+def validate_messages(messages: Sequence[Mapping[str, Any]], *, api: str = "openai") -> list[Problem]:
+    """Every problem `api` would have with the list, in message order.
+
+    `openai` (chat), `openai_responses` or `anthropic`. For Responses too the list is in the core's form, as a codec
+    makes its items from it.
+    """
+    if api not in _CHECKS:
+        raise InputError(f"api={api!r} is unknown; use one of: {', '.join(_CHECKS)}")
+    shapes = list(_shapes(messages))
+    if shapes:
+        return shapes
+    found = [problem for check in _CHECKS[api] for problem in check(messages)]
+    return sorted(found, key=lambda problem: problem.index)
+
+
+def _shapes(messages: Sequence[Any]) -> Iterator[Problem]:
+    """What makes the list unreadable; the other checks rely on it."""
+    for index, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            yield Problem(index, "not-an-object", f"a message is an object, this is {type(message).__name__}")
+        elif not isinstance(message.get("role"), str) or message["role"] not in ROLES:
+            yield Problem(index, "unknown-role", f"role {message.get('role')!r} is none of {', '.join(sorted(ROLES))}")
+        else:
+            yield from _content_shape(index, message)
+
+
+def _content_shape(index: int, message: Mapping[str, Any]) -> Iterator[Problem]:
+    content = message.get("content")
+    if content is None:
+        if message["role"] != "assistant":
+            yield Problem(index, "content-missing", f"a {message['role']} message needs content")
+    elif not isinstance(content, str | list):
+        yield Problem(index, "content-type", f"content is text or a list of parts, this is {type(content).__name__}")
+    elif isinstance(content, list):
+        for position, part in enumerate(content):
+            if not isinstance(part, Mapping) or not isinstance(part.get("type"), str):
+                yield Problem(index, "part-type", f"part {position} of the content is not an object with a type")
+
+
+def _calls(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+    for index, message in enumerate(messages):
+        if "tool_calls" in message and (not isinstance(message["tool_calls"], list) or not message["tool_calls"]):
+            yield Problem(index, "empty-tool-calls", "tool_calls must be a list with at least one call, or absent")
+        seen: set[str] = set()
+        for call in calls_of(message):
+            if not call.id:
+                yield Problem(index, "call-without-id", f"the call of {call.name or 'a tool'} has no id")
+            elif call.id in seen:
+                yield Problem(index, "duplicate-call", f"two calls share the id {call.id!r}")
+            if not call.name:
+                yield Problem(index, "call-without-name", f"the call {call.id!r} names no tool")
+            seen.add(call.id)
+
+
+def _pairs(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+    """Each result directly after the message that made its call, one per call, none missing."""
+    waiting: dict[str, int] = {}
+    answered: set[str] = set()
+    known: set[str] = set()
+    for index, message in enumerate(messages):
+        results = results_of(message)
+        if not results and waiting:
+            yield from _unanswered(waiting)
+            waiting = {}
+        for result in results:
+            if result.call_id in waiting:
+                del waiting[result.call_id]
+                answered.add(result.call_id)
+            elif result.call_id in answered:
+                yield Problem(index, "duplicate-result", f"the call {result.call_id!r} was answered before")
+            elif result.call_id in known:
+                yield Problem(
+                    index,
+                    "misplaced-result",
+                    f"the result of {result.call_id!r} does not directly follow its call",
+                )
+            else:
+                yield Problem(index, "orphan-result", f"no earlier message makes the call {result.call_id!r}")
+        if calls := calls_of(message):
+            yield from _unanswered(waiting)
+            waiting = {call.id: index for call in calls}
+            answered -= waiting.keys()
+            known |= waiting.keys()
+    yield from _unanswered(waiting)
+
+
+def _unanswered(waiting: Mapping[str, int]) -> Iterator[Problem]:
+    for call_id, index in waiting.items():
+        yield Problem(index, "missing-result", f"nothing directly after it answers the call {call_id!r}")
+
+
+def _openai(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+    for index, message in enumerate(messages):
+        for part in parts_of(message):
+            if part["type"] in CALL_BLOCKS | RESULT_BLOCKS | REASONING_BLOCKS:
+                yield Problem(index, "foreign-block", f"OpenAI chat knows no {part['type']!r} block")
+        silent = message.get("content") in (None, [])
+        if message["role"] == "assistant" and silent and not _speaks_otherwise(message):
+            yield Problem(index, "content-missing", "an assistant message needs content, calls or a refusal")
+        elif message["role"] != "assistant" and silent:
+            yield Problem(index, "content-missing", "a list of parts needs at least one")
+        calls = message.get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
+            if not is_chat_call(call):
+                yield Problem(index, "call-shape", "a call names what is called, and its arguments are JSON text")
+
+
+def _responses(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+    for index, message in enumerate(messages):
+        for call in calls_of(message):
+            if len(call.id) > RESPONSES_CALL_ID:
+                yield Problem(index, "call-id", f"a call id has {len(call.id)} characters; {RESPONSES_CALL_ID} at most")
+
+
+def is_chat_call(call: Any) -> bool:
+    """Whether a call has OpenAI's form: under the name of its type, what is called with which text."""
+    holders = [(call.get(kind), given) for kind, given in CHAT_CALLS.items()] if isinstance(call, Mapping) else []
+    return any(isinstance(inner, Mapping) and isinstance(inner.get(given), str) for inner, given in holders)
+
+
+def _speaks_otherwise(message: Mapping[str, Any]) -> bool:
+    return any(message.get(key) for key in ("tool_calls", "function_call", "refusal", "audio"))
+
+
+def _anthropic(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+    first = next((i for i, m in enumerate(messages) if m["role"] not in SYSTEM_ROLES), None)
+    if first is not None and messages[first]["role"] == "assistant":
+        yield Problem(first, "starts-with-assistant", "the first message must be the user's")
+    seen: set[str] = set()
+    for index, message in enumerate(messages):
+        if is_empty(message):
+            yield Problem(index, "empty-content", "a message must say something")
+        for call in calls_of(message):
+            if call.id in seen:
+                yield Problem(index, "reused-call-id", f"an earlier message made a call {call.id!r} too")
+            seen.add(call.id)
+        yield from _anthropic_blocks(index, message)
+
+
+def _anthropic_blocks(index: int, message: Mapping[str, Any]) -> Iterator[Problem]:
+    other = False
+    for part in parts_of(message):
+        if BLOCK_ROLES.get(part["type"], message["role"]) != message["role"]:
+            yield Problem(index, "misplaced-block", f"a {message['role']} message cannot hold a {part['type']!r} block")
+        if part["type"] in CALL_BLOCKS and not ANTHROPIC_CALL_ID.fullmatch(str(part.get("id"))):
+            yield Problem(index, "call-id", f"the call id {part.get('id')!r} may hold letters, digits, _ and - only")
+        if part["type"] in RESULT_BLOCKS and other:
+            yield Problem(index, "result-after-text", "tool results come before anything else in a message")
+        other = other or part["type"] not in RESULT_BLOCKS
+
+
+def is_empty(message: Mapping[str, Any]) -> bool:
+    """Whether a message says nothing at all: blank, without calls, results, media or reasoning."""
+    if message.get("role") in ("tool", "function") or calls_of(message) or _speaks_otherwise(message):
+        return False
+    return not any(kind_of(part) not in _TEXT or content_text([part]).strip() for part in parts_of(message))
+
+
+_TEXT = frozenset({"text", "input_text", "output_text"})
+_CHECKS: dict[str, tuple[Check, ...]] = {
+    "openai": (_calls, _pairs, _openai),
+    "openai_responses": (_calls, _pairs, _openai, _responses),
+    "anthropic": (_calls, _pairs, _anthropic),
+}
+
+
+STUB_RESULT = "[No result: the call was interrupted or its output was removed]"
+OPENING = "<system-reminder>The conversation begins with the assistant.</system-reminder>"
+_ROLE_NAMES = {"human": "user", "ai": "assistant", "model": "assistant", "bot": "assistant"}
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """The repaired list and what was done, one sentence an action."""
+
+    messages: list[Message]
+    actions: list[str]
+
+
+def repair_messages(messages: Sequence[Mapping[str, Any]], *, in_flight: bool = False) -> list[Message]:
+    """A list every provider accepts. `in_flight`: calls still open at the end are left open."""
+    return repair(messages, in_flight=in_flight).messages
+
+
+def repair(messages: Sequence[Mapping[str, Any]], *, in_flight: bool = False) -> Repair:
+    """Like `repair_messages`, with an account of what was done."""
+    work = _Work()
+    shaped = list(work.shaped(messages))
+    answers = work.answers(shaped)
+    tail = _trailing_group(shaped) if in_flight else None
+    for index, (source, message) in enumerate(shaped):
+        if calls_of(message):
+            work.emit_group(source, message, answers.get(index, {}), leave_open=index == tail)
+        elif results_of(message):
+            work.emit_rest(source, message)
+        elif is_empty(message):
+            work.did(source, "removed: it says nothing")
+        else:
+            work.out.append(message)
+    work.open_with_user()
+    return Repair(work.out, work.actions)
+
+
+@dataclass(slots=True)
+class _Work:
+    out: list[Message] = field(default_factory=list)
+    actions: list[str] = field(default_factory=list)
+    taken: dict[str, int] = field(default_factory=dict)
+
+    def did(self, source: int, what: str) -> None:
+        self.actions.append(f"message {source}: {what}")
+
+    def shaped(self, messages: Sequence[Any]) -> Iterator[tuple[int, Message]]:
+        """Messages of a readable shape, each with its place in the source."""
+        for source, message in enumerate(messages):
+            role = message.get("role") if isinstance(message, Mapping) else None
+            role = _ROLE_NAMES.get(role, role) if isinstance(role, str) else None
+            if role not in ROLES:
+                self.did(source, "removed: it is no message of a known role")
+                continue
+            fixed = _well_formed(message, role)
+            if fixed is not message:
+                self.did(source, "its shape was corrected")
+            yield source, fixed
+
+    def answers(self, shaped: list[tuple[int, Message]]) -> dict[int, dict[int, Part]]:
+        """For each message with calls: position of the call -> the first result for it, in the results' order."""
+        found: dict[int, dict[int, Part]] = {}
+        waiting: dict[str, list[tuple[int, int]]] = {}
+        last_other = -1
+        for index, (source, message) in enumerate(shaped):
+            blocks = _result_blocks(message)
+            for block in blocks:
+                owners = waiting.get(block["tool_use_id"])
+                if not owners:
+                    self.did(source, f"result of {block['tool_use_id']!r} removed: no open call has that id")
+                    continue
+                owner, position = owners.pop(0)
+                found.setdefault(owner, {})[position] = block
+                if last_other > owner:
+                    self.did(source, f"result of {block['tool_use_id']!r} moved to its call")
+            last_other = last_other if blocks else index
+            calls = calls_of(message)
+            waiting |= {call.id: [] for call in calls}
+            for position, call in enumerate(calls):
+                waiting[call.id].append((index, position))
+        return found
+
+    def emit_group(self, source: int, message: Message, answers: Mapping[int, Part], *, leave_open: bool) -> None:
+        """The message with its calls, then one result per call."""
+        old = [call.id for call in calls_of(message)]
+        in_blocks = any(part["type"] in CALL_BLOCKS for part in parts_of(message))
+        ids = [self.unique_id(_block_id(call_id) if in_blocks else call_id) for call_id in old]
+        if ids != old:
+            self.did(source, "call ids made unique and valid")
+            message = _with_call_ids(message, ids)
+        self.out.append(message)
+        blocks = [{**block, "tool_use_id": ids[at]} if ids[at] != old[at] else block for at, block in answers.items()]
+        for position, call_id in enumerate(ids):
+            if position not in answers and not leave_open:
+                self.did(source, f"call {call_id!r} got a stub result: it has none")
+                blocks.append({"type": "tool_result", "tool_use_id": call_id, "content": STUB_RESULT})
+        if not in_blocks:
+            self.out.extend(_tool_message(block) for block in blocks)
+        elif blocks:
+            self.out.append({"role": "user", "content": [_bare(block) for block in blocks]})
+
+    def unique_id(self, call_id: str) -> str:
+        """The id itself, or a new one where it is empty or taken. Depends on earlier messages only."""
+        candidate = call_id
+        while not candidate or candidate in self.taken:
+            self.taken[call_id] = self.taken.get(call_id, 0) + 1
+            candidate = f"{call_id or 'call'}_{self.taken[call_id]}"
+        self.taken[candidate] = 1
+        return candidate
+
+    def emit_rest(self, source: int, message: Message) -> None:
+        """What a message with results holds besides them; the results stand with their calls."""
+        if message["role"] == "tool":
+            return
+        content = parts_of(message)
+        rest = [part for part in content if part["type"] not in RESULT_BLOCKS]
+        if is_empty({"role": "user", "content": rest}):
+            rest = []
+        if any(part["type"] in RESULT_BLOCKS for part in content[-len(rest) :]) and rest:
+            self.did(source, "its results were put before its words")
+        last = self.out[-1] if self.out else None
+        if last is not None and last["role"] == "user" and results_of(last):
+            joined = [*parts_of(last), *rest]
+            self.out[-1] = message if joined == content else with_content(last, joined)
+        elif rest:
+            self.out.append(with_content(message, rest))
+
+    def open_with_user(self) -> None:
+        """Anthropic wants the user first; the opening says nothing and is no user message."""
+        first = next((i for i, m in enumerate(self.out) if m["role"] not in SYSTEM_ROLES), None)
+        if first is not None and self.out[first]["role"] != "user":
+            self.out.insert(first, {"role": "user", "content": OPENING})
+            self.actions.append("an opening user message was put before the assistant's first")
+
+
+def _well_formed(message: Mapping[str, Any], role: str) -> Message:
+    """The message itself when its shape is right, else a corrected copy."""
+    changes: dict[str, Any] = {}
+    content, calls = message.get("content"), message.get("tool_calls")
+    if role != message["role"]:
+        changes["role"] = role
+    if isinstance(content, list):
+        parts = [part for each in content if (part := _well_formed_part(each, role)) is not None]
+        if not _same(parts, content) or not (parts or role == "assistant"):
+            changes["content"] = parts or ""
+    elif not isinstance(content, str) and (content is not None or role != "assistant"):
+        changes["content"] = "" if content is None else str(content)
+    if "tool_calls" in message:
+        proper = [call for each in _listed(calls) if (call := _well_formed_call(each)) is not None]
+        if not proper or not _same(proper, calls):
+            changes["tool_calls"] = proper
+    if not changes:
+        return cast("Message", message)
+    copy = dict(off_the_wire(message)) | changes
+    if copy.get("tool_calls") == []:
+        del copy["tool_calls"]
+    if role == "assistant" and copy.get("content") is None and "tool_calls" not in copy:
+        copy["content"] = ""
+    return cast("Message", copy)
+
+
+def _same(new: Sequence[Any], old: Any) -> bool:
+    return len(new) == len(old) and all(one is other for one, other in zip(new, old, strict=True))
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _well_formed_call(call: Any) -> Any:
+    """The call with a type and text for arguments; None where it names no tool."""
+    for kind, given in CHAT_CALLS.items():
+        inner = call.get(kind) if isinstance(call, dict) else None
+        if isinstance(inner, dict) and _is_name(inner.get("name")):
+            if is_chat_call(call):
+                return call
+            return {**call, "type": kind, kind: {**inner, given: json_text(inner.get(given)) or "{}"}}
+    return None
+
+
+def _well_formed_part(part: Any, role: str) -> Part | None:
+    """The part with a type; None for no part at all, and for a block that nobody of this role can say."""
+    if not isinstance(part, dict):
+        return None if part is None else {"type": "text", "text": str(part)}
+    if not isinstance(part.get("type"), str):
+        return {**part, "type": "text", "text": str(part.get("text", ""))}
+    if BLOCK_ROLES.get(part["type"], role) != role:
+        return None
+    if part["type"] in CALL_BLOCKS and not _is_name(part.get("name")):
+        return {"type": "text", "text": "[a tool call without a name was here]"}
+    return part
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _block_id(call_id: str) -> str:
+    """Only what Anthropic accepts in the id of a call block."""
+    return re.sub(r"[^a-zA-Z0-9_-]", "_", call_id)
+
+
+def _result_blocks(message: Message) -> list[Part]:
+    """The results of a message as `tool_result` blocks; a tool message remembers itself in `_message`."""
+    if message["role"] == "tool":
+        call_id = message.get("tool_call_id")
+        return [{"tool_use_id": call_id if isinstance(call_id, str) else "", "_message": message}]
+    return [
+        part if isinstance(part.get("tool_use_id"), str) else {**part, "tool_use_id": ""}
+        for part in parts_of(message)
+        if part["type"] in RESULT_BLOCKS
+    ]
+
+
+def _bare(block: Part) -> Part:
+    """A result as a `tool_result` block."""
+    source = block.get("_message")
+    if source is None:
+        return block
+    failed = {"is_error": True} if source.get("is_error") is True else {}
+    return {"type": "tool_result", "tool_use_id": block["tool_use_id"], "content": source.get("content"), **failed}
+
+
+def _tool_message(block: Part) -> Message:
+    """A result as a `tool` message; the original object where it is one already."""
+    source = cast("Message | None", block.get("_message"))
+    if source is None:
+        content = block.get("content")
+        said = content if isinstance(content, list) and content else content_text(content)
+        message: Message = {"role": "tool", "tool_call_id": block["tool_use_id"], "content": said}
+        return {**message, "is_error": True} if block.get("is_error") is True else message
+    if source.get("tool_call_id") == block["tool_use_id"]:
+        return source
+    copy = off_the_wire(source)
+    copy["tool_call_id"] = block["tool_use_id"]
+    return copy
+
+
+def _with_call_ids(message: Message, ids: Sequence[str]) -> Message:
+    """A copy whose calls carry these ids: blocks first, then `tool_calls`, the order of `calls_of`."""
+    remaining = iter(ids)
+    copy = dict(off_the_wire(message))
+    if isinstance(message.get("content"), list):
+        copy["content"] = [
+            {**part, "id": next(remaining)} if part.get("type") in CALL_BLOCKS else part for part in parts_of(message)
+        ]
+    if "tool_calls" in message:
+        copy["tool_calls"] = [{**call, "id": next(remaining)} for call in message["tool_calls"]]
+    return cast("Message", copy)
+
+
+def _trailing_group(shaped: Sequence[tuple[int, Message]]) -> int | None:
+    """The index of the last message with calls, if nothing but results comes after it."""
+    for index in range(len(shaped) - 1, -1, -1):
+        message = shaped[index][1]
+        if calls_of(message):
+            return index
+        if message["role"] != "tool" and not (_result_blocks(message) and _result_blocks(message) == parts_of(message)):
+            return None
+    return None

@@ -1,0 +1,68 @@
+"""The rhythm of calls: growth, pauses, and how much is still to come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from everthread.core.pricing.economics import CallPattern
+from everthread.core.pricing.usage import CanonicalUsage
+
+TTL = 300.0
+
+
+def call(prompt: int, read: int = 0) -> CanonicalUsage:
+    return CanonicalUsage(input_tokens=prompt - read, cache_read_tokens=read)
+
+
+def after(*calls: tuple[float, int, int]) -> CallPattern:
+    rhythm = CallPattern()
+    for at, prompt, read in calls:
+        rhythm = rhythm.after(call(prompt, read), at, ttl=TTL)
+    return rhythm
+
+
+def test_a_thread_that_has_just_begun_has_no_cache_and_some_calls_to_come() -> None:
+    rhythm = CallPattern()
+    assert rhythm.is_cold(0.0, ttl=TTL)
+    assert rhythm.further == 8
+    assert rhythm.until_pause is None
+    assert rhythm.pauses_in(10) == 0
+
+
+def test_growth_and_pauses_are_read_from_the_calls() -> None:
+    rhythm = after((0, 1_000, 0), (10, 2_000, 1_000), (20, 3_000, 2_000), (900, 4_000, 0), (910, 5_000, 4_000))
+    assert rhythm.growth == pytest.approx(1_000)
+    assert (rhythm.calls, rhythm.pauses, rhythm.run) == (5, 1, 2)
+    assert rhythm.read_share == pytest.approx(1.0)
+    assert rhythm.until_pause == 3
+    assert rhythm.pauses_in(10) == pytest.approx(2)
+    assert not rhythm.is_cold(1_000, ttl=TTL)
+    assert rhythm.is_cold(1_210, ttl=TTL)
+
+
+def test_a_thread_lasts_as_long_again_within_reason() -> None:
+    assert after(*((number, 1_000 + number, 1_000) for number in range(50))).further == 50
+    assert after(*((number, 1_000 + number, 1_000) for number in range(500))).further == 400
+
+
+def test_a_cache_that_is_never_read_is_noticed() -> None:
+    assert after(*((number, 1_000 + number, 0) for number in range(40))).read_share < 0.05
+
+
+def test_what_was_not_counted_and_what_was_rewritten_teach_nothing() -> None:
+    rhythm = after((0, 1_000, 0), (10, 2_000, 1_000))
+    assert rhythm.after(CanonicalUsage(), 20, ttl=TTL) is rhythm
+    compacted = rhythm.rewritten().after(call(500), 20, ttl=TTL)
+    assert (compacted.growth, compacted.read_share) == (rhythm.growth, rhythm.read_share)
+
+
+def test_another_process_goes_on_with_it() -> None:
+    rhythm = after((0, 1_000, 0), (10, 2_000, 1_000))
+    assert CallPattern.load(rhythm.dump()) == rhythm
+
+
+@pytest.mark.parametrize("state", [None, [], {"calls": "many"}, {"last": -1.0}, {"growth": True}, {"growth": 1e300}])
+def test_garbage_is_as_if_nothing_had_been_seen(state: Any) -> None:
+    assert CallPattern.load(state) == CallPattern()

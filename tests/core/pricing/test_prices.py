@@ -1,0 +1,131 @@
+"""Dollars: exact where every used bucket has a price, nothing otherwise."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everthread.core.pricing.prices import Prices, cost, cost_of, prices_for, stated_window
+from everthread.core.pricing.usage import CanonicalUsage, normalize_usage
+from tests.shared_data import shared
+
+AT = datetime(2026, 2, 1, 12, tzinfo=UTC)
+SONNET = "claude-sonnet-4-5"
+USAGE = CanonicalUsage(1_000_000, 100_000, 0, 0)
+
+
+def test_each_bucket_has_its_own_price() -> None:
+    prices = Prices(Decimal(3), Decimal(15), Decimal("0.3"), Decimal("3.75"), Decimal(6))
+    usage = CanonicalUsage(
+        input_tokens=1_000,
+        output_tokens=2_000,
+        cache_read_tokens=3_000,
+        cache_write_tokens=5_000,
+        cache_write_1h_tokens=1_000,
+        reasoning_tokens=1_999,
+    )
+    assert cost(usage, prices) == Decimal("0.003") + Decimal("0.03") + Decimal("0.0009") + Decimal("0.015") + Decimal(
+        "0.006"
+    )
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        CanonicalUsage(input_tokens=1),
+        CanonicalUsage(output_tokens=1),
+        CanonicalUsage(cache_read_tokens=1),
+        CanonicalUsage(cache_write_tokens=1),
+        CanonicalUsage(cache_write_tokens=1, cache_write_1h_tokens=1),
+    ],
+)
+def test_a_used_bucket_without_a_price_makes_the_cost_unknown(usage: CanonicalUsage) -> None:
+    assert cost(usage, Prices()) is None
+    assert cost(CanonicalUsage(), Prices()) == 0
+
+
+def test_a_price_of_nothing_is_a_price() -> None:
+    assert cost(CanonicalUsage(input_tokens=5), Prices(input=Decimal(0))) == 0
+
+
+@given(st.integers(0, 10**9), st.integers(0, 10**9))
+def test_cost_grows_with_usage(first: int, second: int) -> None:
+    prices = Prices(Decimal("1.25"), Decimal(10))
+    one, other = CanonicalUsage(first, second), CanonicalUsage(second, first)
+    together, apart = cost(one + other, prices), (cost(one, prices), cost(other, prices))
+    assert None not in (together, *apart)
+    assert together == sum(filter(None, apart))
+
+
+def test_a_known_model() -> None:
+    prices = prices_for(SONNET, at=AT)
+    assert prices == Prices(Decimal(3), Decimal(15), Decimal("0.3"), Decimal("3.75"), Decimal(6))
+    assert cost_of(CanonicalUsage(1_000, 1_000), SONNET, at=AT) == Decimal("0.018")
+
+
+def test_a_long_prompt_costs_more_where_there_are_tiers() -> None:
+    short, long = (prices_for(SONNET, at=AT, prompt_tokens=size) for size in (200_000, 200_001))
+    assert short is not None
+    assert long is not None
+    assert (short.input, long.input) == (Decimal(3), Decimal(6))
+    assert cost_of(CanonicalUsage(300_000), SONNET, at=AT) == Decimal("1.8")
+
+
+def test_a_price_that_changes_with_the_time() -> None:
+    day, night = (prices_for("deepseek-chat", at=AT.replace(hour=hour)) for hour in (12, 20))
+    assert day is not None
+    assert night is not None
+    assert day.input != night.input
+
+
+@pytest.mark.parametrize(
+    "name", ["anthropic/claude-sonnet-4.5", "litellm_proxy/anthropic/claude-sonnet-4-5", "gateway/claude-sonnet-4-5"]
+)
+def test_prefixes_of_a_model_name(name: str) -> None:
+    assert prices_for(name, at=AT) == prices_for(SONNET, at=AT)
+
+
+def test_the_provider_decides_where_it_is_given() -> None:
+    there = prices_for("anthropic/claude-sonnet-4.5", at=AT, provider="openrouter")
+    assert there is not None
+    assert there.input == Decimal(3)
+    assert there.cache_write_1h is None
+    assert prices_for("anthropic/claude-sonnet-4-5", at=AT, provider="anthropic") == prices_for(SONNET, at=AT)
+    assert prices_for(SONNET, at=AT, provider="no such provider") is None
+    assert prices_for("anthropic/no/such-model", at=AT, provider="anthropic") is None
+
+
+@pytest.mark.parametrize("name", ["", "/", "a/b/c", "my-own-model", "claude"])
+def test_an_unknown_model_costs_an_unknown_amount(name: str) -> None:
+    assert cost_of(USAGE, name, at=AT) is None
+
+
+def test_a_model_without_a_price_for_what_was_used() -> None:
+    assert cost_of(CanonicalUsage(10, 10), "gpt-5", at=AT) is not None
+    assert cost_of(CanonicalUsage(10, 10, cache_write_tokens=1), "gpt-5", at=AT) is None
+
+
+def test_the_price_table_is_loaded_only_when_asked_for() -> None:
+    code = "import sys, everthread.core.pricing.prices; print('genai_prices' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_what_a_real_session_cost() -> None:
+    calls = json.loads(shared("transcripts", "coding-long-claude.json").read_text("utf-8"))["usage"]
+    for call in calls:
+        dollars = cost_of(normalize_usage(call), call["model"], at=AT)
+        assert dollars is not None
+        assert float(dollars) == pytest.approx(call["cost_usd"], abs=1e-9)
+
+
+def test_the_window_a_price_table_states() -> None:
+    assert stated_window("claude-sonnet-4-5") in (None, 200_000, 1_000_000)
+    assert stated_window("no-such-model") is None

@@ -1,0 +1,146 @@
+"""A message read as a question: word forms, words that say nothing, dates; and how what is found is ranked."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everthread.core.search.dates import named_spans
+from everthread.core.search.query import IDENTIFIER, MOST_SOUGHT, read_question
+from everthread.core.search.ranking import NEAR, closeness, dilution, is_telling, rarity, spread
+from everthread.core.search.terms import forms, stop_words
+
+NOW = datetime(2023, 6, 15, 12, tzinfo=UTC).timestamp()
+
+
+def at(year: int, month: int, day: int) -> float:
+    return datetime(year, month, day, 12, tzinfo=UTC).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("paint", "painting"), ("painted", "paints"), ("went", "go"), ("go", "went"), ("planning", "plan"),
+        ("plan", "planned"), ("cities", "city"), ("city", "cities"), ("adopt", "adoption"), ("making", "made"),
+        ("children", "child"), ("move", "moving"), ("moving", "moved"), ("classes", "class"), ("class", "classes"),
+        ("migration", "migrate"), ("deploy", "deployment"), ("quickly", "quick"), ("studied", "study"),
+    ],
+)  # fmt: skip
+def test_a_word_is_looked_for_in_its_other_forms(asked: str, said: str) -> None:
+    assert forms(asked)[0] == asked
+    assert said in forms(asked)
+
+
+@pytest.mark.parametrize(
+    ("asked", "other"), [("port", "porter's"), ("art", "party"), ("car", "caroline"), ("one", "only")]
+)
+def test_a_word_is_no_form_of_one_that_only_begins_alike(asked: str, other: str) -> None:
+    assert other not in forms(asked)
+
+
+@given(st.text(max_size=40))
+def test_any_word_has_its_own_form_and_few_others(word: str) -> None:
+    assert forms(word)[0] == word
+    assert len(forms(word)) < 150
+
+
+def test_words_that_say_nothing_are_those_of_the_language() -> None:
+    assert "die" in stop_words(["was", "hat", "er", "mit", "den", "Akten", "gemacht", "die"])
+    assert "die" not in stop_words(["where", "did", "the", "dog", "die"])
+    sought = {item.forms[0] for item in read_question("Wo liegen die Akten des Kunden?", NOW).sought}
+    assert sought == {"liegen", "akten", "kunden"}
+    assert not read_question("What is it, and where was that?", NOW).sought
+
+
+def test_identifiers_count_more_and_come_first_however_long_the_message_is() -> None:
+    question = read_question("word " * 50 + "why does src/billing/tax.py fail in round_half_up", NOW)
+    assert [item.forms for item in question.sought if item.weight == IDENTIFIER] == [
+        ("src/billing/tax.py",), ("round_half_up",),
+    ]  # fmt: skip
+    many = read_question(" ".join(f"word{number} " for number in range(900)) + "tests/test_tax.py", NOW)
+    assert len(many.sought) == MOST_SOUGHT
+    assert many.sought[0].forms == ("tests/test_tax.py",)
+
+
+@pytest.mark.parametrize(
+    ("text", "inside", "outside"),
+    [
+        ("on May 23, 2023", at(2023, 5, 23), at(2023, 5, 26)),
+        ("on the 3rd of March 2022", at(2022, 3, 3), at(2022, 3, 7)),
+        ("am 3. März 2022", at(2022, 3, 3), at(2022, 3, 7)),
+        ("el 3 de marzo de 2022", at(2022, 3, 3), at(2022, 3, 7)),
+        ("the log of 2023-02-28", at(2023, 2, 28), at(2023, 2, 20)),
+        ("in January 2023", at(2023, 1, 30), at(2023, 3, 1)),
+        ("what I said yesterday", at(2023, 6, 14), at(2023, 6, 1)),
+        ("last week", at(2023, 6, 7), at(2023, 5, 1)),
+        ("three weeks ago", at(2023, 5, 25), at(2023, 6, 14)),
+        ("shared on December 1,2022", at(2022, 12, 1), at(2022, 12, 5)),
+        ("the log of 2023/2/28", at(2023, 2, 28), at(2023, 2, 20)),
+        ("2023年2月28日", at(2023, 2, 28), at(2023, 2, 20)),
+        ("how often in 2022?", at(2022, 7, 1), at(2023, 2, 1)),
+        ("what was decided last Tuesday", at(2023, 6, 13), at(2023, 6, 9)),
+        ("on Thursday", at(2023, 6, 8), at(2023, 6, 13)),
+        ("last weekend", at(2023, 6, 10), at(2023, 5, 30)),
+    ],
+)
+def test_a_date_is_a_span_of_time(text: str, inside: float, outside: float) -> None:
+    (span,) = named_spans(text, NOW)
+    assert inside in span
+    assert outside not in span
+
+
+@pytest.mark.parametrize(
+    ("text", "inside", "outside"),
+    [
+        ("camping in June", [at(2022, 6, 10), at(2021, 6, 10)], [at(2022, 9, 1), at(2010, 6, 10)]),
+        ("on May 3", [at(2022, 5, 3)], [at(2022, 5, 20)]),
+        ("am 3. März", [at(2022, 3, 3)], [at(2022, 3, 20)]),
+        ("on 3/4/2022", [at(2022, 3, 4), at(2022, 4, 3)], [at(2022, 6, 1)]),
+        ("on 23/4/2022", [at(2022, 4, 23)], [at(2022, 6, 1)]),
+        ("on 4.4.2022", [at(2022, 4, 4)], [at(2022, 6, 1)]),
+    ],
+)
+def test_a_date_that_leaves_something_open_is_several_spans(
+    text: str, inside: list[float], outside: list[float]
+) -> None:
+    spans = named_spans(text, NOW)
+    assert all(any(moment in span for span in spans) for moment in inside)
+    assert not any(moment in span for moment in outside for span in spans)
+
+
+def test_what_is_no_date_is_none_and_the_words_of_a_date_answer_nothing() -> None:
+    assert not named_spans("2023-13-45, February 31, 2023, you may 12 times, march on", NOW)
+    question = read_question("Who sang on May 23, 2023?", NOW)
+    assert {item.forms[0]: item.counted for item in question.sought} == {
+        "sang": True, "may": False, "23": False, "2023": False,
+    }  # fmt: skip
+
+
+@given(st.text(max_size=300))
+def test_any_text_can_be_asked(text: str) -> None:
+    question = read_question(text, NOW)
+    assert all(form for item in question.sought for form in item.forms)
+
+
+def test_rare_words_count_more_and_long_texts_less() -> None:
+    assert rarity(1, 1_000) > rarity(100, 1_000) > rarity(900, 1_000) > 0
+    assert rarity(5, 0) > 0, "a count that is behind"
+    assert is_telling(10, 100)
+    assert not is_telling(60, 100)
+    assert is_telling(2, 2), "of two texts one cannot tell"
+    assert dilution(100) < dilution(1_000) < dilution(8_000)
+
+
+def test_neighbours_of_one_sitting_help_each_other_and_those_of_another_do_not() -> None:
+    assert spread([0.0, 4.0, 0.0, 0.0], [1, 1, 1, 2]) == [4 * NEAR[1], 4.0, 4 * NEAR[-1], 0.0]
+    assert spread([], []) == []
+
+
+def test_closeness_is_the_share_of_what_was_asked() -> None:
+    assert closeness([3.0, 1.0], [3.0, 1.0, 4.0]) == 0.5
+    assert closeness([], [3.0]) == 0.0
+    assert closeness([], []) == 0.0
+    assert closeness([2.0] * 6, [2.0] * 24) == 1.0, "the six rarest words of a long message are enough"

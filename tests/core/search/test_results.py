@@ -1,0 +1,87 @@
+"""What was looked up, as a model reads it: ids first, how to go on last, and a final word where there is nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from everthread.core.search.lookup import (
+    GIST,
+    Excerpt,
+    Found,
+    Passage,
+    about_text,
+    found_text,
+    gist,
+    heading,
+    moment,
+    passage_text,
+)
+
+AT = 1_769_851_800.0
+
+
+def passage(found: str, text: str, *, start: int = 0, size: int, role: str = "", tool: str = "") -> Passage:
+    turn, created = (3, AT) if role else (None, None)
+    return Passage(found, "t1", turn, role, tool, created, text, start, start + len(text), size)
+
+
+SAID = Excerpt(id="message:12", thread="t1", role="user", tool="", turn=3, created=AT, text="never touch it")
+STORED = Excerpt(id="output:ab", thread="t1", role="", tool="terminal", turn=None, created=AT, text="exit 1")
+
+
+def page(found: Found, *, offset: int = 0, threads: bool = False) -> str:
+    asked = "the migrations folder"
+    return found_text(found, asked, tool="lcm_grep", where="this thread", offset=offset, threads=threads)
+
+
+def test_a_page_names_its_ids_first_and_that_line_stays() -> None:
+    text = page(Found((SAID, STORED), next=None))
+    assert gist(text) == "lcm_grep 'the migrations folder': 2 found: message:12 output:ab"
+    assert "[message:12] user, turn 3, 2026-01-31 09:30 UTC:\nnever touch it" in text
+    assert "[output:ab] output of terminal, 2026-01-31 09:30 UTC:\nexit 1" in text
+    assert text.endswith("[That was all.]")
+
+
+def test_a_place_stands_between_the_messages_around_it() -> None:
+    between = replace(SAID, before="assistant: May I?", after="assistant: Understood.")
+    text = page(Found((between,), next=None))
+    assert "UTC:\n(before, assistant: May I?)\nnever touch it\n(after, assistant: Understood.)\n" in text
+
+
+def test_more_and_near_are_told() -> None:
+    text = page(Found((SAID,), next=20, near=True), threads=True)
+    assert "1 close, none with all these words: message:12" in text
+    assert "thread t1" in text
+    assert text.endswith("[There may be more; go on with offset 20]")
+    assert page(Found((), next=40)).endswith("[Not all was looked through; go on with offset 40]")
+
+
+def test_nothing_is_final() -> None:
+    assert "Do not search for the same again." in page(Found((), next=None))
+    assert "nothing more beyond offset 20. That was all" in page(Found((), next=None), offset=20)
+
+
+def test_a_part_of_an_original_says_where_it_goes_on() -> None:
+    part = passage("message:12", "abc", size=10, role="tool", tool="terminal")
+    assert "tool (terminal), turn 3" in passage_text(part, tool="lcm_expand")
+    assert passage_text(part, tool="lcm_expand").endswith("[7 more characters; go on with offset 3]")
+    whole = passage("node:1", "abc", size=3)
+    assert passage_text(whole, tool="lcm_expand") == (
+        "lcm_expand node:1: characters 0 to 3 of 3\n\nabc\n\n[That was all of it.]"
+    )
+    beyond = passage("node:1", "", start=9, size=3)
+    assert "do not go on" in passage_text(beyond, tool="lcm_expand")
+
+
+def test_what_an_original_is() -> None:
+    part = passage("output:ab", "abc", size=3)
+    assert about_text(part, tool="lcm_describe", reader="lcm_expand") == (
+        "lcm_describe output:ab: 3 characters of output of a tool; lcm_expand reads them.\nIt begins:\nabc"
+    )
+    assert heading(STORED) == "[output:ab] output of terminal, 2026-01-31 09:30 UTC"
+    assert moment(0) == "1970-01-01 00:00 UTC"
+
+
+def test_what_stays_of_a_long_line_is_cut() -> None:
+    assert gist("lcm_grep " + "x" * 1_000 + "\nmore").endswith("…")
+    assert len(gist("y" * 1_000)) == GIST

@@ -1,0 +1,161 @@
+"""Search terms: what is indexed is found, whole and by part."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everthread.core.search.terms import (
+    MAX_TERM,
+    encode_term,
+    identifier_terms,
+    phrase_terms,
+    query_terms,
+    terms,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Hello, World hello", ["hello", "world", "hello"]),
+        ("getUserName", ["getusername", "get", "user", "name"]),
+        ("user_name", ["user", "name", "user_name"]),
+        ("HTTPServer2", ["httpserver2", "http", "server2"]),
+        ("src/app/main.py", ["src", "app", "main", "py", "src/app/main.py", "main.py"]),
+        ("v1.2.3", ["v1", "2", "3", "v1.2.3"]),
+        ("--flag-name", ["flag", "name", "flag-name"]),
+        ("a.b@example.com", ["a", "b", "example", "com", "a.b@example.com", "a.b", "example.com"]),
+        ("E0308", ["e0308"]),
+        ("ERR_NOT_FOUND", ["err", "not", "found", "err_not_found"]),
+        ("3f2a9c1e", ["3f2a9c1e"]),
+        ("/etc/hosts", ["etc", "hosts", "etc/hosts"]),
+        ("std::vector<int>", ["std", "vector", "int", "std::vector"]),
+        ("aGVsbG8gd29ybGQ", ["agvsbg8gd29ybgq"]),
+        ("数据库", ["数", "据", "库", "数据", "据库"]),
+        ("改src/a.py吧", ["改", "src", "a", "py", "吧", "src/a.py", "a.py"]),
+        ("テスト", ["テ", "ス", "ト", "テス", "スト"]),
+        ("검색", ["검", "색", "검색"]),
+        ("ＡＢＣ Straße", ["abc", "strasse"]),
+        ("हिन्दी में", ["हिन्दी", "में"]),
+        ("✅ done 🎉", ["✅", "done", "🎉"]),
+        ("Größe größenÄndern", ["grösse", "grössenändern"]),
+        ("", []),
+        (" .,;!? ", []),
+    ],
+)
+def test_terms(text: str, expected: list[str]) -> None:
+    assert terms(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("query", "strict", "loose"),
+    [
+        ("src/app/main.py", ["src", "app", "main", "py"], ["src", "app", "main", "py"]),
+        ("getUser getUser", ["getuser"], ["get", "user"]),
+        ("GitHub", ["github"], ["git", "hub"]),
+        ("数据库", ["数据", "据库"], ["数据", "据库"]),
+        ("库", ["库"], ["库"]),
+        ("改 main.py", ["改", "main", "py"], ["改", "main", "py"]),
+    ],
+)
+def test_query_terms(query: str, strict: list[str], loose: list[str]) -> None:
+    assert query_terms(query) == strict
+    assert query_terms(query, loose=True) == loose
+
+
+def test_an_identifier_is_found_whole_first() -> None:
+    assert identifier_terms("the src/app/main.py getUserName user_name src/app/main.py") == [
+        "src/app/main.py",
+        "user_name",
+    ]
+    assert identifier_terms("x-" * MAX_TERM + "x") == []
+    assert identifier_terms("src/app/main.py")[0] in terms("in /home/me: src/app/main.py.")
+
+
+def test_long_words_and_compounds_are_bounded() -> None:
+    word = "x" * (2 * MAX_TERM + 3)
+    assert [len(term) for term in terms(word)] == [MAX_TERM, MAX_TERM, 3]
+    assert set(query_terms(word)) <= set(terms(f"a {word}, b"))
+    assert max(map(len, terms("é" + "-Ab" * 1_000))) <= MAX_TERM
+    assert all(len(term) <= 5 * MAX_TERM for term in terms("e\u0301\u0301\u0301\u0301\u0301\u0301" * 1_000))
+
+
+@pytest.mark.parametrize("garbage", [None, 7, b"x", ["x"]])
+def test_garbage_has_no_terms(garbage: Any) -> None:
+    assert terms(garbage) == query_terms(garbage) == phrase_terms(garbage) == identifier_terms(garbage) == []
+
+
+ascii_piece = st.from_regex(r"[A-Za-z0-9]{1,8}", fullmatch=True)
+identifier = st.builds(
+    lambda parts, joint: joint.join(parts), st.lists(ascii_piece, min_size=1, max_size=4), st.sampled_from("_-./:@")
+)
+word = st.text(st.characters(categories=["Ll", "Lu", "Lo", "Nd"], max_codepoint=0x24F), min_size=1, max_size=8)
+cjk = st.text(st.sampled_from("数据库连接超时テストを実行검색어입력ー々"), min_size=1, max_size=6)
+query = st.lists(st.one_of(identifier, word, cjk), min_size=1, max_size=3).map(" ".join)
+edge = st.text(st.sampled_from(" \n,;!()[]<>/._-:=\"'改行カ한"), min_size=1, max_size=3)
+around = st.text(max_size=12)
+
+
+@given(around, edge, query, edge, around)
+def test_every_text_that_contains_the_query_matches(
+    before: str, left: str, wanted: str, right: str, after: str
+) -> None:
+    text = f"{before}{left}{wanted}{right}{after}"
+    assert set(query_terms(wanted)) <= set(terms(text))
+
+
+@given(around, query, around)
+def test_a_phrase_is_a_run_of_terms(before: str, wanted: str, after: str) -> None:
+    found = terms(f"{before} {wanted} {after}")
+    run = phrase_terms(wanted)
+    assert any(found[place : place + len(run)] == run for place in range(len(found)))
+
+
+@given(st.text())
+def test_terms_are_clean_and_deterministic(text: str) -> None:
+    found = terms(text)
+    assert found == terms(text)
+    for term in found:
+        assert term
+        assert not any(char.isspace() or char in "\"'" for char in term)
+
+
+def decode_term(token: str) -> str:
+    return re.sub(r"_(?:_|([0-9a-f]+)_)", lambda match: chr(int(match[1], 16)) if match[1] else "_", token)
+
+
+@given(st.text(min_size=1))
+def test_encoding_is_reversible_and_opaque(text: str) -> None:
+    token = encode_term(text)
+    assert decode_term(token) == text
+    assert all(
+        char == "_" or (char.isalnum() and (not char.isascii() or char in "abcdefghijklmnopqrstuvwxyz0123456789"))
+        for char in token
+    )
+
+
+@given(st.text(), st.text())
+def test_encoding_keeps_prefixes(start: str, rest: str) -> None:
+    assert encode_term(start + rest).startswith(encode_term(start))
+
+
+def test_encoded_terms_are_single_tokens_of_full_text_search() -> None:
+    found = terms("src/app/main.py user_name naïve数据库 v1.2.3 a.b@example.com हिन्दी ✅ 🎉 C:\\x ﬁn Ǆ")
+    database = sqlite3.connect(":memory:")
+    try:
+        database.execute(
+            "create virtual table t using fts5(x, tokenize=\"unicode61 remove_diacritics 0 tokenchars '_'\")"
+        )
+    except sqlite3.OperationalError:
+        pytest.skip("this Python's SQLite has no FTS5")
+    database.execute("insert into t values (?)", (" ".join(map(encode_term, found)),))
+    database.execute("create virtual table v using fts5vocab(t, 'row')")
+    indexed = {row[0] for row in database.execute("select term from v")}
+    database.close()
+    assert {decode_term(token) for token in indexed} == set(found)

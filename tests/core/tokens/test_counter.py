@@ -1,0 +1,368 @@
+"""A request's tokens: text, wrapping, calls, tools, media, in either form; counted once and remembered."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import gc
+import json
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from everthread.core.tokens import TokenCounter, estimate_request_tokens
+from everthread.core.tokens import counter as module
+from tests.core.strategies import histories
+from tests.shared_data import shared
+
+GPT, CLAUDE, DEEPSEEK = "gpt-4.1", "claude-sonnet-4-5", "deepseek-chat"
+MODELS = [GPT, CLAUDE, DEEPSEEK, None]
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def call(name: str, arguments: Any, call_id: str = "c1") -> dict[str, Any]:
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def picture(width: int, height: int) -> str:
+    head = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + b"IHDR" + struct.pack(">II", width, height)
+    return base64.b64encode(head + b"\x00" * 30_000).decode()
+
+
+WEATHER = {
+    "name": "get_current_weather",
+    "description": "Get the current weather in a given location",
+    "parameters": {
+        "type": "object",
+        "properties": {
+            "location": {"type": "string", "description": "The city and state, e.g. San Francisco, CA"},
+            "unit": {
+                "type": "string",
+                "description": "The unit of temperature to return",
+                "enum": ["celsius", "fahrenheit"],
+            },
+        },
+        "required": ["location"],
+    },
+}
+
+
+def test_plain_messages_cost_their_text_and_openai_s_documented_wrapping() -> None:
+    counter = TokenCounter("gpt-4o")
+    hello = counter.text("hello world")
+    assert hello == 2
+    assert counter.message(user("hello world")) == hello + 4
+    assert counter.request([user("hello world")]) == hello + 4 + 3
+    assert counter.message({**user("hello world"), "name": "ann"}) == hello + 4 + 1 + counter.text("ann")
+
+
+def test_a_request_with_a_tool_counts_as_openai_s_own_example_says() -> None:
+    messages = [
+        {"role": "system", "content": "You are a helpful assistant that can answer to questions about the weather."},
+        user("What's the weather like in San Francisco?"),
+    ]
+    assert estimate_request_tokens(messages, tools=[{"type": "function", "function": WEATHER}], model="gpt-4o") == 101
+
+
+def test_the_system_prompt_counts_the_same_as_text_blocks_and_as_a_message() -> None:
+    for model in MODELS:
+        counter = TokenCounter(model)
+        text = "You are careful."
+        assert counter.system(text) == counter.system([{"type": "text", "text": text}])
+        assert counter.system(text) == counter.message({"role": "system", "content": text})
+        assert counter.system(None) == counter.system("") == counter.system([]) == 0
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_string_is_one_text_block(model: str | None) -> None:
+    counter = TokenCounter(model)
+    expected = counter.message(user("fix the test"))
+    for kind in ("text", "input_text", "output_text"):
+        assert counter.message(user([{"type": kind, "text": "fix the test"}])) == expected
+    assert counter.message(user(["fix the test"])) == expected
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_call_counts_the_same_in_both_forms(model: str | None) -> None:
+    counter = TokenCounter(model)
+    arguments = {"path": "src/app.py", "limit": 20, "options": {"deep": True}}
+    openai = {
+        "role": "assistant",
+        "content": "Reading.",
+        "tool_calls": [call("read", json.dumps(arguments)), call("read", json.dumps(arguments), "c2")],
+    }
+    anthropic = {
+        "role": "assistant",
+        "content": [
+            {"type": "text", "text": "Reading."},
+            {"type": "tool_use", "id": "c1", "name": "read", "input": arguments},
+            {"type": "tool_use", "id": "c2", "name": "read", "input": arguments},
+        ],
+    }
+    assert counter.message(openai) == counter.message(anthropic)
+    assert counter.message(openai) > counter.message({"role": "assistant", "content": "Reading."})
+
+
+def test_claude_reads_arguments_unescaped_and_openai_as_written() -> None:
+    code = '{"file_text": "' + 'print(\\"hello\\")\\n' * 50 + '"}'
+    written = {"role": "assistant", "content": None, "tool_calls": [call("write", code)]}
+    spaced = {"role": "assistant", "content": None, "tool_calls": [call("f", '{"a": 1, "b": 2}')]}
+    compact = {"role": "assistant", "content": None, "tool_calls": [call("f", '{"a":1,"b":2}')]}
+    claude, gpt = TokenCounter(CLAUDE), TokenCounter(GPT)
+    plain = claude.text('print("hello")\n' * 50)
+    assert plain < claude.message(written) < plain + 80
+    assert gpt.message(written) > gpt.text('print("hello")\n' * 50) * 1.2
+    assert gpt.message(spaced) == gpt.message(compact)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("arguments", ["not json", "", None, '["a", "b"]', '"text"', "null", 7])
+def test_arguments_that_are_no_object_count_as_they_are(model: str | None, arguments: Any) -> None:
+    counter = TokenCounter(model)
+    empty = counter.message({"role": "assistant", "content": None, "tool_calls": [call("f", "")]})
+    assert counter.message({"role": "assistant", "content": None, "tool_calls": [call("f", arguments)]}) >= empty
+
+
+def test_custom_calls_and_broken_ones_are_counted() -> None:
+    counter = TokenCounter(GPT)
+    custom = {"id": "c", "type": "custom", "custom": {"name": "shell", "input": "ls -la"}}
+    message = {"role": "assistant", "content": None, "tool_calls": [custom, "?", {"id": "x"}]}
+    assert counter.message(message) == 4 + 3 * 5 + 2 * counter.text("shell") + counter.text("ls -la")
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_results_count_in_both_forms_with_what_they_hold(model: str | None) -> None:
+    counter = TokenCounter(model)
+    openai = {"role": "tool", "tool_call_id": "c1", "name": "read", "content": "three files found"}
+    anthropic = user([{"type": "tool_result", "tool_use_id": "c1", "content": "three files found"}])
+    blocks = user(
+        [{"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "three files found"}]}]
+    )
+    assert counter.message(openai) == counter.message(anthropic) == counter.message(blocks)
+
+
+def test_pictures_count_by_size_wherever_they_stand() -> None:
+    counter, data = TokenCounter(CLAUDE), picture(1000, 1000)
+    block = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
+    link = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+    assert counter.message(user([block])) == counter.message(user([link])) == 3 + 1334
+    assert counter.message(user([{"type": "tool_result", "tool_use_id": "c", "content": [block]}])) == 3 + 1334
+    assert counter.message({"role": "tool", "tool_call_id": "c", "content": [link]}) == 3 + 1334
+
+
+def test_reasoning_counts_as_text_or_by_the_size_of_its_cipher() -> None:
+    counter = TokenCounter(CLAUDE)
+    thought = "First I look at the failing test, then at the fixture it uses. " * 5
+    spoken = counter.message(user(thought))
+    assert counter.message(user([{"type": "thinking", "thinking": thought, "signature": "x" * 5_000}])) == spoken
+    assert counter.message({"role": "assistant", "content": None, "reasoning_content": thought}) == spoken
+    summary = {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": thought}, "?"]}
+    assert counter.message(user([summary])) == spoken
+    assert counter.message(user([{"type": "redacted_thinking", "data": "x" * 1_600}])) == 3 + 300
+    assert counter.message(user([{"type": "reasoning", "encrypted_content": "x" * 1_600, "summary": []}])) == 3 + 300
+
+
+def test_documents_and_recordings() -> None:
+    counter = TokenCounter(CLAUDE)
+    text = "Clause one. Clause two."
+    plain = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": text}}
+    parts = {"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": text}]}}
+    pdf = {"type": "document", "title": "Lease", "source": {"type": "base64", "data": "A" * 200_000}}
+    assert counter.message(user([plain])) == counter.message(user([parts])) == counter.message(user(text))
+    assert counter.message(user([pdf])) == 3 + 9_000 + counter.text("Lease")
+    assert counter.message(user([{"type": "file", "file": {"file_id": "f"}}])) == 3 + 15_000
+    assert TokenCounter(GPT).message(user([{"type": "input_audio", "input_audio": {}}])) == 4 + 300
+
+
+def test_blocks_of_unknown_kinds_count_by_what_they_say_and_never_by_embedded_files() -> None:
+    counter = TokenCounter(GPT)
+    search = {"type": "web_search_result", "title": "Bridges", "url": "https://example.org/bridges", "_seen": "x" * 900}
+    video = {"type": "video_url", "video_url": {"url": "data:video/mp4;base64," + "A" * 900_000}, "list": [1, "two"]}
+    assert 10 < counter.message(user([search])) < 40
+    assert counter.message(user([video])) < 40
+    assert counter.message({"role": "assistant", "content": None, "refusal": "I cannot."}) == 4 + counter.text(
+        "I cannot."
+    )
+    assert counter.message(user([{"type": "refusal", "refusal": "I cannot."}])) == 4 + counter.text("I cannot.")
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_our_own_keys_are_never_counted(model: str | None) -> None:
+    counter = TokenCounter(model)
+    message = {
+        **user("hello"),
+        "_native": {"api": "anthropic", "value": "x" * 5_000},
+        "cache_control": {"type": "ephemeral"},
+    }
+    assert counter.message(message) == counter.message(user("hello"))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_tools_count_the_same_in_both_forms(model: str | None) -> None:
+    counter = TokenCounter(model)
+    openai = {"type": "function", "function": WEATHER}
+    anthropic = {"name": WEATHER["name"], "description": WEATHER["description"], "input_schema": WEATHER["parameters"]}
+    assert counter.tools([openai]) == counter.tools([anthropic]) == counter.tools([{"type": "function", **WEATHER}])
+    assert counter.tools([openai, openai]) > counter.tools([openai]) > 40
+    assert counter.tools([]) == counter.tools(None) == 0
+
+
+def test_offering_tools_to_claude_costs_its_documented_prompt() -> None:
+    assert (
+        346 + 60
+        < TokenCounter(CLAUDE).tools([{"name": WEATHER["name"], "input_schema": WEATHER["parameters"]}])
+        < 346 + 120
+    )
+
+
+def test_schemas_of_every_shape_are_declared() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "any": {},
+            "flag": True,
+            "many": {"type": "array", "items": {"type": "integer"}},
+            "either": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+            "one": {"oneOf": [{"enum": [1, 2]}, {"type": "object", "properties": {"x": {"type": "number"}}}]},
+        },
+        "required": "any",
+    }
+    declared = module._declaration({"name": "f", "description": "Does it.\nTwice.", "parameters": schema})
+    assert declared == (
+        "// Does it.\n// Twice.\ntype f = (_: {\nany?: any,\nflag?: any,\nmany?: integer[],\neither?: string | null,\n"
+        "one?: 1 | 2 | {\nx?: number,\n},\n}) => any;\n\n"
+    )
+    assert module._declaration({"name": "f"}) == "type f = () => any;\n\n"
+
+
+DEEP: Any = {"type": "object"}
+for _ in range(3_000):
+    DEEP = {"type": "object", "properties": {"a": DEEP}, "items": [DEEP]}
+NESTED: Any = "x"
+for _ in range(3_000):
+    NESTED = [{"type": "tool_result", "content": NESTED}]
+ROUND: dict[str, Any] = {"type": "mystery"}
+ROUND["self"] = ROUND
+
+GARBAGE: list[Any] = [
+    None,
+    7,
+    "text",
+    [],
+    {},
+    {"role": 3},
+    user(7),
+    user(None),
+    user({"a": 1}),
+    user([None, 7, {"type": []}]),
+    user(NESTED),
+]
+GARBAGE += [
+    user(
+        [
+            {"type": "image"},
+            {"type": "document", "source": 3},
+            {"type": "reasoning", "summary": 1},
+            {"type": 1, "deep": DEEP},
+        ]
+    )
+]
+GARBAGE += [
+    {"role": "assistant", "tool_calls": 5},
+    {"role": "assistant", "tool_calls": [None, {"function": 3}]},
+    user([ROUND]),
+]
+GARBAGE += [
+    {"role": "assistant", "tool_calls": [call("f", DEEP), call("f", "[" * 100_000)]},
+    {"role": "user", "name": 9},
+]
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("fast", [False, True])
+def test_garbage_is_counted_somehow(model: str | None, fast: bool) -> None:
+    counter = TokenCounter(model, fast=fast)
+    assert all(counter.message(item) >= 0 for item in GARBAGE)
+    counter = TokenCounter(model, fast=fast)
+    assert counter.tools([None, 7, {}, {"function": 3}, {"name": "f", "parameters": DEEP}]) >= 0  # type: ignore[list-item]  # garbage on purpose
+    assert counter.messages(None) == 0  # type: ignore[arg-type]  # garbage on purpose
+
+
+@given(histories())
+def test_a_total_is_the_sum_of_its_messages_and_grows_with_each(history: list[Any]) -> None:
+    before = copy.deepcopy(history)
+    for model in MODELS:
+        counter = TokenCounter(model, fast=True)
+        running = counter.running(system="Be brief.", tools=[WEATHER])
+        for message in history:
+            was = running.tokens
+            assert running.append(message) == running.tokens > was
+        assert running.tokens == counter.request(history, system="Be brief.", tools=[WEATHER])
+        assert counter.messages(history) == sum(TokenCounter(model, fast=True).message(item) for item in history)
+    assert history == before
+
+
+def test_a_message_a_tool_and_a_system_text_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = TokenCounter(GPT)
+    message, tool, system = user("hello there"), dict(WEATHER), "You are careful."
+    first = counter.request([message], system=system, tools=[tool])
+    counted: list[str] = []
+
+    def count(text: str) -> float:
+        counted.append(text)
+        return 1.0
+
+    monkeypatch.setattr(counter, "_tokens", count)
+    assert counter.request([message], system=system, tools=[tool]) == first
+    assert counted == []
+    counter.message(user("hello there"))
+    assert counted == ["hello there"]
+
+
+def test_a_list_of_system_blocks_may_grow() -> None:
+    counter, blocks = TokenCounter(GPT), [{"type": "text", "text": "You are careful."}]
+    before = counter.system(blocks)
+    blocks.append({"type": "text", "text": "Earlier turns were compacted."})
+    assert counter.system(blocks) > before
+
+
+def test_a_freed_message_never_lends_its_count_to_another() -> None:
+    counter = TokenCounter(GPT, fast=True)
+    for size in range(1, 400):
+        text = "word " * size
+        assert counter.message(user(text)) == TokenCounter(GPT, fast=True).message(user(text))
+        gc.collect(0)
+
+
+def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_REMEMBERED", 10)
+    counter = TokenCounter(GPT, fast=True)
+    history = [user(f"message {n}") for n in range(50)]
+    assert counter.messages(history) == counter.messages(history)
+    assert len(counter._seen) == 10
+
+
+@pytest.mark.parametrize("pattern", ["*claude*", "*deepseek*"])
+def test_whole_real_requests_are_within_two_percent(pattern: str) -> None:
+    for path in sorted(shared("requests").glob(pattern)):
+        data = json.loads(path.read_text("utf-8"))
+        model = path.name.rsplit("-", 1)[0].replace("__", "/")
+        reported = data["response"]["usage"]["prompt_tokens"]
+        estimate = estimate_request_tokens(data["messages"], tools=data["tools"], model=model)
+        assert estimate == pytest.approx(reported, rel=0.02)
+
+
+def test_older_claude_on_real_prompts_is_within_five_percent() -> None:
+    counter = TokenCounter("anthropic/claude-3-7-sonnet-latest")
+    for path in sorted(shared("token-truth").glob("*.json")):
+        data = json.loads(path.read_text("utf-8"))
+        if data["messages"][0].get("role") != "system":
+            continue  # recorded without its beginning
+        for reported in data["usage"]:
+            estimate = counter.request(data["messages"][: reported["before_message"]])
+            assert estimate == pytest.approx(reported["prompt"], rel=0.05)
