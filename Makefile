@@ -4,8 +4,11 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
+QUICK  := tests/core tests/wire tests/config tests/test_public.py --ignore=tests/core/test_pattern_growth.py
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit torture bench docs lock clean
+.PHONY: help demo check test lint types quick unit torture bench docs lock clean
+PART   ?=
 
 help: ## what can be done
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -20,6 +23,8 @@ $(READY): requirements/dev.lock pyproject.toml
 demo: $(READY) ## a long session past a small window; no key, fetches a small model (98 MB) once
 	$(BIN)/python -m examples.demo
 
+check: lint types quick ## a minute: lint, types, the tests without processes and servers
+
 test: lint types unit ## everything that must pass
 
 lint: $(READY)
@@ -30,14 +35,16 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
+quick: $(READY)
+	$(BIN)/pytest -q -n 2 --hypothesis-profile=quick $(QUICK)
+
 unit: $(READY)
 	$(BIN)/pytest -n 2 --cov --cov-report= tests/core tests/wire
 	$(BIN)/coverage report --fail-under=100
 	$(BIN)/pytest -n 4 --ignore=tests/core --ignore=tests/wire  # they wait more than they reckon
 
-torture: $(READY) ## the long runs: thousands of kills, crashes of the server, long sequences
-	$(BIN)/pytest -n 2 --hypothesis-profile=torture tests/core tests/wire
-	$(BIN)/pytest tests/torture
+torture: $(READY) ## the long runs, or one: PART=store; each writes build/torture/PART.json and goes on where it ended
+	$(BIN)/python -m tests.torture $(PART)
 
 docs: $(READY) ## write the generated pages
 	$(BIN)/python docs/generate.py

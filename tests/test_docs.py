@@ -99,7 +99,7 @@ def each(kind: str) -> list[Any]:
     ]
 
 
-Run = Callable[..., None]
+Run = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture(scope="session")
@@ -114,25 +114,26 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(zygote: Zygote, examples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a command or a script in an empty folder beside the examples; it must end well."""
+    """Run a command or a script in an empty folder beside the examples: the exit code, and what it said of errors."""
     (tmp_path / "examples").symlink_to(examples)
     monkeypatch.chdir(tmp_path)
     home = tmp_path / "home"
 
-    def go(*arguments: str, script: str = "") -> None:
+    def go(*arguments: str, script: str = "") -> tuple[int, str]:
         with open(os.devnull, "rb") as nothing, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:  # noqa: PTH123 - no path anybody made
             streams = [nothing.fileno(), out.fileno(), err.fileno()]
             zygote.start(arguments, environment(home), streams, script=script)
             code = zygote.wait()
             err.seek(0)
-            assert code == 0, f"{shlex.join(arguments) or script}\n{err.read().decode()}"
+            return code, err.read().decode()
 
     return go
 
 
 @pytest.mark.parametrize("code", each("python"))
 def test_examples_run(code: str, run: Run) -> None:
-    run(script=code)
+    exit_code, errors = run(script=code)
+    assert exit_code == 0, errors
 
 
 @pytest.fixture(scope="session")
@@ -146,12 +147,13 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_commands_run(command: str, run: Run, empty_store: Path, tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     shutil.copy(empty_store, tmp_path / "home")  # a reader of the pages has a store by then
-    run(*shlex.split(command)[1:])
+    exit_code, errors = run(*shlex.split(command)[1:])
+    assert exit_code == 0, errors
 
 
 @pytest.mark.parametrize("text", each("yaml"))
 def test_settings_can_be_set(text: str) -> None:
-    parse_config(text)
+    assert parse_config(text) != parse_config(""), "an example shows something that is not the default"
 
 
 def test_other_fences_can_be_read() -> None:

@@ -130,3 +130,5 @@ def test_a_rule_that_was_lifted_need_not_survive() -> None:
         {"role": "user", "content": "Always use spaces for indentation, never tabs."},
     ]
     assert_rules_survive(lifted, lifted[2:])
+    with pytest.raises(AssertionError, match="1 of 1 rules are gone"):
+        assert_rules_survive(lifted, lifted[:2])

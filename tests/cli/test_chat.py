@@ -215,6 +215,8 @@ class TestTalking:
                 terminal.see(PROMPT)
                 terminal.type("hello")
                 terminal.see("Hello there.")
+            marks = [part for message in served.log[0].body["messages"] for part in message["content"]]
+            assert any(part["cache_control"]["ttl"] == "1h" for part in marks if "cache_control" in part)
 
     def test_a_real_model_with_real_tools_in_its_window(
         self, home: Path, workspace: Path, local_file: Path, terminal_of: Any
@@ -284,6 +286,8 @@ class TestLeave:
             terminal.type("y")
             terminal.see("✓ terminal echo two")
             terminal.see("Both.")
+            results = [message["content"] for message in served.log[-1].body["messages"] if message["role"] == "tool"]
+            assert ["one" in results[0], "two" in results[1]] == [True, True]
 
     def test_with_yes_nobody_is_asked(self, chat: Any) -> None:
         script = [calls(("terminal", {"command": "echo $((40 + 2))"})), "Done."]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from docs.generate import TARGET, reference
 from everthread.config import Config, config_path, load_config, parse_config
@@ -79,7 +80,10 @@ def test_defaults_are_those_of_the_contract() -> None:
     ],
 )
 def test_what_is_allowed(text: str) -> None:
-    parse_config(text)
+    """And it is taken: what is given stands in the settings."""
+    settings = parse_config(text).model_dump(mode="json")
+    for section, values in (yaml.safe_load(text) or {}).items():
+        assert set(values) <= set(settings[section]) or section == "engines"
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from everthread.testing import PrefixWatch
 from tests.conversation.talk import words
 
 
-async def pass_the_window(folder: Path, file: Path, *, window: int, api: Api) -> None:
-    """As much is said as fills the window more than twice, with a restart in between."""
+async def pass_the_window(folder: Path, file: Path, *, window: int, api: Api) -> int:
+    """As much is said as fills the window more than twice, with a restart in between. How often it was passed."""
     watch = PrefixWatch()
     config = parse_config("compression: {background: false, protect_last_n: 2}")
     store = open_store(folder / "store.db")
@@ -38,13 +38,14 @@ async def pass_the_window(folder: Path, file: Path, *, window: int, api: Api) ->
         assert max(cached) > window // 10, "the server read its own cache"
         assert not watch.broken
         assert len(await store.history(thread or "")) == 2 * len(cached)
+        return len(watch.of(CompactionDone))
     finally:
         await model.aclose()
         await store.close()
 
 
-async def overflow_for_real(folder: Path, file: Path, *, window: int) -> None:
-    """A model that is thought to hold more than it does: its server says so, and is believed."""
+async def overflow_for_real(folder: Path, file: Path, *, window: int) -> int:
+    """A model that is thought to hold more than it does: its server says so, and is believed. The window learnt."""
     watch = PrefixWatch()
     store = open_store(folder / "store.db")
     model = LocalModel(file, window=window, max_tokens=8)
@@ -68,6 +69,7 @@ async def overflow_for_real(folder: Path, file: Path, *, window: int) -> None:
         assert again.window == window, "what was learnt outlives the conversation"
         assert len(await store.history(thread)) == 2 * turns
         await again.close()
+        return conversation.window
     finally:
         await model.aclose()
         await store.close()

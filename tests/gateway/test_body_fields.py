@@ -31,8 +31,10 @@ def test_it_is_what_a_parser_says(body: dict[str, Any], indent: int | None, asci
 
 @given(st.binary(max_size=80).map(lambda raw: b'{"model":' + raw))
 def test_what_is_no_json_harms_nobody(body: bytes) -> None:
-    peek_field(body, "model")
-    ask_for_usage(body)
+    found = peek_field(body, "model")
+    assert found is None or found.at < len(body)
+    asked = ask_for_usage(body)
+    assert asked is None or b"include_usage" in asked
 
 
 @given(

@@ -152,8 +152,10 @@ async def test_a_client_that_does_not_read_is_not_waited_for() -> None:
             _, writer = await connect(url)
             cast("asyncio.Transport", writer.transport).pause_reading()
             writer.write(post(path, b'{"stream": true}', *JSON))
-            await asyncio.wait_for(upstream.left.wait(), 20)
+            async with asyncio.timeout(60):
+                await upstream.left.wait()
             upstream.left.clear()
+            assert not writer.transport.is_closing(), "the client is still there: it was not waited for"
             writer.transport.abort()
 
 

@@ -122,7 +122,9 @@ async def test_what_is_right_passes() -> None:
         tools: Any = [{"name": "ls", "input_schema": {"type": "object"}, **HOUR}]
         await clients.claude.messages.create(model=CLAUDE, max_tokens=9, messages=turn, system=system, tools=tools)
 
-    await played(Provider(), play)
+    provider = Provider()
+    await played(provider, play)
+    assert [record.status for record in provider.log] == [200]
 
 
 async def test_claude_behind_chat_has_four_marks_too() -> None:

@@ -88,7 +88,9 @@ async def test_exactly_the_window_fits_and_one_token_more_does_not() -> None:
         await clients.ask("openai_chat", LONG, model="gpt-5-fits")
         await refused(clients, LONG, "gpt-5-short")
 
-    await played(Provider({"gpt-5-fits": prompt, "gpt-5-short": prompt - 1}), play)
+    provider = Provider({"gpt-5-fits": prompt, "gpt-5-short": prompt - 1})
+    await played(provider, play)
+    assert [record.status for record in provider.log] == [200, 400]
 
 
 async def test_a_reply_ends_where_the_window_does() -> None:

@@ -95,13 +95,14 @@ async def test_the_mark_of_the_end_counts_even_if_the_connection_is_never_closed
 @every_api
 async def test_a_stream_left_early_closes_its_connection(api: Api) -> None:
     gone = asyncio.Event()
-    async with counting_server(chunked(list(wire_stream(api, SAID))[:-2], end=False), gone) as (url, _):
+    async with counting_server(chunked(list(wire_stream(api, SAID))[:-2], end=False), gone) as (url, connections):
         model = model_at(api, url)
         stream = model.stream(ask())
         await anext(stream)
         await stream.aclose()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await gone.wait()
+        assert connections == [1]
         await model.aclose()
 
 

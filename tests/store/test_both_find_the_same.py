@@ -102,7 +102,8 @@ def test_any_query_within_bounds(both: Both) -> None:
     @given(QUERIES, st.sampled_from(["user", "tool", None]), st.sampled_from(["terminal", "grep", None]))
     def check(text: str, role: str | None, tool: str | None) -> None:
         query = SearchQuery(text, role=role, tool=tool, thread="thread", session="thread", since=0.0)
-        asyncio.run(both_answer(both, query))
+        within = {hit[0] for hit in asyncio.run(both_answer(both, query))}
+        assert within <= {hit[0] for hit in asyncio.run(both_answer(both, SearchQuery(text, limit=1_000)))}
 
     check()
 

@@ -22,11 +22,13 @@ KILLS = 30
 SERVER_CRASHES = 8
 
 
-def kill_talkers(url: str, folder: Path, kills: int) -> None:
+def kill_talkers(url: str, folder: Path, kills: int) -> int:
     """Two processes talk in the same threads; the older one is killed, over and over.
 
-    One in four is killed at any moment from its birth on, the others after they have begun to talk.
+    One in four is killed at any moment from its birth on, the others after they have begun to talk. How many messages
+    were there afterwards.
     """
+    there = 0
     chance = random.Random(kills)  # noqa: S311 - chance, not secrecy
     with Nursery() as nursery:
         for number in range(0, kills, 10):
@@ -42,7 +44,8 @@ def kill_talkers(url: str, folder: Path, kills: int) -> None:
                 if len(talking) == 2:
                     nursery.kill(talking.pop(0))
             nursery.kill(talking.pop())
-            asyncio.run(verify(url, threads, logs))
+            there += asyncio.run(verify(url, threads, logs))
+    return there
 
 
 async def new_threads(url: str, count: int) -> list[str]:
@@ -97,11 +100,11 @@ def read_logs(logs: Sequence[Path]) -> tuple[dict[str, set[str]], dict[str, set[
 
 
 def test_processes_are_killed_at_random_moments(url: str, tmp_path: Path) -> None:
-    kill_talkers(url, tmp_path, KILLS)
+    assert kill_talkers(url, tmp_path, KILLS) > KILLS // 2
 
 
-def crash_server(server: Server, folder: Path, crashes: int) -> None:
-    """Two processes go on talking while the server dies and comes back, again and again."""
+def crash_server(server: Server, folder: Path, crashes: int) -> int:
+    """Two processes go on talking while the server dies and comes back, again and again. How much they said."""
     with psycopg.connect(server.url(), autocommit=True) as admin:
         admin.execute("CREATE DATABASE crashes")
     url = server.url("crashes")
@@ -117,7 +120,7 @@ def crash_server(server: Server, folder: Path, crashes: int) -> None:
             server.crash()
             server.start()
         wait_until_more_is_said(logs)
-    assert asyncio.run(verify(url, threads, logs)) > crashes
+    return asyncio.run(verify(url, threads, logs))
 
 
 def wait_until_more_is_said(logs: Sequence[Path]) -> None:
@@ -132,15 +135,15 @@ def wait_until_more_is_said(logs: Sequence[Path]) -> None:
 
 
 def test_the_server_crashes(own_server: Server, tmp_path: Path) -> None:
-    crash_server(own_server, tmp_path, SERVER_CRASHES)
+    assert crash_server(own_server, tmp_path, SERVER_CRASHES) > SERVER_CRASHES
 
 
 def test_eight_processes_share_threads(url: str, tmp_path: Path) -> None:
-    share_threads(url, tmp_path, processes=8, amount=30)
+    assert share_threads(url, tmp_path, processes=8, amount=30) >= 8 * 2 * 30
 
 
-def share_threads(url: str, folder: Path, *, processes: int, amount: int) -> None:
-    """Many processes append to the same threads, compacting and undoing among them."""
+def share_threads(url: str, folder: Path, *, processes: int, amount: int) -> int:
+    """Many processes append to the same threads, compacting and undoing among them. How much they said."""
     threads = asyncio.run(new_threads(url, 3))
     logs = [folder / f"{seed}.log" for seed in range(processes)]
     with Nursery() as nursery:
@@ -151,4 +154,4 @@ def share_threads(url: str, folder: Path, *, processes: int, amount: int) -> Non
         assert [nursery.wait(child) for child in children] == [0] * processes
     asked, confirmed = read_logs(logs)
     assert asked == confirmed
-    assert asyncio.run(verify(url, threads, logs)) >= processes * 2 * amount
+    return asyncio.run(verify(url, threads, logs))

@@ -1,4 +1,4 @@
-"""Long runs: `pytest tests/torture`. A plain `pytest` passes them over."""
+"""Long runs: `make torture`, `make torture PART=store`. A plain `pytest` passes them over."""
 
 from __future__ import annotations
 

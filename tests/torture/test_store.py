@@ -16,15 +16,15 @@ pytestmark = pytest.mark.timeout(3 * 3600)
 
 
 def test_a_thousand_kills(url: str, tmp_path: Path) -> None:
-    kill_talkers(url, tmp_path, 1_000)
+    assert kill_talkers(url, tmp_path, 1_000) > 500
 
 
 def test_a_hundred_crashes_of_the_server(own_server: Server, tmp_path: Path) -> None:
-    crash_server(own_server, tmp_path, 100)
+    assert crash_server(own_server, tmp_path, 100) > 100
 
 
 def test_eight_processes_share_threads_for_long(url: str, tmp_path: Path) -> None:
-    share_threads(url, tmp_path, processes=8, amount=400)
+    assert share_threads(url, tmp_path, processes=8, amount=400) >= 8 * 2 * 400
 
 
 @pytest.mark.parametrize("seed", range(20))
