@@ -10,7 +10,7 @@ The tree:
     store/      where conversations live: SQLite, PostgreSQL
     conversation/  the heart: prepare, send, record; compaction, recovery, recall, economics, events
     agent/      a conversation whose model can do things: the tool loop, tools, memory, slash commands
-    gateway/    an HTTP service: a faithful proxy that compacts where it must, an API of threads, MCP, adapters
+    gateway/    an HTTP service: a faithful proxy that compacts where it must, an API of threads, MCP
     config/     config.yaml
     factory/    where the parts are put together
     lab/        a provider that can be told what to do; replay and its report

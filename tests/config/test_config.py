@@ -51,7 +51,6 @@ def test_defaults_are_those_of_the_contract() -> None:
                 "heartbeat_seconds": 15.0,
             },
             "dashboard": {"enabled": True, "key_env": None},
-            "adapters": {"webhooks": (), "telegram": ()},
         },
         "engines": {},
     }  # fmt: skip

@@ -94,63 +94,6 @@ class NativeApiOptions(Options):
     )
 
 
-class WebhookSettings(Options):
-    """A service that posts signed messages to `/hooks/NAME`."""
-
-    name: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,40}$")] = Field(description="Part of its path.")
-    secret_env: EnvironmentName = Field(description="The environment variable with the secret both sides sign with.")
-    senders: tuple[str, ...] = Field((), strict=False, description="Who may write. Empty: nobody; `*`: everybody.")
-    callbacks: tuple[HttpUrl, ...] = Field(
-        (), strict=False, description="Where answers may go: a URL, or all below one that ends with `/`."
-    )
-    tenant: str | None = Field(None, min_length=1, description="Whose threads they are. Null: each chat its own.")
-
-
-class TelegramSettings(Options):
-    """A Telegram bot."""
-
-    name: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,40}$")] = Field("telegram", description="Part of its path.")
-    token_env: EnvironmentName = Field(description="The environment variable with the bot's token.")
-    users: tuple[int, ...] = Field((), strict=False, description="Ids of those who may write. Empty: nobody.")
-    chats: tuple[int, ...] = Field((), strict=False, description="Ids of groups in which everybody may.")
-    mode: Literal["polling", "webhook"] = Field("polling", description="Ask Telegram, or be told at `/hooks/NAME`.")
-    secret_env: EnvironmentName | None = Field(
-        None, description="For `webhook`: the environment variable with the secret token set with `setWebhook`."
-    )
-    api_url: HttpUrl = Field("https://api.telegram.org", description="Where the bot API is.")
-    tenant: str | None = Field(None, min_length=1, description="Whose threads they are. Null: each chat its own.")
-
-    @model_validator(mode="after")
-    def _webhook_needs_a_secret(self) -> TelegramSettings:
-        if self.mode == "webhook" and self.secret_env is None:
-            raise ValueError("mode `webhook` needs a secret_env")
-        return self
-
-
-class AdapterOptions(Options):
-    """Chats of other services as threads."""
-
-    webhooks: tuple[WebhookSettings, ...] = Field(
-        (),
-        strict=False,
-        description="Services that post signed messages, each with `name`, `secret_env`, `senders`, `callbacks` and, "
-        "if wanted, `tenant`.",
-    )
-    telegram: tuple[TelegramSettings, ...] = Field(
-        (),
-        strict=False,
-        description="Telegram bots, each with `token_env`, `users`, `chats` and, if wanted, `name`, `mode`, "
-        "`secret_env`, `api_url`, `tenant`.",
-    )
-
-    @model_validator(mode="after")
-    def _names_differ(self) -> AdapterOptions:
-        names = [*(one.name for one in self.webhooks), *(one.name for one in self.telegram)]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"every adapter needs a name of its own; {', '.join(twice)} stands there twice")
-        return self
-
-
 class DashboardOptions(Options):
     """The pages for people at `/`."""
 
@@ -208,7 +151,6 @@ class GatewayOptions(Options):
     limits: GatewayLimits = GatewayLimits()
     native: NativeApiOptions = NativeApiOptions()
     dashboard: DashboardOptions = DashboardOptions()
-    adapters: AdapterOptions = AdapterOptions()
 
     @model_validator(mode="after")
     def _names_differ(self) -> GatewayOptions:

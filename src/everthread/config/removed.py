@@ -20,6 +20,9 @@ class RemovedKey:
 
 REMOVED = (
     RemovedKey("compression.keep_important", "compression.user_words says how much of the user's words is kept"),
+    RemovedKey(
+        "gateway.adapters", "examples/telegram_bot.py and examples/webhook.py connect chats to threads over the API"
+    ),
     RemovedKey("recall.embeddings", "recall ranks by full text alone, set with recall.closeness"),
 )
 

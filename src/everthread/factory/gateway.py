@@ -20,7 +20,6 @@ from everthread.config import Config, load_config
 from everthread.core.exchange import Api, StreamingModel
 from everthread.errors import ConfigError, StoreError
 from everthread.factory.access import open_access
-from everthread.factory.adapters import open_adapters
 from everthread.factory.conversations import session_options
 from everthread.factory.dashboard import make_dashboard, within_gateway
 from everthread.factory.engines import EngineChoice
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
     from everthread.conversation.events import Listener
     from everthread.conversation.options import SummarizerContext
-    from everthread.gateway.api.queue import TurnDesk
     from everthread.gateway.app import Native
     from everthread.gateway.auth import Authenticator
     from everthread.gateway.dashboard.app import Dashboard
@@ -102,13 +100,11 @@ async def open_gateway(
             telemetry=_telemetry(),
         )  # fmt: skip
         mounted = await _mounted(store, stack)
-        desk: TurnDesk | None = None
         if native is None and options.native.enabled:
             app = native_app(settings, store, limits, keyless=authenticator is None)
             stack.push_async_callback(app.close)
             await app.start()
-            native, desk = app, app.desk
-        hooks = await open_adapters(options.adapters, desk, stack)
+            native = app
         has_keys = (auth or options.auth) == "keys"
         sites = SitePolicy(options.allowed_origins, (address, *options.allowed_hosts), has_keys=has_keys)
         pages: Dashboard | None = None
@@ -118,7 +114,7 @@ async def open_gateway(
                 failures=_failures(metrics),
             )  # fmt: skip
         service = GatewayApp(
-            proxy, authenticator=authenticator, native=native, mounted=mounted, hooks=hooks, ready=_readiness(store),
+            proxy, authenticator=authenticator, native=native, mounted=mounted, ready=_readiness(store),
             sites=sites, pages=pages,
         )  # fmt: skip
         listening = Gateway(service, host=address, port=options.port if port is None else port)

@@ -77,7 +77,6 @@ class GatewayApp:
         authenticator: Authenticator | None = None,
         native: Native | None = None,
         mounted: Mapping[str, ASGIApp] | None = None,
-        hooks: Mapping[str, ASGIApp] | None = None,
         ready: Ready | None = None,
         sites: SitePolicy | None = None,
         pages: Dashboard | None = None,
@@ -92,8 +91,6 @@ class GatewayApp:
         self._native = native
         self._mounted = mounted or {}
         """By path, for callers that were let in; who it is stands in the state of the request."""
-        self._hooks = hooks or {}
-        """By path, for who shows a signature of its own instead of a key."""
 
     def may_listen(self, host: str) -> None:
         """`InputError` for an address that others reach, while nobody needs a key."""
@@ -129,7 +126,7 @@ class GatewayApp:
             return None  # they check that themselves: a link may be followed from anywhere
         origin = self._sites.check_origin(headers)
         is_proxied = not (self._is_native(path) or path in self._mounted or path == "/metrics")
-        if path not in (*_HEALTH, *self._hooks) and not (self._sites.has_keys and is_proxied):
+        if path not in _HEALTH and not (self._sites.has_keys and is_proxied):
             self._sites.check_host(headers)
         if any(name == b"upgrade" and value.strip().lower() == b"websocket" for name, value in headers):
             raise Refused(426, "no_websocket", "WebSockets are not served here; send the request over HTTP.")
@@ -156,9 +153,6 @@ class GatewayApp:
             return
         if self._native is not None and self._is_native(path):
             await self._to_native(self._native, scope, receive, send)
-            return
-        if path in self._hooks:
-            await self._hooks[path](scope, receive, send)
             return
         if path in _HEALTH:
             await self.health.answer(path, send)

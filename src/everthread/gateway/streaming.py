@@ -47,7 +47,7 @@ class ResponseWriter:
         self.status = status
         self._thread = (told or {}).get(THREAD, "")
         self._metrics.count("requests", api=self._call.conversation or "other", status=str(status))
-        self._metrics.took(time.monotonic() - self._begun)
+        self._metrics.observe_first_byte(time.monotonic() - self._begun)
         ours = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in (told or {}).items()]
         await self._put({"type": "http.response.start", "status": status, "headers": [*headers, *ours]})
 

@@ -1,1 +1,0 @@
-"""Chats of other services as threads: a signed webhook, Telegram, and what the next one needs."""
