@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ import pytest
 
 from everthread.errors import ConfigError, EverthreadError, StoreError, StoreReadOnlyError, StoreUnreachableError
 from everthread.store import postgres
-from everthread.store.models import NewSession
+from everthread.store.models import KeyUse, NewKey, NewQueuedTurn, NewSession
 from everthread.store.postgres import POOL, PostgresDatabase, PostgresWriter
 from everthread.store.store import Store
+from everthread.store.writer import AWAY_PAUSE
 from tests.store.conftest import Clock, close_sound, open_at
 from tests.store.postgres_server import Server
 from tests.store.talk import compact, new_thread, numbered, said, says
@@ -292,3 +294,84 @@ async def test_a_store_uses_few_connections(new_url: Callable[..., str]) -> None
 
     assert await busy() <= 5, "one writes, four read"
     await close_sound(store)
+
+
+async def test_a_server_that_is_away_is_told_at_once_to_who_does_not_wait(own_server: Server) -> None:
+    run(own_server, "CREATE DATABASE work")
+    database = PostgresDatabase(own_server.url("work"))
+    database.prepare()
+    store = Store(database, away_seconds=0.2)
+    session = await new_thread(store, *numbered(1, 2))
+    await asyncio.to_thread(own_server.stop)
+    with pytest.raises(StoreUnreachableError, match="does not answer"):
+        await said(store, session.id)
+    assert store.is_away
+    written = asyncio.ensure_future(store.append(session.id, says("later")))
+    await asyncio.to_thread(own_server.start)
+    await written
+    await asyncio.sleep(AWAY_PAUSE)
+    assert not store.is_away
+    assert await said(store, session.id) == ["m1", "m2", "later"]
+    await store.close()
+
+
+async def test_what_another_process_queues_is_heard(own_server: Server) -> None:
+    run(own_server, "CREATE DATABASE work")
+    store, other = (open_at(own_server.url("work"), Clock()) for _ in range(2))
+    session = await new_thread(store, *numbered(1, 2))
+    heard: asyncio.Queue[str] = asyncio.Queue()
+    store.listen(heard.put_nowait)
+    assert await heard.get() == "", "from now on"
+    new = NewQueuedTurn("t1", session.id, "default", {"role": "user", "content": "hi"}, "once")
+    await other.queue_turn(new, most=9)
+    assert await heard.get() == session.id
+    await asyncio.to_thread(own_server.stop)
+    await asyncio.to_thread(own_server.start)
+    while await heard.get():
+        continue
+    await other.cancel_turn("t1", tenant="default")
+    assert await heard.get() == session.id
+    for each in (store, other):
+        await each.close()
+
+
+async def test_leases_and_appends_of_two_processes_never_wait_in_a_circle(
+    new_url: Callable[..., str], caplog: pytest.LogCaptureFixture
+) -> None:
+    url = new_url("postgresql")
+    one, two = (open_at(url, Clock()) for _ in range(2))
+    session = await new_thread(one, *numbered(1, 2))
+    for turn in range(20):
+        lease = await one.acquire(session.id, "one", 60)
+        assert lease is not None
+        await asyncio.gather(
+            one.append(session.id, says(f"a{turn}"), lease=lease),
+            one.renew(lease, 60),
+            one.append(session.id, says(f"b{turn}"), lease=lease),
+            two.append(session.id, says(f"c{turn}"), lease=lease),
+            two.renew(lease, 60),
+            two.acquire(session.id, "two", 60),
+            two.append(session.id, says(f"d{turn}")),
+        )
+        await one.release(lease)
+    assert not [record for record in caplog.records if "tried again" in record.getMessage()]
+    assert len(await said(one, session.id)) == 2 + 4 * 20
+    for each in (one, two):
+        await each.close()
+
+
+async def test_many_gateways_count_one_key_without_waiting_for_each_other(new_url: Callable[..., str]) -> None:
+    url = new_url("postgresql")
+    stores = [open_at(url, Clock()) for _ in range(4)]
+    await stores[0].create_key(NewKey("k", "digest", "acme", frozenset({"proxy"})))
+    for _ in range(50):
+        await asyncio.gather(*(store.count_use("2026-01-31", {"k": KeyUse(1, 10, Decimal("0.5"))}) for store in stores))
+    key = await stores[0].find_key("digest", "2026-01-31")
+    assert key is not None
+    assert key.today == KeyUse(200, 2_000, Decimal(100))
+    with psycopg.connect(url) as server:
+        left = server.execute("SELECT COUNT(*) FROM key_uses").fetchone()
+    assert left is not None
+    assert left[0] < 200, "many rows are summed up into one"
+    for store in stores:
+        await store.close()

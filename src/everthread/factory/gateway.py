@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from everthread.gateway.telemetry import Telemetry
 
 _STORE_SECONDS = 1.0
+STORE_AWAY_SECONDS = 0.7
+"""What a database that does not answer costs a request, which then goes on without it."""
 _LOG = logging.getLogger("everthread.gateway")
 
 
@@ -84,7 +86,7 @@ async def open_gateway(
     async with AsyncExitStack() as stack:
         known = await with_local(known, settings, stack)
         if store is None:
-            store = await asyncio.to_thread(open_store, store_url(settings))
+            store = await asyncio.to_thread(open_store, store_url(settings), away_seconds=STORE_AWAY_SECONDS)
             stack.push_async_callback(store.close)
         address = host or options.host
         if authenticator is None:

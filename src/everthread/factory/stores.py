@@ -18,16 +18,17 @@ def store_url(config: Config) -> str:
     return config.store.url or "sqlite:///" + str(home_directory() / STORE_FILE).replace("%", "%25")
 
 
-def open_store(url: str | Path, *, create: bool = True) -> Store:
+def open_store(url: str | Path, *, create: bool = True, away_seconds: float | None = None) -> Store:
     """The store at a URL (`sqlite:///path`, `postgresql://…`) or in a SQLite file, its schema brought up to date.
 
     `create=False`: a place where nothing is kept is an error (`NoStoreError`), and nothing is made there.
+    `away_seconds`: how long a read waits for a server that does not answer; None: half a minute.
     """
     from everthread.store.store import Store
 
     database = _database(url)
     database.prepare(create=create)
-    return Store(database)
+    return Store(database, away_seconds=away_seconds)
 
 
 def migrate_store(url: str | Path) -> tuple[str, int, int]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,6 +32,8 @@ class Dialect:
     """Ends a SELECT whose rows must stay as they are until the transaction ends."""
     skip: str
     """The same, but rows that others have locked are passed over."""
+    notify: str
+    """Tells others of a change to a thread (`?`) when the transaction is committed; empty where nothing can."""
     new_ids: str
     """A SELECT of so many (`?`) ids nobody has, in order, for the table `{0}`."""
     day: str
@@ -87,6 +90,8 @@ class Database(Protocol):
     """A kind of database: how to connect, and what its errors mean."""
 
     dialect: Dialect
+    is_remote: bool
+    """Whether it is a server, which may be away."""
     location: str
     """Where it is, for people; without a password."""
 
@@ -106,6 +111,10 @@ class Database(Protocol):
 
     def explain(self, error: BaseException) -> BaseException:
         """The error as one of ours, or the error itself where it is none of the database's."""
+        ...
+
+    def listen(self, tell: Callable[[str], None], stop: threading.Event) -> None:
+        """Tell of threads that others changed until it is stopped; returns at once where nothing can be heard."""
         ...
 
     def match(self, tx: Tx, question: Any, limit: int) -> list[Any]:
@@ -131,6 +140,12 @@ class Database(Protocol):
     def size(self, tx: Tx) -> int: ...
     def backup(self, connection: Connection, target: str) -> None: ...
     def vacuum(self, connection: Connection) -> None: ...
+
+
+def notify(tx: Tx, thread: str) -> None:
+    """Others who work on this thread need not wait until they ask again."""
+    if tx.dialect.notify:
+        tx.run(tx.dialect.notify, (thread,))
 
 
 def no_store_error(location: str) -> NoStoreError:

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -46,6 +47,7 @@ DIALECT = Dialect(
     lock="FOR UPDATE",
     share="FOR SHARE",
     skip="FOR UPDATE SKIP LOCKED",
+    notify="SELECT pg_notify('everthread', left(?, 2000))",
     new_ids="SELECT nextval(pg_get_serial_sequence('{0}', 'id')) FROM generate_series(1, ?)",
     day="to_char(to_timestamp({0}) AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
 )
@@ -280,6 +282,17 @@ def as_tsvector(terms: Sequence[str]) -> str:
 
 POOL = 8
 CONNECT_SECONDS = 10.0
+SETTINGS: dict[str, Any] = {
+    "connect_timeout": int(CONNECT_SECONDS),
+    "application_name": "everthread",
+    # A server that vanished without a word is noticed within ten seconds.
+    "keepalives_idle": 4,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+LISTEN_SECONDS = 0.5
+LISTEN_AGAIN_SECONDS = 2.0
 MIGRATION_LOCK = 0x45_56_54_48
 
 
@@ -287,6 +300,7 @@ class PostgresDatabase:
     """A database on a server."""
 
     dialect = DIALECT
+    is_remote = True
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -296,7 +310,7 @@ class PostgresDatabase:
         # It connects in the thread that asks, so that what the server objects to is told there and at once.
         self._pool = NullConnectionPool(
             url, max_size=POOL, open=False, timeout=CONNECT_SECONDS, name="everthread",
-            kwargs={"autocommit": True, "connect_timeout": int(CONNECT_SECONDS), "application_name": "everthread"},
+            kwargs={"autocommit": True, **SETTINGS},
         )  # fmt: skip
 
     def prepare(self, *, create: bool = True) -> int:
@@ -344,6 +358,20 @@ class PostgresDatabase:
 
     def close(self) -> None:
         self._pool.close()
+
+    def listen(self, tell: Callable[[str], None], stop: threading.Event) -> None:
+        """On a connection of its own. After one that broke, anything may have changed."""
+        while not stop.is_set():
+            try:
+                with psycopg.connect(self.url, autocommit=True, **SETTINGS) as raw:
+                    raw.execute("LISTEN everthread")
+                    tell("")
+                    while not stop.is_set():
+                        for notice in raw.notifies(timeout=LISTEN_SECONDS):
+                            tell(notice.payload)
+            except psycopg.Error as error:
+                log.debug("nothing is heard from the server: %s", " ".join(str(error).split()))
+                stop.wait(LISTEN_AGAIN_SECONDS)
 
     def is_passing(self, error: BaseException) -> bool:
         passing = (

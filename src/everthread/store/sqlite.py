@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
@@ -29,6 +30,7 @@ DIALECT = Dialect(
     lock="",
     share="",
     skip="",
+    notify="",
     new_ids=(
         "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?) "
         "SELECT COALESCE((SELECT seq FROM sqlite_sequence WHERE name = '{0}'), 0) + i FROM n"
@@ -106,6 +108,7 @@ class SqliteDatabase:
     """A file. It is private to the user, written ahead (WAL) and synced at every commit."""
 
     dialect = DIALECT
+    is_remote = False
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -176,6 +179,9 @@ class SqliteDatabase:
 
     def close(self) -> None:
         """Nothing is held besides the connections."""
+
+    def listen(self, tell: Callable[[str], None], stop: threading.Event) -> None:
+        """A file tells nothing."""
 
     def connect_writer(self) -> Connection:
         return self._open(begin="BEGIN IMMEDIATE")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -95,15 +97,22 @@ class Store:
     """
 
     def __init__(
-        self, database: Database, *, clock: Callable[[], float] = time.time, patience: float = PATIENCE
+        self,
+        database: Database,
+        *,
+        clock: Callable[[], float] = time.time,
+        patience: float = PATIENCE,
+        away_seconds: float | None = None,
     ) -> None:
+        """`away_seconds`: how long a read waits for a database that does not answer; None: as long as `patience`."""
         self.database = database
         self._clock = clock
         self._writer = Writer(database, patience=patience)
-        self._readers = ReaderPool(database, patience=patience)
+        self._readers = ReaderPool(database, patience=patience, away_seconds=away_seconds)
         self._indexing: asyncio.Task[None] | None = None
         self._index_turn: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
         self._turns = recall.TurnIndex()
+        self._listeners: list[threading.Event] = []
         self._successes: dict[tuple[str, str, str, str, int], int] = {}
 
     async def _read(self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **named: P.kwargs) -> T:
@@ -436,6 +445,29 @@ class Store:
     async def nodes(self, thread: str) -> list[Node]:
         return await self._read(state.list_nodes, thread)
 
+    # Other processes
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the database did not answer a read a moment ago."""
+        return self._readers.is_away
+
+    def listen(self, tell: Callable[[str], None]) -> None:
+        """Call `tell`, in this event loop, with each thread whose queue another process changed, until `close`.
+
+        An empty text: anything may have changed. Only what is quicker than asking again and again: it may miss
+        something, and a file tells nothing.
+        """
+        loop, stop = asyncio.get_running_loop(), threading.Event()
+
+        def heard(thread: str) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(tell, thread)
+
+        self._listeners.append(stop)
+        name = "everthread-listener"
+        threading.Thread(target=self.database.listen, args=(heard, stop), name=name, daemon=True).start()
+
     # Clients that send their whole history each time
 
     async def extend_link(self, new: NewThreadLink) -> ThreadLink | None:
@@ -639,6 +671,8 @@ class Store:
         """Write what is queued, then let go of the database."""
         if self._indexing is not None:
             self._indexing.cancel()
+        for stop in self._listeners:
+            stop.set()
         await asyncio.to_thread(self._writer.close)
         await asyncio.to_thread(self._readers.close)
         await asyncio.to_thread(self.database.close)

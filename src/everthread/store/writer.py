@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from everthread.errors import EverthreadError, StoreClosedError
+from everthread.errors import EverthreadError, StoreClosedError, StoreUnreachableError
 from everthread.store.database import Connection, Database, Tx
 from everthread.store.sql.sessions import find_threads
 
@@ -274,12 +274,34 @@ T = TypeVar("T")
 READER_THREADS = 4
 
 
-class ReaderPool:
-    """The reading threads of a store. They start when they are needed."""
+AWAY_PAUSE = 2.0
+"""Seconds for which nothing is asked of a database that did not answer; then the next read tries again."""
 
-    def __init__(self, database: Database, *, patience: float = PATIENCE) -> None:
+
+@dataclass(slots=True)
+class _ReadJob:
+    """Something to read, and how far it got."""
+
+    work: Callable[[Tx], Any]
+    is_reached: bool = False
+    """Whether the database has answered."""
+    is_begun: bool = False
+    is_given_up: bool = False
+    """Nobody waits for it any more."""
+
+
+class ReaderPool:
+    """The reading threads of a store. They start when they are needed.
+
+    With `away_seconds` a database that does not answer costs a caller so long, and the next callers nothing.
+    """
+
+    def __init__(self, database: Database, *, patience: float = PATIENCE, away_seconds: float | None = None) -> None:
         self._database = database
         self._patience = patience
+        self._away_seconds = away_seconds if database.is_remote else None
+        self._away_until = 0.0
+        self._is_failing = False
         self._pool = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="everthread-reader")
         self._local = threading.local()
         self._open: set[Connection] = set()
@@ -289,7 +311,29 @@ class ReaderPool:
     async def read(self, work: Callable[[Tx], T]) -> T:
         if self._closed:
             raise StoreClosedError("the store was closed; open it again to read")
-        return await asyncio.get_running_loop().run_in_executor(self._pool, self._read, work)
+        if self.is_away:
+            raise self._unreachable()
+        job = _ReadJob(work)
+        reading = asyncio.get_running_loop().run_in_executor(self._pool, self._read, job)
+        while self._away_seconds is not None:
+            done, _ = await asyncio.wait({reading}, timeout=self._away_seconds)
+            if done:
+                break
+            if not job.is_reached and (job.is_begun or self._is_failing):
+                job.is_given_up = True
+                self._away_until = time.monotonic() + AWAY_PAUSE
+                reading.add_done_callback(_pass_over)
+                raise self._unreachable()
+        result: T = await reading
+        return result
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the database did not answer a moment ago."""
+        return time.monotonic() < self._away_until
+
+    def _unreachable(self) -> StoreUnreachableError:
+        return StoreUnreachableError(f"{self._database.location}: does not answer; try again in a few seconds")
 
     def close(self) -> None:
         """Finish what is under way, then stop. Blocks until done."""
@@ -299,30 +343,33 @@ class ReaderPool:
             connection.close()
         self._open.clear()
 
-    def _read(self, work: Callable[[Tx], T]) -> T:
+    def _read(self, job: _ReadJob) -> Any:
         deadline = time.monotonic() + self._patience
         attempt = 0
         while True:
             try:
-                return self._attempt(work)
+                return self._attempt(job)
             except EverthreadError:
                 raise
             except Exception as error:
                 self._forget()
                 attempt += 1
-                if time.monotonic() > deadline or not self._database.is_passing(error):
+                job.is_reached, self._is_failing = False, True
+                if job.is_given_up or time.monotonic() > deadline or not self._database.is_passing(error):
                     raise self._database.explain(error) from error
                 wait_before_retry("a read", error, attempt)
 
-    def _attempt(self, work: Callable[[Tx], T]) -> T:
+    def _attempt(self, job: _ReadJob) -> Any:
+        job.is_begun = True
         connection: Connection | None = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = self._database.connect_reader()
             with self._lock:
                 self._open.add(connection)
         connection.begin()
+        job.is_reached, self._is_failing, self._away_until = True, False, 0.0
         try:
-            return work(connection)
+            return job.work(connection)
         finally:
             connection.rollback()
 
@@ -334,3 +381,9 @@ class ReaderPool:
             with self._lock:
                 self._open.discard(connection)
             connection.close()
+
+
+def _pass_over(reading: asyncio.Future[Any]) -> None:
+    """What became of a read that nobody waits for."""
+    if not reading.cancelled() and reading.exception() is not None:
+        log.debug("a read that was given up failed: %s", reading.exception())

@@ -294,6 +294,12 @@ class Workers:
         self._bells[thread] = asyncio.Event()
         self._tasks[thread] = asyncio.create_task(self._work(thread))
 
+    def ring(self, thread: str) -> None:
+        """Another process changed a queue, or (empty) any may have changed: who waits for one looks at once."""
+        for name in (thread,) if thread else tuple(self._bells):
+            if bell := self._bells.get(name):
+                bell.set()
+
     def cancel(self, turn: QueuedTurn) -> None:
         """Stop a turn that runs here; in another process it is found out by its own look at the store."""
         if run := self._runs.get(turn.id):
@@ -468,6 +474,7 @@ class TurnDesk:
     async def start(self) -> None:
         """Look after messages whose process went away, from now on."""
         self._sweeping = asyncio.create_task(self._sweep())
+        self.store.listen(self._workers.ring)
 
     async def close(self, patience: float = 0.0) -> None:
         """Take nothing more; let running turns end within the patience, and interrupt those that did not."""

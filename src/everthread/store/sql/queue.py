@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from everthread.errors import InputError, StoreDamagedError, UnknownIdError
-from everthread.store.database import Row, Tx, clean_text, decode_json, encode_json, placeholders
+from everthread.store.database import Row, Tx, clean_text, decode_json, encode_json, notify, placeholders
 from everthread.store.models import Lease, NewQueuedTurn, QueuedTurn, TurnClaim, TurnState
 from everthread.store.sql.sessions import check_fence, find_thread, lock_thread
 
@@ -38,6 +38,7 @@ def queue_turn(tx: Tx, new: NewQueuedTurn, most: int, now: float) -> QueuedTurn 
         f"VALUES ({placeholders(values[:-1])}, (SELECT COALESCE(MAX(place), 0) + 1 FROM turns WHERE thread_id = ?))",
         values,
     )
+    notify(tx, thread)
     return load_turn(tx, new.id, new.tenant)
 
 
@@ -80,6 +81,7 @@ def end_turn(tx: Tx, turn_id: str, state: TurnState, result: Mapping[str, Any], 
         f"UPDATE turns SET state = ?, result = ?, ended = ? WHERE id = ? AND thread_id = ? AND {_RUNNING}",
         (state, encode_json(dict(result)), now, turn_id, thread),
     )
+    notify(tx, thread)
     row = tx.one(f"{SELECT_TURN} WHERE id = ? AND thread_id = ?", (turn_id, thread))
     if row is None:
         raise InputError(f"the turn {turn_id!r} is none of the thread {thread}")
@@ -94,6 +96,7 @@ def cancel_turn(tx: Tx, turn_id: str, tenant: str, now: float) -> QueuedTurn:
         f"UPDATE turns SET state = 'cancelled', result = ?, ended = ? WHERE id = ? AND {_QUEUED}",
         (result, now, turn_id),
     )
+    notify(tx, turn.thread)
     tx.run(f"UPDATE turns SET cancel = 1 WHERE id = ? AND {_RUNNING}", (turn_id,))
     return load_turn(tx, turn_id, tenant)
 
