@@ -21,7 +21,7 @@ from everthread.core.messages import (
     with_content,
 )
 from everthread.core.outputs import ToolOutput, ToStore, edit_results, plan_storage, reads_stored, with_text
-from everthread.core.pricing.cache_control import apply_cache_control, mark_system, marks_begin
+from everthread.core.pricing.cache_control import apply_cache_control, last_marker, mark_system, marks_begin
 from everthread.core.search.lookup import is_lookup
 from everthread.core.validation import is_empty
 from everthread.errors import InputError
@@ -229,7 +229,8 @@ def _marked(live: ConversationState) -> list[Message]:
         native_anthropic=live.route.api == "anthropic",
         previous=None if previous is None else previous - start,
     )
-    live.marked = len(bodies) - 1 if bodies else None
+    last = last_marker(near)
+    live.marked = None if last is None else start + last
     return [*bodies[:start], *near]
 
 

@@ -306,14 +306,12 @@ def _mark_body(turn: Turn, text: str, ttl: str) -> str:
     begins = blake2b(turn.used.replacement if turn.used else b"", digest_size=8).digest()
     known = turn.memory.marked
     previous = known[1] if known and known[0] == begins and known[1] < count else None
-    changes = [
-        (sliced.elements[index].start, sliced.elements[index].end, new)
-        for index, new in marked_messages(api, sliced.elements, ttl, previous).items()
-    ]
+    marked = marked_messages(api, sliced.elements, ttl, previous)
+    changes = [(sliced.elements[index].start, sliced.elements[index].end, new) for index, new in marked.items()]
     system = marked_system(sliced.fields["system"], ttl) if api == "anthropic" and "system" in sliced.fields else None
     if system is not None:
         changes.append((*sliced.spans["system"], system))
-    turn.memory.marked = begins, count - 1
+    turn.memory.marked = begins, max(marked, default=count - 1)
     return spliced(text, changes)
 
 

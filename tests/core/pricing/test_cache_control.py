@@ -115,15 +115,44 @@ def test_a_message_without_content_is_marked_itself() -> None:
     assert apply_cache_control([message]) == [{**message, "cache_control": MARK}]
 
 
-def test_tool_messages_are_marked_for_anthropic_and_keep_their_slot_elsewhere() -> None:
+def test_tool_messages_are_marked_for_anthropic_only() -> None:
     results: list[Any] = [{"role": "tool", "tool_call_id": str(n), "content": [text("ok")]} for n in range(2)]
     history = [user("a"), user("b"), *results]
     native = apply_cache_control(history, native_anthropic=True)
     assert native[2] == {**results[0], "cache_control": MARK}
     assert native[3] == {**results[1], "cache_control": MARK}
     elsewhere = apply_cache_control(history)
-    assert marked_indices(elsewhere) == [1]
+    assert marked_indices(elsewhere) == [0, 1], "the marks move to the nearest messages before that can carry one"
     assert elsewhere[2] is results[0]
+
+
+def tool_loop(rounds: int, *, spoken: bool) -> list[Any]:
+    history: list[Any] = [
+        {"role": "system", "content": "s"},
+        user("a"),
+        {"role": "assistant", "content": "b"},
+        user("c"),
+    ]
+    for n in range(rounds):
+        words = f"step {n}" if spoken else None
+        history.append({"role": "assistant", "content": words, "tool_calls": [{"id": str(n)}]})
+        history.append({"role": "tool", "tool_call_id": str(n), "content": "result"})
+    return history
+
+
+def test_elsewhere_a_tool_loop_is_marked_where_something_is_said() -> None:
+    assert marked_indices(apply_cache_control(tool_loop(4, spoken=True))) == [0, 6, 8, 10]
+    assert marked_indices(apply_cache_control(tool_loop(4, spoken=False))) == [0, 1, 2, 3]
+    assert marked_indices(apply_cache_control(tool_loop(4, spoken=False)[3:])) == [0, 5, 7], "calls fill what is left"
+
+
+def test_elsewhere_each_request_of_a_tool_loop_finds_the_mark_of_the_one_before() -> None:
+    previous: int | None = None
+    for rounds in range(1, 30):
+        marked = apply_cache_control(tool_loop(rounds, spoken=True), previous=previous)
+        assert previous is None or previous in marked_indices(marked)
+        previous = last_marker(marked)
+        assert previous == 2 * rounds + 2, "all but the last round's result is read by the next request"
 
 
 def test_an_hour_is_spelt_out_and_nothing_else_is_allowed() -> None:
@@ -157,7 +186,7 @@ def test_marks_that_were_there_are_replaced() -> None:
         },
         user([result]),
     ]
-    marked: list[Any] = apply_cache_control(history)
+    marked: list[Any] = apply_cache_control(history, native_anthropic=True)
     assert marked_indices(marked) == [5, 6, 7]
     assert markers(marked) == 3
     assert "1h" not in json.dumps(marked)

@@ -38,17 +38,19 @@ def apply_cache_control(
 ) -> list[Message]:
     """The messages with one mark on the last leading system message and three on the last three others.
 
-    Marks that were there are taken away, so there are never more than four. Nothing is mutated, and a message without
-    a mark before and after is the same object. `previous` is the index of the last message the previous call had marked
-    (by default the last that carries a mark): when more than 20 blocks came since, the provider would no longer find
-    it, so the first of the three stays there. Without a system message its mark is not used elsewhere: a system prompt
-    kept apart needs it (`mark_system`).
+    Outside Anthropic's own API a tool's result carries no mark, nor does a message of calls alone: the mark moves to
+    the nearest earlier message with content, so that a tool loop keeps reading from the cache. Marks that were there
+    are taken away, so there are never more than four. Nothing is mutated, and a message without a mark before and
+    after is the same object. `previous` is the index of the last message the previous call had marked (by default the
+    last that carries a mark): when more than 20 blocks came since, the provider would no longer find it, so the first
+    of the three stays there. Without a system message its mark is not used elsewhere: a system prompt kept apart needs
+    it (`mark_system`).
     """
     cache_marker(ttl)
     previous = last_marker(messages) if previous is None else previous
     marked = [without_cache_control(message) for message in messages]
-    for index in _breakpoints(marked, previous):
-        marked[index] = _mark_message(marked[index], ttl, native_anthropic=native_anthropic)
+    for index in _breakpoints(marked, previous, native_anthropic=native_anthropic):
+        marked[index] = _mark_message(marked[index], ttl)
     return marked
 
 
@@ -157,14 +159,23 @@ _HOSTS = {"anthropic": "anthropic.com", "openrouter": "openrouter.ai"}
 _ABSENT: Any = object()
 
 
-def _breakpoints(messages: Sequence[Any], previous: int | None) -> list[int]:
+def _breakpoints(messages: Sequence[Any], previous: int | None, *, native_anthropic: bool) -> list[int]:
     roles = [message.get("role") if isinstance(message, dict) else None for message in messages]
     leading = next((index for index, role in enumerate(roles) if role not in SYSTEM_ROLES), len(roles))
     others = [index for index, role in enumerate(roles) if role is not None and role not in SYSTEM_ROLES]
+    if not native_anthropic:
+        others = _carriers(messages, [index for index in others if roles[index] != "tool"])
     last = others[-3:]
     if previous in others[:-3] and sum(map(_blocks, messages[previous + 1 :])) > LOOKBACK:
         last[0] = previous
     return [leading - 1, *last] if leading else last
+
+
+def _carriers(messages: Sequence[Any], others: list[int]) -> list[int]:
+    """Those of the messages whose content carries a mark; where they are fewer than three, the last others too."""
+    found = [index for index in others if _mark_content(messages[index].get("content"), "5m") is not None]
+    empty = sorted(set(others) - set(found))
+    return sorted([*found, *empty[max(0, len(empty) + len(found) - 3) :]]) if len(found) < 3 else found
 
 
 def _blocks(message: Any) -> int:
@@ -176,14 +187,12 @@ def _blocks(message: Any) -> int:
     return parts + (len(calls) if isinstance(calls, list) else 0)
 
 
-def _mark_message(message: Message, ttl: str, *, native_anthropic: bool) -> Message:
+def _mark_message(message: Message, ttl: str) -> Message:
     """On a block of the content, else on the message: the encoder finds it a block among calls or results there."""
     if message["role"] != "tool":
         content = _mark_content(message.get("content"), ttl)
         if content is not None:
             return {**message, "content": content}
-    elif not native_anthropic:
-        return message
     return {**message, "cache_control": cache_marker(ttl)}
 
 
