@@ -27,8 +27,8 @@ from everthread.compaction.lossless import LosslessEngine
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import CompactionDone, Event
 from everthread.conversation.options import Route, SessionOptions, Setup
-from everthread.core.exchange import Reply
 from everthread.core.messages import Message, text_of
+from everthread.core.types import Reply
 from everthread.core.validation import validate_messages
 from everthread.testing import PrefixWatch
 

@@ -15,7 +15,7 @@ from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.journal import JournalWriter
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.options import Route, Setup
-from everthread.core.exchange import Reply
+from everthread.core.types import Reply
 from everthread.store.models import NewMessage
 
 FEW, MANY = 12, 1_000

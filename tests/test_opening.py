@@ -9,7 +9,7 @@ import pytest
 
 from everthread import compress, open_agent, open_conversation
 from everthread.config import parse_config
-from everthread.core.exchange import StreamDelta
+from everthread.core.types import StreamDelta
 from everthread.errors import InputError
 from everthread.testing import ScriptedModel
 

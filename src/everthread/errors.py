@@ -70,7 +70,7 @@ class ModelError(EverthreadError):
     """A model's provider refused, failed or broke off.
 
     `status` and `body` are the provider's own; `retry_after` the seconds it asks to wait; `partial` the reply as far as
-    it had come (`core.exchange.Reply`), with the usage reported so far.
+    it had come (`core.types.Reply`), with the usage reported so far.
     """
 
     def __init__(

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from everthread.core.exchange import Request
     from everthread.core.messages import Message
     from everthread.core.pricing.cache_control import PrefixDiff
+    from everthread.core.types import Request
     from everthread.testing import PrefixWatch
 
 SHOWN = 5
@@ -106,7 +106,7 @@ def _broken(sent: Any) -> list[str]:
 
 
 def _request(one: Any) -> Request:
-    from everthread.core.exchange import Request
+    from everthread.core.types import Request
     from everthread.wire.detect import decode_any
 
     return one if isinstance(one, Request) else decode_any(one)[1]
@@ -114,9 +114,8 @@ def _request(one: Any) -> Request:
 
 def _kept(request: Request) -> Request:
     """The request without what was injected at its end for this call only."""
-    from everthread.core.exchange import Request
-    from everthread.core.injected import strip_surroundings
-    from everthread.core.messages import text_of
+    from everthread.core.messages import strip_surroundings, text_of
+    from everthread.core.types import Request
 
     kept = list(request.messages)
     while kept and kept[-1]["role"] == "user" and (said := text_of(kept[-1])) and not strip_surroundings(said):

@@ -13,7 +13,7 @@ from everthread import Agent, open_agent, open_store
 from everthread.agent.base import Permission, ToolContext, ToolReply
 from everthread.config import parse_config
 from everthread.conversation.events import Event
-from everthread.core.exchange import Reply
+from everthread.core.types import Reply
 from everthread.store.store import Store
 from everthread.testing import PrefixWatch
 

@@ -15,9 +15,9 @@ from everthread.agent.base import ToolContext, ToolReply
 from everthread.agent.causes import Journal
 from everthread.agent.commands import COMMANDS, CommandResult, parse
 from everthread.conversation.events import CompactionDone, RequestReady, UsageRecorded
-from everthread.core.exchange import Request
 from everthread.core.messages import text_of
 from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.types import Request
 from everthread.lab.provider import Provider, ServedModel
 from everthread.providers.local_file import SMOLLM2
 from everthread.store.models import NewSession

@@ -17,8 +17,8 @@ from everthread.agent.calls import INTERRUPTED
 from everthread.agent.events import Delegated, ToolFinished
 from everthread.agent.limits import SUBAGENT_ROUNDS
 from everthread.agent.tools.delegate import Delegate
-from everthread.core.exchange import Request
 from everthread.core.messages import content_text, text_of
+from everthread.core.types import Request
 from everthread.testing import Said, ScriptedModel
 from tests.agent.setting import Double, Place, calls, place, results, saying
 

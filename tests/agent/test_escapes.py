@@ -115,7 +115,7 @@ READS_ITS_PARENT = r"""
 import asyncio, json, os, sys
 from everthread.factory import open_agent
 from everthread.config import parse_config
-from everthread.core.exchange import Reply
+from everthread.core.types import Reply
 from everthread.testing import ScriptedModel
 command = "env; tr '\\0' '\\n' < /proc/$PPID/environ"
 function = {"name": "terminal", "arguments": json.dumps({"command": command})}

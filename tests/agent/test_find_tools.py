@@ -11,7 +11,7 @@ from everthread.agent.base import Permission
 from everthread.agent.events import ToolFinished
 from everthread.conversation.events import ToolsChanged
 from everthread.conversation.toolbox import FIND
-from everthread.core.exchange import Request
+from everthread.core.types import Request
 from everthread.testing import ScriptedModel
 from tests.agent.setting import Double, Place, calls, place, results, saying
 

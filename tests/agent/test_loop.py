@@ -24,8 +24,8 @@ from everthread.agent.events import ToolFinished, ToolStarted, TurnEnded
 from everthread.conversation.events import OutputStored
 from everthread.conversation.options import Route
 from everthread.conversation.responses import Answer
-from everthread.core.exchange import Reply, Request, StreamDelta
 from everthread.core.messages import text_of
+from everthread.core.types import Reply, Request, StreamDelta
 from everthread.store.models import NewSession
 from everthread.testing import ScriptedModel
 from tests.agent.setting import Double, calls, place, results, saying

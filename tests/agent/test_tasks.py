@@ -18,9 +18,9 @@ from everthread.agent.calls import INTERRUPTED
 from everthread.agent.events import ToolFinished, TurnEnded
 from everthread.compaction.summary import RULES, TASK, WORDS, parse_sections
 from everthread.conversation.events import CompactionDone
-from everthread.core.exchange import Api, Reply, Request
 from everthread.core.marks import is_summary, recognize, summary_text
 from everthread.core.messages import calls_of, results_of, text_of
+from everthread.core.types import Api, Reply, Request
 from everthread.lab.provider import Provider
 from everthread.testing import ScriptedModel
 from tests.agent.setting import Place, calls, place, results

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from everthread.core.exchange import Reply
+from everthread.core.types import Reply
 from everthread.lab.provider import Provider, ServedModel
 
 MODEL = "gpt-4o"

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from everthread.core.exchange import Request
 from everthread.core.messages import text_of
+from everthread.core.types import Request
 from everthread.core.validation import validate_messages
 from everthread.lab.provider import Fault, Provider, ServedModel
 from everthread.providers.local_file import SMOLLM2

@@ -16,7 +16,7 @@ from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.summary import SummaryDraft, SummaryRequest
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.options import Route, SessionOptions, Setup
-from everthread.core.exchange import Reply
+from everthread.core.types import Reply
 from everthread.factory import open_store
 from everthread.store.models import NewSession
 from everthread.store.store import Store

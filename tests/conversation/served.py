@@ -10,8 +10,8 @@ from typing import Any
 from everthread import Conversation, open_conversation, open_store
 from everthread.compaction.summary import HANDOFF
 from everthread.config import Config, parse_config
-from everthread.core.exchange import Api, Reply, Request
 from everthread.core.messages import text_of
+from everthread.core.types import Api, Reply, Request
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.store import Store
 from everthread.testing import PrefixWatch

@@ -7,7 +7,7 @@ from pathlib import Path
 from everthread import open_conversation, open_store
 from everthread.config import parse_config
 from everthread.conversation.events import CompactionDone, LimitLearnt, Recovery
-from everthread.core.exchange import Api
+from everthread.core.types import Api
 from everthread.providers.local import LocalModel
 from everthread.testing import PrefixWatch
 from tests.conversation.talk import words

@@ -14,7 +14,7 @@ from everthread.compaction.journal import JournalWriter
 from everthread.compaction.summary import Summarizer
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.options import Route, SessionOptions, Setup, SummarizerContext
-from everthread.core.exchange import Reply, Request
+from everthread.core.types import Reply, Request
 from everthread.errors import ModelError
 from everthread.store.models import NewSession
 from everthread.store.store import Store

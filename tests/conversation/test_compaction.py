@@ -21,8 +21,8 @@ from everthread.conversation.events import (
     UsageRecorded,
 )
 from everthread.conversation.requests import note_in
-from everthread.core.exchange import Reply
 from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.types import Reply
 from everthread.errors import ConfigError
 from everthread.testing import ScriptedModel, ScriptedSummarizer
 from tests.conversation.talk import SYSTEM, Room, call, result, room, route, words

@@ -9,7 +9,7 @@ import pytest
 from everthread import open_conversation
 from everthread.config import parse_config
 from everthread.conversation.events import CompactionDone, Notice
-from everthread.core.exchange import Request
+from everthread.core.types import Request
 from everthread.errors import ConfigError, EverthreadError
 from everthread.factory import refit
 from everthread.lab.provider import Fault, Provider

@@ -12,7 +12,7 @@ from everthread.compaction.summary import SummaryDraft, SummaryRequest
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import CompactionDone, Planned
 from everthread.conversation.options import Timer
-from everthread.core.exchange import Reply
+from everthread.core.types import Reply
 from everthread.testing import ScriptedModel, SteppedClock
 from tests.conversation.talk import Room, call, result, room, route, words
 

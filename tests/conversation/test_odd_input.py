@@ -11,7 +11,7 @@ from everthread import validate_messages
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.options import Route
 from everthread.conversation.requests import NEVER_RAN
-from everthread.core.exchange import Api, Reply
+from everthread.core.types import Api, Reply
 from everthread.errors import InputError, WireError
 from everthread.testing import ScriptedModel
 from tests.conversation.served import NAMES, TOOL, answering, lab, model

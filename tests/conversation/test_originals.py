@@ -7,7 +7,7 @@ from typing import Any
 
 from everthread import open_store
 from everthread.conversation.lookup import LookupCache, StoreLookup, expand
-from everthread.core.nodes import Node
+from everthread.core.types import Node
 from everthread.store.models import NewMessage, NewSession, StoredMessage
 
 SAID = 1_000

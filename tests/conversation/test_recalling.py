@@ -11,8 +11,8 @@ import pytest
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import Notice, Recalled
 from everthread.conversation.options import RecallOptions, RecallScope
-from everthread.core.exchange import Api, Request
 from everthread.core.messages import text_of
+from everthread.core.types import Api, Request
 from everthread.store.models import NewSession
 from everthread.testing import ScriptedModel, ScriptedSummarizer
 from tests.conversation.served import KEY, NAMES, answering, lab, model

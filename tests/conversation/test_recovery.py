@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from everthread.conversation.events import CompactionDone, CompactionStarted, LimitLearnt, Recovery
-from everthread.core.exchange import Request
 from everthread.core.tokens import TokenCounter
+from everthread.core.types import Request
 from everthread.core.validation import validate_messages
 from everthread.errors import ContextOverflowError, ModelError
 from everthread.testing import ScriptedModel

@@ -15,9 +15,9 @@ from everthread.conversation.events import (
     OutputStored,
     UsageRecorded,
 )
-from everthread.core.exchange import Api, Reply
 from everthread.core.marks import is_summary, recognize
 from everthread.core.messages import text_of
+from everthread.core.types import Api, Reply
 from everthread.lab.provider import Fault
 from everthread.store.models import NewSession
 from tests.conversation.served import KEY, NAMES, TOOL, answering, asks_for, is_summary_call, lab, model, summary

@@ -10,8 +10,8 @@ import pytest
 from everthread.compaction.compressor import ContextCompressor
 from everthread.conversation.events import CompactionDone, Estimated, LimitLearnt, OutputStored
 from everthread.conversation.options import Route
-from everthread.core.exchange import Request
 from everthread.core.messages import text_of
+from everthread.core.types import Request
 from everthread.errors import ModelError
 from everthread.providers.fallback import FallbackModel
 from everthread.testing import ScriptedModel

@@ -12,7 +12,7 @@ from everthread.compaction.lossless import LosslessEngine
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import CompactionDone, Notice, ToolsChanged
 from everthread.conversation.toolbox import FIND
-from everthread.core.exchange import Reply, Request
+from everthread.core.types import Reply, Request
 from everthread.errors import InputError
 from everthread.testing import ScriptedModel
 from tests.conversation.talk import Room, call, result, room, words

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from everthread.core.injected import strip_injected, strip_surroundings
+from everthread.core.messages import strip_injected, strip_surroundings
 from everthread.core.transcript import user_text
 
 RULE = "Always use tabs"

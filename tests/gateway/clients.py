@@ -18,8 +18,8 @@ from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.journal import JournalWriter
 from everthread.conversation.events import Event
 from everthread.conversation.options import SessionOptions, SummarizerContext
-from everthread.core.exchange import Api, Reply, Request
 from everthread.core.pricing.usage import normalize_usage
+from everthread.core.types import Api, Reply, Request
 from everthread.gateway.base import Incoming, Mode, Outcome, Outgoing
 from everthread.gateway.manager import ManagerSetup, ProxyManager
 from everthread.lab.provider import Provider, ServedModel

@@ -14,9 +14,9 @@ import anthropic
 import httpx2
 import openai
 
-from everthread.core.exchange import Api, Request
 from everthread.core.messages import text_of
 from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.types import Api, Request
 from everthread.lab.provider import ServedModel
 from everthread.lab.provider.faults import ANSWERED, FaultPlan, Kind
 from everthread.lab.provider.log import Record

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everthread.config import parse_config
-from everthread.core.exchange import Api
+from everthread.core.types import Api
 from everthread.factory import open_store
 from everthread.factory.gateway import open_gateway
 from everthread.lab.provider import Provider

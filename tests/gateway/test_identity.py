@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everthread.core.exchange import Api, Reply
 from everthread.core.fingerprints import canonical_chain
 from everthread.core.messages import text_of
+from everthread.core.types import Api, Reply
 from everthread.errors import WireError
 from everthread.gateway.base import Outcome
 from everthread.gateway.body import slice_body, spliced

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from everthread.conversation.pins import add_pin
-from everthread.core.exchange import Api
 from everthread.core.marks import SUMMARY_START
+from everthread.core.types import Api
 from everthread.gateway.base import Outgoing
 from tests.gateway.clients import APIS, Client, Gate, answer, running, thread_of, words
 

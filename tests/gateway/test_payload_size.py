@@ -13,9 +13,9 @@ import pytest
 from everthread.compaction.summary import SummaryDraft
 from everthread.context.policy import CompactionPause
 from everthread.conversation.events import Notice
-from everthread.core.exchange import Api, Request
 from everthread.core.marks import SUMMARY_START
 from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.types import Api, Request
 from everthread.gateway.base import Outcome, Outgoing
 from everthread.gateway.events import Rewritten, Slimmed
 from everthread.lab.provider import Fault

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everthread.core.exchange import Api
+from everthread.core.types import Api
 from everthread.errors import WireError
 from everthread.gateway.body import slice_text
 from everthread.gateway.reader import Read, Reader, Sizes

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from everthread.core.exchange import Reply
 from everthread.core.messages import text_of
+from everthread.core.types import Reply
 from everthread.errors import StoreError
 from everthread.gateway.base import THREAD, Outcome
 from everthread.gateway.events import RecordFailed

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from everthread.conversation import events
-from everthread.core.exchange import Api
 from everthread.core.marks import SUMMARY_START
+from everthread.core.types import Api
 from everthread.gateway.base import Outcome
 from everthread.gateway.body import slice_body
 from everthread.gateway.events import Drifted, Rewritten

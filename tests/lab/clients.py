@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
-from everthread.core.exchange import Api
+from everthread.core.types import Api
 from everthread.lab.provider import Provider
 
 T = TypeVar("T")

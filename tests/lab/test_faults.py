@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from everthread import classify_error, normalize_usage
-from everthread.core.exchange import Api
+from everthread.core.types import Api
 from everthread.errors import InputError
 from everthread.lab.provider import Fault, Provider
 from everthread.lab.provider.faults import KINDS, FaultPlan, parse_fault

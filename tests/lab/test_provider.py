@@ -11,8 +11,8 @@ import openai
 import pytest
 from openai import OpenAI
 
-from everthread.core.exchange import Api, Reply, Request
 from everthread.core.tokens import TokenCounter
+from everthread.core.types import Api, Reply, Request
 from everthread.errors import InputError
 from everthread.lab.provider import Fault, Provider, ServedModel
 from tests.lab.clients import APIS, CLAUDE, GPT, Clients, played

@@ -15,8 +15,8 @@ from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.journal import JournalWriter
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.options import Route, Setup
-from everthread.core.exchange import Reply
 from everthread.core.messages import Message
+from everthread.core.types import Reply
 from everthread.errors import InputError
 from everthread.factory import open_store
 from everthread.lab.importers.log import Log, Said

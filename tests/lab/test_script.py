@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.exchange import Reply, Request
 from everthread.core.messages import calls_of, text_of
+from everthread.core.types import Reply, Request
 from everthread.errors import InputError
 from everthread.lab.provider import Provider, Recorded
 from everthread.lab.provider.answers import in_pieces

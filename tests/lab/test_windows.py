@@ -9,8 +9,8 @@ import openai
 import pytest
 
 from everthread import classify_error
-from everthread.core.exchange import Api
 from everthread.core.tokens import TokenCounter
+from everthread.core.types import Api
 from everthread.lab.provider import Provider, ServedModel
 from everthread.lab.provider.faults import DIALECTS
 from tests.lab.clients import APIS, CLAUDE, GPT, Clients, played

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from everthread.core.exchange import Api, Reply, Request, StreamDelta
+from everthread.core.types import Api, Reply, Request, StreamDelta
 from everthread.providers.wrapper import ModelEvent
 
 Step = StreamDelta | Reply | Exception | float

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from everthread.core.exchange import Api, Reply, Request, StreamDelta, StreamingModel
+from everthread.core.types import Api, Reply, Request, StreamDelta, StreamingModel
 from everthread.errors import ModelError
 from everthread.lab.provider import Provider, Record
 from everthread.lab.provider.models import Models

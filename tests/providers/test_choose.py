@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from everthread.core.exchange import Api, Request
+from everthread.core.types import Api, Request
 from everthread.errors import ConfigError, ModelError
 from everthread.providers.choose import Choice, choose, choose_model
 from everthread.providers.http import HttpModel

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from everthread.core.exchange import Api, Reply, Request
 from everthread.core.messages import text_of
 from everthread.core.pricing.usage import normalize_usage
 from everthread.core.provider_errors import classify_error
+from everthread.core.types import Api, Reply, Request
 from everthread.errors import ModelError, ModelUnreachableError
 from everthread.lab.provider.faults import Fault
 from everthread.providers.http import json_bytes

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from everthread.core.exchange import Api
 from everthread.core.provider_errors import classify_error
+from everthread.core.types import Api
 from everthread.errors import ModelError, ModelTimeoutError, ModelUnreachableError
 from everthread.providers.failures import Route, failed_within, is_out_of_service, is_passing, refused, retry_after
 from tests.core.test_provider_errors import CASES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from everthread.core.exchange import Api, Request
+from everthread.core.types import Api, Request
 from everthread.providers.fitting import FittingModel
 from everthread.testing import ScriptedModel
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from everthread.core.exchange import Api, Reply, Request
 from everthread.core.messages import text_of
 from everthread.core.provider_errors import classify_error
+from everthread.core.types import Api, Reply, Request
 from everthread.errors import ModelUnreachableError
 from everthread.providers.anthropic import AnthropicModel
 from everthread.providers.openai_responses import OpenAIResponsesModel

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from everthread.core.exchange import Api, Reply, Request
 from everthread.core.messages import text_of
 from everthread.core.pricing.usage import normalize_usage
 from everthread.core.provider_errors import classify_error
+from everthread.core.types import Api, Reply, Request
 from everthread.errors import ModelError
 from everthread.providers.endpoint import ask_endpoint
 from everthread.providers.local import LocalModel
@@ -98,7 +98,7 @@ def test_without_the_extra_the_command_to_install_it_is_named(tmp_path: Path) ->
     program = (
         "import asyncio, sys; sys.modules['xllamacpp'] = None\n"
         "from pathlib import Path\n"
-        "from everthread.core.exchange import Request\n"
+        "from everthread.core.types import Request\n"
         "from everthread.providers.local import LocalModel\n"
         "asyncio.run(LocalModel(Path(sys.argv[1])).complete(Request('m', [])))\n"
     )

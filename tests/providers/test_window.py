@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import pytest
 
-from everthread.core.exchange import Api
+from everthread.core.types import Api
 from everthread.lab.provider import Provider
 from everthread.lab.provider.models import ServedModel, Shown
 from everthread.providers.endpoint import EndpointReport, ask_endpoint

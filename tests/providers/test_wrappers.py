@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from everthread.core.exchange import Api, Reply, Request, StreamingModel
 from everthread.core.messages import text_of
+from everthread.core.types import Api, Reply, Request, StreamingModel
 from everthread.errors import InputError, ModelError, ModelTimeoutError, ModelUnreachableError
 from everthread.lab.provider import Record
 from everthread.lab.provider.faults import Fault

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from everthread.core.nodes import Node
+from everthread.core.types import Node
 from everthread.errors import UnknownIdError
 from everthread.store.store import Store
 from tests.store.conftest import Clock

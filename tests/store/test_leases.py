@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from everthread.core.nodes import Node
+from everthread.core.types import Node
 from everthread.errors import LeaseLostError
 from everthread.store.models import Lease
 from everthread.store.store import Store

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from everthread.core.nodes import Node
 from everthread.core.pricing.usage import normalize_usage
+from everthread.core.types import Node
 from everthread.errors import EverthreadError, InputError, StoreError, TranscriptError
 from everthread.store.models import NewMessage, NewSession, NewUsage, SearchQuery
 from everthread.store.store import Store

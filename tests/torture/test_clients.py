@@ -17,8 +17,8 @@ import pytest
 
 from benchmarks.peers import PeerAbsentError, environment
 from everthread import open_store
-from everthread.core.exchange import Api, Reply, Request
 from everthread.core.messages import text_of
+from everthread.core.types import Api, Reply, Request
 from everthread.lab.provider import Provider, ServedModel
 from everthread.lab.provider.log import Record
 from everthread.providers.local import LocalModel

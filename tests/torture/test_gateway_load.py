@@ -14,8 +14,8 @@ import httpx2
 import pytest
 
 from everthread import open_store
-from everthread.core.exchange import Request
 from everthread.core.messages import text_of
+from everthread.core.types import Request
 from everthread.lab.provider import Provider, ServedModel
 from everthread.lab.provider.faults import Fault
 from everthread.lab.provider.log import Record

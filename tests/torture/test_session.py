@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from everthread.core.exchange import Api
+from everthread.core.types import Api
 from tests.conversation.served import KEY
 from tests.conversation.small import overflow_for_real, pass_the_window
 from tests.conversation.soak import soak

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.exchange import Request
 from everthread.core.messages import Message, calls_of, results_of, text_of, with_content
+from everthread.core.types import Request
 from everthread.errors import WireError
 from everthread.wire import anthropic, openai_chat
 from tests.wire.anthropic_strategies import copy_of, replies, wire_messages

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from everthread.core.exchange import Request
+from everthread.core.types import Request
 from everthread.wire.anthropic import decode_messages, encode_request
 from everthread.wire.anthropic.writing import Written
 

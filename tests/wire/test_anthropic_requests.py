@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from everthread.core.exchange import Reply, Request
 from everthread.core.messages import Message
+from everthread.core.types import Reply, Request
 from everthread.errors import WireError
 from everthread.wire import anthropic
 from tests.wire.anthropic_strategies import copy_of

@@ -9,8 +9,8 @@ from anthropic import beta_tool
 from anthropic.types import Message as SdkMessage
 from pydantic import BaseModel
 
-from everthread.core.exchange import Reply
 from everthread.core.messages import calls_of, results_of, text_of
+from everthread.core.types import Reply
 from everthread.wire import anthropic
 from everthread.wire.sse import encode
 from tests.wire.anthropic_sdk import sdk

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from everthread.core.exchange import Reply, StreamDelta
 from everthread.core.messages import calls_of
+from everthread.core.types import Reply, StreamDelta
 from everthread.errors import WireError
 from everthread.wire import anthropic
 from everthread.wire.sse import SseEvent, SseParser, encode

@@ -6,8 +6,8 @@ from typing import get_args
 
 import pytest
 
-from everthread.core.exchange import Api, Reply, Request
 from everthread.core.messages import text_of
+from everthread.core.types import Api, Reply, Request
 from everthread.wire.codecs import CODECS
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from openai import pydantic_function_tool
 from pydantic import BaseModel
 
-from everthread.core.exchange import Reply, Request
 from everthread.core.messages import Message, with_content
+from everthread.core.types import Reply, Request
 from everthread.errors import WireError
 from everthread.wire import openai_chat, openai_responses
 from everthread.wire import openai_chat as chat

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from pydantic import BaseModel
 
-from everthread.core.exchange import Reply, Request
 from everthread.core.messages import Message
+from everthread.core.types import Reply, Request
 from everthread.errors import WireError
 from everthread.wire import openai_chat, openai_responses
 from everthread.wire.native import with_native

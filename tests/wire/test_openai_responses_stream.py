@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.exchange import Reply, StreamDelta
 from everthread.core.messages import Message, calls_of
+from everthread.core.types import Reply, StreamDelta
 from everthread.errors import WireError
 from everthread.wire import openai_responses
 from everthread.wire.openai_responses_stream import StreamDecoder, encode_stream

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from everthread.conversation import events
 from everthread.conversation.events import Event
-from everthread.core.exchange import Request
 from everthread.core.pricing.cache_control import shared_prefix
+from everthread.core.types import Request
 
 LEAST = 1_024
 """Prompt tokens below which no provider caches anything."""

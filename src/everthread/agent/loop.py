@@ -23,7 +23,7 @@ from everthread.conversation.events import Event, Listener
 from everthread.conversation.options import Route
 from everthread.conversation.requests import Given
 from everthread.conversation.responses import Answer
-from everthread.core.exchange import StreamDelta
+from everthread.core.types import StreamDelta
 from everthread.errors import InputError
 
 Item = StreamDelta | Event | Answer

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from everthread.core.exchange import Request
+from everthread.core.types import Request
 from everthread.errors import TranscriptError, WireError
 from everthread.lab.importers.reader import is_foreign, parse_log, read_bytes
 from everthread.wire.detect import decode_any

@@ -32,11 +32,11 @@ from everthread.compaction.summary import (
 )
 from everthread.compaction.task import task_lines
 from everthread.compaction.user_words import render_words
-from everthread.core.exchange import System
 from everthread.core.marks import seal_summary
 from everthread.core.messages import Messages
 from everthread.core.pricing.usage import CanonicalUsage
 from everthread.core.redaction import redact
+from everthread.core.types import System
 from everthread.errors import ConfigError
 
 

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from everthread.compaction.summary import Compaction, CompactionLevel, Summarizer
-from everthread.core.exchange import System
 from everthread.core.messages import Message, Messages
-from everthread.core.nodes import Node
 from everthread.core.pricing.usage import CanonicalUsage
 from everthread.core.search.lookup import Lookup, Passage
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
+from everthread.core.types import Node, System
 
 StartReason = Literal["new", "resume", "compression", "branch"]
 

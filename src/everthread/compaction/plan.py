@@ -26,11 +26,11 @@ from everthread.compaction.summary import (
     parse_sections,
 )
 from everthread.compaction.user_words import NO_WORDS, Said, entry_tokens, parse_words
-from everthread.core.exchange import System
 from everthread.core.marks import SUMMARY_START, is_old_format, is_summary, summary_leads, summary_text, without_summary
 from everthread.core.messages import Message, Messages
 from everthread.core.redaction import redact
 from everthread.core.transcript import is_user_message, latest_user_index, user_text
+from everthread.core.types import System
 
 NO_MIDDLE = "there is nothing between what is kept at the start and at the end"
 _WORTH_A_SUMMARY = 300

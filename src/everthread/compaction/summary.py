@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from everthread.core.marks import SUMMARY_END
 from everthread.core.messages import Message
-from everthread.core.nodes import Node
+from everthread.core.types import Node
 
 if TYPE_CHECKING:
     from everthread.compaction.journal import Journal

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 from everthread.compaction.engine import ContextEngine, Services, StartReason
 from everthread.compaction.summary import Compaction
 from everthread.core.messages import Messages
-from everthread.core.nodes import Node
 from everthread.core.outputs import ToStore
 from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.types import Node
 from everthread.errors import EngineError, EverthreadError
 
 T = TypeVar("T")

@@ -31,11 +31,11 @@ from everthread.conversation.pins import list_pins
 from everthread.conversation.requests import note_in, store_output, with_note, without_note
 from everthread.conversation.responses import finish
 from everthread.conversation.state import LEFT_OUT, ConversationState
-from everthread.core.exchange import Request, System
 from everthread.core.marks import is_summary, strip_marks
 from everthread.core.messages import Message, calls_of
 from everthread.core.pricing.economics import EARLIEST, Decision
 from everthread.core.provider_errors import ErrorVerdict, classify_error
+from everthread.core.types import Request, System
 from everthread.errors import ContextOverflowError, EverthreadError
 from everthread.providers.output_cap import output_cap
 from everthread.store.models import MessageKind, NewCompaction, NewMessage, StoredMessage

@@ -29,8 +29,8 @@ from everthread.conversation.requests import (
 from everthread.conversation.responses import Answer, Recorder, finish
 from everthread.conversation.state import ConversationState, create_session, find_tip, load_state
 from everthread.conversation.toolbox import FIND, FoundTools, Toolbox
-from everthread.core.exchange import Reply, StreamDelta, StreamingModel, System
 from everthread.core.messages import Message, results_of
+from everthread.core.types import Reply, StreamDelta, StreamingModel, System
 from everthread.errors import ConfigError, InputError, ModelError
 from everthread.providers.wrapper import ModelEvent
 from everthread.store.models import NewMessage, NewSession, Session, UsageRecord, new_id

@@ -8,8 +8,8 @@ from decimal import Decimal
 from typing import Any, ClassVar
 
 from everthread.compaction.summary import Verification
-from everthread.core.exchange import Request
 from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.types import Request
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, replace
 import regex
 
 from everthread.core.messages import calls_of, results_of
-from everthread.core.nodes import Node
 from everthread.core.redaction import redact, redact_part
 from everthread.core.search.lookup import Excerpt, Found, Passage, SearchMode, SearchScope, heading, is_lookup
 from everthread.core.transcript import is_user_message
+from everthread.core.types import Node
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.index import searchable_text
 from everthread.store.models import CompactionRecord, RecallQuery, SearchHit, SearchQuery, StoredMessage

@@ -12,8 +12,7 @@ from datetime import UTC, datetime
 from everthread.conversation.events import Notice, Recalled
 from everthread.conversation.options import EXCERPT_CHARS, EXCERPTS
 from everthread.conversation.state import ConversationState
-from everthread.core.injected import users_words
-from everthread.core.messages import Message, calls_of, results_of, text_of
+from everthread.core.messages import Message, calls_of, results_of, text_of, users_words
 from everthread.core.search.terms import query_terms
 from everthread.core.transcript import is_user_message
 from everthread.errors import StoreError

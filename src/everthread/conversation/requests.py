@@ -8,7 +8,6 @@ from typing import Any, cast
 
 from everthread.conversation.events import OutputStored, RequestReady
 from everthread.conversation.state import ConversationState
-from everthread.core.exchange import Api, Reply, Request, System
 from everthread.core.messages import (
     RESULT_BLOCKS,
     Call,
@@ -23,6 +22,7 @@ from everthread.core.messages import (
 from everthread.core.outputs import ToolOutput, ToStore, edit_results, plan_storage, reads_stored, with_text
 from everthread.core.pricing.cache_control import apply_cache_control, last_marker, mark_system, marks_begin
 from everthread.core.search.lookup import is_lookup
+from everthread.core.types import Api, Reply, Request, System
 from everthread.core.validation import is_empty
 from everthread.errors import InputError
 from everthread.providers.output_cap import cap_field

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from everthread.conversation.events import ToolsChanged
-from everthread.core.exchange import System
 from everthread.core.messages import json_text
 from everthread.core.toolchoice import Card, card_of, left_out, matching, name_of, presses, room_for
 from everthread.core.transcript import user_text
+from everthread.core.types import System
 from everthread.errors import InputError
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from hashlib import blake2b
 from itertools import accumulate
 from typing import Any, Literal
 
-from everthread.core.injected import strip_surroundings
-from everthread.core.messages import json_value
+from everthread.core.messages import json_value, strip_surroundings
 
 Kind = Literal["canonical", "bytes"]
 

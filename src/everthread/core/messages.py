@@ -5,15 +5,18 @@ A message is a plain OpenAI chat dict: that is what users already have. Content 
 in that form needs no conversion to be inspected, counted, cut or repaired. Messages are treated as immutable.
 
 Every helper takes whatever real transcripts contain (missing content, numbers for strings, parts without a type)
-and answers with the nearest sensible value; `transcript.validate_messages` is where wrong shapes are reported.
+and answers with the nearest sensible value; `validation.validate_messages` is where wrong shapes are reported.
 """
 
 from __future__ import annotations
 
+import functools
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Required, TypedDict, cast
+from importlib import resources
+from typing import Any, NamedTuple, Required, TypedDict, cast
 
 Part = dict[str, Any]
 """One block of a content list, in OpenAI's or Anthropic's form."""
@@ -258,3 +261,98 @@ def images_in(content: Any) -> Iterator[Part]:
 
 def _call_from_block(part: Part) -> Call:
     return Call(as_text(part.get("id")), as_text(part.get("name")), json_text(part.get("input")))
+
+
+def users_words(texts: Sequence[str]) -> list[str]:
+    """What the user says in the texts of one message, text by text."""
+    enclosed = [inner for text in texts for inner in _enclosed(text)]
+    return [said for text in enclosed or texts if (said := strip_injected(text))]
+
+
+def strip_injected(text: str) -> str:
+    """The text without what clients inject around the user's words, trimmed. A tag never closed is text."""
+    known = _known()
+    if known.beginning.match(text.lstrip()):
+        text = "\n".join(text[element.inner : element.close] for element in _elements(text, known.speech))
+    return _without(_without(text, known.injected), known.speech, content=False).strip()
+
+
+def strip_surroundings(text: str) -> str:
+    """The text without what may differ in the next request though the user said the same, trimmed."""
+    return _without(text, _known().surroundings).strip()
+
+
+class _Element(NamedTuple):
+    """`<tag …>…</tag>`: where it starts, where its content starts and ends, where it ends."""
+
+    start: int
+    inner: int
+    close: int
+    end: int
+
+
+def _without(text: str, opening: re.Pattern[str], *, content: bool = True) -> str:
+    """The text without these elements; or only without their tags, what is in them staying."""
+    kept: list[str] = []
+    position = 0
+    for element in _elements(text, opening):
+        kept.append(text[position : element.start])
+        if not content:
+            kept.append(text[element.inner : element.close].strip())
+        position = element.end
+    return "".join((*kept, text[position:]))
+
+
+def _elements(text: str, opening: re.Pattern[str]) -> Iterator[_Element]:
+    """Closed elements, the outermost of each, in one pass however many are never closed."""
+    unclosed: set[str] = set()
+    found = opening.search(text) if "<" in text else None
+    while found:
+        tag, after = found[1], found.end()
+        close = -1 if tag in unclosed else text.find(f"</{tag}>", after)
+        if close < 0:
+            unclosed.add(tag)
+        else:
+            after = close + len(tag) + 3
+            yield _Element(found.start(), found.end(), close, after)
+        found = opening.search(text, after)
+
+
+def _enclosed(text: str) -> Iterator[str]:
+    """What stands in envelopes. One without an end reaches to the end of the text."""
+    for start, end in _known().envelopes:
+        at = text.find(start)
+        while at >= 0:
+            inner = at + len(start)
+            close = text.find(end, inner) if end else len(text)
+            if close < 0:
+                break
+            yield text[inner:close]
+            at = text.find(start, close)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    envelopes: tuple[tuple[str, str], ...]
+    speech: re.Pattern[str]
+    surroundings: re.Pattern[str]
+    injected: re.Pattern[str]
+    """Surroundings and records."""
+    beginning: re.Pattern[str]
+
+
+@functools.cache
+def _known() -> _Known:
+    data = json.loads(resources.files("everthread.core").joinpath("data/injected.json").read_text("utf-8"))
+    return _Known(
+        envelopes=tuple((start, end) for start, end in data["envelopes"]),
+        speech=_opening(data["speech"]),
+        surroundings=_opening(data["surroundings"]),
+        injected=_opening([*data["surroundings"], *data["records"]]),
+        beginning=re.compile("|".join(data["beginnings"])),
+    )
+
+
+def _opening(tags: Sequence[str]) -> re.Pattern[str]:
+    names = "|".join(re.escape(tag) for tag in tags)
+    return re.compile(rf"<({names})(?:\s[^<>]*)?>")

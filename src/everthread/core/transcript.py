@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from everthread.core.injected import users_words
 from everthread.core.marks import without_summary
 from everthread.core.messages import (
     SYSTEM_ROLES,
@@ -18,6 +17,7 @@ from everthread.core.messages import (
     kind_of,
     parts_of,
     results_of,
+    users_words,
 )
 
 

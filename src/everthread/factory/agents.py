@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from everthread.compaction.summary import Summarizer
 from everthread.config import Config, home_directory, load_config
-from everthread.core.exchange import Api, StreamingModel
 from everthread.core.pricing.cache_control import CACHE_SECONDS
+from everthread.core.types import Api, StreamingModel
 from everthread.errors import InputError
 from everthread.factory.conversations import open_conversation
 from everthread.factory.models import Closing, closing_of, route_to

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from everthread.compaction.summary import Summarizer
 from everthread.config import Config, load_config
 from everthread.config.conversations import ModelOptions
-from everthread.core.exchange import Api, StreamingModel, System
+from everthread.core.types import Api, StreamingModel, System
 from everthread.factory.compaction import named_summarizer
 from everthread.factory.engines import EngineChoice
 from everthread.factory.models import Closing, auxiliary_model, closing_of, route_to, summarizer_for

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from everthread.compaction.summary import Summarizer
 from everthread.config import Config, load_config
-from everthread.core.exchange import Api, StreamingModel
+from everthread.core.types import Api, StreamingModel
 from everthread.errors import ConfigError, StoreError
 from everthread.factory.access import open_access
 from everthread.factory.conversations import session_options

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from everthread.compaction.summary import Summarizer
 from everthread.config import Config, home_directory
-from everthread.core.exchange import Api, Request, StreamingModel
 from everthread.core.tokens.budget import Budget
+from everthread.core.types import Api, Request, StreamingModel
 from everthread.factory.compaction import acompress
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from everthread.config import Config, home_directory
-from everthread.core.exchange import StreamingModel
+from everthread.core.types import StreamingModel
 from everthread.factory.agents import open_agent
 from everthread.store.models import NewSession
 from everthread.store.store import Store

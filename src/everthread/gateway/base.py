@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from everthread.core.exchange import Api, Reply
 from everthread.core.messages import Message
 from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.types import Api, Reply
 from everthread.wire.codecs import CODECS
 
 THREAD = "x-everthread-thread"

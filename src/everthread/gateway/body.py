@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, overload
 
-from everthread.core.exchange import Api
+from everthread.core.types import Api
 from everthread.errors import WireError
 from everthread.gateway.errors import Refused
 

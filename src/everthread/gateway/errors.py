@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from everthread.core.exchange import Api
+from everthread.core.types import Api
 
 _ANTHROPIC = {
     400: "invalid_request_error",

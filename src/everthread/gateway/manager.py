@@ -46,12 +46,12 @@ from everthread.conversation.events import (
 )
 from everthread.conversation.events import Recovery as RecoveryEvent
 from everthread.conversation.options import Route, SessionOptions, SummarizerContext
-from everthread.core.exchange import Api, Request
 from everthread.core.pricing.cache_control import cache_route
 from everthread.core.pricing.economics import EARLIEST
 from everthread.core.pricing.usage import CanonicalUsage
 from everthread.core.provider_errors import ErrorVerdict, classify_error
 from everthread.core.tokens import TokenCounter
+from everthread.core.types import Api, Request
 from everthread.errors import EverthreadError
 from everthread.gateway.base import THREAD, Incoming, Outcome, Outgoing, ProxyTurn, UnmanagedTurn
 from everthread.gateway.events import RecordFailed

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Generic, TypeVar
 
-from everthread.core.exchange import Api, Request
 from everthread.core.tokens import TokenCounter
+from everthread.core.types import Api, Request
 from everthread.gateway.base import decode_messages
 from everthread.gateway.body import LIST_FIELD, Element, Fields, Layout, Sliced, Spans, slice_text
 from everthread.gateway.rewrite import frame_of

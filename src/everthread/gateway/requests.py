@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from starlette.types import Receive, Scope
 
-from everthread.core.exchange import Api
+from everthread.core.types import Api
 from everthread.gateway.encoding import too_large
 from everthread.gateway.errors import Refused, spoken
 from everthread.gateway.keys import without_keys

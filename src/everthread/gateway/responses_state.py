@@ -7,7 +7,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from everthread.core.exchange import Api, Reply
+from everthread.core.types import Api, Reply
 from everthread.gateway.base import Incoming, encode_messages
 from everthread.gateway.body import peek_field
 from everthread.gateway.threads import PLATFORM, ThreadMatch

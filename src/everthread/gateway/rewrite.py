@@ -20,12 +20,12 @@ from everthread.context.recovery import slim_messages
 from everthread.conversation.events import CompactionVoid, Listener
 from everthread.conversation.options import SummarizerContext
 from everthread.conversation.pins import list_pins
-from everthread.core.exchange import Api, Request
 from everthread.core.marks import recognize
 from everthread.core.messages import Message, calls_of
 from everthread.core.outputs import ToStore
 from everthread.core.pricing.cache_control import cache_route
 from everthread.core.tokens.budget import Budget
+from everthread.core.types import Api, Request
 from everthread.errors import EngineError, EverthreadError
 from everthread.gateway.base import Account, decode_messages, encode_messages
 from everthread.gateway.body import LIST_FIELD, Element, Sliced, written

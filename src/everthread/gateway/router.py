@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Literal
 from urllib.parse import unquote_to_bytes
 
-from everthread.core.exchange import Api
+from everthread.core.types import Api
 from everthread.errors import InputError
 from everthread.gateway.base import Mode
 

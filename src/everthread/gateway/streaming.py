@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from starlette.types import Send
 
-from everthread.core.exchange import Api, Reply, StreamDelta
 from everthread.core.pricing.usage import CanonicalUsage, normalize_usage
+from everthread.core.types import Api, Reply, StreamDelta
 from everthread.errors import WireError
 from everthread.gateway.base import THREAD
 from everthread.gateway.body import peek_field

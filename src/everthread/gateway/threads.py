@@ -22,7 +22,6 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, cast
 
 from everthread.conversation.events import Listener
-from everthread.core.exchange import Api, System
 from everthread.core.fingerprints import canonical_form, chained, message_fingerprint
 from everthread.core.messages import (
     REASONING_BLOCKS,
@@ -35,6 +34,7 @@ from everthread.core.messages import (
     kind_of,
     text_of,
 )
+from everthread.core.types import Api, System
 from everthread.errors import EverthreadError, UnknownIdError
 from everthread.gateway.base import THREAD, Outcome, decode_messages, encode_messages
 from everthread.gateway.body import Element

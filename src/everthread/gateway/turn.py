@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from everthread.context.limits import LimitKey
 from everthread.context.policy import FADING, ContextOptions, ContextState, PolicyDecision, fading_text
 from everthread.context.recovery import Recovery
-from everthread.core.exchange import Api, Request
 from everthread.core.messages import SYSTEM_ROLES, parts_of
 from everthread.core.pricing.cache_control import (
     apply_cache_control,
@@ -22,6 +21,7 @@ from everthread.core.pricing.cache_control import (
     without_cache_control,
 )
 from everthread.core.tokens.budget import Budget
+from everthread.core.types import Api, Request
 from everthread.gateway.base import COMPACTIONS, NOTICE, PLAN, THREAD, TOKENS, Incoming, Outcome, Outgoing
 from everthread.gateway.body import Element, Sliced, slice_body, spliced, written
 from everthread.gateway.rewrite import RewriteKey, RewriteState, note_change, replaced, replacement_change, takes_blocks

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from everthread.core.exchange import Api, StreamingModel
+from everthread.core.types import Api, StreamingModel
 from everthread.errors import ConfigError
 from everthread.providers.anthropic import ANTHROPIC_URL
 from everthread.providers.clients import CLIENTS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from everthread.core.exchange import Api
+from everthread.core.types import Api
 from everthread.providers.anthropic import AnthropicModel
 from everthread.providers.http import HttpModel
 from everthread.providers.openai_chat import OpenAIChatModel

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from everthread.core.exchange import Api
+from everthread.core.types import Api
 from everthread.providers.openai_chat import NO_KEY
 
 if TYPE_CHECKING:

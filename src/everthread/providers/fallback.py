@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 
-from everthread.core.exchange import Reply, Request, StreamDelta, StreamingModel
+from everthread.core.types import Reply, Request, StreamDelta, StreamingModel
 from everthread.errors import InputError, ModelError
 from everthread.providers.catalog import known_model
 from everthread.providers.failures import is_out_of_service

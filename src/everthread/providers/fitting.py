@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from everthread.core.exchange import Reply, Request, StreamDelta, StreamingModel
 from everthread.core.tokens import TokenCounter
+from everthread.core.types import Reply, Request, StreamDelta, StreamingModel
 from everthread.providers.output_cap import output_cap, own_cap, with_output_cap
 from everthread.providers.wrapper import ModelWrapper
 

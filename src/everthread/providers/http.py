@@ -14,8 +14,8 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from everthread.core.exchange import Api, Reply, Request, StreamDelta
 from everthread.core.messages import text_of
+from everthread.core.types import Api, Reply, Request, StreamDelta
 from everthread.errors import ModelError, WireError
 from everthread.providers import failures
 from everthread.providers.failures import Route

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
 
-from everthread.core.exchange import Reply, Request, StreamDelta, StreamingModel
+from everthread.core.types import Reply, Request, StreamDelta, StreamingModel
 from everthread.errors import ModelTimeoutError
 from everthread.providers.streams import closing
 from everthread.providers.wrapper import ModelWrapper

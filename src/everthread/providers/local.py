@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
-from everthread.core.exchange import Api, Reply, Request, StreamDelta
+from everthread.core.types import Api, Reply, Request, StreamDelta
 from everthread.errors import ModelError
 from everthread.providers.clients import CLIENTS
 from everthread.providers.http import HttpModel

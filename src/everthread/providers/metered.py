@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from everthread.core.exchange import Reply, Request, StreamingModel
+from everthread.core.types import Reply, Request, StreamingModel
 from everthread.providers.wrapper import ModelWrapper
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from everthread.core.exchange import Api, Reply, Request
+from everthread.core.types import Api, Reply, Request
 from everthread.providers.http import HttpModel
 from everthread.providers.output_cap import output_cap, with_output_cap
 from everthread.wire import openai_chat, openai_chat_stream

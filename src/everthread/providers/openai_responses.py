@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from everthread.core.exchange import Api, Reply, Request
+from everthread.core.types import Api, Reply, Request
 from everthread.providers.http import HttpModel
 from everthread.providers.openai_chat import open_client
 from everthread.providers.output_cap import output_cap, with_output_cap

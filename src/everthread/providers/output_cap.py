@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from everthread.core.exchange import Api, Request
+from everthread.core.types import Api, Request
 from everthread.providers.catalog import known_model
 from everthread.wire.anthropic import DEFAULT_MAX_TOKENS
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 
-from everthread.core.exchange import Reply, Request, StreamDelta, StreamingModel
+from everthread.core.types import Reply, Request, StreamDelta, StreamingModel
 from everthread.errors import ModelError
 from everthread.providers.failures import is_passing
 from everthread.providers.streams import closing, from_first_word

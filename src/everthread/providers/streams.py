@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-from everthread.core.exchange import Reply, StreamDelta
+from everthread.core.types import Reply, StreamDelta
 
 T = TypeVar("T")
 

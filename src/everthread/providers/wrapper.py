@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
-from everthread.core.exchange import Api, Reply, Request, StreamDelta, StreamingModel
+from everthread.core.types import Api, Reply, Request, StreamDelta, StreamingModel
 from everthread.errors import ModelError
 
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal
 
-from everthread.core.exchange import System
 from everthread.core.messages import Message
-from everthread.core.nodes import Node as Node  # noqa: PLC0414 - a value of the core that a store keeps
 from everthread.core.pricing.usage import CanonicalUsage
 from everthread.core.search.lookup import is_lookup
+from everthread.core.types import Node as Node  # noqa: PLC0414 - a value of the core that a store keeps
+from everthread.core.types import System
 
 SessionKind = Literal["main", "continuation", "subagent", "side", "branch", "reverted"]
 """`side`: a client's call beside its conversation (a title, a count), grouped under it by `parent`."""

@@ -11,9 +11,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from everthread.core.exchange import System
-from everthread.core.nodes import Node
 from everthread.core.search.query import read_question
+from everthread.core.types import Node, System
 from everthread.errors import EverthreadError, StoreClosedError
 from everthread.store import schema
 from everthread.store.database import Connection, Database, Tx

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from everthread.core.exchange import Api, Reply, Request, StreamDelta
 from everthread.core.messages import Message
+from everthread.core.types import Api, Reply, Request, StreamDelta
 from everthread.wire import anthropic, openai_chat, openai_chat_stream, openai_responses, openai_responses_stream
 from everthread.wire.sse import SseEvent
 

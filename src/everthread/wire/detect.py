@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from everthread.core.exchange import Request
 from everthread.core.messages import kind_of
+from everthread.core.types import Request
 from everthread.errors import TranscriptError
 from everthread.wire import anthropic, openai_chat, openai_responses
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from everthread.core.exchange import Reply, Request, System
 from everthread.core.messages import SYSTEM_ROLES, Message, Messages, Part, content_text, kind_of, with_content
 from everthread.core.pricing.usage import normalize_usage
+from everthread.core.types import Reply, Request, System
 from everthread.errors import WireError
 from everthread.wire.native import keep_reasoning, native_value, plain, with_native
 from everthread.wire.openai_parts import chat_form, chat_parts, tool_calls_of

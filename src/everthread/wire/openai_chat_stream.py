@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import chain, groupby
 from typing import Any
 
-from everthread.core.exchange import DeltaKind, Reply, StreamDelta
 from everthread.core.messages import as_text, content_text, json_text, kind_of
+from everthread.core.types import DeltaKind, Reply, StreamDelta
 from everthread.wire.openai_chat import decode_reply, encode_reply, stop_of
 from everthread.wire.shape import an_object, error_text, event_object
 from everthread.wire.sse import SseEvent

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from everthread.core.exchange import Reply, Request, System
 from everthread.core.messages import Message, Messages, content_text
 from everthread.core.pricing.usage import normalize_usage
+from everthread.core.types import Reply, Request, System
 from everthread.errors import WireError
 from everthread.wire.native import native_value, with_native
 from everthread.wire.openai_chat import reply_fields

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from everthread.core.exchange import DeltaKind, Reply, StreamDelta
 from everthread.core.messages import kind_of
+from everthread.core.types import DeltaKind, Reply, StreamDelta
 from everthread.wire.openai_items import CALLS, Item, call_id
 from everthread.wire.openai_responses import decode_reply, encode_reply
 from everthread.wire.shape import an_object, error_text, event_object

@@ -13,9 +13,9 @@ import pytest
 from everthread import Conversation
 from everthread.conversation.events import CompactionDone
 from everthread.conversation.pins import add_pin
-from everthread.core.exchange import Api, Request
 from everthread.core.messages import text_of
 from everthread.core.transcript import user_text
+from everthread.core.types import Api, Request
 from everthread.core.validation import validate_messages
 from tests.agent.setting import calls
 from tests.compaction.lossless.talks import NODE

@@ -9,8 +9,8 @@ from everthread.compaction.engine import Original
 from everthread.compaction.lossless import LosslessEngine, LosslessOptions
 from everthread.compaction.summary import Sections, SummaryRequest, parse_sections
 from everthread.core.messages import Message
-from everthread.core.nodes import Node
 from everthread.core.search.lookup import Passage
+from everthread.core.types import Node
 from everthread.errors import UnknownIdError
 from everthread.testing import ScriptedSummarizer
 from tests.compaction.lossless.talks import longer, parts, services

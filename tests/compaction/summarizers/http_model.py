@@ -10,7 +10,7 @@ from typing import Any
 
 from openai import AsyncOpenAI
 
-from everthread.core.exchange import Reply, Request
+from everthread.core.types import Reply, Request
 from everthread.wire import openai_chat
 from tests.wire.recording import RecordingServer, Scripted, json_reply, recording_server
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from everthread.compaction.summary import SummaryRequest, render_sections
-from everthread.core.exchange import Reply, Request
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
+from everthread.core.types import Reply, Request
 
 COUNTER = TokenCounter("gpt-4o")
 

@@ -13,9 +13,9 @@ from everthread.compaction.summarizers.llm import LlmSummarizer
 from everthread.compaction.summarizers.llm_prompt import headings
 from everthread.compaction.summarizers.llm_record import CLOSE, OPEN, inert
 from everthread.compaction.summary import SummaryDraft, SummaryRequest, render_sections
-from everthread.core.exchange import Reply, Request
 from everthread.core.messages import Message
 from everthread.core.transcript import user_text
+from everthread.core.types import Reply, Request
 from everthread.errors import SummaryError
 from tests.compaction.summarizers.llm_doubles import (
     COUNTER,

@@ -13,8 +13,8 @@ from everthread.compaction.summarizers.llm_answer import Answer, judge, without_
 from everthread.compaction.summarizers.llm_prompt import Question, headings
 from everthread.compaction.summarizers.llm_trim import fit
 from everthread.compaction.summary import HANDOFF, TemplateName, render_sections
-from everthread.core.exchange import Request
 from everthread.core.marks import SUMMARY_END, SUMMARY_START
+from everthread.core.types import Request
 from tests.compaction.summarizers.llm_doubles import COUNTER, GOOD, GOOD_TEXT, reply, said
 
 COUNT = COUNTER.text

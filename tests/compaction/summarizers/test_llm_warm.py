@@ -12,9 +12,9 @@ from everthread.compaction.summarizers import llm_answer
 from everthread.compaction.summarizers.chain import SummarizerChain
 from everthread.compaction.summarizers.llm_warm import WarmPrefixSummarizer
 from everthread.compaction.summary import SummaryDraft, SummaryRequest
-from everthread.core.exchange import Request
 from everthread.core.messages import Message
 from everthread.core.pricing.cache_control import apply_cache_control
+from everthread.core.types import Request
 from everthread.errors import SummaryError
 from everthread.testing import ScriptedSummarizer
 from everthread.wire import openai_chat

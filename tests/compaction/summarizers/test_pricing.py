@@ -13,9 +13,9 @@ from everthread.compaction.summarizers.llm import LlmSummarizer
 from everthread.compaction.summarizers.llm_warm import WarmPrefixSummarizer
 from everthread.compaction.summarizers.pricing import Price
 from everthread.compaction.summary import SummaryDraft, SummaryRequest
-from everthread.core.exchange import Request
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
+from everthread.core.types import Request
 from everthread.testing import ScriptedModel
 
 NOW = 1_760_000_000.0

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.exchange import Request
 from everthread.core.fingerprints import byte_chain
 from everthread.core.messages import Message
 from everthread.core.pricing.cache_control import (
@@ -23,6 +22,7 @@ from everthread.core.pricing.cache_control import (
     shared_prefix,
     without_cache_control,
 )
+from everthread.core.types import Request
 from everthread.errors import InputError
 from tests.shared_data import shared
 

@@ -13,8 +13,8 @@ import httpx2
 
 from everthread import open_store
 from everthread.config import parse_config
-from everthread.core.exchange import Reply, Request, StreamDelta
 from everthread.core.messages import text_of
+from everthread.core.types import Reply, Request, StreamDelta
 from everthread.factory.native import agent_opener
 from everthread.gateway.api.app import NativeApp, NativeOptions
 from everthread.gateway.api.options import DeskOptions

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from everthread.core.exchange import Request
 from everthread.core.messages import results_of, text_of
+from everthread.core.types import Request
 from tests.agent.setting import calls
 from tests.compaction.lossless.talks import NODE
 from tests.conversation.talk import words

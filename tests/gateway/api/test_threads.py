@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from everthread.config import parse_config
-from everthread.core.exchange import Reply
 from everthread.core.messages import text_of
+from everthread.core.types import Reply
 from everthread.factory.gateway import open_gateway
 from everthread.gateway.api.app import NativeOptions
 from everthread.gateway.api.queue import UNKNOWN

@@ -33,8 +33,8 @@ from everthread.config import Config, config_path, home_directory
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import CompactionDone, CompactionVoid, Event, Notice
 from everthread.conversation.responses import Answer
-from everthread.core.exchange import StreamDelta
 from everthread.core.pricing.cache_control import caching_line
+from everthread.core.types import StreamDelta
 from everthread.errors import ConfigError, EverthreadError, InputError
 from everthread.factory import open_agent
 from everthread.providers.choose import Choice, choose

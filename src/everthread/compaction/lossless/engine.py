@@ -36,15 +36,14 @@ from everthread.compaction.summary import (
 from everthread.compaction.task import task_lines
 from everthread.compaction.texts import text as text_file
 from everthread.compaction.user_words import render_words
-from everthread.core.exchange import System
 from everthread.core.marks import seal_summary
 from everthread.core.messages import Message, Messages, Result, calls_of
-from everthread.core.nodes import Node
 from everthread.core.outputs import edit_results, with_text
 from everthread.core.pricing.usage import CanonicalUsage
 from everthread.core.redaction import redact
 from everthread.core.search.lookup import gist, is_lookup
 from everthread.core.transcript import is_user_message
+from everthread.core.types import Node, System
 from everthread.errors import ConfigError, InputError
 
 _SHARE = 5

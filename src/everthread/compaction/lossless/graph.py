@@ -27,8 +27,8 @@ from everthread.compaction.summary import (
 )
 from everthread.core.marks import defuse, without_summary
 from everthread.core.messages import Messages
-from everthread.core.nodes import Node
 from everthread.core.transcript import is_user_message, spans
+from everthread.core.types import Node
 
 EARLIER = "an earlier summary"
 """Author of a part that was taken over from another engine's summary."""

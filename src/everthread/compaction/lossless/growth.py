@@ -41,8 +41,8 @@ from everthread.compaction.summary import (
 )
 from everthread.compaction.verification import is_refused, mark_sections, source_text
 from everthread.core.messages import Message
-from everthread.core.nodes import Node
 from everthread.core.redaction import redact
+from everthread.core.types import Node
 from everthread.errors import SummaryError
 
 T = TypeVar("T")

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from everthread.compaction.engine import Graph, Services
-from everthread.core.nodes import Node
 from everthread.core.search.lookup import Lookup, about_text, found_text, moment, passage_text
+from everthread.core.types import Node
 from everthread.errors import InputError, UnknownIdError
 
 # The tools as the model is told of them

@@ -20,8 +20,8 @@ from everthread.compaction.summarizers.llm_record import Entry, block, inert, re
 from everthread.compaction.summarizers.llm_split import cut, pack, size
 from everthread.compaction.summarizers.pricing import Price
 from everthread.compaction.summary import Sections, SummaryDraft, SummaryRequest, TemplateName, render_sections
-from everthread.core.exchange import Model, Request
 from everthread.core.tokens import TokenCounter
+from everthread.core.types import Model, Request
 from everthread.errors import SummaryError
 
 _SAFE = 0.95

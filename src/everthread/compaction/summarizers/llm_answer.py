@@ -10,10 +10,10 @@ from everthread.compaction.summarizers.llm_prompt import Question, headings
 from everthread.compaction.summarizers.llm_record import OPEN
 from everthread.compaction.summarizers.llm_split import Count
 from everthread.compaction.summary import CLASSIC, HANDOFF, Sections, TemplateName, parse_sections, render_sections
-from everthread.core.exchange import Reply
 from everthread.core.marks import SUMMARY_END, SUMMARY_START
 from everthread.core.messages import calls_of, text_of
 from everthread.core.redaction import redact
+from everthread.core.types import Reply
 
 FEWEST = 3
 """An answer with fewer known headings is no summary."""

@@ -12,8 +12,8 @@ from everthread.compaction.summarizers.llm_failures import failure
 from everthread.compaction.summarizers.llm_prompt import Question
 from everthread.compaction.summarizers.llm_trim import fit
 from everthread.compaction.summary import Sections, TemplateName
-from everthread.core.exchange import Model, Reply, Request
 from everthread.core.tokens import TokenCounter
+from everthread.core.types import Model, Reply, Request
 from everthread.errors import SummaryError
 
 TIME_LIMIT = 300.0

@@ -10,8 +10,8 @@ from typing import Any
 
 from everthread.compaction.summarizers.llm_record import inert
 from everthread.compaction.summary import CLASSIC, HANDOFF, TASK, WORDS, TemplateName
-from everthread.core.exchange import Request
 from everthread.core.text import clip, one_line
+from everthread.core.types import Request
 
 _TOPIC = 500
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from everthread.core.injected import strip_injected
 from everthread.core.messages import (
     CALL_BLOCKS,
     REASONING_BLOCKS,
@@ -23,6 +22,7 @@ from everthread.core.messages import (
     part_text,
     parts_of,
     results_of,
+    strip_injected,
 )
 from everthread.core.redaction import redact
 from everthread.core.text import clip, one_line

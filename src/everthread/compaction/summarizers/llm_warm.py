@@ -16,11 +16,11 @@ from everthread.compaction.summarizers.llm_prompt import Question, fill, task
 from everthread.compaction.summarizers.llm_record import inert
 from everthread.compaction.summarizers.pricing import Price, Reading
 from everthread.compaction.summary import SummaryDraft, SummaryRequest, TemplateName
-from everthread.core.exchange import Model, Request
 from everthread.core.fingerprints import message_fingerprint
 from everthread.core.messages import Message, calls_of, text_of
 from everthread.core.text import clip, one_line
 from everthread.core.tokens import TokenCounter
+from everthread.core.types import Model, Request
 from everthread.errors import SummaryError
 
 _QUOTED = 200

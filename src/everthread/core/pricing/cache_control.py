@@ -13,9 +13,9 @@ from itertools import zip_longest
 from typing import Any, Literal, TypeVar, cast
 from urllib.parse import urlsplit
 
-from everthread.core.exchange import Request, System
 from everthread.core.fingerprints import OPAQUE, byte_form, byte_text
 from everthread.core.messages import REASONING_BLOCKS, SYSTEM_ROLES, Message, Messages
+from everthread.core.types import Request, System
 from everthread.errors import InputError
 
 T = TypeVar("T")

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from everthread.core.exchange import System
 from everthread.core.messages import CALL_BLOCKS, IMAGE_BLOCKS, REASONING_BLOCKS, RESULT_BLOCKS, json_value
 from everthread.core.tokens.media import audio_tokens, document_tokens, image_tokens
 from everthread.core.tokens.tokenizers import bare_name, tokenizer_for
+from everthread.core.types import System
 
 _AUDIO_BLOCKS = frozenset({"input_audio", "audio"})
 _DOCUMENT_BLOCKS = frozenset({"file", "document", "input_file"})

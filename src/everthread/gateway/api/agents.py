@@ -12,8 +12,8 @@ from typing import Any, Protocol, cast
 
 from everthread.agent.loop import Agent
 from everthread.conversation.events import Event, Listener
-from everthread.core.nodes import Node
 from everthread.core.redaction import redact
+from everthread.core.types import Node
 from everthread.errors import EverthreadError, LeaseLostError
 from everthread.gateway.api.options import DeskOptions
 from everthread.gateway.errors import Refused

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from everthread.core.exchange import System
 from everthread.core.messages import Message
 from everthread.core.pricing.usage import CanonicalUsage, normalize_usage
+from everthread.core.types import System
 from everthread.wire import anthropic, openai_chat
 from everthread.wire.detect import decode_any
 

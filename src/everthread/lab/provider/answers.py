@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from everthread.core.exchange import Reply, Request
 from everthread.core.pricing.cache_control import shared_prefix
+from everthread.core.types import Reply, Request
 from everthread.errors import InputError, WireError
 from everthread.lab.provider import checks
 from everthread.lab.provider.cache import CacheUse, ClaudeCache, PrefixCache, Prompt, PromptReader

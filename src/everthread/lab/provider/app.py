@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from everthread.core.exchange import Api
+from everthread.core.types import Api
 from everthread.errors import InputError
 from everthread.gateway.server import LoopServer, listen
 from everthread.lab.provider.answers import Answering, Outgoing, refused

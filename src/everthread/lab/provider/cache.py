@@ -9,7 +9,6 @@ from hashlib import blake2b
 from itertools import accumulate, pairwise, takewhile
 from typing import Any, Literal
 
-from everthread.core.exchange import Api, Request
 from everthread.core.fingerprints import byte_form, byte_text
 from everthread.core.messages import (
     CALL_BLOCKS,
@@ -22,6 +21,7 @@ from everthread.core.messages import (
     parts_of,
 )
 from everthread.core.tokens import TokenCounter
+from everthread.core.types import Api, Request
 from everthread.wire.native import native_of
 from everthread.wire.openai_parts import tool_calls_of
 

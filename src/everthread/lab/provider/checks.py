@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from everthread.core.exchange import Api, Request
 from everthread.core.messages import REASONING_BLOCKS, RESULT_BLOCKS, kind_of, parts_of
+from everthread.core.types import Api, Request
 from everthread.core.validation import Problem, validate_messages
 from everthread.lab.provider.cache import MOST_MARKS, Block
 from everthread.lab.provider.faults import Refusal, overflow, refusal

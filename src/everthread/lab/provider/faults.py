@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, Literal, get_args
 
-from everthread.core.exchange import Api, Reply
+from everthread.core.types import Api, Reply
 from everthread.errors import InputError
 
 Kind = Literal[

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from everthread.core.exchange import Api
 from everthread.core.tokens.tokenizers import bare_name
+from everthread.core.types import Api
 from everthread.errors import InputError
 from everthread.lab.provider.cache import CacheUse
 from everthread.lab.provider.faults import DIALECTS, dialect_for

@@ -9,9 +9,9 @@ from hashlib import blake2b
 from itertools import takewhile
 from typing import Any, cast
 
-from everthread.core.exchange import Api, Reply, Request
 from everthread.core.messages import REASONING_BLOCKS, Message, calls_of, kind_of, parts_of, results_of, text_of
 from everthread.core.tokens import TokenCounter
+from everthread.core.types import Api, Reply, Request
 from everthread.errors import InputError
 from everthread.lab.provider.cache import CacheUse
 from everthread.lab.provider.faults import Fault

@@ -20,9 +20,9 @@ from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import CompactionDone, CompactionFailed, CompactionStarted, Event, Notice
 from everthread.conversation.options import Route, SessionOptions, Setup
 from everthread.conversation.requests import PreparedRequest
-from everthread.core.exchange import Reply, System
 from everthread.core.messages import Message, calls_of, text_of
 from everthread.core.tokens import TokenCounter
+from everthread.core.types import Reply, System
 from everthread.errors import ContextOverflowError, ModelError
 from everthread.factory.compaction import run_sync
 from everthread.factory.conversations import session_options

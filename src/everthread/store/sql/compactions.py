@@ -8,8 +8,7 @@ from dataclasses import asdict, replace
 from decimal import Decimal
 from typing import Any
 
-from everthread.core.exchange import System
-from everthread.core.nodes import Node
+from everthread.core.types import Node, System
 from everthread.errors import InputError, NothingToUndoError, UnknownIdError
 from everthread.store.database import LAST, Row, Tx, decode_json, encode_json, placeholders
 from everthread.store.models import CompactionRecord, Continuation, Lease, NewCompaction, NewSession, Session

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from everthread.core.exchange import System
+from everthread.core.types import System
 from everthread.errors import AmbiguousIdError, InputError, LeaseLostError, UnknownIdError
 from everthread.store.database import Row, Tx, clean_text, decode_json, encode_json, placeholders
 from everthread.store.models import Lease, NewSession, Session, SessionKind, ThreadRow

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from hashlib import sha256
 from typing import Any
 
-from everthread.core.nodes import Node
+from everthread.core.types import Node
 from everthread.errors import InputError, LeaseLostError, UnknownIdError
 from everthread.store.database import Tx, clean_text, decode_json, encode_json, placeholders
 from everthread.store.models import LearntLimits, Lease, LimitKind, ModelLimit, Pin

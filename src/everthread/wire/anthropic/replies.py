@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from everthread.core.exchange import Reply
 from everthread.core.pricing.usage import normalize_usage
+from everthread.core.types import Reply
 from everthread.errors import WireError
 from everthread.wire.anthropic.blocks import API
 from everthread.wire.anthropic.reading import decode_message

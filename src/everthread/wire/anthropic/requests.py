@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from everthread.core.exchange import Request, System
+from everthread.core.types import Request, System
 from everthread.wire.anthropic.reading import decode_messages, objects
 from everthread.wire.anthropic.tools import decode_tools, encode_tools
 from everthread.wire.anthropic.writing import Written, encode_messages, encode_system, leading_instructions

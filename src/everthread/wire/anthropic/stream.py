@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from everthread.core.exchange import Reply, StreamDelta
 from everthread.core.messages import Part, kind_of
+from everthread.core.types import Reply, StreamDelta
 from everthread.errors import WireError
 from everthread.wire.anthropic.blocks import arguments_object
 from everthread.wire.anthropic.replies import decode_reply, encode_reply, stop_of

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from everthread.core.exchange import System
 from everthread.core.messages import SYSTEM_ROLES, Message, Messages, Part, as_text, content_text, kind_of, parts_of
+from everthread.core.types import System
 from everthread.core.validation import OPENING
 from everthread.wire.anthropic.blocks import API, arguments_object, block_from, text_block
 from everthread.wire.anthropic.reading import REASONING, ROLES

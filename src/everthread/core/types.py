@@ -1,4 +1,4 @@
-"""What passes to and from a model."""
+"""What passes between rooms: requests, replies, pieces of a stream, models that answer, nodes of a summary graph."""
 
 from __future__ import annotations
 
@@ -101,3 +101,25 @@ class StreamingModel(Model, Protocol):
         A stream that breaks off raises `ModelError`, whose `partial` is what had been said.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One summary in a thread's graph: a leaf over messages, or a condensed one over nodes."""
+
+    id: str
+    thread: str
+    level: int
+    body: str
+    tokens: int
+    covered_tokens: int
+    author: str
+    first_message: int
+    last_message: int
+    first_turn: int
+    last_turn: int
+    since: float
+    until: float
+    sources: tuple[str, ...]
+    """Ids of what it covers: message ids as text for a leaf, node ids above."""
+    degraded: bool = False
