@@ -27,30 +27,23 @@ CHAT = "/v1/chat/completions"
         b'{"model": "m", "messages": [' + b"{}," * 400_000 + b"{}]}",
     ],
 )
-def test_what_would_keep_the_others_waiting_is_passed_on_and_says_so(body: bytes) -> None:
-    async def run() -> None:
-        manager = Plain()
-        async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url, manager) as (url, proxy):
-            answer = await ask(url, post(CHAT, body))
-        assert answer.status == 200, answer.body
-        assert (upstream.heard[0].body == body, manager.prepared) == (True, [])
-        assert "passed on unmanaged" in answer.names["x-everthread-notice"]
-        assert proxy.metrics.value("unmanaged") == 1
-
-    asyncio.run(run())
+async def test_what_would_keep_the_others_waiting_is_passed_on_and_says_so(body: bytes) -> None:
+    manager = Plain()
+    async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url, manager) as (url, proxy):
+        answer = await ask(url, post(CHAT, body))
+    assert answer.status == 200, answer.body
+    assert (upstream.heard[0].body == body, manager.prepared) == (True, [])
+    assert "passed on unmanaged" in answer.names["x-everthread-notice"]
+    assert proxy.metrics.value("unmanaged") == 1
 
 
-def test_a_body_that_swells_is_passed_on_as_it_came() -> None:
+async def test_a_body_that_swells_is_passed_on_as_it_came() -> None:
     packed = gzip.compress(b'{"model": "m", "messages": [' + b" " * 20_000_000 + b"]}")
-
-    async def run() -> None:
-        manager = Plain()
-        async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url, manager) as (url, _):
-            answer = await ask(url, post(CHAT, packed, (b"content-encoding", b"gzip")))
-        assert (answer.status, upstream.heard[0].body == packed, manager.prepared) == (200, True, [])
-        assert "times as large" in answer.names["x-everthread-notice"]
-
-    asyncio.run(run())
+    manager = Plain()
+    async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url, manager) as (url, _):
+        answer = await ask(url, post(CHAT, packed, (b"content-encoding", b"gzip")))
+    assert (answer.status, upstream.heard[0].body == packed, manager.prepared) == (200, True, [])
+    assert "times as large" in answer.names["x-everthread-notice"]
 
 
 @pytest.mark.parametrize(
@@ -68,20 +61,16 @@ def test_a_body_that_swells_is_passed_on_as_it_came() -> None:
         (b"no json", True),
     ],
 )
-def test_a_field_that_matters_stands_there_once(body: bytes, *, fine: bool) -> None:
+async def test_a_field_that_matters_stands_there_once(body: bytes, *, fine: bool) -> None:
     if fine:
         refuse_duplicates(body)
         return
     with pytest.raises(Refused, match="twice"):
         refuse_duplicates(body)
-
-    async def run() -> None:
-        async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url) as (url, _):
-            answer = await ask(url, post(CHAT, body))
-        assert (answer.status, upstream.heard) == (400, [])
-        assert json.loads(answer.body)["error"]["code"] == "duplicate_field"
-
-    asyncio.run(run())
+    async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url) as (url, _):
+        answer = await ask(url, post(CHAT, body))
+    assert (answer.status, upstream.heard) == (400, [])
+    assert json.loads(answer.body)["error"]["code"] == "duplicate_field"
 
 
 @pytest.mark.parametrize(
@@ -112,7 +101,7 @@ class Spent:
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/embeddings"])
-def test_the_model_that_answered_is_charged(path: str) -> None:
+async def test_the_model_that_answered_is_charged(path: str) -> None:
     account = Spent()
 
     class Keys:
@@ -129,11 +118,8 @@ def test_the_model_that_answered_is_charged(path: str) -> None:
         packed = gzip.compress(json.dumps(answer).encode())
         await say(200, [*JSON, (b"content-encoding", b"gzip")], packed)(request, writer)
 
-    async def run() -> None:
-        async with raw_upstream(reply) as upstream, gateway(upstream.url, authenticator=Keys()) as (url, _):
-            body = json.dumps({"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Hi"}]}).encode()
-            assert (await ask(url, post(path, body, *JSON, (b"accept-encoding", b"gzip, br")))).status == 200
-        assert account.calls == [(9, "gpt-4o")]
-
-    asyncio.run(run())
+    async with raw_upstream(reply) as upstream, gateway(upstream.url, authenticator=Keys()) as (url, _):
+        body = json.dumps({"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Hi"}]}).encode()
+        assert (await ask(url, post(path, body, *JSON, (b"accept-encoding", b"gzip, br")))).status == 200
+    assert account.calls == [(9, "gpt-4o")]
     assert charged_model("gpt-4o", "a-model-nobody-knows") == "gpt-4o"

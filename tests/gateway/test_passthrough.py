@@ -39,74 +39,59 @@ class Smaller(Plain):
         return Outgoing(b'{"model": "gpt-4o", "messages": []}', rewritten=True)
 
 
-def test_a_made_up_credential_causes_nothing(tmp_path: Path) -> None:
-    async def run() -> None:
-        store, manager = open_store(tmp_path / "s.db"), Plain()
-        auth = PassthroughAuthenticator(b"secret", AcceptedCredentials(store))
-        async with raw_upstream(answer) as upstream, gateway(upstream.url, manager, authenticator=auth) as (url, _):
-            for key in (b"made-up", b"forbidden", b"made-up"):
-                assert (await ask(url, shown(key))).status in (401, 403)
-        assert len(upstream.heard) == 3
-        assert manager.prepared == []
-        assert await store.list_sessions(limit=10) == []
-        await store.close()
-
-    asyncio.run(run())
+async def test_a_made_up_credential_causes_nothing(tmp_path: Path) -> None:
+    store, manager = open_store(tmp_path / "s.db"), Plain()
+    auth = PassthroughAuthenticator(b"secret", AcceptedCredentials(store))
+    async with raw_upstream(answer) as upstream, gateway(upstream.url, manager, authenticator=auth) as (url, _):
+        for key in (b"made-up", b"forbidden", b"made-up"):
+            assert (await ask(url, shown(key))).status in (401, 403)
+    assert len(upstream.heard) == 3
+    assert manager.prepared == []
+    assert await store.list_sessions(limit=10) == []
+    await store.close()
 
 
-def test_an_accepted_one_is_managed_from_its_second_request_on(tmp_path: Path) -> None:
-    async def run() -> None:
-        store, manager = open_store(tmp_path / "s.db"), Plain()
-        auth = PassthroughAuthenticator(b"secret", AcceptedCredentials(store))
-        async with raw_upstream(answer) as upstream, gateway(upstream.url, manager, authenticator=auth) as (url, _):
-            for _ in range(2):
-                heard = await ask(url, shown(b"good"))
-                assert (heard.status, heard.body) == (200, FINE)
-        assert [incoming.mode for incoming in manager.prepared] == ["observe", "managed"], "the first is recorded"
-        assert [request.body for request in upstream.heard] == [BODY, BODY]
-        await store.close()
-
-    asyncio.run(run())
+async def test_an_accepted_one_is_managed_from_its_second_request_on(tmp_path: Path) -> None:
+    store, manager = open_store(tmp_path / "s.db"), Plain()
+    auth = PassthroughAuthenticator(b"secret", AcceptedCredentials(store))
+    async with raw_upstream(answer) as upstream, gateway(upstream.url, manager, authenticator=auth) as (url, _):
+        for _ in range(2):
+            heard = await ask(url, shown(b"good"))
+            assert (heard.status, heard.body) == (200, FINE)
+    assert [incoming.mode for incoming in manager.prepared] == ["observe", "managed"], "the first is recorded"
+    assert [request.body for request in upstream.heard] == [BODY, BODY]
+    await store.close()
 
 
-def test_a_refused_size_is_an_accepted_credential(tmp_path: Path) -> None:
-    async def run() -> None:
-        store, manager = open_store(tmp_path / "s.db"), Smaller()
-        auth = PassthroughAuthenticator(b"secret", AcceptedCredentials(store))
-        async with raw_upstream(answer) as upstream, gateway(upstream.url, manager, authenticator=auth) as (url, _):
-            assert (await ask(url, shown(b"good-large"))).status == 200
-        assert [incoming.mode for incoming in manager.prepared] == ["managed"]
-        assert [request.body == BODY for request in upstream.heard] == [True, True, False]
-        await store.close()
-
-    asyncio.run(run())
+async def test_a_refused_size_is_an_accepted_credential(tmp_path: Path) -> None:
+    store, manager = open_store(tmp_path / "s.db"), Smaller()
+    auth = PassthroughAuthenticator(b"secret", AcceptedCredentials(store))
+    async with raw_upstream(answer) as upstream, gateway(upstream.url, manager, authenticator=auth) as (url, _):
+        assert (await ask(url, shown(b"good-large"))).status == 200
+    assert [incoming.mode for incoming in manager.prepared] == ["managed"]
+    assert [request.body == BODY for request in upstream.heard] == [True, True, False]
+    await store.close()
 
 
-def test_it_is_remembered_for_thirty_days_by_every_process(tmp_path: Path) -> None:
-    async def run() -> None:
-        store, wall = open_store(tmp_path / "s.db"), Clock()
-        one, other = AcceptedCredentials(store, wall=wall), AcceptedCredentials(store, wall=wall)
-        assert not await other.has("digest")
-        await one.add("digest")
-        assert await other.has("digest")
-        wall.now += 29 * 86_400
-        assert await other.has("digest")
-        wall.now += 2 * 86_400
-        assert not await one.has("digest")
-        assert not await other.has("digest")
-        await store.close()
-
-    asyncio.run(run())
+async def test_it_is_remembered_for_thirty_days_by_every_process(tmp_path: Path) -> None:
+    store, wall = open_store(tmp_path / "s.db"), Clock()
+    one, other = AcceptedCredentials(store, wall=wall), AcceptedCredentials(store, wall=wall)
+    assert not await other.has("digest")
+    await one.add("digest")
+    assert await other.has("digest")
+    wall.now += 29 * 86_400
+    assert await other.has("digest")
+    wall.now += 2 * 86_400
+    assert not await one.has("digest")
+    assert not await other.has("digest")
+    await store.close()
 
 
 @pytest.mark.parametrize("broken", [b"", b"Basic"])
-def test_without_a_credential_nobody_is_let_in(broken: bytes, tmp_path: Path) -> None:
-    async def run() -> None:
-        store = open_store(tmp_path / "s.db")
-        auth = PassthroughAuthenticator(b"secret", AcceptedCredentials(store))
-        async with raw_upstream(answer) as upstream, gateway(upstream.url, authenticator=auth) as (url, _):
-            heard = await ask(url, post(CHAT, BODY, (b"x-other", broken)))
-        assert (heard.status, upstream.heard) == (401, [])
-        await store.close()
-
-    asyncio.run(run())
+async def test_without_a_credential_nobody_is_let_in(broken: bytes, tmp_path: Path) -> None:
+    store = open_store(tmp_path / "s.db")
+    auth = PassthroughAuthenticator(b"secret", AcceptedCredentials(store))
+    async with raw_upstream(answer) as upstream, gateway(upstream.url, authenticator=auth) as (url, _):
+        heard = await ask(url, post(CHAT, BODY, (b"x-other", broken)))
+    assert (heard.status, upstream.heard) == (401, [])
+    await store.close()

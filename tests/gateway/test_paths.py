@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 import pytest
@@ -42,22 +41,19 @@ def test_a_path_as_it_is_meant(raw: bytes, meant: bytes) -> None:
     assert normalize_path(meant) == meant
 
 
-def test_other_spellings_are_managed_and_reach_no_upstream_with_our_own_paths() -> None:
-    async def run() -> None:
-        manager = Plain()
-        async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url, manager) as (url, _):
-            for path in ("/chat/completions", "//v1/chat/completions", "/v1/v1/chat/completions"):
-                assert (await ask(url, post(path, b"{}"))).status == 200
-            for spelt in (b"/METRICS", b"//metrics", b"/v1/../metrics", b"/%6detrics"):
-                answer = await ask(url, b"GET " + spelt + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
-                assert b"everthread_" in answer.body
-        assert [heard.line.split()[1] for heard in upstream.heard] == [b"/v1/chat/completions"] * 3
-        assert len(manager.prepared) == 3
-
-    asyncio.run(run())
+async def test_other_spellings_are_managed_and_reach_no_upstream_with_our_own_paths() -> None:
+    manager = Plain()
+    async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url, manager) as (url, _):
+        for path in ("/chat/completions", "//v1/chat/completions", "/v1/v1/chat/completions"):
+            assert (await ask(url, post(path, b"{}"))).status == 200
+        for spelt in (b"/METRICS", b"//metrics", b"/v1/../metrics", b"/%6detrics"):
+            answer = await ask(url, b"GET " + spelt + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert b"everthread_" in answer.body
+    assert [heard.line.split()[1] for heard in upstream.heard] == [b"/v1/chat/completions"] * 3
+    assert len(manager.prepared) == 3
 
 
-def test_no_key_of_ours_reaches_an_upstream_in_any_place() -> None:
+async def test_no_key_of_ours_reaches_an_upstream_in_any_place() -> None:
     token, _ = issue()
     key = token.encode()
 
@@ -73,7 +69,7 @@ def test_no_key_of_ours_reaches_an_upstream_in_any_place() -> None:
             assert b"a=1" in heard.line
             assert heard.names["cookie"].startswith("a=1")
 
-    asyncio.run(run())
+    await run()
 
 
 def test_a_path_forges_no_line_of_the_log() -> None:

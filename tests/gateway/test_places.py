@@ -20,20 +20,17 @@ CHAT = "/v1/chat/completions"
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/files"])
-def test_slow_bodies_take_no_places(path: str) -> None:
-    async def run() -> None:
-        limits = Limits(concurrent=3)
-        async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url, limits=limits) as (url, _):
-            slow = [await connect(url) for _ in range(6)]
-            for _, writer in slow:
-                writer.write(b"POST " + path.encode() + b" HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
-                await writer.drain()
-            for _ in range(3):
-                assert (await ask(url, post(CHAT, b"{}"))).status == 200
-            for _, writer in slow:
-                writer.close()
-
-    asyncio.run(run())
+async def test_slow_bodies_take_no_places(path: str) -> None:
+    limits = Limits(concurrent=3)
+    async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url, limits=limits) as (url, _):
+        slow = [await connect(url) for _ in range(6)]
+        for _, writer in slow:
+            writer.write(b"POST " + path.encode() + b" HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
+            await writer.drain()
+        for _ in range(3):
+            assert (await ask(url, post(CHAT, b"{}"))).status == 200
+        for _, writer in slow:
+            writer.close()
 
 
 def test_one_key_has_half_of_the_places() -> None:
@@ -53,24 +50,21 @@ def test_one_key_has_half_of_the_places() -> None:
     assert admission.inside == 0
 
 
-def test_idle_connections_give_way_to_new_ones() -> None:
-    async def run() -> None:
-        async with raw_upstream(say(200, JSON, b"{}")) as upstream:
-            proxy = Proxy(Routes([Upstream("only", upstream.url)]), Plain())
-            async with Gateway(GatewayApp(proxy), patience=1.0, connections=8) as running:
-                idle = [await connect(running.url) for _ in range(30)]
-                for _ in range(5):
-                    assert (await ask(running.url, post(CHAT, b"{}"))).status == 200
-                ended = [reader.at_eof() for reader, _ in idle]
-                for _, writer in idle:
-                    writer.close()
-        assert sum(ended) >= 22
-        assert not any(ended[-2:])
-
-    asyncio.run(run())
+async def test_idle_connections_give_way_to_new_ones() -> None:
+    async with raw_upstream(say(200, JSON, b"{}")) as upstream:
+        proxy = Proxy(Routes([Upstream("only", upstream.url)]), Plain())
+        async with Gateway(GatewayApp(proxy), patience=1.0, connections=8) as running:
+            idle = [await connect(running.url) for _ in range(30)]
+            for _ in range(5):
+                assert (await ask(running.url, post(CHAT, b"{}"))).status == 200
+            ended = [reader.at_eof() for reader, _ in idle]
+            for _, writer in idle:
+                writer.close()
+    assert sum(ended) >= 22
+    assert not any(ended[-2:])
 
 
-def test_a_body_that_is_too_large_gets_an_answer_and_no_reset() -> None:
+async def test_a_body_that_is_too_large_gets_an_answer_and_no_reset() -> None:
     """The client is still sending when the refusal comes, and reads it afterwards."""
 
     def send(url: str) -> bytes:
@@ -81,11 +75,8 @@ def test_a_body_that_is_too_large_gets_an_answer_and_no_reset() -> None:
                 client.sendall(b"x" * 100_000)
             return client.recv(65_536)
 
-    async def run() -> None:
-        limits = Limits(body_bytes=10_000)
-        async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url, limits=limits) as (url, _):
-            answer = await asyncio.to_thread(send, url)
-        assert answer.startswith(b"HTTP/1.1 413 ")
-        assert b"gateway.limits" in answer
-
-    asyncio.run(run())
+    limits = Limits(body_bytes=10_000)
+    async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url, limits=limits) as (url, _):
+        answer = await asyncio.to_thread(send, url)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"gateway.limits" in answer
