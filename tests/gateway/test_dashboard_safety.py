@@ -235,7 +235,7 @@ def test_every_answer_has_a_strict_policy(tmp_path: Path) -> None:
             assert "unsafe" not in policy
             assert "frame-ancestors 'none'" in policy
             assert page.headers["x-content-type-options"] == "nosniff"
-            assert page.headers["referrer-policy"] == "no-referrer"
+            assert page.headers["referrer-policy"] == "same-origin"
         assert (await me.get(sheet)).headers["cache-control"].endswith("immutable")
         assert (await me.get("/dashboard/static/x/style.css")).status == 404
         assert (await me.get("/dashboard/static/x/..%2fapp.py")).status == 404

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,6 +26,7 @@ from everthread.store.models import (
     CallRow,
     CompactionRecord,
     MessageKind,
+    Rewrite,
     SearchQuery,
     Session,
     StoredMessage,
@@ -45,6 +47,8 @@ SIDE = 60
 """Messages of one side of a compaction: the first and the last of them."""
 HITS = 60
 DAY = 86_400.0
+ACCOUNTS = 32
+"""Threads whose figures are held until they change."""
 
 
 class NotFoundError(Exception):
@@ -102,6 +106,7 @@ class Reader:
         self._window = window
         self._ttl = ttl
         self._wall = wall
+        self._accounts: OrderedDict[str, _Account] = OrderedDict()
 
     # The list
 
@@ -206,25 +211,55 @@ class Reader:
         shown = pages if page is None else max(1, min(page, pages))
         start = max(0, row.messages - (pages - shown + 1) * MESSAGES)  # the last page is a full one
         most = row.messages - (pages - shown) * MESSAGES - start
-        store = self.store
-        (
-            (figures, calls, records, rewrites, heaviest, tools),
-            (history, limits, summaries, pinned, todo),
-        ) = await asyncio.gather(
+        account, history, pinned, todo = await asyncio.gather(
+            self._account(row),
+            self.store.history(tip.id, start=start, limit=most),
+            list_pins(self.store, thread),
+            self.store.get_state(thread, "todo"),
+        )
+        context = await self._context(account, tip, history)
+        model: dict[str, Any] = account.model | {
+            "thread": first, "tip": tip, "title": await self.title(first, tip), "client": views.client_name(first),
+            "messages": row.messages, "state": _state(account.summaries, todo),
+            "pins": [_Pin(pin.id, clean(pin.text)) for pin in pinned],
+            "conversation": [
+                views.message_view(message, chars=CHARS, fate=context.fate(message, start + number), show=excerpt)
+                for number, message in enumerate(history)
+            ],
+            "page": shown, "pages": pages,
+        }  # fmt: skip
+        return model
+
+    async def _context(self, account: _Account, tip: Session, history: Sequence[StoredMessage]) -> views.Context:
+        if account.rewrite is not None:
+            return views.rewritten_context(account.rewrite, history)
+        shown, shortened = await self.store.shown_of(tip.id, [message.id for message in history])
+        return views.stored_context(shown, shortened, account.summaries)
+
+    async def _account(self, row: ThreadRow) -> _Account:
+        """A thread's figures, reckoned once for each change of the thread."""
+        thread = row.first.id
+        limits = await self._limits()
+        mark = f"{await self.store.last_change(thread=thread)} {sorted(limits.items())}"
+        held = self._accounts.get(thread)
+        if held is None or held.mark != mark:
+            held = self._accounts[thread] = await self._reckoned(row, limits, mark)
+        self._accounts.move_to_end(thread)
+        while len(self._accounts) > ACCOUNTS:
+            self._accounts.popitem(last=False)
+        return held
+
+    async def _reckoned(self, row: ThreadRow, limits: Mapping[str, int], mark: str) -> _Account:
+        store, thread, tip = self.store, row.first.id, row.tip
+        (figures, calls, records, rewrites), (heaviest, tools, summaries) = await asyncio.gather(
             asyncio.gather(
                 store.thread_figures([thread]),
                 store.call_rows([thread]),
                 store.compactions(thread),
                 store.thread_rewrites(thread),
-                store.heaviest_messages(thread, 8),
-                store.tool_sizes(thread),
             ),
             asyncio.gather(
-                store.history(tip.id, start=start, limit=most),
-                self._limits(),
-                store.session_summaries(tip.id),
-                list_pins(store, thread),
-                store.get_state(thread, "todo"),
+                store.heaviest_messages(thread, 8), store.tool_sizes(thread), store.session_summaries(tip.id)
             ),
         )
         known = figures.get(thread) or ThreadFigures(thread)
@@ -233,23 +268,18 @@ class Reader:
         used = rewrites[-1].rewrite if rewrites else None
         texts = [text_of(message.body) for message in summaries]
         if used is not None:
-            rest = await self.store.context_sizes(tip.id, start=used.length)
-            begun = views.rewritten_sizes(views.replacement_messages(used))
-            after = views.stored_sizes(rest, ())
+            replaced = views.replacement_messages(used)
+            begun = views.rewritten_sizes(replaced)
+            after = views.stored_sizes(await store.context_sizes(tip.id, start=used.length), ())
             sizes = {kind: begun[kind] + after[kind] for kind in begun}
-            context = views.rewritten_context(used, history)
-            texts = [text_of(message) for message in views.replacement_messages(used) if is_summary(message)]
+            texts = [text_of(message) for message in replaced if is_summary(message)]
         else:
-            sizes = views.stored_sizes(await self.store.context_sizes(tip.id), texts)
-            context = views.stored_context(
-                *await self.store.shown_of(tip.id, [message.id for message in history]), texts
-            )
+            sizes = views.stored_sizes(await store.context_sizes(tip.id), texts)
         window = views.window_view(tip.system, sizes, size, calls)
         seen = views.calls_view(calls, records, ttl=self._ttl)
-        return {
-            "thread": first, "tip": tip, "title": await self.title(first, tip), "client": views.client_name(first),
-            "model": model, "figures": known, "messages": row.messages, "window": window,
-            "window_bar": _window_bar(window), "calls": seen, "calls_chart": _calls_chart(seen, size),
+        model_of_page = {
+            "model": model, "figures": known, "window": window, "window_bar": _window_bar(window), "calls": seen,
+            "calls_chart": _calls_chart(seen, size),
             "cache_share": known.read / known.prompts if known.prompts else None,
             "cached": any(call.read for call in seen.calls),
             "causes": [(cause, f"{count:,}", f"{tokens:,}") for cause, count, tokens in seen.causes],
@@ -257,13 +287,8 @@ class Reader:
             "saving": self._saving(calls, records, limits) if records else None,
             "heaviest": heaviest,
             "tools": [(line_of(name, 40), f"{count:,}", f"{tokens:,}") for name, count, tokens in tools],
-            "state": _state(texts, todo), "pins": [_Pin(pin.id, clean(pin.text)) for pin in pinned],
-            "conversation": [
-                views.message_view(message, chars=CHARS, fate=context.fate(message, start + number), show=excerpt)
-                for number, message in enumerate(history)
-            ],
-            "page": shown, "pages": pages,
         }  # fmt: skip
+        return _Account(mark, model_of_page, used, texts)
 
     # A compaction
 
@@ -415,6 +440,16 @@ class Reader:
         figures, limits = await asyncio.gather(self.store.thread_figures([thread]), self._limits())
         model = (figures[thread].model if thread in figures else "") or tip.model
         return self._window(model, limits.get(model))
+
+
+@dataclass(frozen=True, slots=True)
+class _Account:
+    """What a thread's page says of its calls and its window, as of a change of the thread."""
+
+    mark: str
+    model: dict[str, Any]
+    rewrite: Rewrite | None
+    summaries: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,237 @@
+"""The dashboard in a real browser: every page, wide and narrow, light and dark, alive, safe, and for everybody."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from everthread.config import parse_config
+from everthread.conversation.pins import list_pins
+from everthread.core.usage import CanonicalUsage
+from everthread.factory import open_store
+from everthread.factory.dashboard import open_dashboard
+from everthread.gateway.dashboard.app import Dashboard
+from everthread.store.models import NewMessage, NewSession, NewUsage
+from everthread.store.store import Store
+from tests.gateway.house import CLAUDE, ask_claude, house
+from tests.gateway.pages import MODEL, compact_thread, make_thread, turn
+from tests.gateway.test_dashboard_safety import CONTROLS, HOSTILE
+from tests.torture.chromium import Chromium, Tab, chromium, find_axe
+
+LOOKS = [(1_280, False), (1_280, True), (400, False), (400, True)]
+PAGE_BYTES = 300_000
+
+
+@asynccontextmanager
+async def served(folder: Path) -> AsyncIterator[tuple[str, Dashboard, Store, Chromium]]:
+    """Pages on a store, and a browser."""
+    async with AsyncExitStack() as stack:
+        browser = await stack.enter_async_context(chromium())
+        store = open_store(folder / "pages.db")
+        stack.push_async_callback(store.close)
+        url, pages = await stack.enter_async_context(open_dashboard(parse_config(""), store))
+        yield url, pages, store, browser
+
+
+async def enter(browser: Chromium, url: str, pages: Dashboard) -> Tab:
+    tab = await browser.tab()
+    await tab.look(1_280)
+    await tab.open(f"{url}{pages.new_link()}")
+    await tab.until("location.pathname === '/'")
+    return tab
+
+
+async def check(tab: Tab, address: str, folder: Path | None = None) -> None:
+    """A page is shown without a complaint, nothing is wider than the window, and no words of others became ours."""
+    for width, dark in LOOKS:
+        await tab.look(width, dark=dark)
+        await tab.open(address)
+        assert await tab.run("document.documentElement.scrollWidth - innerWidth") <= 0, (address, width)
+        assert await tab.run("document.documentElement.dataset.ready") == "yes"
+        assert await tab.run("window.hacked === undefined")
+        assert await tab.run("new Blob([document.documentElement.outerHTML]).size") < 1.2 * PAGE_BYTES
+        if folder is not None:
+            await tab.picture(folder / f"{width}-{'dark' if dark else 'light'}.png")
+    assert tab.complaints == [], address
+
+
+async def thread_pages(store: Store, thread: str) -> list[str]:
+    first = (await store.history(thread, limit=1))[0]
+    records = await store.compactions(thread)
+    return [
+        f"/dashboard/threads/{thread}", f"/dashboard/threads/{thread}/messages/{first.id}",
+        f"/dashboard/threads/{thread}/try", "/?q=ledger",
+        *(f"/dashboard/threads/{thread}/compactions/{record.id}" for record in records[:1]),
+    ]  # fmt: skip
+
+
+async def test_every_page_of_an_empty_store_and_of_one_thread(tmp_path: Path) -> None:
+    async with served(tmp_path) as (url, pages, store, browser):
+        stranger = await browser.tab()
+        await check(stranger, url)
+        tab = await enter(browser, url, pages)
+        for path in ("/", "/?q=nothing", "/dashboard/overview"):
+            await check(tab, url + path)
+        thread = await make_thread(store, title="The ledger")
+        await compact_thread(store, thread)
+        for path in ("/", "/dashboard/overview", *await thread_pages(store, thread)):
+            await check(tab, url + path)
+
+
+async def test_nobody_is_shut_out(tmp_path: Path) -> None:
+    """axe-core finds nothing serious, in either light."""
+    axe = find_axe(tmp_path)
+    async with served(tmp_path) as (url, pages, store, browser):
+        tab = await enter(browser, url, pages)
+        thread = await make_thread(store, title="The ledger")
+        await compact_thread(store, thread)
+        for path in ("/", "/dashboard/overview", *await thread_pages(store, thread)):
+            for width, dark in LOOKS:
+                await tab.look(width, dark=dark)
+                await tab.open(url + path)
+                await tab.run(axe + ";0")
+                found = await tab.run("axe.run().then((result) => JSON.stringify(result.violations))")
+                serious = [
+                    (one["id"], one["nodes"][0]["html"][:200], one["nodes"][0].get("failureSummary", "")[:300])
+                    for one in json.loads(found)
+                    if one["impact"] in ("serious", "critical")
+                ]
+                assert serious == [], (path, width, dark)
+
+
+async def test_hostile_words_do_nothing(tmp_path: Path) -> None:
+    async with served(tmp_path) as (url, pages, store, browser):
+        tab = await enter(browser, url, pages)
+        evil = HOSTILE.replace("alert(", "window.hacked=(")
+        said: list[Any] = [
+            {"role": "user", "content": evil},
+            {"role": "user", "content": CONTROLS + "\u05e9\u05dc\u05d5\u05dd \u0645\u0631\u062d\u0628\u0627 " * 50},
+            {"role": "user", "content": "x" * 1_000_000},
+        ]
+        thread = await make_thread(store, title=evil, said=said)
+        await compact_thread(store, thread)
+        huge = (await store.history(thread, start=2, limit=1))[0]
+        for path in ("/", *await thread_pages(store, thread), f"/dashboard/threads/{thread}/messages/{huge.id}"):
+            await check(tab, url + path)
+
+
+async def test_five_thousand_threads_and_ten_thousand_messages(tmp_path: Path) -> None:
+    async with served(tmp_path) as (url, pages, store, browser):
+        async with httpx2.AsyncClient(base_url=url) as http:
+            await http.get(pages.new_link())
+            empty = await _first_byte(http, "/")
+            thread = (await store.create_session(NewSession(title="A very long thread", model=MODEL))).id
+            for start in range(0, 2_500, 500):
+                some = [NewMessage(body) for number in range(start, start + 500) for body in turn(number)]
+                await store.append(thread, some)
+            for number in range(2_500):
+                used = CanonicalUsage(100, 50, min(9_000, 40 * number), 200)
+                await store.record_usage(NewUsage(thread, MODEL, used))
+            for start in range(0, 5_000, 500):
+                made = (store.create_session(NewSession(title=f"thread {n}")) for n in range(start, start + 500))
+                await asyncio.gather(*made)
+            for path in ("/", f"/dashboard/threads/{thread}"):
+                assert await _first_byte(http, path) <= 10 * empty, path
+                assert len((await http.get(path)).content) <= PAGE_BYTES
+        tab = await enter(browser, url, pages)
+        for path in ("/", "/?page=100", "/dashboard/overview", *await thread_pages(store, thread)):
+            await check(tab, url + path)
+
+
+async def _first_byte(http: httpx2.AsyncClient, path: str) -> float:
+    """Seconds until an answer begins, the middle of several."""
+    times = []
+    for _ in range(7):
+        begun = time.perf_counter()
+        async with http.stream("GET", path) as answer:
+            await anext(answer.aiter_raw())
+            times.append(time.perf_counter() - begun)
+    return statistics.median(times)
+
+
+async def test_a_compaction_is_undone_and_a_text_pinned_through_the_page(tmp_path: Path) -> None:
+    async with served(tmp_path) as (url, pages, store, browser):
+        tab = await enter(browser, url, pages)
+        thread = await make_thread(store, title="The ledger")
+        await compact_thread(store, thread)
+        record = (await store.compactions(thread))[0]
+        await tab.open(f"{url}/dashboard/threads/{thread}/compactions/{record.id}")
+        await tab.submit("form[action$='/undo']")
+        assert "The compaction was undone" in await tab.run("document.body.innerText")
+        assert await store.get_compression_tip(thread) == thread
+        await tab.run("document.querySelector('textarea[name=text]').value = 'Never touch the audit log.'")
+        await tab.submit("form[action$='/pin']")
+        assert [pin.text for pin in await list_pins(store, thread)] == ["Never touch the audit log."]
+        assert tab.complaints == []
+
+
+async def test_a_running_conversation_is_seen_as_it_runs(tmp_path: Path) -> None:
+    async with chromium() as browser, house(tmp_path) as here:
+        url, key = await here.gateway("keys"), await here.key("acme", scopes=("proxy",))
+        other = await here.key("others")
+        tab, theirs = await browser.tab(), await browser.tab()
+        for page, shown in ((tab, key), (theirs, other)):
+            await page.look(1_280)
+            await page.open(url)
+            await page.run(f"document.querySelector('#key').value = {json.dumps(shown)}")
+            await page.submit("form[action$='/login']")
+            await page.until("location.pathname === '/' && document.querySelector('.live-state')?.dataset.on === 'yes'")
+        assert "No conversation yet" in await tab.run("document.body.innerText")
+        client = here.claude(url, key)
+        await ask_claude(client)
+        await tab.until("document.querySelectorAll('.threads > li').length === 1")
+        (thread,) = [row.first.id for row in await here.store.list_threads(tenant="acme")]
+        await tab.open(f"{url}/dashboard/threads/{thread}")
+        await tab.until("document.querySelector('.live-state').dataset.on === 'yes'")
+        calls = "document.querySelector('#calls-chart')?.dataset.count"
+        assert await tab.run(calls) == "1"
+        said: Any = [{"role": "user", "content": "Hello"}]
+        answer: Any = await client.messages.create(model=CLAUDE, max_tokens=100, messages=said)
+        words = answer.content[0].text
+        said += [{"role": "assistant", "content": words}, {"role": "user", "content": "And the ledger?"}]
+        await client.messages.create(model=CLAUDE, max_tokens=100, messages=said)
+        await tab.until(f"Number({calls}) >= 2")
+        await theirs.open(f"{url}/dashboard/threads/{thread}")
+        assert "There is no such page" in await theirs.run("document.body.innerText")
+        await theirs.open(f"{url}/?q=ledger")
+        assert "Nothing was found" in await theirs.run("document.body.innerText")
+        assert [one for one in tab.complaints if "404" not in one] == []
+
+
+async def test_keys_of_the_keyboard(tmp_path: Path) -> None:
+    async with served(tmp_path) as (url, pages, store, browser):
+        tab = await enter(browser, url, pages)
+        for _ in range(3):
+            await make_thread(store, turns=1)
+        await tab.open(url)
+        await tab.key("j")
+        await tab.key("j")
+        assert await tab.run("[...document.querySelectorAll('[data-item]')].indexOf(document.activeElement)") == 1
+        await tab.run("document.activeElement.blur()")
+        await tab.key("/")
+        assert await tab.run("document.activeElement.id") == "q"
+
+
+@pytest.mark.parametrize("path", ["/", "/dashboard/overview"])
+async def test_pages_are_whole_without_scripts(tmp_path: Path, path: str) -> None:
+    async with served(tmp_path) as (url, pages, store, browser):
+        tab = await browser.tab()
+        await tab.call("Emulation.setScriptExecutionDisabled", value=True)
+        await tab.open(f"{url}{pages.new_link()}")
+        thread = await make_thread(store, title="The ledger")
+        await compact_thread(store, thread)
+        await tab.open(url + path)
+        shown = await tab.call("Runtime.evaluate", expression="1", returnByValue=True)
+        assert shown is not None
+        document = (await tab.call("DOM.getDocument", depth=-1))["root"]
+        html = (await tab.call("DOM.getOuterHTML", nodeId=document["nodeId"]))["outerHTML"]
+        assert ("The ledger" if path == "/" else "Slowest compactions") in html
