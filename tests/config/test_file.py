@@ -144,6 +144,7 @@ def test_any_arrangement(
 class TestRemovedKeys:
     TEXT = (
         "# mine\ncompression:\n  threshold: 0.4  # early\n  keep_important: 0.1\n"
+        "gateway:\n  port: 8485\n  adapters:\n    telegram: []\n"
         "recall:\n  embeddings:\n    model: local\n  closeness: 0.6\n"
     )
 
@@ -157,7 +158,9 @@ class TestRemovedKeys:
     def test_they_are_taken_out_of_the_file(self, file: Path) -> None:
         file.write_text(self.TEXT, "utf-8")
         assert drop_removed_keys(file) == [removed.key for removed in REMOVED]
-        assert file.read_text("utf-8") == "# mine\ncompression:\n  threshold: 0.4  # early\nrecall:\n  closeness: 0.6\n"
+        assert file.read_text("utf-8") == (
+            "# mine\ncompression:\n  threshold: 0.4  # early\ngateway:\n  port: 8485\nrecall:\n  closeness: 0.6\n"
+        )
         assert drop_removed_keys(file) == []
 
     def test_what_was_never_a_key_is_still_refused(self) -> None:

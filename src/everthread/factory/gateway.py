@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from everthread.gateway.dashboard.app import Dashboard
     from everthread.gateway.dashboard.reader import Trial
     from everthread.gateway.manager import ProxyManager
-    from everthread.gateway.observability import Metrics
+    from everthread.gateway.observability import Metrics, StoreWatch
     from everthread.gateway.router import Upstream
     from everthread.gateway.server import Gateway
     from everthread.gateway.telemetry import Telemetry
@@ -97,9 +97,10 @@ async def open_gateway(
         manager = _manager(settings, store, known, models, EventReporter(metrics))
         stack.push_async_callback(manager.close)
         limits = Limits(**options.limits.model_dump())
+        watch = _watch(store)
         proxy = Proxy(
             Routes(known), manager, limits=limits, metrics=metrics, include_usage=options.include_usage,
-            telemetry=_telemetry(),
+            telemetry=_telemetry(), watch=watch,
         )  # fmt: skip
         mounted = await _mounted(store, stack)
         if native is None and options.native.enabled:
@@ -117,7 +118,7 @@ async def open_gateway(
             )  # fmt: skip
         service = GatewayApp(
             proxy, authenticator=authenticator, native=native, mounted=mounted, ready=_readiness(store),
-            sites=sites, pages=pages,
+            sites=sites, pages=pages, watch=watch,
         )  # fmt: skip
         listening = Gateway(service, host=address, port=options.port if port is None else port)
         gateway = await stack.enter_async_context(listening)
@@ -271,6 +272,15 @@ def _telemetry() -> Telemetry | None:
 
 def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _watch(store: Store) -> StoreWatch | None:
+    """None for a file, which is never away."""
+    from everthread.gateway.observability import StoreWatch
+
+    if store.database.dialect.name != "postgresql":
+        return None
+    return StoreWatch(lambda: store.get_state("gateway", "watch"))
 
 
 def _readiness(store: Store) -> Any:

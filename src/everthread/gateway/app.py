@@ -16,7 +16,7 @@ from everthread.gateway.auth import Anybody, Authenticator, Caller
 from everthread.gateway.dashboard.app import Dashboard, is_page
 from everthread.gateway.errors import Refused
 from everthread.gateway.middleware import SitePolicy, is_loopback, is_preflight, preflight_headers, with_cors
-from everthread.gateway.observability import Metrics, identified
+from everthread.gateway.observability import Metrics, StoreWatch, identified
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.requests import ClientGone, RequestHead, header_map
 from everthread.gateway.router import normalize_path
@@ -79,12 +79,14 @@ class GatewayApp:
         mounted: Mapping[str, ASGIApp] | None = None,
         ready: Ready | None = None,
         sites: SitePolicy | None = None,
+        watch: StoreWatch | None = None,
         pages: Dashboard | None = None,
     ) -> None:
         self.proxy = proxy
         self.health = Health(proxy.metrics, ready)
         self.has_keys = authenticator is not None
         self._authenticator: Authenticator = authenticator or Anybody()
+        self._watch = watch
         self._sites = sites or SitePolicy(has_keys=self.has_keys)
         self.pages = pages
         """For people, at `/`; they let in whom they know themselves."""
@@ -193,6 +195,8 @@ class GatewayApp:
 
     async def _caller(self, path: str, headers: Mapping[str, str]) -> Caller:
         """Who it is."""
+        if (self._is_native(path) or path in self._mounted) and self._watch is not None and await self._watch.is_away():
+            raise Refused(503, "store_unavailable", "The store does not answer; try again in a second.", retry_after=1)
         size = sum(len(name) + len(value) for name, value in headers.items())
         if size > self.proxy.limits.header_bytes:
             raise Refused(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import secrets
-from collections.abc import Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -15,6 +17,7 @@ from starlette.types import Message, Send
 
 from everthread.conversation.events import CompactionFailed, CompactionVoid, Event, UsageRecorded
 from everthread.core.redaction import redact
+from everthread.errors import EverthreadError
 from everthread.gateway.events import RecordFailed, Rewritten
 
 LogForm = Literal["text", "json"]
@@ -148,6 +151,9 @@ def set_up_logs(form: LogForm, *, verbose: bool, quiet: bool = True) -> None:
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
+STORE_SECONDS = 1.0
+"""The longest that a request waits for a store that is away."""
+Clock = Callable[[], float]
 _BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "requests": ("Requests answered, by protocol and status.", ("api", "status")),
@@ -166,6 +172,50 @@ _COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "keepalives": ("Comments sent to clients that waited for a stream.", ()),
 }
 """Each with what it counts and its labels."""
+
+
+class StoreWatch:
+    """Whether a store that may be away (a database server) answers; nobody waits more than a second for it.
+
+    What was found out holds for a second, so that an outage costs one request a wait and the others nothing.
+    """
+
+    def __init__(
+        self,
+        probe: Callable[[], Awaitable[object]],
+        *,
+        seconds: float = STORE_SECONDS / 2,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._probe = probe
+        self._seconds = seconds
+        self._clock = clock
+        self._until = 0.0
+        self._away = False
+        self._asking: asyncio.Task[bool] | None = None
+
+    @property
+    def is_known_away(self) -> bool:
+        return self._away and self._clock() < self._until
+
+    async def is_away(self) -> bool:
+        """Asked now, where that is not known; who comes meanwhile waits for the same answer."""
+        if self._clock() < self._until:
+            return self._away
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.get_running_loop().create_task(self._ask())
+        return await asyncio.shield(self._asking)
+
+    async def _ask(self) -> bool:
+        try:
+            async with asyncio.timeout(self._seconds):
+                await self._probe()
+            away = False
+        except (EverthreadError, TimeoutError) as error:
+            away = True
+            _LOG.warning("the store does not answer (%s); requests go through unmanaged", type(error).__name__)
+        self._away, self._until = away, self._clock() + 1.0
+        return away
 
 
 class Metrics:

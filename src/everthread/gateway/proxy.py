@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from starlette.types import Receive, Scope, Send
 
 from everthread.core.redaction import redact
+from everthread.errors import StoreUnreachableError
 from everthread.gateway.auth import Caller
 from everthread.gateway.base import NOTICE, THREAD, Incoming, Manager, Outcome, Outgoing, ProxyTurn, UnmanagedTurn
 from everthread.gateway.body import peek_field, refuse_duplicates
@@ -21,7 +22,7 @@ from everthread.gateway.encoding import decoded
 from everthread.gateway.errors import Refused, error_body, error_event
 from everthread.gateway.limits import Limits
 from everthread.gateway.middleware import Admission
-from everthread.gateway.observability import Metrics, about_thread
+from everthread.gateway.observability import STORE_SECONDS, Metrics, StoreWatch, about_thread
 from everthread.gateway.quotas import PassthroughMeter, charged_model, used_in
 from everthread.gateway.requests import ClientGone, RequestHead, Upload, read_body, until_gone
 from everthread.gateway.router import Routes, Upstream, family_of
@@ -59,16 +60,35 @@ _HEADER_SECONDS = 1.0
 class FailOpenManager:
     """The manager, except that it never fails: a failure is logged and counted, and changes nothing."""
 
-    def __init__(self, manager: Manager, metrics: Metrics, seconds: float) -> None:
+    def __init__(self, manager: Manager, metrics: Metrics, seconds: float, watch: StoreWatch | None = None) -> None:
         self._manager = manager
         self._metrics = metrics
         self._seconds = seconds
+        self._watch = watch
 
     async def prepare(self, incoming: Incoming) -> FailOpenTurn:
-        made = await self.attempt("prepare", incoming, self._manager.prepare(incoming))
+        made = await self.attempt("prepare", incoming, self._with_store(incoming))
         if made is None or (incoming.mode != "managed" and made.sent.rewritten):
-            made = UnmanagedTurn(incoming)
+            unmanaged = UnmanagedTurn(incoming)
+            if made is None:
+                unmanaged.sent = replace(unmanaged.sent, headers={NOTICE: "passed on unmanaged: the gateway failed"})
+            made = unmanaged
         return FailOpenTurn(self, incoming, made)
+
+    async def _with_store(self, incoming: Incoming) -> ProxyTurn:
+        """Prepare it, unless the store is away: that is looked at where it takes longer than usual."""
+        if self._watch is None:
+            return await self._manager.prepare(incoming)
+        if self._watch.is_known_away:
+            raise StoreUnreachableError("the store does not answer")
+        work = asyncio.ensure_future(self._manager.prepare(incoming))
+        try:
+            await asyncio.wait({work}, timeout=STORE_SECONDS / 2)
+            if not work.done() and await self._watch.is_away():
+                raise StoreUnreachableError("the store does not answer")
+            return await work
+        finally:
+            work.cancel()
 
     async def attempt(self, step: str, incoming: Incoming, work: Awaitable[T]) -> T | None:
         """The result of the work; None where it fails or takes too long."""
@@ -388,12 +408,13 @@ class Proxy:
         metrics: Metrics | None = None,
         include_usage: bool = True,
         telemetry: Telemetry | None = None,
+        watch: StoreWatch | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self.metrics = metrics or Metrics()
         self._routes = routes
         self._client = UpstreamClient(self.limits)
-        guarded = FailOpenManager(manager, self.metrics, self.limits.manage_seconds)
+        guarded = FailOpenManager(manager, self.metrics, self.limits.manage_seconds, watch)
         self._desk = ProxyServices(self._client, guarded, self.metrics, self.limits, include_usage, set(), telemetry)
         self._admission = Admission(self.limits.concurrent)
         self._arrivals = Admission(_ARRIVALS * self.limits.concurrent)

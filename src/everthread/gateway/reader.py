@@ -6,6 +6,7 @@ message that is complete there. Nothing here is needed to go on: what is forgott
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -20,11 +21,19 @@ from everthread.gateway.body import LIST_FIELD, Element, Fields, Layout, Sliced,
 from everthread.gateway.rewrite import frame_of
 from everthread.gateway.threads import History, IdentityCache, MessageIdentity, build_history, leading_system
 
+K = TypeVar("K")
 T = TypeVar("T")
 _STEP = 1024
 _MARKS = 32
-_MOST_MARKS = 65_536
-_MOST_RESTS = 512
+_BEGINNINGS_BYTES = 64 * 1024 * 1024
+_RESTS_BYTES = 32 * 1024 * 1024
+_FRAMES_BYTES = 32 * 1024 * 1024
+_LEAST_SHARED = 4
+"""A value that takes more than this part of a cache is not kept: it would drive out all others."""
+_DECODED = 5
+"""Bytes that a character of JSON takes once it is decoded, about."""
+_MESSAGE_BYTES, _MARK_BYTES = 600, 200
+"""What is kept of a message besides, and of a mark."""
 _LEAST_REST = 256
 """A shorter rest is read as quickly as it is hashed."""
 
@@ -37,47 +46,92 @@ class Marks:
     digests: list[bytes]
 
 
+class ByteCache(Generic[K, T]):
+    """The values used last, as many as fit into so many bytes: a client decides how large each is."""
+
+    def __init__(self, most: int) -> None:
+        self._known: OrderedDict[K, tuple[T, int]] = OrderedDict()
+        self._most = most
+        self.size = 0
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def find(self, key: K) -> T | None:
+        known = self._known.get(key)
+        if known is None:
+            return None
+        self._known.move_to_end(key)
+        return known[0]
+
+    def keep(self, key: K, value: T, size: int) -> list[T]:
+        """Keep it where it leaves room for others; what had to go for it, itself included."""
+        gone = [self.drop(key)] if key in self._known else []
+        if size > self._most // _LEAST_SHARED:
+            return [*gone, value]
+        self._known[key] = value, size
+        self.size += size
+        while self.size > self._most:
+            gone.append(self.drop(next(iter(self._known))))
+        return gone
+
+    def drop(self, key: K) -> T:
+        value, size = self._known.pop(key)
+        self.size -= size
+        return value
+
+
+@dataclass(slots=True)
+class _Body(Generic[T]):
+    """What is known of one body, and the marks that lead to it."""
+
+    number: int
+    value: T
+    digests: set[bytes]
+
+
 class Beginnings(Generic[T]):
     """What is known of bodies: `T` is about a whole one, and whoever finds it knows up to where it holds."""
 
-    def __init__(self, most: int = _MOST_MARKS) -> None:
-        self._known: OrderedDict[bytes, T] = OrderedDict()
-        self._most = most
+    def __init__(self, most: int = _BEGINNINGS_BYTES) -> None:
+        self._bodies: ByteCache[int, _Body[T]] = ByteCache(most)
+        self._by_mark: dict[bytes, _Body[T]] = {}
+        self._numbers = itertools.count()
 
     def find(self, marks: Marks) -> tuple[T, int] | None:
         """What is known of a body that begins alike, and how many characters are alike at least."""
         for index in range(len(marks.digests) - 1, -1, -1):
-            known = self._known.get(marks.digests[index])
+            known = self._by_mark.get(marks.digests[index])
             if known is not None:
-                return known, (index + 1) * marks.step
+                return known.value, (index + 1) * marks.step
         return None
 
-    def keep(self, marks: Marks, known: T) -> None:
+    def keep(self, marks: Marks, value: T, size: int) -> None:
         """It takes the place of what was known of shorter ones."""
-        for digest in marks.digests:
-            self._known[digest] = known
-            self._known.move_to_end(digest)
-        while len(self._known) > self._most:
-            self._known.popitem(last=False)
+        made = _Body(next(self._numbers), value, set(marks.digests))
+        for digest in made.digests:
+            before = self._by_mark.get(digest)
+            if before is not None:
+                before.digests.discard(digest)
+                if not before.digests:
+                    self._bodies.drop(before.number)
+            self._by_mark[digest] = made
+        for body in self._bodies.keep(made.number, made, size + _MARK_BYTES * len(made.digests)):
+            for digest in body.digests:
+                self._by_mark.pop(digest, None)
 
 
 class Rests:
     """What follows the list of messages, by its text."""
 
-    def __init__(self, most: int = _MOST_RESTS) -> None:
-        self._known: OrderedDict[bytes, tuple[Fields, Spans]] = OrderedDict()
-        self._most = most
+    def __init__(self, most: int = _RESTS_BYTES) -> None:
+        self._known: ByteCache[bytes, tuple[Fields, Spans]] = ByteCache(most)
 
     def find(self, digest: bytes) -> tuple[Fields, Spans] | None:
-        known = self._known.get(digest)
-        if known is not None:
-            self._known.move_to_end(digest)
-        return known
+        return self._known.find(digest)
 
-    def keep(self, digest: bytes, fields: Fields, spans: Spans) -> None:
-        self._known[digest] = fields, spans
-        while len(self._known) > self._most:
-            self._known.popitem(last=False)
+    def keep(self, digest: bytes, fields: Fields, spans: Spans, size: int) -> None:
+        self._known.keep(digest, (fields, spans), size)
 
 
 class Rest:
@@ -103,7 +157,8 @@ class Rest:
         """The fields of a body that was read to its end, where they were not known."""
         if self.digest is not None and self._missed:
             behind = {name: span for name, span in spans.items() if span[0] >= self._at}
-            self._rests.keep(self.digest, {name: fields[name] for name in behind}, _moved(behind, -self._at))
+            size = _DECODED * sum(end - start for start, end in behind.values())
+            self._rests.keep(self.digest, {name: fields[name] for name in behind}, _moved(behind, -self._at), size)
 
 
 def _moved(spans: Spans, by: int) -> Spans:
@@ -148,7 +203,9 @@ class Sizes:
         ]
 
     def values(self, api: Api, model: str, key: Any, values: Sequence[Any]) -> int:
-        """Tokens of messages that are known under a name."""
+        """Tokens of messages that are known under a name; of a long one its digest is kept."""
+        if isinstance(key, bytes) and len(key) > 64:
+            key = sha256(key).digest()
         return self._known_or((model, key), lambda: TokenCounter(model).messages(decode_messages(api, values, model)))
 
     def _known_or(self, key: tuple[str, Any], count: Callable[[], int]) -> int:
@@ -160,9 +217,6 @@ class Sizes:
         if len(self._known) > self._most:
             self._known.popitem(last=False)
         return made
-
-
-_MOST_FRAMES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +251,7 @@ class Reader:
         self._sizes = sizes
         self._beginnings: Beginnings[_Known] = Beginnings()
         self._rests = Rests()
-        self._frames: OrderedDict[bytes, tuple[Request, int]] = OrderedDict()
+        self._frames: ByteCache[bytes, tuple[Request, int]] = ByteCache(_FRAMES_BYTES)
 
     def read(self, api: Api, body: bytes) -> Read:
         """Take a request apart. `WireError` where it is none."""
@@ -219,7 +273,10 @@ class Reader:
             sizes = known.sizes[: count - first].tolist()
         done = len(sizes)
         sizes += self._sizes.pieces(api, frame.model, past.pieces[done:], sliced.elements[first + done :])
-        self._beginnings.keep(marks, _Known(sliced.layout, first, past, frame.model, array("Q", sizes)))
+        start, end = sliced.spans[LIST_FIELD[api]]
+        kept = _Known(sliced.layout, first, past, frame.model, array("Q", sizes))
+        size = _DECODED * (len(text) - end + start) + _MESSAGE_BYTES * len(sliced.elements)
+        self._beginnings.keep(marks, kept, size)
         return Read(sliced, first, past, frame, sizes, fixed)
 
     def _history(self, api: Api, sliced: Sliced, first: int, known: _Known | None, count: int) -> History:
@@ -234,16 +291,13 @@ class Reader:
         lead = sliced.elements[:first]
         before, behind = sliced.text[:start].encode(), rest or sliced.text[end:].encode()
         key = _digest(api.encode(), before, behind, *(element.text.encode() for element in lead))
-        known = self._frames.get(key)
+        known = self._frames.find(key)
         if known is not None:
-            self._frames.move_to_end(key)
             return known
         frame = frame_of(api, sliced, lead)
         counter = TokenCounter(frame.model)
         made = frame, counter.request(frame.messages, system=frame.system, tools=frame.tools)
-        self._frames[key] = made
-        if len(self._frames) > _MOST_FRAMES:
-            self._frames.popitem(last=False)
+        self._frames.keep(key, made, _DECODED * (start + len(sliced.text) - end + sum(len(one.text) for one in lead)))
         return made
 
 

@@ -1,0 +1,84 @@
+"""A store that is away: requests go through unmanaged and say so, at once; our own paths say that it is away."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from everthread.errors import StoreUnreachableError
+from everthread.gateway.app import GatewayApp
+from everthread.gateway.base import Incoming
+from everthread.gateway.observability import StoreWatch
+from everthread.gateway.proxy import Proxy
+from everthread.gateway.router import Routes, Upstream
+from everthread.gateway.server import Gateway
+from tests.gateway.raw import JSON, Plain, PlainTurn, ask, post, raw_upstream, say
+
+
+class Probe:
+    """A store that answers, hangs or fails."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.state = "there"
+        self.released = asyncio.Event()
+
+    async def __call__(self) -> None:
+        self.asked += 1
+        if self.state == "hangs":
+            await asyncio.Event().wait()
+        elif self.state == "fails":
+            raise StoreUnreachableError("refused")
+
+
+class Stuck(Plain):
+    """A manager that waits for its store for ever while that is away."""
+
+    def __init__(self, probe: Probe) -> None:
+        super().__init__()
+        self._probe = probe
+        self.cancelled = 0
+
+    async def prepare(self, incoming: Incoming) -> PlainTurn:
+        if self._probe.state != "there":
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.cancelled += 1
+        return await super().prepare(incoming)
+
+
+async def page(_scope: Any, _receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body"})
+
+
+async def test_requests_go_through_and_say_so() -> None:
+    probe, now = Probe(), [0.0]
+    manager = Stuck(probe)
+    watch = StoreWatch(probe, seconds=0.05, clock=lambda: now[0])
+    chat = post("/v1/chat/completions", b'{"model": "m", "messages": []}')
+    async with raw_upstream(say(200, JSON, b"{}")) as upstream:
+        proxy = Proxy(Routes([Upstream("only", upstream.url)]), manager, watch=watch)
+        app = GatewayApp(proxy, mounted={"/mcp": page}, watch=watch)
+        async with Gateway(app, patience=1.0) as running:
+            assert "x-everthread-notice" not in (await ask(running.url, chat)).names
+            assert (await ask(running.url, post("/mcp", b"{}"))).status == 200
+            for state in ("hangs", "fails"):
+                probe.state = state
+                now[0] += 10
+                before = probe.asked
+                for _ in range(3):
+                    answer = await ask(running.url, chat)
+                    assert (answer.status, answer.body) == (200, b"{}")
+                    assert "unmanaged" in answer.names["x-everthread-notice"]
+                away = await ask(running.url, post("/mcp", b"{}"))
+                assert (away.status, away.names["retry-after"]) == (503, "1")
+                assert probe.asked == before + 1, "what is known is not asked again"
+            assert manager.cancelled == 2, "the others did not even begin"
+            assert proxy.metrics.value("failed_open", step="prepare") == 6
+            probe.state = "there"
+            now[0] += 10
+            assert "x-everthread-notice" not in (await ask(running.url, chat)).names
+            assert (await ask(running.url, post("/mcp", b"{}"))).status == 200
+    assert len(upstream.heard) == 8
