@@ -12,7 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.agent.approval import Approvals, Rule, Said, parse_rule, parse_rules, plain_words, read_rules
+from everthread.agent.approval import (
+    Approvals,
+    No,
+    Rule,
+    Said,
+    parse_rule,
+    parse_rules,
+    plain_words,
+    read_rules,
+    write_rule,
+)
 from everthread.agent.base import Permission
 from everthread.errors import InputError
 
@@ -232,3 +242,28 @@ def test_a_rule_holds_at_the_top_of_the_workspace_only() -> None:
     assert rule.allows(Permission("command", "make test"))
     assert not rule.allows(elsewhere)
     assert "top of the workspace" in Approvals([rule]).refusal(elsewhere)
+
+
+async def test_always_is_kept_as_a_rule_where_one_can_say_it(tmp_path: Path) -> None:
+    person = Person("always", "always", "always")
+    approvals = Approvals((), person, keep=lambda rule: write_rule(tmp_path, rule))
+    for permission in (
+        Permission("command", "pytest tests"), Permission("command", "a; b"), Permission("write", "src/a[1].py"),
+    ):  # fmt: skip
+        assert await approvals(permission)
+    assert (tmp_path / "approvals.txt").read_text("utf-8") == "command: pytest tests\nwrite: src/a\\[1].py\n"
+    later = Approvals(read_rules(tmp_path))
+    assert await later(Permission("command", "pytest tests"))
+    assert await later(Permission("write", "src/a[1].py"))
+    assert not await later(Permission("command", "a; b"))
+    write_rule(tmp_path, parse_rule("command: pytest tests"))
+    assert (tmp_path / "approvals.txt").read_text("utf-8").count("pytest") == 1
+
+
+async def test_a_no_tells_the_model_why() -> None:
+    approvals = Approvals((), Person(No("use the staging database"), False))
+    permission = Permission("command", "psql prod")
+    assert not await approvals(permission)
+    assert approvals.refusal(permission).endswith("The user says: use the staging database")
+    assert not await approvals(permission)
+    assert "The user says" not in approvals.refusal(permission)

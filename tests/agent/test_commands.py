@@ -433,3 +433,10 @@ def test_why_tells_what_broke_the_cache() -> None:
     reasons.append(_why(journal))
     wanted = ["system", "messages[0]", "another model", "rewritten", "by itself", "301 s passed"]
     assert all(word in reason for word, reason in zip(wanted, reasons, strict=True)), reasons
+
+
+async def test_names_that_other_programs_use(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        agent, _ = await talked(here, 2)
+        assert (await do(agent, "/cost")).data["sums"] == (await do(agent, "/usage")).data["sums"]
+        assert (await do(agent, "/clear")).switch

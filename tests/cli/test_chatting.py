@@ -19,13 +19,14 @@ from prompt_toolkit.document import Document
 from rich.console import Console
 
 from everthread import open_agent
+from everthread.agent.approval import No
 from everthread.agent.base import Permission
 from everthread.agent.events import Delegated, ToolFinished, ToolStarted, TurnEnded
-from everthread.cli.chat.app import Chat
+from everthread.cli.chat.app import Chat, last_exchange
 from everthread.cli.chat.approval import Asker, shown
 from everthread.cli.chat.editor import ChatCompleter
 from everthread.cli.chat.input import Interrupts, StoppedError
-from everthread.cli.chat.render import Blocks, Screen, ToolLines, line_of
+from everthread.cli.chat.render import Blocks, Screen, ToolLines, line_of, tool_line
 from everthread.cli.chat.status import Status, thousands
 from everthread.cli.options import NO_ID, with_ids
 from everthread.cli.output import unforeseen
@@ -96,7 +97,10 @@ class TestLines:
         [
             (events.Recovery("s", "prompt_too_long", 2, "compacting again"), "compacting again (attempt 2)"),
             (events.LimitLearnt("s", "m", 8_192, "the server said so", True), "window of m is 8,192 tokens"),
-            (events.OutputStored("s", "o1", "terminal", 250_000), "terminal: 250,000 characters stored as output:o1"),
+            (
+                events.OutputStored("s", "output:o1", "terminal", 250_000),
+                "terminal: 250,000 characters stored as output:o1",
+            ),
             (events.Notice("s", "Detail may fade."), "! Detail may fade."),
             (events.CompactionVoid("s", "it grew"), "nothing was compacted: it grew"),
             (events.CompactionFailed("s", "no room"), "the compaction failed: no room"),
@@ -136,8 +140,15 @@ class TestToolLines:
         assert line is not None
         assert line.plain.startswith("✓ terminal pytest tests/")
         assert "1 failed, 12 passed" in line.plain
-        assert line.plain.endswith("1.3 s")
+        assert line.plain.split("\n")[0].endswith("1.3 s")
         assert tools.running == ""
+
+    def test_the_first_lines_of_an_output(self) -> None:
+        text = "exit code: 0\n" + "\n".join(f"line {number}" for number in range(315))
+        line = tool_line(ToolFinished("s", "c", "terminal", text, arguments={"command": "make"}))
+        assert line.plain.split("\n")[1:] == ["  │ line 0", "  │ line 1", "  │ line 2", "  │ … 312 more"]
+        read = tool_line(ToolFinished("s", "c", "read_file", text, arguments={"path": "a.py"}))
+        assert "\n" not in read.plain
 
     def test_failed_and_refused(self) -> None:
         tools = ToolLines()
@@ -238,7 +249,16 @@ def drawn(renderable: Any) -> str:
 class TestAsking:
     @pytest.mark.parametrize(
         ("typed", "said"),
-        [(["y"], True), (["n"], False), ([""], False), (["a"], "always"), (["what", "YES"], True), ([], False)],
+        [
+            (["y"], True),
+            (["n"], False),
+            ([""], False),
+            (["a"], "always"),
+            (["what", "YES"], True),
+            ([], False),
+            (["n use the other file"], No("use the other file")),
+            (["No, later"], No("later")),
+        ],
     )
     async def test_yes_no_always_and_anything_else_is_asked_again(self, typed: list[str], said: object) -> None:
         asker = Asker(Screen(Console(file=io.StringIO())), Answering(*typed), lambda: None)
@@ -440,3 +460,20 @@ class TestUnforeseen:
         (home / "errors.log").write_text("x" * 1_000_001, "utf-8")
         unforeseen(ValueError("odd"))
         assert (home / "errors.log").stat().st_size < 1_000
+
+
+class TestLastExchange:
+    def test_the_person_then_the_model(self) -> None:
+        said: list[Any] = [
+            {"role": "user", "content": "First."},
+            {"role": "assistant", "content": "One."},
+            {"role": "user", "content": "Second, with sk-ant-api03-" + "Zq8" * 31 + "AA"},
+            {"role": "assistant", "content": "Two.", "tool_calls": []},
+            {"role": "tool", "tool_call_id": "c", "content": "3"},
+        ]
+        shown = last_exchange(said)
+        assert shown is not None
+        assert shown.plain.startswith("› Second, with ")
+        assert shown.plain.endswith("Two.")
+        assert "Zq8Zq8" not in shown.plain
+        assert last_exchange([]) is None

@@ -38,7 +38,7 @@ LOG = "collecting\n" * 2_998 + "E   ValueError: bad port\nCommand exited with co
         (
             call("shell", command=["bash", "-lc", "go test ./..."]),
             "ok  \ta/b\t1s\nexit code 0",
-            "[shell] ran `go test ./...` -> exit 0, 1 passed, 2 lines output",
+            "[shell] ran `go test ./...` -> exit 0, 1 passed, 1 line output",
         ),
         (call("exec", command=["ls", "-l"]), "a", "[exec] ran `ls -l` -> 1 line output"),
         (

@@ -279,3 +279,11 @@ async def test_leaving_a_real_provider_closes_the_connection(api: Api) -> None:
         async with asyncio.timeout(30):
             await over.wait()
         assert provider.log[1].events == ["gone"]
+
+
+async def test_a_rate_limit_is_waited_for_by_minutes() -> None:
+    watch = Watch()
+    limit = ModelError("slow down", status=429)
+    model = ScriptedModel([*([limit] for _ in range(6)), [reply("at last")]])
+    assert (await retrying(model, watch).complete(REQUEST)).message["content"] == "at last"
+    assert sum(watch.waits) > 60

@@ -27,8 +27,19 @@ from everthread.errors import InputError
 RULES_FILE = "approvals.txt"
 """In the Everthread home: one rule a line; lines that begin with `#` are comments."""
 
-Said = bool | Literal["always"]
-"""A person's answer. `always`: the same again needs no asking in this session."""
+
+@dataclass(frozen=True, slots=True)
+class No:
+    """A refusal with its reason, for the model."""
+
+    reason: str
+
+    def __bool__(self) -> bool:
+        return False
+
+
+Said = bool | Literal["always"] | No
+"""A person's answer. `always`: the same again needs no asking; where a rule can say it, the rule is kept."""
 Ask = Callable[[Permission], Awaitable[Said]]
 Kind = Literal["command", "write"]
 
@@ -116,10 +127,20 @@ class Approvals:
     Questions are put one at a time, and the answer to one may settle those that waited.
     """
 
-    def __init__(self, rules: Iterable[Rule | str] = (), ask: Ask | None = None, *, everything: bool = False) -> None:
+    def __init__(
+        self,
+        rules: Iterable[Rule | str] = (),
+        ask: Ask | None = None,
+        *,
+        everything: bool = False,
+        keep: Callable[[Rule], None] | None = None,
+    ) -> None:
+        """`keep` is given the rule that an `always` means, to write it down."""
         self.rules = tuple(parse_rule(rule) if isinstance(rule, str) else rule for rule in rules)
         self._ask = ask
         self._everything = everything
+        self._keep = keep
+        self._reasons: dict[tuple[str, str, str], str] = {}
         self._always: set[tuple[str, str, str]] = set()
         self._asking = asyncio.Lock()
 
@@ -134,13 +155,20 @@ class Approvals:
             said = await self._ask(permission)
             if said == "always":
                 self._always.add(_identity(permission))
+                rule = rule_for(permission)
+                if rule is not None and self._keep is not None:
+                    self.rules = (*self.rules, rule)
+                    self._keep(rule)
+            if isinstance(said, No):
+                self._reasons[_identity(permission)] = said.reason
             return bool(said)
 
     def refusal(self, permission: Permission) -> str:
         """What to say where it was refused: the reason, and how it can be allowed."""
         what = f"{permission.kind} {quoted(permission.what)!r}"
         if self._ask is not None:
-            return f"Refused: the user did not allow {what}."
+            reason = self._reasons.pop(_identity(permission), "")
+            return f"Refused: the user did not allow {what}." + (f" The user says: {reason}" if reason else "")
         return f"Refused: {what} needs approval and nobody is there to ask. {how_to_allow(permission)}"
 
     def _settled(self, permission: Permission) -> bool:
@@ -151,16 +179,37 @@ class Approvals:
         )
 
 
-def how_to_allow(permission: Permission) -> str:
-    """How the user can allow it beforehand."""
+def write_rule(home: Path, rule: Rule) -> None:
+    """Add a rule to the file in the Everthread home, which need not exist."""
+    file = home / RULES_FILE
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        before = file.read_text("utf-8") if file.exists() else ""
+        if str(rule) not in before.splitlines():
+            gap = "" if not before or before.endswith("\n") else "\n"
+            file.write_text(f"{before}{gap}{rule}\n", "utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{file} cannot be written: {error}") from error
+
+
+def rule_for(permission: Permission) -> Rule | None:
+    """The rule that allows exactly this, where one can."""
     what = permission.what
+    if permission.kind not in ("command", "write") or not what.isprintable():
+        return None
     if permission.kind == "write":
         what = "".join(f"\\{char}" if char in _GLOB or char == "\\" else char for char in what)
     try:
         rule = parse_rule(f"{permission.kind}: {what}")
     except InputError:
-        rule = None
-    if rule is not None and rule.allows(permission) and what.isprintable():
+        return None
+    return rule if rule.allows(permission) else None
+
+
+def how_to_allow(permission: Permission) -> str:
+    """How the user can allow it beforehand."""
+    what, rule = permission.what, rule_for(permission)
+    if rule is not None:
         return f"The user can allow it with the line `{rule}` in {RULES_FILE} in the Everthread home, or with --yes."
     if permission.kind == "command" and permission.detail:
         return "Rules allow commands at the top of the workspace only: leave workdir out, or let the user use --yes."

@@ -75,6 +75,8 @@ COMMANDS: tuple[Command, ...] = (
 )  # fmt: skip
 
 _BY_NAME = {command.name: command for command in COMMANDS}
+ALIASES = {"clear": "new", "cost": "usage", "compact": "compress", "history": "sessions"}
+"""Names that other programs use."""
 _COMMAND = re.compile(r"/([A-Za-z][A-Za-z_-]*)(?:\s+(.*))?", re.DOTALL)
 
 
@@ -90,7 +92,7 @@ async def run(agent: Agent | Conversation, store: Store, text: str) -> CommandRe
     if found is None:
         return CommandResult(f"{text.strip()[:80]!r} is no command; /help lists them.", failed=True)
     name, argument = found
-    command = _BY_NAME.get(name)
+    command = _BY_NAME.get(ALIASES.get(name, name))
     if command is None:
         return _unknown(name)
     known = agent if isinstance(agent, Agent) else None

@@ -91,7 +91,7 @@ def outcome_of(kind: str, text: str, *, failed: bool = False, room: int = LINE /
     """How a call went and how much it put out, in a few words. Where room is short, size and citation stay."""
     stored = persisted(text)
     output = unwrap(stored.preview if stored else text)
-    end = _size(kind, stored or _measured(output.body))
+    end = _size(kind, stored or _measured(_FRAME.sub("", output.body) if kind == "shell" else output.body))
     if stored:
         end += f", stored as {stored.id}"
     found = one_line(", ".join(part for part in _found(kind, output, failed=failed) if part))
@@ -137,13 +137,21 @@ def _gist(output: Output) -> str:
     return clip(one_line(output.body.lstrip()[:200].split("\n", 1)[0]), 60)
 
 
+_FRAME = re.compile(
+    r"^(?:\[?exit code:? ?-?\d{1,6}\]?|\(no output\)|process exited with code -?\d{1,6}|chunk id: .*|wall time: .*|"
+    r"output:)(?:\n|\Z)",
+    re.MULTILINE | re.IGNORECASE,
+)
+"""Lines that a tool puts around a command's output: they are no output."""
+
+
 def _measured(text: str) -> Persisted:
     return Persisted("", len(text), line_count(text), "")
 
 
 def _size(kind: str, output: Persisted) -> str:
     if kind == "shell":
-        return f"{_lines(output.lines)} output"
+        return f"{_lines(output.lines)} output" if output.lines else "no output"
     return _lines(output.lines) if output.lines > 1 else f"{output.chars} chars"
 
 

@@ -347,7 +347,7 @@ class Conversation:
 
     def on_model_event(self, event: ModelEvent) -> None:
         """What the wrappers around the model tell: a retry, another model that steps in."""
-        self._live.emit(Notice(self._live.session.id, event.text))
+        self._live.emit(Notice(self._live.session.id, event.text, passing=event.kind == "retry"))
         if event.error is not None:
             self._recorder.lose(event.error)
 

@@ -207,6 +207,8 @@ class Notice(Event):
 
     kind = "notice"
     text: str
+    passing: bool = False
+    """It tells of a moment, such as a retry, and need not stay on a screen."""
 
 
 Listener = Callable[[Event], None]

@@ -18,6 +18,8 @@ from everthread.providers.failures import is_passing
 from everthread.providers.streams import closing, from_first_word
 from everthread.providers.wrapper import Events, ModelEvent, ModelWrapper, nobody_listens
 
+_RATE_LIMIT = 429
+
 
 @dataclass(frozen=True, slots=True)
 class RetryOptions:
@@ -27,8 +29,11 @@ class RetryOptions:
     first_wait: float = 0.5
     longest_wait: float = 30.0
     """Of the waits that are ours to choose."""
-    patience: float = 120.0
+    patience: float = 300.0
     """From the first attempt on; a provider that asks to wait beyond is not waited for."""
+    rate_limit_attempts: int = 12
+    rate_limit_wait: float = 4.0
+    """A rate limit lasts for minutes: the first wait where the provider names none."""
 
 
 class RetryingModel(ModelWrapper):
@@ -81,11 +86,12 @@ class RetryingModel(ModelWrapper):
             raise error
         wait = self._wait(error, attempt)
         late = self._clock() - begun + wait > self._options.patience
-        if attempt >= self._options.attempts or late:
+        attempts = self._options.rate_limit_attempts if error.status == _RATE_LIMIT else self._options.attempts
+        if attempt >= attempts or late:
             why = f"it asks to wait {wait:.0f} s" if late and error.retry_after else f"tried {attempt} times"
             self._events(ModelEvent("gave_up", self.name, f"{self.name}: given up, {why}. {error}", error))
             raise error
-        said = f"{self.name}: asking again in {wait:.1f} s, attempt {attempt + 1} of {self._options.attempts}. {error}"
+        said = f"{self.name}: asking again in {wait:.1f} s, attempt {attempt + 1} of {attempts}. {error}"
         self._events(ModelEvent("retry", self.name, said, error, wait))
         await self._sleep(wait)
 
@@ -93,5 +99,6 @@ class RetryingModel(ModelWrapper):
         """Never less than the provider asks for; ours is between half and the whole of what has doubled each time."""
         if error.retry_after is not None:
             return error.retry_after * (1 + self._chance() / 10)
-        whole = min(self._options.longest_wait, self._options.first_wait * 2.0 ** (attempt - 1))
+        first = self._options.rate_limit_wait if error.status == _RATE_LIMIT else self._options.first_wait
+        whole = min(self._options.longest_wait, first * 2.0 ** (attempt - 1))
         return whole * (1 + self._chance()) / 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import typer
 from rich.text import Text
 
 from everthread.agent import commands
-from everthread.agent.approval import Approvals, read_rules
+from everthread.agent.approval import RULES_FILE, Approvals, Rule, read_rules, write_rule
 from everthread.agent.loop import Agent
 from everthread.cli.chat.approval import Asker
 from everthread.cli.chat.editor import ChatCompleter
@@ -28,12 +29,16 @@ from everthread.cli.options import (
     latest,
     recent,
 )
-from everthread.cli.output import console, counted, share, short, unforeseen, visible
+from everthread.cli.output import console, counted, excerpt, share, short, unforeseen, visible
 from everthread.config import Config, config_path, home_directory
+from everthread.config.file import set_keys
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import CompactionDone, CompactionVoid, Event, Notice
 from everthread.conversation.responses import Answer
+from everthread.core.messages import Message, text_of
 from everthread.core.pricing.cache_control import caching_line
+from everthread.core.redaction import redact
+from everthread.core.transcript import user_text
 from everthread.core.types import StreamDelta
 from everthread.errors import ConfigError, EverthreadError, InputError
 from everthread.factory import open_agent
@@ -104,7 +109,28 @@ def model_for(config: Config, model: str | None, *, ask: bool) -> str | None:
     if not typer.confirm(f"{OFFER}{size}", default=False):
         raise typer.Exit(2)
     pull(home_directory(), say=lambda words: console.print(Text(visible(words), "dim"), soft_wrap=True))
+    if config.model.default is None and set_keys(config_path(), {"model.default": LOCAL}):
+        console.print(Text(f"From now on {LOCAL} is used (model.default); `everthread init` changes that.", "dim"))
     return LOCAL
+
+
+async def own_model(store: Store, resume: str, config: Config) -> str | None:
+    """The model that a thread was held with, where it can be reached; None: the configured one."""
+    session = await store.resolve(resume)
+    tip = await store.session(await store.get_compression_tip(session.id))
+    name = tip.model or session.model
+    return name if name and reachable(config, name) is None else None
+
+
+def last_exchange(messages: Sequence[Message]) -> Text | None:
+    """What was said last, in a few lines: the person, then the model."""
+    asked = next((text for message in reversed(messages) if (text := user_text(message).strip())), "")
+    spoken = (text_of(message).strip() for message in reversed(messages) if message["role"] == "assistant")
+    answer = next((text for text in spoken if text), "")
+    parts = [(f"› {excerpt(redact(asked), 300)}\n", "bold") if asked else None]
+    parts.append((excerpt(redact(answer), 600), "") if answer else None)
+    shown = [part for part in parts if part is not None]
+    return Text.assemble(*shown) if shown else None
 
 
 def greeting(conversation: Conversation, config: Config, workspace: Path, *, resumed: bool) -> Text:
@@ -123,7 +149,7 @@ def greeting(conversation: Conversation, config: Config, workspace: Path, *, res
     return Text("\n".join(lines), "dim")
 
 
-LEAVING = ("/exit", "/quit")
+LEAVING = ("/exit", "/quit", "exit", "quit")
 STOPPED = "■ stopped; the history says so. Go on, or ask something else."
 EXIT = "- `/exit`: end the chat"
 ANSWERED: dict[str, tuple[type[Event], ...]] = {"compress": (CompactionDone, CompactionVoid), "undo": (Notice,)}
@@ -229,6 +255,10 @@ class Chat:
         self.screen.print(Text.assemble(("✗ ", BAD), said) if result.failed else said)
 
     def _show(self, event: Event) -> None:
+        if isinstance(event, Notice) and event.passing and self.screen.rich:
+            self.screen.settle()
+            self.screen.waiting(f"! {visible(event.text)}")  # one line, which the next one takes the place of
+            return
         line = self.tools.line_of(event) or line_of(event)
         if line is not None:
             self.screen.settle()
@@ -285,7 +315,14 @@ async def run_chat(
         talk = Chat(screen, status, reader)
         # Without a terminal nobody can be asked, and what needs leave is refused.
         ask = Asker(screen, reader, talk.interrupts.happen) if reader.interactive else None
-        approve = Approvals(read_rules(home_directory()), ask, everything=yes)
+
+        def keep(rule: Rule) -> None:
+            write_rule(home_directory(), rule)
+            screen.print(Text(f"kept in {RULES_FILE}: {visible(str(rule))}", "dim"))
+
+        approve = Approvals(read_rules(home_directory()), ask, everything=yes, keep=keep)
+        if resume is not None and model is None:
+            model = await own_model(store, resume, config)
         agent = await open_agent(
             config, model=model, resume=resume, workspace=workspace, approve=approve, store=store,
             listener=talk.heard, session=None if resume else NewSession(platform=PLATFORM),
@@ -293,6 +330,8 @@ async def run_chat(
         async with agent:
             await talk.account(agent)
             screen.print(greeting(agent.conversation, config, workspace, resumed=resume is not None))
+            if resume is not None and (last := last_exchange(agent.conversation.messages)):
+                screen.print(last)
             await talk.talk(agent)
             thread = agent.conversation.id
         if last := await farewell(store, thread):

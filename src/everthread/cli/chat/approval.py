@@ -1,4 +1,4 @@
-"""Asking a person for leave: the command or the change is shown, then yes, no or always."""
+"""Asking a person for leave: the command or the change is shown, then yes, no (with a reason) or always."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from everthread.agent.approval import Said
+from everthread.agent.approval import No, Said
 from everthread.agent.base import Permission
 from everthread.cli.chat.input import Reader
 from everthread.cli.chat.render import Screen
 from everthread.cli.output import visible
 
-QUESTION = "Allow it? [y]es, [n]o, [a]lways: "
+QUESTION = "Allow it? [y]es, [n]o (or: n REASON), [a]lways: "
 ANSWERS: dict[str, Said] = {
     "y": True, "yes": True, "n": False, "no": False, "": False, "a": "always", "always": "always",
 }  # fmt: skip
@@ -41,6 +41,9 @@ class Asker:
                 # It must not leave this task: the event loop would end with it.
                 self._stop()
                 raise asyncio.CancelledError from None
+            first, _, reason = typed.strip().partition(" ")
+            if first.lower() in ("n", "no", "n:", "no:", "no,") and reason.strip():
+                return No(reason.strip())
             said = ANSWERS.get(typed.strip().lower())
             if said is not None:
                 return said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -177,7 +178,29 @@ def tool_line(event: ToolFinished) -> Text:
     line = Text.assemble(
         (mark, style), f" {visible(_target(event.tool, event.arguments))}", (f"  {visible(said)}", QUIET)
     )
-    return line.append(f"  {event.seconds:.1f} s", QUIET) if event.seconds >= 0.05 and not event.refused else line
+    if event.seconds >= 0.05 and not event.refused:
+        line.append(f"  {event.seconds:.1f} s", QUIET)
+    return line if event.refused else line.append_text(preview_of(event.text, action.kind))
+
+
+PREVIEW = 3
+"""Lines of a tool's output that are shown."""
+
+
+def preview_of(text: str, kind: str) -> Text:
+    """The first lines of what a command or a search put out, and how many more there are."""
+    rows = [row for row in visible(unwrapped(text)).splitlines() if row.strip()]
+    if kind not in ("shell", "search") or len(rows) < 2:
+        return Text()
+    shown = "".join(f"\n  │ {clip(row.rstrip(), WIDTH)}" for row in rows[:PREVIEW])
+    left = len(rows) - PREVIEW
+    return Text(shown + (f"\n  │ … {left:,} more" if left > 0 else ""), QUIET)
+
+
+def unwrapped(text: str) -> str:
+    """A command's output without the line that states its exit code."""
+    first, _, rest = text.partition("\n")
+    return rest if first.startswith("exit code:") else text
 
 
 def _outcome(event: ToolFinished, action: Action) -> str:
@@ -305,7 +328,7 @@ class Screen:
     def waiting(self, words: str) -> None:
         """Something is under way; gone when anything else is shown."""
         if self.rich and not self._blocks.rest:
-            self._show(Text(words, "dim"))
+            self._show(_Waiting(words))
 
     def settle(self) -> None:
         """The answer is over, or something else comes: what grew stays as it is."""
@@ -356,6 +379,17 @@ class Screen:
         if self._said:
             self.console.out("", highlight=False)
             self._said = False
+
+
+class _Waiting:
+    """Words with the seconds that have passed since; drawn again and again."""
+
+    def __init__(self, words: str) -> None:
+        self._words, self._began = words, time.monotonic()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        passed = time.monotonic() - self._began
+        yield Text(f"{self._words} {passed:.0f} s" if passed >= 1 else self._words, "dim")
 
 
 class _Growing:
