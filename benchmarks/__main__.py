@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import os
 import platform
 import re
@@ -19,9 +20,11 @@ from benchmarks.table import markdown
 HELPERS = {"__init__", "__main__", "corpus", "shared", "table"}
 INTRO = """# Benchmarks
 
-*Written by `make bench` (`python -m benchmarks --out docs/benchmarks.md`). Each section says when and on which machine
-it was measured. Speed is a ratio against something measured in the same run; peers come from PyPI and run on the same
-inputs in environments of their own.*
+*Written by `make bench` (`python -m benchmarks --out docs/benchmarks.md`). Each section says what was measured, on
+which material, when, and whether the machine was idle. Speed is a ratio against something measured in the same run;
+peers come from PyPI and run on the same inputs in environments of their own. "Tuned on" is material that was looked
+at while building, "kept aside" is material that was not. "Told on" is the half of a file that is only measured since it
+was split; before that all of it had been seen.*
 """
 
 
@@ -36,28 +39,32 @@ def main() -> None:
         sys.exit(f"no benchmark named {', '.join(unknown)}; there are: {', '.join(known)}")
     for name in given.name or known:
         began = time.perf_counter()
-        table = markdown(name, importlib.import_module(f"benchmarks.{name}").run())
+        module = importlib.import_module(f"benchmarks.{name}")
+        table = markdown(name, module.run(), inspect.cleandoc(module.__doc__ or ""))
         section = f"{table}\n*{_measured(time.perf_counter() - began)}*\n"
         sys.stdout.write(f"{section}\n")
         sys.stdout.flush()
         if given.out is not None:
-            given.out.write_text(_kept(given.out, name, section), "utf-8")
+            given.out.write_text(_kept(given.out, name, section, known), "utf-8")
 
 
 def _measured(seconds: float) -> str:
     today = time.strftime("%Y-%m-%d")
+    cores = os.cpu_count() or 1
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    busy = f", a busy machine (load {load:.1f})" if load > cores + 0.5 else ", an idle machine"
     return (
-        f"{today}, Python {platform.python_version()}, {platform.system()} {platform.machine()}, "
-        f"{os.cpu_count()} cores, in {seconds:,.0f} s"
+        f"{today}, Python {platform.python_version()}, {platform.system()} {platform.machine()}, {cores} cores{busy}, "
+        f"in {seconds:,.0f} s"
     )
 
 
-def _kept(path: Path, name: str, section: str) -> str:
-    """The file with this section in its place, in the order of the names."""
+def _kept(path: Path, name: str, section: str, known: list[str]) -> str:
+    """The file with this section in its place, in the order of the names; those of benchmarks that are gone go."""
     text = path.read_text("utf-8") if path.exists() else ""
     sections = {found[1]: found[0].rstrip() for found in re.finditer(r"^### (\w+)\n.*?(?=^### |\Z)", text, re.M | re.S)}
     sections[name] = section.rstrip()
-    return "\n\n".join([INTRO.rstrip(), *(sections[key] for key in sorted(sections))]) + "\n"
+    return "\n\n".join([INTRO.rstrip(), *(sections[key] for key in sorted(sections) if key in known)]) + "\n"
 
 
 if __name__ == "__main__":

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
+HALVES = ("tuned on", "told on")
 ROOT = Path(os.environ.get("EVERTHREAD_DATA") or Path(__file__).parents[2] / "shared" / "data")
 
 
@@ -12,3 +14,11 @@ def shared(*parts: str) -> Path | None:
     """The path of a shared data file, None where it is absent."""
     path = ROOT.joinpath(*parts)
     return path if path.exists() else None
+
+
+def half_of(text: str) -> str:
+    """One of two halves by the text's hash, the same on every machine.
+
+    "tuned on" may be looked at and learnt from; "told on" is only measured. Up to the split all of it had been seen.
+    """
+    return HALVES[hashlib.sha256(text.encode()).digest()[0] % 2]

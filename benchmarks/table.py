@@ -20,8 +20,15 @@ def absent(what: str) -> Row:
     return Row(what, "real material is absent (set EVERTHREAD_DATA)")
 
 
-def markdown(title: str, rows: Iterable[Row]) -> str:
-    lines = [f"### {title}", "", "| what | figure | goal | met |", "| --- | --- | --- | --- |"]
+def markdown(title: str, rows: Iterable[Row], note: str = "") -> str:
+    """`note`: what was measured, on which material."""
+    lines = [
+        f"### {title}",
+        "",
+        *([note, ""] if note else []),
+        "| what | figure | goal | met |",
+        "| --- | --- | --- | --- |",
+    ]
     marks = {True: "yes", False: "no", None: ""}
     lines += [f"| {row.what} | {row.figure} | {row.goal} | {marks[row.met]} |" for row in rows]
     return "\n".join(lines) + "\n"
