@@ -7,6 +7,7 @@ import copy
 import json
 import random
 import tempfile
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from everthread.gateway.base import Outcome
 from everthread.gateway.body import slice_body, spliced
 from everthread.gateway.events import Branched
 from everthread.gateway.threads import build_history, identify
+from everthread.wire import openai_responses
 from tests.gateway.clients import APIS, Client, Gate, answer, running, thread_of, words
 
 
@@ -209,6 +211,126 @@ async def test_of_two_processes_with_different_continuations_one_branches(tmp_pa
             each.says("Next")
             thread = thread_of(await answer(manager, each))
             assert await stored(place, thread) == [str(message["content"]) for message in each.messages]
+
+    await running(tmp_path, run)
+
+
+# Known fields only
+
+
+async def test_ids_and_metadata_do_not_make_another_thread(tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        client = Client("openai_responses")
+        client.says("Look it up.")
+        turn = await place.manager().prepare(client.incoming())
+        items = [
+            {
+                "type": "function_call",
+                "id": "fc_1",
+                "call_id": "c1",
+                "name": "look",
+                "arguments": "{}",
+                "status": "done",
+            }
+        ]
+        reply = openai_responses.decode_reply({"status": "completed", "output": items, "id": "resp_1"}, model="gpt-5")
+        await turn.record(Outcome(200, reply))
+        client.messages[0] = {**client.messages[0], "id": "msg_1", "metadata": {"turn": 1}}
+        client.messages.append({"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{ }"})
+        client.messages.append({"type": "function_call_output", "call_id": "c1", "output": "found", "metadata": {}})
+        later = await answer(place.manager(), client)
+        assert thread_of(later) == thread_of(turn.sent)
+        assert not place.of(Branched)
+
+    await running(tmp_path, run)
+
+
+async def test_a_reminder_behind_the_last_message_moves_along(tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        managers = [place.manager(), place.manager()]
+        client, threads = Client("openai_chat"), set()
+        for number in range(4):
+            client.says(f"Question {number}")
+            reminder = {"role": "system", "content": f"Answer in full, {number}."}
+            sent = await answer(managers[number % 2], Reminded(client, reminder), f"Answer {number}")
+            client.hears(Reply({"role": "assistant", "content": f"Answer {number}"}, "stop"))
+            assert json.loads(sent.body)["messages"][-1] == reminder
+            threads.add(thread_of(sent))
+        assert len(threads) == 1
+
+    await running(tmp_path, run)
+
+
+class Reminded(Client):
+    """A client that puts a reminder behind what is said, for each request anew."""
+
+    def __init__(self, client: Client, reminder: dict[str, Any]) -> None:
+        super().__init__(client.api, messages=[*client.messages, reminder])
+
+    def hears(self, reply: Reply) -> None:
+        """The client itself keeps the answer."""
+
+
+@pytest.mark.parametrize("remembered", [True, False])
+async def test_calls_that_come_back_as_text_are_the_same_answer(remembered: bool, tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        manager = place.manager()
+        client = Client("openai_chat")
+        client.says("How is the weather in Rome?")
+        threads = set()
+        for number in range(3):
+            turn = await (manager if remembered else place.manager()).prepare(client.incoming())
+            threads.add(thread_of(turn.sent))
+            function = {"name": "weather", "arguments": '{"in": "Rome"}'}
+            call: Any = {"id": f"c{number}", "type": "function", "function": function}
+            reply = Reply({"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls")
+            await turn.record(Outcome(200, reply))
+            text = f'Calling tools: [{{"id": "c{number}", "name": "weather", "arguments": {{"in": "Rome"}}}}]'
+            client.messages.append({"role": "assistant", "content": text})
+            client.says(f"Observation: sunny, {number}")
+        assert len(threads) == 1
+        assert not place.of(Branched)
+
+    await running(tmp_path, run)
+
+
+async def test_a_shortened_answer_is_the_same_and_another_one_a_branch(tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        told = f"The ledger has four parts, namely {words(60, 'part')}"
+        client = Client("anthropic")
+        client.says("What is in the ledger?")
+        first = await answer(place.manager(), client, told)
+        short, other = deepcopy(client), deepcopy(client)
+        short.messages[1] = {"role": "assistant", "content": "The ledger has four parts, namely item … [shortened]"}
+        short.says("And then?")
+        assert thread_of(await answer(place.manager(), short)) == thread_of(first)
+        other.messages[1] = {"role": "assistant", "content": "There is no ledger at all, I am afraid."}
+        other.says("And then?")
+        assert thread_of(await answer(place.manager(), other)) != thread_of(first)
+
+    await running(tmp_path, run)
+
+
+async def test_a_beginning_of_what_is_stored_is_known(tmp_path: Path) -> None:
+    """Its longer form was stored first, in one go: it is no branch, and no thread of its own."""
+
+    async def run(place: Gate) -> None:
+        client = Client("openai_chat")
+        client.says("One")
+        first = await answer(place.manager(), client, "Eins")
+        longer = deepcopy(client)
+        for text, reply in (("Two", "Zwei"), ("Three", "Drei")):
+            longer.says(text)
+            longer.hears(Reply({"role": "assistant", "content": reply}, "stop"))
+        longer.says("Four")
+        assert thread_of(await answer(place.manager(), longer)) == thread_of(first)
+        late = deepcopy(client)
+        late.says("Two")
+        turn = await place.manager().prepare(late.incoming())
+        await turn.record(Outcome(500))
+        assert (await turn.response_headers())["x-everthread-thread"] == thread_of(first)
+        assert not place.of(Branched)
+        assert len(await place.store.list_threads(tenant="t")) == 1
 
     await running(tmp_path, run)
 

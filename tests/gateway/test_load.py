@@ -25,6 +25,7 @@ async def test_nothing_is_lost(tmp_path: Path) -> None:
     async with Provider(models(WINDOW), Numbered(), faults=plan(SEED)) as provider:
         config = parse_config(
             f"gateway: {{port: 0, upstreams: [{{name: lab, url: '{provider.url}'}}]}}\n"
+            "compression: {economics: false}\n"
             f"store: {{url: 'sqlite:///{tmp_path / 'gateway.db'}'}}"
         )
         async with open_gateway(config) as gateway:

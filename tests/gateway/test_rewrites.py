@@ -14,10 +14,10 @@ from everthread.core.marks import SUMMARY_START
 from everthread.core.types import Api
 from everthread.gateway.base import Outcome
 from everthread.gateway.body import slice_body
-from everthread.gateway.events import Drifted, Rewritten
+from everthread.gateway.events import Drifted, Rewritten, Unmanaged
 from everthread.gateway.threads import build_history, identify
 from everthread.testing import ScriptedSummarizer
-from tests.gateway.clients import APIS, Client, Gate, answer, ask, gate, running, words
+from tests.gateway.clients import APIS, Client, Gate, answer, ask, gate, running, thread_of, words
 
 
 def long_talk(client: Client, turns: int, size: int = 300) -> None:
@@ -82,7 +82,9 @@ async def test_other_modes_rewrite_nothing(mode: Any, tmp_path: Path) -> None:
     [
         ("openai_responses", {"previous_response_id": "resp_1"}),
         ("openai_responses", {"conversation": "conv_1"}),
-        ("anthropic", {"context_management": {"edits": []}}),
+        ("anthropic", {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}),
+        ("anthropic", {"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": 2}]}}),
+        ("openai_responses", {"context_management": [{"type": "compaction", "compact_threshold": 1_000}]}),
     ],
 )
 async def test_history_the_provider_keeps_is_only_recorded(api: Api, field: dict[str, Any], tmp_path: Path) -> None:
@@ -97,6 +99,53 @@ async def test_history_the_provider_keeps_is_only_recorded(api: Api, field: dict
         assert await turn.recover(400, b'{"error":{"code":"context_length_exceeded"}}') is None
         await turn.record(Outcome(200))
         assert (await place.store.list_threads(tenant="t"))[0].messages == len(client.messages)
+        (left,) = place.of(Unmanaged)
+        assert left.why in field
+        assert (await turn.response_headers())["x-everthread-notice"] == f"passed on unmanaged: {left.why}"
+
+    await running(tmp_path, run)
+
+
+@pytest.mark.parametrize(
+    ("api", "field"),
+    [
+        ("anthropic", {"context_management": {"edits": []}}),
+        ("anthropic", {"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}}),
+        ("openai_responses", {"prompt_cache_key": "k1", "store": False}),
+    ],
+)
+async def test_what_changes_no_history_is_managed(api: Api, field: dict[str, Any], tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        client = Client(api, extra=field)
+        long_talk(client, 12)
+        turn = await place.manager(background=False).prepare(client.incoming())
+        assert turn.sent.rewritten
+        assert not place.of(Unmanaged)
+        await turn.record(Outcome(200))
+
+    await running(tmp_path, run)
+
+
+async def test_a_compaction_of_the_client_s_own_is_never_covered(tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        manager = place.manager(background=False)
+        client = Client("openai_responses")
+        client.says("The beginning, before the client compacted.")
+        item = {"type": "compaction", "id": "cmp_1", "encrypted_content": "b3BhcXVl", "note": "kept as it is"}
+        client.messages.append(item)
+        long_talk(client, 14)
+        turn = await manager.prepare(client.incoming())
+        assert turn.sent.rewritten
+        sent = json.loads(turn.sent.body)["input"]
+        assert item in sent
+        assert sent.index(item) < next(place for place, one in enumerate(sent) if SUMMARY_START in str(one))
+        await turn.record(Outcome(200))
+        asked = Client("openai_responses", messages=[*client.messages, {"type": "compaction_trigger"}])
+        incoming = asked.incoming()
+        passed = await manager.prepare(incoming)
+        assert passed.sent.body is incoming.raw
+        assert thread_of(passed.sent) == thread_of(turn.sent)
+        await passed.record(Outcome(200))
 
     await running(tmp_path, run)
 

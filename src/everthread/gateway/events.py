@@ -61,3 +61,12 @@ class RecordFailed(Event):
 
     kind = "record_failed"
     error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unmanaged(Event):
+    """A request went as it came, because the provider keeps or changes the history itself."""
+
+    kind = "unmanaged"
+    why: str
+    """The field that says so."""

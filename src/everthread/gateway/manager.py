@@ -54,11 +54,11 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Request
 from everthread.errors import EverthreadError
 from everthread.gateway.base import THREAD, Incoming, Outcome, Outgoing, ProxyTurn, UnmanagedTurn
-from everthread.gateway.events import RecordFailed
+from everthread.gateway.events import RecordFailed, Unmanaged
 from everthread.gateway.reader import Reader, Sizes
 from everthread.gateway.responses_state import Responses
 from everthread.gateway.rewrite import SLIM, RewriteState, RewriteStore, RewriteTask, rewrite_key
-from everthread.gateway.threads import PendingAnswer, ThreadIndex, ThreadMatch, ThreadRecorder, scope_of
+from everthread.gateway.threads import PendingAnswer, SaidMessages, ThreadIndex, ThreadMatch, ThreadRecorder, scope_of
 from everthread.gateway.turn import ThreadMemories, Turn, build_outgoing, send_untouched
 from everthread.gateway.worker import SECONDS, CompactionWorker, EngineSetup
 from everthread.providers.window import window_headers
@@ -140,6 +140,8 @@ class ProxyManager:
         else:
             turn.estimate = turn.fixed + turn.size
             turn.sent = send_untouched(turn)
+            if turn.unmanaged_reason and incoming.mode == "managed":
+                self.setup.listener(Unmanaged(turn.place.thread, turn.unmanaged_reason))
         return turn
 
     async def response_headers(self, turn: Turn) -> Mapping[str, str]:
@@ -221,11 +223,16 @@ class ProxyManager:
     async def _read(self, incoming: Incoming) -> Turn:
         """Whose it is and how large; of a known history only what is new costs more than a glance."""
         read = self._reader.read(incoming.api, incoming.body)
-        place = await self._threads.place(incoming.tenant, scope_of(incoming.headers), read.history)
+        values = SaidMessages(
+            incoming.api, read.frame.model,
+            [element.value for element in read.sliced.elements[read.first : len(read.sliced.elements) - read.trailing]],
+        )  # fmt: skip
+        place = await self._threads.place(incoming.tenant, scope_of(incoming.headers), read.history, values)
         memory = await self._memory(place)
         turn = Turn(
-            self, incoming, read.sliced, read.first, read.history, read.frame, read.sizes, read.fixed, place, memory
-        )
+            self, incoming, read.sliced, read.first, read.history, read.frame, read.sizes, read.fixed, place, memory,
+            read.trailing,
+        )  # fmt: skip
         turn.window = await self.limits.window(turn.limit_key, await self._known_window(turn))
         turn.cap = await self.limits.output_cap(turn.limit_key)
         return turn

@@ -18,7 +18,7 @@ from starlette.types import Message, Send
 from everthread.conversation.events import CompactionFailed, CompactionVoid, Event, UsageRecorded
 from everthread.core.redaction import redact
 from everthread.errors import EverthreadError
-from everthread.gateway.events import RecordFailed, Rewritten
+from everthread.gateway.events import RecordFailed, Rewritten, Unmanaged
 
 LogForm = Literal["text", "json"]
 REQUEST_HEADER = b"x-everthread-request"
@@ -297,6 +297,8 @@ class EventReporter:
             count("compaction_tokens", event.tokens_after, side="after")
         elif isinstance(event, CompactionVoid | CompactionFailed):
             count("compaction_failures", kind="failed" if isinstance(event, CompactionFailed) else "void")
+        elif isinstance(event, Unmanaged):
+            count("unmanaged", why=event.why)
         elif isinstance(event, RecordFailed):
             count("failed_open", step="record")
         elif isinstance(event, UsageRecorded):

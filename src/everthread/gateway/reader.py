@@ -19,7 +19,14 @@ from everthread.core.types import Api, Request
 from everthread.gateway.base import decode_messages
 from everthread.gateway.body import LIST_FIELD, Element, Fields, Layout, Sliced, Spans, slice_text
 from everthread.gateway.rewrite import frame_of
-from everthread.gateway.threads import History, IdentityCache, MessageIdentity, build_history, leading_system
+from everthread.gateway.threads import (
+    History,
+    IdentityCache,
+    MessageIdentity,
+    build_history,
+    leading_system,
+    trailing_system,
+)
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -231,7 +238,9 @@ class Read:
     sizes: list[int]
     """Tokens of each message behind them."""
     fixed: int
-    """Tokens of system prompt and tools."""
+    """Tokens of system prompt, tools and reminders at the end."""
+    trailing: int = 0
+    """How many messages at the end are such reminders: no part of the conversation's identity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,24 +275,27 @@ class Reader:
         if known is not None and known.first >= count:  # nothing of the conversation itself
             known = None
         first = known.first if known else leading_system(sliced.elements)
-        past = self._history(api, sliced, first, known, count)
+        trailing = trailing_system(sliced.elements, first)
+        elements = sliced.elements[first : len(sliced.elements) - trailing]
+        past = self._history(api, elements, known, count - first)
         frame, fixed = self._frame(api, sliced, first, rest.digest)
         sizes: list[int] = []
         if known is not None and known.model == frame.model:
-            sizes = known.sizes[: count - first].tolist()
+            sizes = known.sizes[: min(count - first, len(elements))].tolist()
         done = len(sizes)
-        sizes += self._sizes.pieces(api, frame.model, past.pieces[done:], sliced.elements[first + done :])
+        sizes += self._sizes.pieces(api, frame.model, past.pieces[done:], elements[done:])
         start, end = sliced.spans[LIST_FIELD[api]]
         kept = _Known(sliced.layout, first, past, frame.model, array("Q", sizes))
         size = _DECODED * (len(text) - end + start) + _MESSAGE_BYTES * len(sliced.elements)
         self._beginnings.keep(marks, kept, size)
-        return Read(sliced, first, past, frame, sizes, fixed)
+        reminders = [self._pieces.read(api, element) for element in sliced.elements[first + len(elements) :]]
+        fixed += sum(self._sizes.pieces(api, frame.model, reminders, sliced.elements[first + len(elements) :]))
+        return Read(sliced, first, past, frame, sizes, fixed, trailing)
 
-    def _history(self, api: Api, sliced: Sliced, first: int, known: _Known | None, count: int) -> History:
-        """Of a body whose first `count` messages are the known one's."""
-        before = known.history.until(count - first) if known else build_history(())
-        new = sliced.elements[count if known else first :]
-        return before.extended([self._pieces.read(api, element) for element in new])
+    def _history(self, api: Api, elements: Sequence[Element], known: _Known | None, count: int) -> History:
+        """Of a conversation whose first `count` messages are the known one's."""
+        before = known.history.until(min(count, len(elements))) if known else build_history(())
+        return before.extended([self._pieces.read(api, element) for element in elements[len(before) :]])
 
     def _frame(self, api: Api, sliced: Sliced, first: int, rest: bytes | None) -> tuple[Request, int]:
         """Model, system prompt and tools, and their tokens."""

@@ -21,7 +21,7 @@ from everthread.conversation.events import CompactionVoid, Listener
 from everthread.conversation.options import SummarizerContext
 from everthread.conversation.pins import list_pins
 from everthread.core.marks import recognize
-from everthread.core.messages import Message, calls_of
+from everthread.core.messages import Message, calls_of, kind_of
 from everthread.core.outputs import ToStore
 from everthread.core.pricing.cache_control import cache_route
 from everthread.core.tokens.budget import Budget
@@ -124,6 +124,8 @@ class RewriteStore:
     async def find(self, tenant: str, engine: str, history: History, size: int) -> RewriteMatch:
         """The rewrites for a history whose messages have this size."""
         exact = await self._store.find_rewrites(tenant, engine, history.digests)
+        if not exact and history.legacy_digests:
+            exact = await self._store.find_rewrites(tenant, engine, history.legacy_digests)
         exact = [found for found in exact if found.length <= len(history)]
         longest = exact[0].length if exact else 0
         similar = await self._similar(tenant, engine, history, longest)
@@ -152,9 +154,11 @@ class RewriteStore:
         pairs = task.pairs()
         before = RewriteState.load(task.base.state) if task.base else RewriteState()
         pins = [pin.text for pin in await list_pins(self._store, task.thread)]
+        head = protected_head([value for value, _ in pairs])
+        values = [value for value, _ in pairs[head:]]
         job = CompressionJob(
-            task.api, task.frame, [value for value, _ in pairs], task.aimed_tokens, task.level, before.engine, pins,
-            len(task.sent) - task.start,
+            task.api, task.frame, values, task.aimed_tokens, task.level, before.engine, pins,
+            min(len(task.sent) - task.start, len(values)),
         )  # fmt: skip
         result = await self._worker.run(WorkItem(setup, compress_history, job), writer, given.events)
         made, cut = result.compaction, result.cover
@@ -165,7 +169,7 @@ class RewriteStore:
         await self._keep(task.thread, made.messages, made.to_store)
         state = RewriteState(result.state, before.note or made.system_note)
         new = replace(
-            _row(task, len(task.sent) - cut.kept, replacement_text(cut.replacement, pairs)),
+            _row(task, len(task.sent) - cut.kept, replacement_text(cut.replacement, pairs, head)),
             depth=(task.base.depth if task.base else 0) + 1,
             state=state.dump(),
         )
@@ -180,14 +184,15 @@ class RewriteStore:
     async def slim(self, task: RewriteTask) -> Rewrite | None:
         """Fewer bytes and no word lost: old images out, big results stored and cited. None where there is neither."""
         pairs = task.pairs()
-        values = [value for value, _ in pairs]
+        head = protected_head([value for value, _ in pairs])
+        values = [value for value, _ in pairs[head:]]
         bodies = decode_messages(task.api, values, task.frame.model)
         slim, to_store = slim_messages(bodies, task.budget.preview_chars)
-        cut = cover(task.api, slim, values, task.frame.model, most=len(task.sent) - task.start)
+        cut = cover(task.api, slim, values, task.frame.model, most=min(len(task.sent) - task.start, len(values)))
         if all(new is old for new, old in zip(slim, bodies, strict=True)) or not cut.replacement:
             return None
         await self._keep(task.thread, bodies, to_store)
-        text = replacement_text(cut.replacement, pairs)
+        text = replacement_text(cut.replacement, pairs, head)
         depth, state = (task.base.depth, task.base.state) if task.base else (0, {})
         new = replace(_row(task, len(task.sent) - cut.kept, text), strength=SLIM, depth=depth, state=state)
         before = sum(len(written) for _, written in pairs[: len(pairs) - cut.kept])
@@ -337,10 +342,27 @@ def cover(api: Api, compacted: Sequence[Message], sent: Sequence[Any], model: st
     return Cover(kept, wire[: len(wire) - kept])
 
 
-def replacement_text(replacement: Sequence[Any], sent: Sequence[tuple[Any, str]]) -> str:
-    """The replacement as text; what it begins with unchanged keeps the client's own bytes."""
-    texts = []
-    same = True
+def protected_head(values: Sequence[Any]) -> int:
+    """How many messages lead through the last compaction of the provider's own: never covered, edited or dropped."""
+    places = [place for place, value in enumerate(values, 1) if _is_compaction(value)]
+    return places[-1] if places else 0
+
+
+def _is_compaction(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return False
+    content = value.get("content")
+    parts = content if isinstance(content, list) else ()
+    return any(kind_of(part) == "compaction" for part in (value, *parts) if isinstance(part, dict))
+
+
+def replacement_text(replacement: Sequence[Any], sent: Sequence[tuple[Any, str]], head: int = 0) -> str:
+    """The replacement as text; what it begins with unchanged keeps the client's own bytes.
+
+    The first `head` messages stand before it as they were sent.
+    """
+    texts = [text for _, text in sent[:head]]
+    sent, same = sent[head:], True
     for index, value in enumerate(replacement):
         same = same and index < len(sent) and sent[index][0] == value
         texts.append(sent[index][1] if same else written(value))

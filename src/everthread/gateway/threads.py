@@ -47,6 +47,8 @@ from everthread.store.store import Store
 if TYPE_CHECKING:
     from everthread.gateway.turn import Turn
 
+TRIGGER = "compaction_trigger"
+"""With this item at its end a request asks the provider for a compaction."""
 SESSION_HEADER = "x-everthread-session"
 SCOPE_HEADERS = (
     "x-claude-code-session-id",
@@ -65,6 +67,7 @@ _CLEARED = re.compile(
 _LONGEST_PLACEHOLDER = 300
 _MOST_KNOWN = 50_000
 _SHORT = 12
+_WORD = re.compile(r"\w+")
 """Characters of a result's hash."""
 
 
@@ -81,6 +84,8 @@ class MessageIdentity:
     """Whether that result is a placeholder."""
     key: bytes = b""
     """A hash of its text as it was written."""
+    legacy: str = ""
+    """The fingerprint by every field, as earlier versions kept it; empty where it is the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +100,14 @@ class History:
 
     def __len__(self) -> int:
         return len(self.pieces)
+
+    @property
+    def legacy_digests(self) -> tuple[str, ...]:
+        """The chain as earlier versions kept it; empty where it is the same."""
+        if not any(piece.legacy for piece in self.pieces):
+            return ()
+        prints = (piece.legacy or piece.fingerprint for piece in self.pieces)
+        return tuple(accumulate(prints, _chained, initial=""))[1:]
 
     def digest(self, length: int) -> str:
         return self.digests[length - 1] if length else ""
@@ -181,14 +194,56 @@ def identify(api: Api, value: Any, key: bytes = b"") -> MessageIdentity:
         value = {"role": "", "content": [value]}
     if api == "openai_responses":
         value = _item(value)
-    found = _results(value)
+    known = _known_fields(value)
+    found, fingerprint = _results(known), message_fingerprint(known)
+    whole = fingerprint if known == value else message_fingerprint(value)
     return MessageIdentity(
-        message_fingerprint(value),
-        _skeleton(value),
+        fingerprint,
+        _skeleton(known),
         tuple(_short(content) for content in found),
         tuple(is_cleared(content) for content in found),
         key,
+        "" if whole == fingerprint else whole,
     )
+
+
+_MESSAGE_FIELDS = frozenset({"role", "content", "name", "refusal", "tool_calls", "tool_call_id", "function_call"})
+_ITEM_FIELDS = {
+    "function_call": frozenset({"type", "call_id", "name", "arguments"}),
+    "custom_tool_call": frozenset({"type", "call_id", "name", "input"}),
+    "function_call_output": frozenset({"type", "call_id", "output"}),
+    "custom_tool_call_output": frozenset({"type", "call_id", "output"}),
+    "reasoning": frozenset({"type", "summary", "content", "encrypted_content"}),
+}
+_NO_FIELDS = frozenset({"id", "status", "metadata", "created_at", "timestamp"})
+"""Of an item that is not known: these say nothing of what was said."""
+
+
+def _known_fields(value: dict[str, Any]) -> dict[str, Any]:
+    """What was said, without what clients and providers hang on it: ids, metadata, states, annotations."""
+    fields = _MESSAGE_FIELDS if "role" in value else _ITEM_FIELDS.get(kind_of(value))
+    if fields is None:
+        kept = {key: part for key, part in value.items() if key not in _NO_FIELDS}
+    else:
+        kept = {key: part for key, part in value.items() if key in fields}
+    calls = kept.get("tool_calls")
+    if isinstance(calls, list):
+        kept["tool_calls"] = [_known_call(call) for call in calls]
+    content = kept.get("content")
+    if isinstance(content, list):
+        kept["content"] = [_known_part(part) for part in content]
+    return value if kept == value else kept
+
+
+def _known_call(call: Any) -> Any:
+    names = ("id", "type", "function", "custom")
+    return {name: call[name] for name in names if name in call} if isinstance(call, dict) else call
+
+
+def _known_part(part: Any) -> Any:
+    if kind_of(part) != "text":
+        return part
+    return {key: value for key, value in part.items() if key in ("type", "text", "cache_control")}
 
 
 def leading_system(elements: Sequence[Element]) -> int:
@@ -198,6 +253,17 @@ def leading_system(elements: Sequence[Element]) -> int:
         if not isinstance(value, dict) or value.get("role") not in SYSTEM_ROLES:
             return count
     return len(elements)
+
+
+def trailing_system(elements: Sequence[Element], first: int) -> int:
+    """How many messages at the end are reminders of the system's: clients renew them, and nobody answers them."""
+    count = 0
+    while len(elements) - count > first + 1:
+        value = elements[len(elements) - 1 - count].value
+        if not isinstance(value, dict) or not (value.get("role") in SYSTEM_ROLES or kind_of(value) == TRIGGER):
+            break
+        count += 1
+    return count
 
 
 def scope_of(headers: Mapping[str, str]) -> str:
@@ -305,6 +371,72 @@ class ThreadMatch:
         return self.branch_of is not None or not self.matched
 
 
+@dataclass(frozen=True, slots=True)
+class SaidMessages:
+    """A client's messages as the wire has them."""
+
+    api: Api
+    model: str
+    values: Sequence[Any]
+
+
+_MOST_STEPS = 64
+"""Points between a match and the end of its thread that are looked at."""
+_FEWEST_WORDS = 5
+_MARKER_WORDS = 8
+"""A shortened message begins as the stored one, with at least so many words, and ends with a marker of so few."""
+
+
+def align(api: Api, values: Sequence[Any], stored: Sequence[Any]) -> tuple[int, int]:
+    """How many of a client's messages, and of the stored ones, say the same from their beginning on.
+
+    Reasoning and reminders that only one side has are passed over.
+    """
+    mine = theirs = 0
+    while True:
+        while mine < len(values) and _is_passed_over(api, values[mine]):
+            mine += 1
+        while theirs < len(stored) and _is_passed_over(api, stored[theirs]):
+            theirs += 1
+        if mine == len(values) or theirs == len(stored) or not _agree(api, values[mine], stored[theirs]):
+            return mine, theirs
+        mine, theirs = mine + 1, theirs + 1
+
+
+def _is_passed_over(api: Api, value: Any) -> bool:
+    if isinstance(value, dict) and value.get("role") in SYSTEM_ROLES:
+        return True
+    return not identify(api, value).skeleton
+
+
+def _agree(api: Api, mine: Any, stored: Any) -> bool:
+    one, other = identify(api, mine), identify(api, stored)
+    if one.fingerprint == other.fingerprint:
+        return True
+    if one.skeleton == other.skeleton and len(one.results) == len(other.results):
+        pairs = zip(one.results, other.results, one.cleared, strict=True)
+        return all(new == old or cleared for new, old, cleared in pairs)
+    return _is_reworded(mine, stored)
+
+
+def _is_reworded(mine: Any, stored: Any) -> bool:
+    """Whether an assistant's message is the stored one in other words: around the same calls, its calls as text, or
+    shortened. Another answer to the same question is none of these."""
+    if not all(isinstance(value, dict) and value.get("role") == "assistant" for value in (mine, stored)):
+        return False
+    calls, known = calls_of(mine), calls_of(stored)
+    if calls:
+        return [(call.name, _arguments(call.arguments)) for call in calls] == [
+            (call.name, _arguments(call.arguments)) for call in known
+        ]
+    words, whole = _WORD.findall(text_of(mine)), _WORD.findall(text_of(stored))
+    if known:
+        there = set(words)
+        return all(there.issuperset(_WORD.findall(f"{call.name} {call.arguments}")) for call in known)
+    alike = next((place for place, (a, b) in enumerate(zip(words, whole, strict=False)) if a != b), len(words))
+    return alike >= _FEWEST_WORDS and len(words) - alike <= _MARKER_WORDS and len(words) < len(whole)
+
+
 _Point = tuple[str, str, str]
 """Tenant, scope and digest."""
 
@@ -329,8 +461,13 @@ class ThreadIndex:
         self._named: dict[tuple[str, str], str] = {}
         self._most = most
 
-    async def place(self, tenant: str, scope: str, history: History, *, remembered: bool = True) -> ThreadMatch:
-        """Where the history belongs. What is remembered may be behind the store; storing it tells."""
+    async def place(
+        self, tenant: str, scope: str, history: History, said: SaidMessages | None = None, *, remembered: bool = True
+    ) -> ThreadMatch:
+        """Where the history belongs. What is remembered may be behind the store; storing it tells.
+
+        `said`: the messages themselves, to be compared with the stored ones where they seem to go on otherwise.
+        """
         found = self._remembered(tenant, scope, history) if remembered else None
         if found is None:
             found = await self._stored(tenant, scope, history)
@@ -340,6 +477,10 @@ class ThreadIndex:
         known, length = found
         place = ThreadMatch(tenant, scope, named or known.link.thread, length, known.link.digest)
         goes_elsewhere = known.next is not None and length < len(history)
+        if goes_elsewhere and said is not None:
+            same = await self._aligned(place, known, history, said)
+            if same is not None:
+                return same
         if named is None and goes_elsewhere and known.link.message is not None:
             branch = _id(tenant, scope, known.link.digest, history.digest(len(history)))
             return replace(place, thread=branch, branch_of=(known.link.thread, known.link.message))
@@ -432,8 +573,12 @@ class ThreadIndex:
 
     async def _stored(self, tenant: str, scope: str, history: History) -> tuple[ThreadLinkMatch, int] | None:
         """The longest known beginning: word for word, or but for what was cleared."""
-        found = await self._store.find_link(tenant, scope, history.digests)
-        best = (found, history.digests.index(found.link.digest) + 1) if found else None
+        digests = history.digests
+        found = await self._store.find_link(tenant, scope, digests)
+        if found is None and history.legacy_digests:
+            digests = history.legacy_digests
+            found = await self._store.find_link(tenant, scope, digests)
+        best = (found, digests.index(found.link.digest) + 1) if found else None
         known = best[1] if best else 0
         if known == len(history):
             return best
@@ -443,6 +588,39 @@ class ThreadIndex:
             if length > known and history.drifted_from(similar.results, length):
                 return similar, length
         return best
+
+    async def _aligned(
+        self, place: ThreadMatch, known: ThreadLinkMatch, history: History, said: SaidMessages
+    ) -> ThreadMatch | None:
+        """The same thread after all: what follows is a beginning of what is stored, or goes on from its end.
+
+        The assistant's words may be others there, where a client re-worded or shortened them.
+        """
+        tip = known
+        for _ in range(_MOST_STEPS):
+            if tip.next is None:
+                break
+            following = await self._store.find_link(place.tenant, place.scope, [tip.next])
+            if following is None:
+                return None
+            tip = following
+        if tip.next is not None or tip.link.thread != known.link.thread or known.link.message is None:
+            return None
+        stored = [
+            message.body
+            for message in await self._store.history(known.link.thread)
+            if message.id > known.link.message and (tip.link.message is None or message.id <= tip.link.message)
+        ]
+        if stored and stored[0]["role"] == "assistant":  # no protocol begins with one
+            values = encode_messages(said.api, [{"role": "user", "content": "."}, *stored], said.model)[1:]
+        else:
+            values = encode_messages(said.api, stored, said.model)
+        mine, theirs = align(said.api, said.values[place.matched :], values)
+        if place.matched + mine == len(history):
+            return replace(place, matched=len(history), previous=history.digest(len(history)))
+        if theirs == len(values):
+            return replace(place, matched=place.matched + mine, previous=tip.link.digest)
+        return None
 
     async def _named_thread(self, tenant: str, scope: str) -> str | None:
         """The thread a client named: one of its tenant's, or a new one."""
@@ -561,7 +739,7 @@ class ThreadRecorder:
         while True:
             if not certain:  # another process went on from there first
                 self._threads.forget(place)
-                place = await self._threads.place(place.tenant, place.scope, turn.history, remembered=False)
+                place = await self._threads.place(place.tenant, place.scope, turn.history, turn.said, remembered=False)
             new = [element.value for element in turn.elements_from(place.matched)]
             messages = decode_messages(turn.incoming.api, new, turn.model)
             stored = await self._threads.store(

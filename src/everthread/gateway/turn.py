@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from everthread.context.limits import LimitKey
 from everthread.context.policy import FADING, ContextOptions, ContextState, PolicyDecision, fading_text
 from everthread.context.recovery import Recovery
-from everthread.core.messages import SYSTEM_ROLES, parts_of
+from everthread.core.messages import SYSTEM_ROLES, kind_of, parts_of
 from everthread.core.pricing.cache_control import (
     apply_cache_control,
     cache_route,
@@ -25,7 +25,7 @@ from everthread.core.types import Api, Request
 from everthread.gateway.base import COMPACTIONS, NOTICE, PLAN, THREAD, TOKENS, Incoming, Outcome, Outgoing
 from everthread.gateway.body import Element, Sliced, slice_body, spliced, written
 from everthread.gateway.rewrite import RewriteKey, RewriteState, note_change, replaced, replacement_change, takes_blocks
-from everthread.gateway.threads import History, PendingPoint, ThreadMatch
+from everthread.gateway.threads import TRIGGER, History, PendingPoint, SaidMessages, ThreadMatch
 from everthread.providers.output_cap import FIELDS, cap_field
 from everthread.providers.window import window_headers
 from everthread.store.models import Rewrite
@@ -33,8 +33,8 @@ from everthread.store.models import Rewrite
 if TYPE_CHECKING:
     from everthread.gateway.manager import ProxyManager
 
-STATEFUL = ("previous_response_id", "conversation", "context_management")
-"""Fields by which the provider keeps or changes the history itself: such a request is never rewritten."""
+STATEFUL = ("previous_response_id", "conversation")
+"""Fields by which the provider keeps the history itself: such a request is never rewritten."""
 _MOST_THREADS = 5_000
 
 
@@ -67,6 +67,8 @@ class Turn:
     """Tokens of system prompt and tools."""
     place: ThreadMatch
     memory: ThreadMemory
+    trailing: int = 0
+    """How many messages at the end are reminders, which go as they came."""
     window: int = 0
     expected: PendingPoint | None = None
     """Its end, on its way into the store."""
@@ -119,12 +121,12 @@ class Turn:
 
     @property
     def elements(self) -> Sequence[Element]:
-        """The client's messages, without the system prompt."""
-        return self.sliced.elements[self.first :]
+        """The client's messages, without the system prompt and reminders at the end."""
+        return self.sliced.elements[self.first : len(self.sliced.elements) - self.trailing]
 
     def elements_from(self, place: int) -> Sequence[Element]:
         """Of the client's messages those from this one on."""
-        return self.sliced.elements[self.first + place :]
+        return self.elements[place:]
 
     @property
     def size(self) -> int:
@@ -132,12 +134,25 @@ class Turn:
         return sum(self.sizes)
 
     @property
-    def stateful(self) -> bool:
-        return any(self.sliced.fields.get(name) is not None for name in STATEFUL)
+    def unmanaged_reason(self) -> str:
+        """Why the request is left alone: the provider keeps or changes the history itself; empty where it does not."""
+        fields = self.sliced.fields
+        stated = next((name for name in STATEFUL if fields.get(name) is not None), "")
+        if stated:
+            return stated
+        if _drops_history(fields.get("context_management")):
+            return "context_management"
+        asked = any(_kind(element) == TRIGGER for element in self.sliced.elements[-1:])
+        return TRIGGER if asked else ""
 
     @property
     def rewritable(self) -> bool:
-        return self.incoming.mode == "managed" and not self.stateful
+        return self.incoming.mode == "managed" and not self.unmanaged_reason
+
+    @property
+    def said(self) -> SaidMessages:
+        """The client's messages, to be compared with stored ones."""
+        return SaidMessages(self.incoming.api, self.model, [element.value for element in self.elements])
 
     @property
     def asked_output(self) -> int | None:
@@ -193,6 +208,23 @@ class Turn:
             noted = note_change(incoming.api, self.sliced, self.first, note, blocks=blocks)
             changes += [noted] if noted else []
         return spliced(self.sliced.text, changes)
+
+
+def _drops_history(edits: Any) -> bool:
+    """Whether the provider shall compact or clear: thinking that is all kept changes nothing."""
+    if not edits:
+        return False
+    asked = edits.get("edits") if isinstance(edits, dict) else edits
+    if not isinstance(asked, list):
+        return True
+    return not all(
+        isinstance(edit, dict) and str(edit.get("type", "")).startswith("clear_thinking") and edit.get("keep") == "all"
+        for edit in asked
+    )
+
+
+def _kind(element: Element) -> str:
+    return kind_of(element.value) if isinstance(element.value, dict) else ""
 
 
 class ThreadMemories:
@@ -263,6 +295,8 @@ HOLD_SHARE = 0.70
 def send_untouched(turn: Turn) -> Outgoing:
     """The bytes that came, with the thread told."""
     turn.headers[THREAD] = turn.place.thread
+    if turn.unmanaged_reason:
+        turn.headers[NOTICE] = f"passed on unmanaged: {turn.unmanaged_reason}"
     return Outgoing(turn.incoming.raw, headers=turn.headers)
 
 
