@@ -98,7 +98,9 @@ def pinned_text(notes: Sequence[str], room: int, count: Count) -> tuple[str, tup
 
 def request_messages(messages: Sequence[Message], services: Services) -> Sequence[Message]:
     """The messages as a summariser is given them: without secrets. The journal takes them out of what it writes."""
-    return messages if services.summarizer.name == AUTHOR else [redact_message(message) for message in messages]
+    if services.summarizer.name == AUTHOR:
+        return messages
+    return [redact_message(message) for message in messages]
 
 
 async def write_summary(services: Services, request: SummaryRequest, plan: Plan) -> WrittenSummary:

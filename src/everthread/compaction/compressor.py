@@ -17,7 +17,7 @@ from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.journal import AUTHOR
 from everthread.compaction.pacing import Pacing
 from everthread.compaction.plan import NO_MIDDLE, Plan, make_plan, read_earlier, reason_for, state_from_text
-from everthread.compaction.pruning import Memo, redact_message
+from everthread.compaction.pruning import Memo
 from everthread.compaction.state import ThreadState
 from everthread.compaction.summary import (
     RULES,
@@ -108,7 +108,7 @@ class ContextCompressor(ContextEngine):
         around = count(marker) + count(task) + count(pinned) + 40
         request = SummaryRequest(
             messages=request_messages(plan.middle, services),
-            pruned=[redact_message(message) for message in plan.pruned],
+            pruned=request_messages(plan.pruned, services),
             budget=max(plan.summary_budget - around, plan.summary_budget // 2),
             previous=plan.earlier.sections, task=task, focus=focus,
             ids=[ids[at] for at in plan.covered] if ids else (), manual=manual,

@@ -8,12 +8,14 @@ then neighbouring entries become one for a range. Nothing leaves without a count
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from everthread.compaction.sentences import GAP, Count, Rarity, shorten, split_sentences
-from everthread.compaction.state import CallRecord, ThreadState, bare_command, command_key, read_calls
+from everthread.compaction.state import CallRecord, ThreadState, bare_command, error_key, read_calls
 from everthread.compaction.summary import (
     BLOCKED,
     DONE,
@@ -26,7 +28,7 @@ from everthread.compaction.summary import (
     SummaryRequest,
 )
 from everthread.core.marks import defuse
-from everthread.core.messages import Message, Messages, calls_of, text_of
+from everthread.core.messages import Message, Messages, text_of
 from everthread.core.redaction import redact
 from everthread.core.text import clip, one_line
 from everthread.core.tokens import TokenCounter
@@ -39,6 +41,8 @@ _STEPS = 12
 _NOTE_CHARS, _COMMAND_CHARS, _CALL_CHARS = 160, 120, 120
 _CLOSING_CHARS = 6_000
 """More of an answer is not looked at: what is shown of it is far less."""
+_LEAST_CLOSING = 24
+"""Closing words get at least so many tokens, or are left out."""
 _NEWEST_WEIGHT = 4.0
 """The newest turn's closing words get so many times the room of the oldest's."""
 
@@ -58,6 +62,11 @@ class Entry:
     lines: tuple[str, ...] = ()
     closing: str = ""
     is_continued: bool = False
+
+    @property
+    def is_silent(self) -> bool:
+        """It tells nothing but how many messages it stands for."""
+        return not (self.lines or self.closing or self.changed or self.ran or self.called or self.looked)
 
     def header(self) -> str:
         span = f"{self.first}–{self.last}" if self.last > self.first else str(self.first)
@@ -110,7 +119,12 @@ class Journal:
         closed = [line for key, lines in before.items() if key not in state.errors for line in lines]
         earlier = [_with_fixes(entry, closed) for entry in self.entries] if closed else list(self.entries)
         last = earlier[-1].last if earlier else -1
-        return Journal((*earlier, *_entries(messages, turns, records, state, last)))
+        new = _entries(messages, turns, records, state, last)
+        if new and earlier and new[0].is_continued and len(earlier[-1].lines) + len(new[0].lines) <= _STEPS:
+            joined = earlier.pop()
+            lines, closing = (*joined.lines, *new[0].lines), new[0].closing or joined.closing
+            new[0] = replace(joined.join(new[0]), lines=lines, closing=closing, is_continued=joined.is_continued)
+        return Journal(tuple(_merge_silent([*earlier, *new])))
 
     def fit(self, budget: int, count: Count) -> Journal:
         """The journal within so many tokens, the oldest entries shortened first."""
@@ -123,9 +137,10 @@ class Journal:
         if sum(closings) + sum(bare) + 3 * len(entries) <= budget:
             return self
         entries = _shorten_closings(entries, closings, max(budget - sum(bare), budget * 2 // 5), count)
-        for reduce in (_name_files, _drop_lines):
+        usual = _usual_commands(entries)
+        for reduce in (partial(_name_effects, usual=usual), _drop_lines):
             entries = _reduce_oldest(entries, reduce, budget, count)
-        return Journal(tuple(_merge_oldest(entries, budget, count)))
+        return Journal(tuple(_merge_oldest(_merge_silent(entries), budget, count)))
 
     def intro(self) -> str:
         """What the journal says of itself."""
@@ -166,7 +181,10 @@ def journal_of(messages: Messages) -> tuple[Journal, ThreadState]:
     return Journal().extend(messages, turns, state), state
 
 
+_SEPARATOR = "\n\x1f\n"
 _GAPS = re.compile(r"\[…\](?:\s*\[…\])+")
+_RAN = re.compile(r"(?<![\w`])ran `([^`\n]{1,200})`")
+_TIMES = re.compile(r" ×\d{1,4}$")
 _CHANGED = re.compile(r"(?:^|— )changed ([^;\n]{1,400})")
 
 
@@ -189,7 +207,7 @@ def _entries(
         first = Entry(turns[start], turns[start], 0, is_continued=turns[start] == last)
         found += _turn_entries(first, range(start, end), messages, calls, (state, seen))
         start = end
-    return found
+    return _without_secrets(found)
 
 
 def _turn_entries(
@@ -202,39 +220,35 @@ def _turn_entries(
     """One turn as entries, cut at the assistant's own notes."""
     found: list[Entry] = []
     paths: set[str] = set()
+    lines: list[str] = []
+    kinds: Counter[str] = Counter()
     closing = ""
+
+    def close() -> Entry:
+        return replace(
+            part, messages=kinds["messages"], changed=len(paths), ran=kinds["ran"], failed=kinds["failed"],
+            called=kinds["called"], looked=kinds["looked"], lines=tuple(lines),
+        )  # fmt: skip
+
     for index in span:
         message = messages[index]
-        is_note = message.get("role") == "assistant" and bool(calls.get(index))
-        if is_note and len(part.lines) >= _STEPS and text_of(message).strip():
-            found.append(replace(part, changed=len(paths)))
-            part, paths = Entry(part.first, part.last, 0, is_continued=True), set()
-        part = replace(part, messages=part.messages + 1)
-        if is_note:
-            made = calls[index]
-            part = _with_calls(part, made, paths)
+        made = calls.get(index, [])
+        if made and len(lines) >= _STEPS and text_of(message).strip():
+            found.append(close())
+            part = Entry(part.first, part.last, 0, is_continued=True)
+            paths, lines, kinds = set(), [], Counter()
+        kinds["messages"] += 1
+        for record in made:
+            kinds[record.effect.kind] += 1
+            kinds["failed"] += record.effect.kind == "ran" and record.effect.failed
+            if record.effect.kind != "looked" and not record.effect.failed:
+                paths.update(record.effect.paths)
+        if made:
             line = _step_line(message, made, *told)
-            part = replace(part, lines=(*part.lines, line)) if line else part
+            lines += [line] if line else []
         elif message.get("role") == "assistant" and (said := text_of(message).strip()):
             closing = said
-    ended = closing if messages[span[-1]].get("role") == "assistant" and not calls_of(messages[span[-1]]) else ""
-    left = replace(part, changed=len(paths), closing=_closing_text(ended or closing))
-    return [*found, left]
-
-
-def _with_calls(entry: Entry, made: Iterable[CallRecord], paths: set[str]) -> Entry:
-    for record in made:
-        effect = record.effect
-        if effect.kind != "looked" and not effect.failed:
-            paths.update(effect.paths)
-        entry = replace(
-            entry,
-            ran=entry.ran + (effect.kind == "ran"),
-            failed=entry.failed + (effect.kind == "ran" and effect.failed),
-            called=entry.called + (effect.kind == "called"),
-            looked=entry.looked + (effect.kind == "looked"),
-        )
-    return entry
+    return [*found, replace(close(), closing=_closing_text(closing))]
 
 
 def _step_line(message: Message, made: Sequence[CallRecord], state: ThreadState, seen: set[str]) -> str:
@@ -269,8 +283,7 @@ def _told(what: str, record: CallRecord, state: ThreadState, seen: set[str]) -> 
     if errors:
         text += f": {' | '.join(errors)}"
     if effect.failed:
-        key = command_key(effect.target) if effect.kind == "ran" else f"{effect.tool} {effect.target}".strip()
-        text += f" {FIXED}" if effect.errors and key not in state.errors else ""
+        text += f" {FIXED}" if effect.errors and error_key(effect) not in state.errors else ""
     return text
 
 
@@ -290,12 +303,26 @@ def _first_sentence(text: str) -> str:
 
 
 def _closing_text(text: str) -> str:
-    return defuse(redact(" ".join(text[:_CLOSING_CHARS].split())))
+    """An answer in one line: without code, its lines set apart."""
+    pieces = text[:_CLOSING_CHARS].split("```")
+    prose = " [code] ".join(pieces[::2])
+    lines = (" ".join(line.split()) for line in prose.split("\n"))
+    return " / ".join(line for line in lines if line)
 
 
 def _safe(text: str, limit: int = 240) -> str:
-    """One line without secrets and without a sign of ours; redacted before it is cut."""
-    return clip(defuse(redact(one_line(text[: 3 * limit]))), limit)
+    """One line in so many characters. What is cut loses its secrets first; the rest with the whole entry."""
+    line = one_line(text[: 3 * limit])
+    return line if len(line) <= limit else clip(redact(line), limit)
+
+
+def _without_secrets(entries: list[Entry]) -> list[Entry]:
+    """The entries redacted, and without a sign of ours: in one go, for each call has its price."""
+    texts = [text for entry in entries for text in (*entry.lines, entry.closing)]
+    clean = iter(defuse(redact(_SEPARATOR.join(texts))).split(_SEPARATOR))
+    if len(texts) != 1 + _SEPARATOR.join(texts).count(_SEPARATOR):  # a text of theirs holds our separator
+        clean = iter([defuse(redact(text.replace(_SEPARATOR, " "))) for text in texts])
+    return [replace(entry, lines=tuple(next(clean) for _ in entry.lines), closing=next(clean)) for entry in entries]
 
 
 def _named(paths: Iterable[str]) -> list[str]:
@@ -313,13 +340,16 @@ def _shorten_closings(entries: list[Entry], sizes: Sequence[int], room: int, cou
     """The closing words share the room, newer ones getting more of it."""
     if sum(sizes) <= room:
         return entries
+    said = [place for place, size in enumerate(sizes) if size]
+    shown = set(said[-max(room // _LEAST_CLOSING, 1) :])  # better some that say something than a word of each
     most = max(len(entries) - 1, 1)
     weights = [1 + (_NEWEST_WEIGHT - 1) * place / most for place in range(len(entries))]
-    share = _weighted_level(sizes, weights, room)
+    picked = sorted(shown)
+    share = _weighted_level([sizes[place] for place in picked], [weights[place] for place in picked], room)
     rarity = Rarity(entry.closing for entry in entries)
     shortened: list[Entry] = []
-    for entry, size, weight in zip(entries, sizes, weights, strict=True):
-        allowed = int(share * weight)
+    for place, (entry, size, weight) in enumerate(zip(entries, sizes, weights, strict=True)):
+        allowed = int(min(share * weight, size)) if place in shown else 0
         if size <= allowed:
             shortened.append(entry)
             continue
@@ -341,11 +371,32 @@ def _reduce_oldest(entries: list[Entry], reduce: Callable[[Entry], Entry], budge
     return reduced
 
 
-def _name_files(entry: Entry) -> Entry:
-    """Of all the lines only which files were changed."""
+def _name_effects(entry: Entry, usual: frozenset[str]) -> Entry:
+    """Of all the lines only which files were changed, and commands that were not run again and again."""
     paths = (path for line in entry.lines for found in _CHANGED.findall(line) for path in found.split(", "))
-    names = list(dict.fromkeys(re.sub(r" ×\d{1,4}$", "", path) for path in paths))
-    return replace(entry, lines=(clip(f"changed {', '.join(names)}", 300),) if names else ())
+    names = list(dict.fromkeys(_TIMES.sub("", path) for path in paths))
+    ran = (command for line in entry.lines for command in _RAN.findall(line))
+    once = [f"`{clip(command, 60)}`" for command in dict.fromkeys(ran) if command not in usual]
+    told = [f"changed {', '.join(names)}" if names else "", f"ran {', '.join(once)}" if once else ""]
+    line = clip("; ".join(part for part in told if part), 400)
+    return replace(entry, lines=(line,) if line else ())
+
+
+def _usual_commands(entries: Iterable[Entry]) -> frozenset[str]:
+    """Commands of which there were several: builds, tests, checks."""
+    counts = Counter(command for entry in entries for line in entry.lines for command in _RAN.findall(line))
+    return frozenset(command for command, times in counts.items() if times > 2)
+
+
+def _merge_silent(entries: list[Entry]) -> list[Entry]:
+    """Neighbours that tell nothing but how many messages there were are one entry for a range."""
+    merged: list[Entry] = []
+    for entry in entries:
+        if merged and merged[-1].is_silent and entry.is_silent:
+            merged[-1] = merged[-1].join(entry)
+        else:
+            merged.append(entry)
+    return merged
 
 
 def _drop_lines(entry: Entry) -> Entry:
@@ -423,7 +474,7 @@ def parse_journal(text: str) -> Journal:
 
 def background_entry(text: str, messages: int) -> Entry:
     """What an earlier summary said that cannot be taken apart: background, told as such."""
-    return Entry(0, 0, messages, closing=_closing_text(f"From an earlier summary: {text}"))
+    return _without_secrets([Entry(0, 0, messages, closing=_closing_text(f"From an earlier summary: {text}"))])[0]
 
 
 def _counted(number: int, noun: str) -> str:

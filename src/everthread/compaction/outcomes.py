@@ -117,11 +117,11 @@ def counted_tests(text: str) -> str:
 
 def _several_runs(text: str) -> dict[str, int]:
     """Runners that report once a package: the sum."""
-    cargo = _CARGO.findall(text)
+    cargo = _CARGO.findall(text) if "test result: " in text else []
     if cargo:
         passed, failed, ignored = (sum(map(int, column)) for column in zip(*cargo, strict=True))
         return {"passed": passed, "failed": failed, "skipped": ignored}
-    go = _GO.findall(text)
+    go = _GO.findall(text) if "ok  " in text or "FAIL\t" in text else []
     return {"passed": sum(bool(ok) for ok, _ in go), "failed": sum(bool(fail) for _, fail in go)} if go else {}
 
 
@@ -197,6 +197,19 @@ def leading_error(text: str) -> str:
     """The first line, when it says that the call failed. What follows may be any text that speaks of errors."""
     first = text.lstrip()[:300].split("\n", 1)[0]
     return first.strip() if _LEADS.match(first) else ""
+
+
+_OWN = re.compile(r"(?:[\w.]{0,80}(?:Error|Exception)|[Ee]rror|ERROR|fatal|FATAL|panic)\b ?[:!\[]")
+
+
+def own_error(text: str) -> str:
+    """What a program says of itself that it failed: how its output begins or ends, or a traceback near its end."""
+    end = text[-4_000:].rstrip()
+    last = end.rpartition("\n")[2].strip()
+    if _OWN.match(last) or _TRACEBACK in end[-2_000:]:
+        return error_line(end) or last
+    first = text.lstrip()[:300].split("\n", 1)[0].strip()
+    return first if _OWN.match(first) or "command not found" in first else ""
 
 
 def _json(text: str) -> Any:

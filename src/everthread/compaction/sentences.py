@@ -13,7 +13,7 @@ Count = Callable[[str], int]
 GAP = "[…]"
 """Stands where something was left out."""
 
-_END = re.compile(r"[.!?…]{1,3}[\"'”’)\]]{0,3}(?=\s)|[。！？]{1,3}[」』”’）]{0,3}")
+_END = re.compile(r"(?<![\s(]\d)(?<![\s(]\d\d)[.!?…]{1,3}[\"'”’)\]]{0,3}(?=\s)|[。！？]{1,3}[」』”’）]{0,3}")
 _WORD = re.compile(r"\w+")
 _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _FENCE = re.compile(r"^\s{0,3}(?:```|~~~)")

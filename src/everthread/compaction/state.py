@@ -85,10 +85,9 @@ class ThreadState:
         place = effect.arguments.get("workdir") or effect.arguments.get("cwd")
         if isinstance(place, str) and place.strip():
             self.directory = clip(one_line(place), 200)
-        key = f"{effect.tool} {effect.target}".strip()
+        key = error_key(effect)
         if effect.kind == "ran":
-            key = command_key(effect.target)
-            self._run(effect, key, turn, output)
+            self._run(effect, command_key(effect.target), turn, output)
         if effect.failed and effect.errors:
             self.errors.pop(key, None)
             self.errors[key] = OpenError(clip(effect.target or effect.tool, 200), list(effect.errors), turn)
@@ -210,6 +209,13 @@ def command_key(command: str) -> str:
         if bare == text:
             return text
         text = bare
+
+
+def error_key(effect: Effect) -> str:
+    """Under which name a failure is known: the command, its last step; for code, which is never the same, the tool."""
+    if effect.kind != "ran":
+        return f"{effect.tool} {effect.target}".strip()
+    return effect.tool if "code" in effect.arguments else command_key(effect.target.rpartition("&&")[2])
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,8 +96,8 @@ def section_name(line: str) -> str | None:
 
 def parse_sections(text: str) -> Sections:
     """The sections of a summary, in either layout. Unknown headings stay in the section they stand in."""
-    end = text.rfind(f"\n{SUMMARY_END}")
-    text = text[:end] if end >= 0 else text
+    before, _, last = text.rstrip().rpartition("\n")
+    text = before if last.startswith(SUMMARY_END) else text
     found: Sections = {}
     current: str | None = None
     position = 0

@@ -11,16 +11,15 @@ from everthread.core.transcript import Turn, turns, user_text
 
 MOST = 3
 """A user who breaks in again and again has moved on from what was asked before."""
-_FIRST_LINE = 300
+_BEGINNING = 240
 
 
 def task_lines(plan: Plan) -> str:
-    """The requests without a final answer: number and first line, for their words stand elsewhere in the context."""
+    """The requests without a final answer: number and beginning, for their words stand elsewhere in the context."""
     lines = []
     for index in unfulfilled(plan.messages):
         said = redact(user_text(plan.messages[index])) or "(an image or a file without words)"
-        first = clip(one_line(said.split("\n", 1)[0]), _FIRST_LINE)
-        lines.append(f"[{plan.turns[index]}] {defuse(first)}")
+        lines.append(f"[{plan.turns[index]}] {defuse(clip(one_line(said), _BEGINNING))}")
     return "\n".join(lines)
 
 

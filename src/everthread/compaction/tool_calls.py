@@ -21,6 +21,7 @@ from everthread.compaction.outcomes import (
     error_lines,
     exit_code,
     leading_error,
+    own_error,
     says_nothing,
     stopped,
     unwrap,
@@ -35,7 +36,9 @@ _OTHER = "other"
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _PATCHED = re.compile(r"(?:\*\*\* (?:Update|Add|Delete) File: |\+\+\+ b/)([^\s\"\\]{1,200})")
+_EXIT_IN_LINE = re.compile(r"exit (-?\d{1,6})(?:, [\d, a-z]{1,60}(?:failed|passed|skipped|errors?|tests?))?")
 _QUOTED = re.compile(r"'[^']{0,2000}'|\"[^\"]{0,2000}\"")
+_FILE_SHAPE = re.compile(r"[/~]|\.[A-Za-z]\w{0,9}$")
 _STAGES = re.compile(r"\|\||&&|[|;\n]")
 _REDIRECTED = re.compile(r"(?<![0-9&>-])>{1,2}\s{0,2}([\w./~-]{1,200})")
 _HTTP = re.compile(r"\b(?:HTTP(?:/\d(?:\.\d)?)?|status(?:[ _]?code)?)[\"']?[:= ]{1,3}([1-5]\d\d)\b", re.IGNORECASE)
@@ -72,19 +75,26 @@ def describe(call: Call | None, text: str, *, name: str = "", failed: bool = Fal
     return action.line(outcome_of(action.kind, text, failed=failed, room=limit * 11 // 20), limit=limit)
 
 
-def action_of(call: Call | None, *, name: str = "") -> Action | None:
+def action_of(call: Call | None, *, name: str = "", given: Mapping[str, Any] | None = None) -> Action | None:
     """What a call did; None where neither the call nor the tool's name is known."""
     tool = clip(one_line(call.name if call else "") or one_line(name), 40)
     if not tool:
         return None
     if call is None:
         return Action(tool)
-    arguments = {_snake(key): value for key, value in call.parsed.items()}
+    arguments = snake_arguments(call) if given is None else given
     kind = _kind(call, arguments)
     if kind is None:
         return Action(tool, target=_listed(arguments))
     target = _first(arguments, kind.targets) or _patched(call)
+    if kind.name == "shell" and isinstance(arguments.get("code"), str) and not arguments.get("command"):
+        target = _code_line(arguments["code"])
     return Action(tool, kind.name, kind.verb, target, _detail(kind.name, arguments), kind.quoted)
+
+
+def snake_arguments(call: Call) -> dict[str, Any]:
+    """A call's arguments under names in one spelling."""
+    return {_snake(key): value for key, value in call.parsed.items()}
 
 
 def outcome_of(kind: str, text: str, *, failed: bool = False, room: int = LINE // 2) -> str:
@@ -229,6 +239,7 @@ def _words(name: str) -> set[str]:
     return {word.lower() for word in _WORD.findall(name[:200])}
 
 
+@functools.lru_cache(maxsize=512)
 def _snake(name: str) -> str:
     return _HUMP.sub("_", name[:200]).lower()
 
@@ -242,6 +253,14 @@ def _first(arguments: Mapping[str, Any], names: Iterable[str]) -> str:
         if isinstance(value, str) and (line := one_line(value)):
             return line
     return ""
+
+
+def _code_line(code: str) -> str:
+    """What tells a piece of code: its first comment, else its first line that does something."""
+    lines = [line.strip() for line in code[:4_000].split("\n") if line.strip()]
+    comment = next((line.lstrip("#/ ") for line in lines if line.startswith(("#", "//"))), "")
+    acts = (line for line in lines if not line.startswith(("import ", "from ", "def ", "class ", "@", '"""')))
+    return clip(one_line(comment or next(acts, lines[0] if lines else "")), LINE)
 
 
 def _patched(call: Call) -> str:
@@ -309,8 +328,10 @@ _LOOKS = frozenset({"read", "search", "list", "web"})
 
 def effect_of(call: Call, text: str | None, *, failed: bool = False) -> Effect:
     """What a call did and how it went; `text` is its output, None where there is none yet."""
-    action = action_of(call) or Action("tool")
-    arguments = {_snake(key): value for key, value in call.parsed.items()}
+    arguments = snake_arguments(call)
+    action = action_of(call, given=arguments) or Action("tool")
+    if text and text.startswith(f"[{action.tool}] ") and len(text) <= LINE + 40:
+        return _from_line(action, text)
     kind = _KINDS.get(action.kind) or ("looked" if action.kind in _LOOKS or _only_looks(call.name) else "called")
     if kind == "ran" and _only_reads(action.target):
         kind = "looked"
@@ -321,7 +342,7 @@ def effect_of(call: Call, text: str | None, *, failed: bool = False) -> Effect:
     said = output.error or (leading_error(output.body) if kind != "ran" else "")
     tests = counted_tests(output.body) if kind == "ran" else ""
     if kind == "ran" and code is None and not halt:
-        said = said or error_line(output.body) or (tests if "failed" in tests or "error" in tests else "")
+        said = said or own_error(output.body) or (tests if "failed" in tests or "error" in tests else "")
     bad = failed or bool(code) or bool(halt) or bool(said)
     lines: list[str] = []
     if bad and text:
@@ -337,6 +358,21 @@ def effect_of(call: Call, text: str | None, *, failed: bool = False) -> Effect:
         kind, action.tool, action.target, outcome, bad, tuple(lines), _paths(kind, action, call, arguments),
         tests, arguments,
     )  # fmt: skip
+
+
+def _from_line(action: Action, line: str) -> Effect:
+    """What a line tells that once replaced the output: the call and its outcome, no words of the output's own."""
+    outcome = line.rpartition(" -> ")[2].partition(", stored as ")[0]
+    code = _EXIT_IN_LINE.match(outcome)
+    kind = _KINDS.get(action.kind) or ("looked" if action.kind in _LOOKS else "called")
+    bad = bool(code and code[1] != "0")
+    return Effect(
+        kind, action.tool, action.target, code[0] if code else "", bad, paths=() if bad else _own_paths(action)
+    )
+
+
+def _own_paths(action: Action) -> tuple[str, ...]:
+    return (action.target,) if action.kind in ("patch", "write", "read") and action.target else ()
 
 
 def _only_looks(name: str) -> bool:
@@ -383,6 +419,10 @@ def _paths(kind: str, action: Action, call: Call, arguments: Mapping[str, Any]) 
         command = action.target
         if "*** " in call.arguments and " File: " in call.arguments:
             return tuple(dict.fromkeys(_PATCHED.findall(call.arguments.replace("\\n", "\n"))))
-        written = _REDIRECTED.findall(command) if ">" in command else []
-        return tuple(path for path in dict.fromkeys(written) if not path.startswith("/dev/"))
+        if ">" not in command or "code" in arguments:
+            return ()
+        written = _REDIRECTED.findall(_QUOTED.sub("Q", command))
+        return tuple(
+            path for path in dict.fromkeys(written) if _FILE_SHAPE.search(path) and not path.startswith("/dev/")
+        )
     return (action.target,) if action.kind == "read" and action.target else ()

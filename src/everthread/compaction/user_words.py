@@ -19,8 +19,8 @@ SHORTENED = ", shortened"
 _HEAD = re.compile(r"\[(\d{1,9})(?:–(\d{1,9}))?(?:(, shortened)\] |\] |: ([^\]\n]{1,80})\]$)")
 _MARKER = re.compile(r"\[(?:END OF )?EVERTHREAD SUMMARY")
 _REPEAT = re.compile(r"the same as (\d{1,9})")
-_NOTE_TOKENS = 10
-"""About what an entry's number and line cost."""
+_NUMBER_TOKENS = 6
+"""About what an entry's number and a mark cost."""
 _OPENING = 60
 """Tokens of a first sentence that are kept where all messages have to share a small room."""
 _WORTH_POINTING = 60
@@ -49,14 +49,19 @@ def render_words(entries: Sequence[Said], room: int, count: Count) -> str:
     given = _point_to_repeats(sorted(entries, key=lambda entry: entry.number))
     if not given:
         return ""
-    text, left = "\n".join(map(_line, given)), room
-    for _ in range(6):
-        over = count(text) - room
-        if over <= 0:
-            return text
+    text = "\n".join(map(_line, given))
+    if count(text) <= room:
+        return text
+    best, left = _line(_range(given)), room
+    for _ in range(5):
         text = "\n".join(map(_line, _share(given, left, count)))
-        left -= max(count(text) - room, 0)
-    return text if count(text) <= room else _line(_range(given))
+        spare = room - count(text)
+        if spare >= 0:
+            best = text
+        if 0 <= spare <= room // 50:
+            break
+        left += spare
+    return best
 
 
 def parse_words(text: str) -> list[Said]:
@@ -87,7 +92,8 @@ def total_tokens(entries: Sequence[Said], count: Count) -> int:
 
 
 def entry_tokens(entry: Said, count: Count) -> int:
-    return count(entry.text) + _NOTE_TOKENS // 2 + 1 if not entry.note else _NOTE_TOKENS
+    """What an entry takes with its number."""
+    return count(_line(entry)) + 1
 
 
 def _line(entry: Said) -> str:
@@ -130,7 +136,7 @@ def _share(entries: list[Said], room: int, count: Count) -> list[Said]:
     if hidden == len(entries):
         return [_range(entries)]
     kept, sizes = entries[hidden:], sizes[hidden:]
-    left = room - (2 * _NOTE_TOKENS if hidden else 0)
+    left = room - (3 * _NUMBER_TOKENS if hidden else 0)
     share = _level(sizes, left)
     rarity = Rarity(entry.text for entry in entries)
     shown: list[Said] = []
@@ -141,7 +147,7 @@ def _share(entries: list[Said], room: int, count: Count) -> list[Said]:
             spare -= max(size - share, 0)
             shown.append(entry)
             continue
-        text = shorten(entry.text, max(int(allowed) - _NOTE_TOKENS, 4), count, rarity)
+        text = shorten(entry.text, max(int(allowed) - _NUMBER_TOKENS, 4), count, rarity)
         short = Said(entry.number, text, is_short=True)
         spare = max(allowed - entry_tokens(short, count) - 3, 0)
         shown.append(short)
@@ -152,7 +158,7 @@ def _opening(entry: Said, count: Count) -> int:
     """What the first sentence takes, long ones cut."""
     pieces = split_sentences(entry.text[:2_000])
     first = entry.text[pieces[0].start : pieces[0].end] if pieces else ""
-    return min(count(clip_tokens(first, _OPENING, count)), _OPENING) + _NOTE_TOKENS
+    return min(count(clip_tokens(first, _OPENING, count)), _OPENING) + _NUMBER_TOKENS
 
 
 def _hidden(openings: list[int], room: int) -> int:
@@ -162,7 +168,7 @@ def _hidden(openings: list[int], room: int) -> int:
         left -= openings[place]
         if left < 0:
             left_for_note = room - sum(openings[place + 1 :])
-            extra = 1 if left_for_note < 2 * _NOTE_TOKENS and place + 1 < len(openings) else 0
+            extra = 1 if left_for_note < 3 * _NUMBER_TOKENS and place + 1 < len(openings) else 0
             return min(place + 1 + extra, len(openings))
     return 0
 

@@ -22,7 +22,7 @@ from everthread.compaction.lossless.growth import LEAST, Growth, NodeOrder, Node
 from everthread.compaction.lossless.tools import SCHEMAS, Tools
 from everthread.compaction.pacing import Pacing
 from everthread.compaction.plan import NO_MIDDLE, Plan, make_plan, read_earlier, reason_for
-from everthread.compaction.pruning import Memo, prune, redact_message
+from everthread.compaction.pruning import Memo, prune
 from everthread.compaction.summary import (
     RULES,
     TASK,
@@ -259,7 +259,7 @@ class _Compaction:
         return [
             Source(
                 request_messages([middle[place] for place in run], self.services),
-                [redact_message(pruned[place]) for place in run],
+                request_messages([pruned[place] for place in run], self.services),
                 [plan.turns[place] for place in run],
                 [numbers[place] for place in run],
                 sum(tokens[place] for place in run),
@@ -317,7 +317,7 @@ class _Compaction:
 
     def _source(self, messages: Sequence[Message], node: Node) -> Source:
         said = quiet_lookups(messages)
-        pruned = [redact_message(message) for message in prune(said, protect_from=len(said)).messages]
+        pruned = request_messages(prune(said, protect_from=len(said)).messages, self.services)
         turns, turn = [], node.first_turn - 1
         for message in said:
             turn += is_user_message(message)
