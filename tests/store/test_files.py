@@ -130,6 +130,29 @@ async def test_torn_pages_are_reported_and_left_alone(tmp_path: Path) -> None:
         assert path.read_bytes() == torn
 
 
+async def test_of_a_damaged_store_the_rest_is_exported(tmp_path: Path) -> None:
+    path, session = await damage(tmp_path)
+    broken = bytearray(path.read_bytes())
+    pages = pages_with_words(broken)
+    for page in pages[10:20]:
+        broken[page : page + 8] = b"\xff" * 8
+    path.write_bytes(broken)
+    store = open_store(path)
+    with pytest.raises(StoreDamagedError):
+        await store.export(session)
+    lines, lost = await store.salvage(session)
+    await store.close()
+    assert lost
+    kept = [line for line in lines if line["type"] == "message"]
+    assert len(kept) + sum("message " in words for words in lost) == 300
+    assert len(kept) > 200
+    again = open_store(tmp_path / "again.db")
+    assert await again.import_lines(lines) == [session]
+    assert [message.body for message in await again.history(session)] == [line["body"] for line in kept]
+    assert (await again.check()).problems == ()
+    await again.close()
+
+
 async def test_a_changed_word_is_found(tmp_path: Path) -> None:
     """The database does not notice, but the fingerprints do."""
     path, session = await damage(tmp_path)

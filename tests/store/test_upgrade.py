@@ -16,6 +16,7 @@ import pytest
 from everthread import open_conversation, open_store
 from everthread.config import parse_config
 from everthread.errors import SchemaTooNewError
+from everthread.factory import migrate_store
 from everthread.factory.gateway import open_gateway
 from everthread.gateway.router import Upstream
 from everthread.lab.provider import Provider, ServedModel
@@ -130,3 +131,16 @@ def test_a_store_of_a_later_version_is_refused_in_a_sentence(old_url: str, kind:
             server.execute(statement.encode())
     with pytest.raises(SchemaTooNewError, match="has schema 4000, this version of Everthread knows up to"):
         open_store(old_url)
+
+
+def test_a_copy_is_made_before_the_store_is_brought_up_to_date(
+    kind: str, old_url: str, known: dict[str, Any], tmp_path: Path
+) -> None:
+    copy = tmp_path / "before"
+    _, before, after = migrate_store(old_url, backup=str(copy))
+    assert (before, after) == (known["schema"], latest_version(kind))
+    assert copy.stat().st_size > 0
+    if kind == "sqlite":
+        connection = apsw.Connection(str(copy))
+        assert list(connection.execute("SELECT MAX(number) FROM schema_version")) == [(known["schema"],)]
+        connection.close()

@@ -31,11 +31,16 @@ def open_store(url: str | Path, *, create: bool = True, away_seconds: float | No
     return Store(database, away_seconds=away_seconds)
 
 
-def migrate_store(url: str | Path) -> tuple[str, int, int]:
-    """Bring a store's schema up to date: where it is, the schema's number before and after."""
+def migrate_store(url: str | Path, *, backup: str | None = None) -> tuple[str, int, int]:
+    """Bring a store's schema up to date: where it is, the schema's number before and after.
+
+    `backup`: a new file for a copy of the store as it was, made first.
+    """
     from everthread.store.schema import latest_version
 
     database = _database(url)
+    if backup is not None:
+        database.backup(backup)
     before = database.prepare()
     database.close()
     return database.location, before, latest_version(database.dialect.name)

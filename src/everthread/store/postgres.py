@@ -453,7 +453,7 @@ class PostgresDatabase:
         row = tx.one("SELECT pg_database_size(current_database())")
         return int(row[0]) if row else 0
 
-    def backup(self, connection: Connection, target: str) -> None:  # noqa: ARG002 - the server's own tool connects
+    def backup(self, target: str) -> None:
         """A dump in PostgreSQL's own format, by the server's own tool; `pg_restore` reads it."""
         tool = shutil.which("pg_dump")
         if tool is None:

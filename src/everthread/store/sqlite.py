@@ -272,16 +272,21 @@ class SqliteDatabase:
         files = (self.path, *(self.path.with_name(self.path.name + end) for end in ("-wal", "-shm")))
         return sum(file.stat().st_size for file in files if file.exists())
 
-    def backup(self, connection: Connection, target: str) -> None:
+    def backup(self, target: str) -> None:
         """A consistent copy while others read and write. An existing file is not overwritten."""
-        source = cast("SqliteConnection", connection).raw
-        with (
-            new_private_file(target),
-            closing(apsw.Connection(target)) as copy,
-            copy.backup("main", source, "main") as backup,
-        ):
-            # In one step: readers of a WAL stop no writer, and writers would make a backup in steps begin anew.
-            backup.step()
+        if not self.path.exists():
+            raise no_store_error(self.location)
+        try:
+            with (
+                closing(self._open(begin="BEGIN")) as source,
+                new_private_file(target),
+                closing(apsw.Connection(target)) as copy,
+                copy.backup("main", source.raw, "main") as backup,
+            ):
+                # In one step: readers of a WAL stop no writer, and writers would make a backup in steps begin anew.
+                backup.step()
+        except apsw.Error as error:
+            raise self.explain(error) from error
 
     def vacuum(self, connection: Connection) -> None:
         connection.run("INSERT INTO search (search) VALUES ('optimize')")

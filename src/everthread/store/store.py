@@ -625,6 +625,10 @@ class Store:
         """A thread as lines of JSON."""
         return await self._read(lambda tx: list(transfer.export_thread(tx, thread)))
 
+    async def salvage(self, thread: str) -> tuple[list[dict[str, Any]], list[str]]:
+        """The lines of a thread in a damaged store as far as they can be read, and what could not be."""
+        return await self._read(transfer.salvage_thread, self.database, thread)
+
     async def import_lines(self, lines: Sequence[dict[str, Any]]) -> list[str]:
         """Store exported threads; their ids. A session that is there already is refused, and nothing is changed."""
         imported = await self._write(transfer.import_lines, lines, self._clock())
@@ -648,7 +652,8 @@ class Store:
         )
 
     async def backup(self, target: str) -> None:
-        await asyncio.to_thread(self._with_connection, lambda connection: self.database.backup(connection, target))
+        """A consistent copy in a new file, while others read and write."""
+        await asyncio.to_thread(self.database.backup, target)
 
     async def vacuum(self) -> None:
         await asyncio.to_thread(self._with_connection, self.database.vacuum)

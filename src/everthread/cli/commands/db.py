@@ -52,11 +52,17 @@ def _say(text: str) -> None:
 
 
 @app.command()
-def migrate(store: StoreUrl = None, as_json: AsJson = False) -> None:
+def migrate(
+    backup: Annotated[
+        str | None, typer.Option("--backup", metavar="FILE", help="First copy the store as it is to a new file.")
+    ] = None,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
     """Bring the store's schema up to date, or make the store. Every command that opens a store does the first."""
     from everthread import factory
 
-    location, before, after = factory.migrate_store(store_address(store))
+    location, before, after = factory.migrate_store(store_address(store), backup=backup)
     if as_json:
         print_json({"location": location, "before": before, "after": after})
     elif before == after:

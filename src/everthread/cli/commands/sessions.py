@@ -19,7 +19,7 @@ from everthread.cli.commands import session_views
 from everthread.cli.commands.session_views import state_of, threads, title_of
 from everthread.cli.options import AsJson, Limit, Offset, SessionId, StoreUrl, Tenant, ago, iso, with_store
 from everthread.cli.output import console, counted, excerpt, json_text, print_json, print_table, short, size, visible
-from everthread.errors import EverthreadError, InputError, TranscriptError
+from everthread.errors import EverthreadError, InputError, StoreDamagedError, TranscriptError
 
 if TYPE_CHECKING:
     from everthread.lab.importers.log import Log
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 
 Write = Callable[[str], int]
+MOST_LOST = 20
+"""Of what is lost in a damaged store so many are named."""
 
 
 def export(
@@ -45,16 +47,29 @@ def export(
     if every == bool(session_ids):
         raise InputError("give the ids of what to export, or --all")
 
+    lost: list[str] = []
+
     async def work(opened: Store) -> list[str]:
         wanted = await _wanted(opened, session_ids, tenant)
         for thread in wanted:
-            write("".join(f"{json_text(line)}\n" for line in await opened.export(thread)))
+            try:
+                lines = await opened.export(thread)
+            except StoreDamagedError:
+                lines, missing = await opened.salvage(thread)
+                lost.extend(missing)
+            write("".join(f"{json_text(line)}\n" for line in lines))
         return wanted
 
     with _target(output) as write:
         exported = with_store(store, work)
     if output is not None:
         typer.echo(f"{counted(len(exported), 'thread')}, {size(Path(output).stat().st_size)}: {visible(output)}")
+    if lost:
+        for words in lost[:MOST_LOST]:
+            typer.echo(f"cannot be read: {visible(words)}", err=True)
+        words = f"The store is damaged: {counted(len(lost), 'thing')} could not be read, all else was written."
+        typer.echo(words, err=True)
+        raise typer.Exit(1)
 
 
 async def _wanted(store: Store, session_ids: list[str] | None, tenant: str | None) -> list[str]:

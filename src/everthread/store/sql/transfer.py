@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, get_args
+from typing import Any, ParamSpec, TypeVar, get_args
 
 from everthread.core.outputs import output_id
 from everthread.core.pricing.usage import CanonicalUsage
-from everthread.errors import StoreError, TranscriptError
-from everthread.store.database import LAST, Tx, clean_text, decode_json
-from everthread.store.models import MessageKind, NewMessage, NewSession, NewUsage, SessionKind, new_id
+from everthread.errors import StoreDamagedError, StoreError, TranscriptError, UnknownIdError
+from everthread.store.database import LAST, Database, Tx, clean_text, decode_json
+from everthread.store.models import MessageKind, NewMessage, NewSession, NewUsage, Session, SessionKind, new_id
 from everthread.store.sql.compactions import decode_compaction, encode_compaction, list_compactions
 from everthread.store.sql.messages import call_names, insert_message, name_tool, prepare_message
 from everthread.store.sql.outputs import compress_output, list_outputs, load_output, put_output
@@ -171,6 +171,10 @@ def check_line(line: Mapping[str, Any], fields: Mapping[str, LineField]) -> None
             raise TranscriptError(f"{key!r} cannot be {shown if len(shown) <= 60 else shown[:60] + '…'}")
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+GARBLED = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError)
+"""What reading a line of another form raises."""
 EXPORT_FORMAT = 1
 ExportLine = dict[str, Any]
 
@@ -198,9 +202,102 @@ def export_thread(tx: Tx, thread: str) -> Iterator[ExportLine]:
     yield from _usage_lines(tx, thread)
     yield from _output_lines(tx, thread)
     yield from _node_lines(tx, thread, numbers)
+    yield from _pin_lines(tx, thread)
+    yield from _state_lines(tx, [session.id for session in found])
+
+
+def salvage_thread(tx: Tx, database: Database, thread: str) -> tuple[list[ExportLine], list[str]]:
+    """The lines of a damaged thread as far as they can be read, and what could not be."""
+    return _Salvage(tx, database).lines(thread)
+
+
+class _Salvage:
+    """Reads what is left, row by row where rows of one kind cannot be read together."""
+
+    def __init__(self, tx: Tx, database: Database) -> None:
+        self._tx = tx
+        self._database = database
+        self._lost: list[str] = []
+
+    def lines(self, thread: str) -> tuple[list[ExportLine], list[str]]:
+        tx, thread = self._tx, find_thread(self._tx, thread)
+        found = self._sessions(thread)
+        places = {session.id: self._places(session.id) for session in found}
+        numbers, messages = self._messages(thread, places)
+        lines: list[ExportLine] = [{"type": "everthread", "format": EXPORT_FORMAT, "thread": thread}]
+        for session in found:
+            kept = [message_id for seq, message_id in places[session.id] if seq >= 0]
+            carried = self._try("how a session began", self._carried, session.id) or 0
+            line = dataclasses.asdict(session) | {"carried": sum(each in numbers for each in kept[:carried])}
+            line["branched_at"] = numbers.get(session.branched_at or 0)
+            del line["messages"], line["thread"]
+            lines.append({"type": "session", **line})
+        lines += messages
+        for session in found:
+            shown = [numbers[each] for seq, each in places[session.id] if seq >= 0 and each in numbers]
+            before = [numbers[each] for seq, each in places[session.id] if seq < 0 and each in numbers]
+            lines.append({"type": "places", "session": session.id, "messages": shown, "taken_over": before})
+        rest = {
+            "compactions": _compaction_lines(tx, thread, numbers),
+            "accounts": _usage_lines(tx, thread),
+            "stored outputs": _output_lines(tx, thread),
+            "summary nodes": _node_lines(tx, thread, numbers),
+            "pins": _pin_lines(tx, thread),
+            "engine state": _state_lines(tx, [session.id for session in found]),
+        }
+        for what, some in rest.items():
+            lines += self._some(what, some)
+        return lines, self._lost
+
+    def _sessions(self, thread: str) -> list[Session]:
+        ids = self._try("sessions", lambda: self._tx.all("SELECT id FROM sessions WHERE thread_id = ?", (thread,)))
+        loaded = [self._try(f"session {row[0]}", load_session, self._tx, row[0]) for row in ids or ()]
+        return sorted((each for each in loaded if each is not None), key=lambda each: (each.started, each.id))
+
+    def _carried(self, session: str) -> int:
+        row = self._tx.one("SELECT carried FROM sessions WHERE id = ?", (session,))
+        return int(row[0]) if row else 0
+
+    def _places(self, session: str) -> list[tuple[int, int]]:
+        sql = "SELECT seq, message_id FROM places WHERE session_id = ? ORDER BY seq"
+        rows = self._try(f"the order of session {session}", lambda: self._tx.all(sql, (session,)))
+        return [(row[0], row[1]) for row in rows or ()]
+
+    def _messages(
+        self, thread: str, places: Mapping[str, Sequence[tuple[int, int]]]
+    ) -> tuple[dict[int, int], list[ExportLine]]:
+        """Numbers and lines of the messages that can be read; one that stands in no session is left out."""
+        placed = sorted({message_id for some in places.values() for _, message_id in some})
+        numbers: dict[int, int] = {}
+        lines: list[ExportLine] = []
+        for message_id in placed:
+            number = len(lines) + 1
+            what = f"message {message_id} of thread {thread}"
+            line = self._try(what, _message_line, self._tx, message_id, number, numbers)
+            if line is not None:
+                numbers[message_id] = number
+                lines.append(line)
+        return numbers, lines
+
+    def _some(self, what: str, lines: Iterator[ExportLine]) -> Iterator[ExportLine]:
+        """Lines up to the first that cannot be read."""
+        while (line := self._try(what, lambda: next(lines, None))) is not None:
+            yield line
+
+    def _try(self, what: str, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T | None:
+        try:
+            return work(*given, **named)
+        except Exception as error:
+            explained = error if isinstance(error, GARBLED) else self._database.explain(error)
+            if not isinstance(explained, (*GARBLED, StoreDamagedError, UnknownIdError, AssertionError)):
+                raise
+            self._lost.append(f"{what}: {' '.join(str(error).split()) or type(error).__name__}")
+            return None
+
+
+def _pin_lines(tx: Tx, thread: str) -> Iterator[ExportLine]:
     for pin in list_pins(tx, thread):
         yield {"type": "pin", "text": pin.text, "created": pin.created}
-    yield from _state_lines(tx, [session.id for session in found])
 
 
 def _number_messages(tx: Tx, thread: str) -> dict[int, int]:
@@ -271,8 +368,6 @@ def _state_lines(tx: Tx, scopes: list[str]) -> Iterator[ExportLine]:
 
 
 NumberedLine = tuple[int, ExportLine]
-GARBLED = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError)
-"""What reading a line of another form raises."""
 
 
 def import_lines(tx: Tx, lines: Sequence[ExportLine], now: float) -> list[str]:
