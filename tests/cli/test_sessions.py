@@ -467,6 +467,38 @@ class TestExportAndImport:
         assert not new.exists()
 
 
+class TestState:
+    def test_files_commands_and_errors(self, everthread: Any, fill: Any) -> None:
+        def called(name: str, arguments: dict[str, Any], result: str, call_id: str) -> list[NewMessage]:
+            function = {"name": name, "arguments": json.dumps(arguments)}
+            call: Any = {"role": "assistant", "content": None,
+                         "tool_calls": [{"id": call_id, "type": "function", "function": function}]}  # fmt: skip
+            answer: Any = {"role": "tool", "tool_call_id": call_id, "content": result}
+            return [NewMessage(call), NewMessage(answer)]
+
+        async def work(store: Store) -> None:
+            await store.create_session(NewSession(id="t"))
+            await store.append(
+                "t",
+                [
+                    said("user", "Mend it."),
+                    *called("write_file", {"path": "src/a.py", "content": "x"}, "Written.", "c1"),
+                    *called("terminal", {"command": "pytest -q"}, "exit code: 1\nE  ValueError: no\n1 failed", "c2"),
+                ],
+            )
+
+        fill(work)
+        found = json.loads(everthread("sessions", "state", "t", "--json").stdout)
+        assert [(file["path"], file["last"]) for file in found["files"]] == [("src/a.py", "changed")]
+        assert [(run["command"], run["ok"]) for run in found["commands"]] == [("pytest -q", False)]
+        assert "ValueError: no" in " ".join(found["open_errors"][0]["lines"])
+        for columns in (60, 80, 120):
+            shown = everthread("sessions", "state", "t", columns=columns).stdout
+            for words in ("src/a.py", "pytest -q", "open errors", "ValueError"):
+                assert words in shown
+        assert everthread("sessions", "state", "nobody").returncode == 2
+
+
 class TestOtherPrograms:
     def test_their_sessions_are_found_and_searchable(self, everthread: Any, tmp_path: Path) -> None:
         folder = tmp_path / "claude" / "projects" / "p"

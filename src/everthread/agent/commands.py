@@ -53,6 +53,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command("undo", "/undo", "take the last compaction back", threads.undo, changes=True),
     Command("context", "/context", "what fills the window, by kind", figures.context),
+    Command("state", "/state", "files, commands, tests, open errors and the to-do list, as they stand", figures.state),
     Command("why", "/why", "why the last compaction or cache miss happened", figures.why),
     Command(
         "pin", "/pin RULE", "a rule that stays in view, word for word, through every compaction",

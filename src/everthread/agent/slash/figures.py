@@ -9,9 +9,10 @@ from decimal import Decimal
 from typing import Any
 
 from everthread.agent.causes import Journal
-from everthread.agent.slash.command import CommandResult, Here, counted, paragraphs
+from everthread.agent.slash.command import CommandResult, Here, counted, one_line, paragraphs
 from everthread.conversation import events
 from everthread.conversation.conversation import Conversation
+from everthread.conversation.thread_state import changed_files, load_thread_state, state_figures
 from everthread.core.marks import is_summary
 from everthread.core.messages import Message, calls_of, results_of
 from everthread.core.search.lookup import moment
@@ -234,3 +235,30 @@ def _bar(sizes: Mapping[str, int], window: int, threshold: int) -> str:
     cells = cells[:CELLS].ljust(CELLS, "·")
     mark = min(CELLS, round(CELLS * threshold / window))
     return f"{cells[:mark]}|{cells[mark:]}"
+
+
+SHOWN_ROWS = 10
+
+
+async def state(here: Here, _argument: str) -> CommandResult:
+    data = state_figures(await load_thread_state(here.store, here.conversation.id))
+    changed = changed_files(data)
+    blocks: list[str | list[str]] = []
+    place = ", ".join(filter(None, (data["directory"], f"branch {data['branch']}" if data["branch"] else "")))
+    blocks += [f"Working in {place}."] if place else []
+    for title, lines in (
+        ("Files changed", [f"`{file['path']}`, turn {file['turn']}" for file in changed]),
+        ("Tests", [_ran(run) for run in data["commands"] if run["test"]]),
+        ("Commands", [_ran(run) for run in data["commands"] if not run["test"]]),
+        ("Open errors", [f"`{one['source']}`: {one_line(' '.join(one['lines']))}" for one in data["open_errors"]]),
+        ("Running", [f"`{process}`" for process in data["processes"]]),
+        ("To do", [f"{item['text']} ({item['status'] or 'open'})" for item in data["todo"]]),
+    ):
+        if lines:
+            more = [f"… and {len(lines) - SHOWN_ROWS:,} more"] if len(lines) > SHOWN_ROWS else []
+            blocks += [f"**{title}**", [*lines[:SHOWN_ROWS], *more]]
+    return CommandResult(paragraphs(*blocks) or "No tool was called in this conversation yet.", data)
+
+
+def _ran(run: Mapping[str, Any]) -> str:
+    return f"{'✓' if run['ok'] else '✗'} `{one_line(run['command'], 80)}`: {run['outcome']}, turn {run['turn']}"

@@ -18,7 +18,18 @@ from rich.text import Text
 from everthread.cli.commands import session_views
 from everthread.cli.commands.session_views import state_of, threads, title_of
 from everthread.cli.options import AsJson, Limit, Offset, SessionId, StoreUrl, Tenant, ago, iso, with_store
-from everthread.cli.output import console, counted, excerpt, json_text, print_json, print_table, short, size, visible
+from everthread.cli.output import (
+    console,
+    counted,
+    excerpt,
+    json_text,
+    print_json,
+    print_table,
+    say,
+    short,
+    size,
+    visible,
+)
 from everthread.errors import EverthreadError, InputError, StoreDamagedError, TranscriptError
 
 if TYPE_CHECKING:
@@ -310,6 +321,48 @@ async def _last(store: Store, session: Session) -> float:
     return last[0].created if last else session.started
 
 
+def state(
+    session_id: SessionId,
+    every: Annotated[bool, typer.Option("--all", help="Files that were only read, too; every row.")] = False,
+    tenant: Tenant = None,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how things stand in a thread: files, commands and tests with their last outcome, open errors, to-do list."""
+    from everthread.conversation.thread_state import changed_files, load_thread_state, state_figures
+
+    async def work(opened: Store) -> dict[str, Any]:
+        thread = (await opened.resolve(session_id, tenant=tenant)).thread
+        return {"thread": thread, **state_figures(await load_thread_state(opened, thread))}
+
+    found = with_store(store, work)
+    if as_json:
+        print_json(found)
+        return
+    most = None if every else 20
+    place = [found["directory"], f"branch {found['branch']}" if found["branch"] else ""]
+    title = ", ".join(filter(None, (f"thread {short(found['thread'])}", counted(found["messages"], "message"), *place)))
+    say(Text(visible(title), "bold"))
+    files = found["files"] if every else changed_files(found)
+    tables: list[tuple[str, list[str], list[tuple[object, ...]]]] = [
+        ("files", ["file…", "last", "turn>"], [(one["path"], one["last"], one["turn"]) for one in files]),
+        (
+            "commands and tests",
+            ["command…", "outcome~", "turn>"],
+            [(one["command"], one["outcome"], one["turn"]) for one in found["commands"]],
+        ),
+        ("open errors", ["of…", "error~"], [(one["source"], " ".join(one["lines"])) for one in found["open_errors"]]),
+        ("running", ["process~"], [(process,) for process in found["processes"]]),
+        ("to do", ["what~", "state"], [(one["text"], one["status"]) for one in found["todo"]]),
+    ]
+    for name, columns, rows in tables:
+        if rows:
+            left = f", the last {most} of {len(rows):,}" if most and len(rows) > most else ""
+            print_table(f"{name}{left}", columns, rows[:most])
+    if not any(rows for _, _, rows in tables):
+        say("no tool was called in this thread")
+
+
 def undo(session_id: SessionId, tenant: Tenant = None, store: StoreUrl = None, as_json: AsJson = False) -> None:
     """Take back a thread's last compaction: it goes on with every message it had, and those said since."""
 
@@ -358,6 +411,7 @@ def delete(
 
 
 app.command("list")(listing)
+app.command("state")(state)
 app.command("show")(session_views.show)
 app.command("tree")(session_views.tree)
 app.command("search")(session_views.search)

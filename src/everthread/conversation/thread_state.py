@@ -1,0 +1,47 @@
+"""How things stand in a thread, for whoever asks: files, commands, open errors, the to-do list, read from all of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from everthread.compaction.state import CHANGED, ThreadState, state_of
+from everthread.core.redaction import redact
+from everthread.store.store import Store
+
+
+async def load_thread_state(store: Store, thread: str) -> ThreadState:
+    """Read from every message of the thread, also those that compactions took out of view."""
+    return state_of([stored.body for stored in await store.history(thread)])
+
+
+def state_figures(state: ThreadState) -> dict[str, Any]:
+    """As JSON values, without the secrets that commands and errors may hold."""
+    return {
+        "messages": state.messages,
+        "directory": redact(state.directory),
+        "branch": redact(state.branch),
+        "files": [
+            {"path": redact(path), "last": file.did, "turn": file.turn} for path, file in reversed(state.files.items())
+        ],
+        "commands": [
+            {
+                "command": redact(command),
+                "outcome": redact(run.outcome),
+                "ok": run.is_ok,
+                "test": run.is_test,
+                "turn": run.turn,
+            }
+            for command, run in reversed(state.commands.items())
+        ],
+        "open_errors": [
+            {"source": redact(error.source), "lines": [redact(line) for line in error.lines], "turn": error.turn}
+            for error in state.errors.values()
+        ],
+        "processes": [redact(process) for process in state.processes],
+        "todo": [{key: redact(value) for key, value in item.items()} for item in state.todo],
+    }
+
+
+def changed_files(figures: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of the files of `state_figures` those that were changed, the latest first."""
+    return [file for file in figures["files"] if file["last"] == CHANGED]
