@@ -14,14 +14,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, overload
 
+import msgspec
+
 from everthread.core.types import Api
 from everthread.errors import WireError
 from everthread.gateway.errors import Refused
 
 _BLANK = re.compile(r"[ \t\n\r]*")
 _BEHIND_ELEMENT = re.compile(r"[ \t\n\r]*([,\]])[ \t\n\r]*")
-_DECODE = json.JSONDecoder().raw_decode
-_SCAN: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder())["scan_once"]
+_KEY = re.compile(r'"(?:[^"\\]|\\.)*"[ \t\n\r]*:[ \t\n\r]*')
+_ESCAPE = re.compile(rb"\\(?:(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL)
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _UNREAD: Any = object()
 LIST_FIELD: dict[Api, str] = {"openai_chat": "messages", "openai_responses": "input", "anthropic": "messages"}
 
@@ -44,7 +48,7 @@ class Element:
     @property
     def value(self) -> Any:
         if self._value is _UNREAD:
-            self._value = _DECODE(self._text, self.start)[0]
+            self._value = _decode_value(self._text[self.start : self.end])
         return self._value
 
     @property
@@ -55,12 +59,10 @@ class Element:
 class Elements(Sequence[Element]):
     """The list of messages: each is made when it is asked for, and decoded once."""
 
-    def __init__(self, text: str, layout: Layout, read: Sequence[Any]) -> None:
+    def __init__(self, text: str, layout: Layout) -> None:
         self._text = text
         self._layout = layout
         self._made: dict[int, Element] = {}
-        self._read = read
-        """Values of the last ones."""
 
     def __len__(self) -> int:
         return len(self._layout.starts)
@@ -80,9 +82,7 @@ class Elements(Sequence[Element]):
     def _element(self, index: int) -> Element:
         made = self._made.get(index)
         if made is None:
-            behind = index - len(self) + len(self._read)
-            value = self._read[behind] if behind >= 0 else _UNREAD
-            made = self._made[index] = Element(self._text, self._layout.starts[index], self._layout.ends[index], value)
+            made = self._made[index] = Element(self._text, self._layout.starts[index], self._layout.ends[index])
         return made
 
 
@@ -150,7 +150,7 @@ def slice_text(text: str, api: Api, begun: Layout | None = None, rest: Rest | No
         reader.go_on(begun)
     layout = Layout(reader.fields, reader.spans, reader.starts, reader.ends)
     if reader.has_list:
-        return Sliced(text, layout, Elements(text, layout, reader.values))
+        return Sliced(text, layout, Elements(text, layout))
     listed = reader.listed
     if api != "openai_responses" or not isinstance(reader.fields.get(listed), str):
         raise WireError(f"the request has no list `{listed}`")
@@ -178,7 +178,10 @@ def written(value: Any) -> str:
 
 
 class _Reader:
-    """Reads a text from its beginning, or goes on behind a message."""
+    """Reads a text from its beginning, or goes on behind a message.
+
+    msgspec finds where each field and message ends without decoding it; here is only where that is in the text.
+    """
 
     def __init__(self, text: str, listed: str, rest: Rest | None) -> None:
         self.text = text
@@ -187,39 +190,54 @@ class _Reader:
         self.spans: Spans = {}
         self.starts = array("Q")
         self.ends = array("Q")
-        self.values: list[Any] = []
         self.has_list = False
-        self._closed = 0
         self._rest = rest
+        self._length: Callable[[msgspec.Raw], int] = _ascii_length if text.isascii() else _text_length
 
     def read(self) -> None:
-        self._object(_expect(self.text, _skip(self.text, 0), "{"))
+        self._object(_decode_fields(self.text.encode()), _expect(self.text, _skip(self.text, 0), "{"))
 
     def go_on(self, begun: Layout) -> None:
         self.fields, self.spans = dict(begun.fields), dict(begun.spans)
         self.starts, self.ends = begun.starts[:], begun.ends[:]
-        at = self._elements(begun.spans[self.listed][0], self._behind(begun.ends[-1]))
-        if not self._known_rest(at):
-            self._object(_comma(self.text, _skip(self.text, at), "}"))
+        start = begun.spans[self.listed][0]
+        at = self._behind(begun.ends[-1])
+        if self.text[at - 1] == "]":
+            found: dict[str, msgspec.Raw] = {}
+            self._close(start, at)
+        else:
+            found = _decode_fields(b'{"":[' + self.text[at:].encode())
+            at = self._elements(start, at, _decode_list(found.pop("", msgspec.Raw(b"null"))))
+        if self._known_rest(at):
+            return
+        if not found:
+            behind = _skip(self.text, at)
+            comma = self.text[behind : behind + 1] == ","
+            found = _decode_fields(b"{" + self.text[behind + comma :].encode())
+            if comma and not found:
+                raise WireError(f"the request is no JSON at character {behind}: something must follow a comma")
+        self._object(found, at, is_first=False)
 
-    def _object(self, at: int) -> None:
-        """Fields up to the end of the text."""
+    def _object(self, found: dict[str, msgspec.Raw], at: int, *, is_first: bool = True) -> None:
+        """Where the fields are that were found, up to the end of the text. One that stands there twice is refused."""
         text = self.text
-        while (at := _skip(text, at)) < len(text) and text[at] != "}":
-            key, at = _value(text, at)
-            at = _skip(text, _expect(text, _skip(text, at), ":"))
-            if not isinstance(key, str) or key in self.spans:
+        for key, raw in found.items():
+            if not is_first:
+                at = _expect(text, _skip(text, at), ",")
+            is_first = False
+            match = _KEY.match(text, _skip(text, at))
+            if match is None or key in self.spans:
                 raise _unusable(key)
-            begun = at
+            begun = at = match.end()
             if key == self.listed and text[at : at + 1] == "[":
-                at = self._elements(begun, self._first(at + 1))
+                at = self._elements(begun, _skip(text, at + 1), _decode_list(raw))
                 if self._known_rest(at):
                     return
             else:
-                self.fields[key], at = _value(text, at)
+                at += self._length(raw)
+                self.fields[key] = _decode_value(text[begun:at])
                 self.spans[key] = begun, at
-            at = _comma(text, _skip(text, at), "}")
-        if _skip(text, _expect(text, at, "}")) != len(text):
+        if _skip(text, _expect(text, _skip(text, at), "}")) != len(text):
             raise WireError("the request goes on behind its end")
 
     def _known_rest(self, at: int) -> bool:
@@ -233,53 +251,69 @@ class _Reader:
         self.spans.update(known[1])
         return True
 
-    def _first(self, at: int) -> int:
-        """Where the first message begins; -1 where there is none."""
-        at = _skip(self.text, at)
-        if self.text[at : at + 1] != "]":
-            return at
-        self._closed = at + 1
-        return -1
-
     def _behind(self, at: int) -> int:
-        """Where the message after one that ends here begins; -1 where that was the last."""
+        """Where the message after one that ends here begins; behind the list where that was the last."""
         match = _BEHIND_ELEMENT.match(self.text, at)
         if match is None:
             raise WireError(f"the request is no JSON at character {at}: ',' is missing")
-        if match[1] == ",":
-            return match.end()
-        self._closed = match.end(1)
-        return -1
+        return match.end() if match[1] == "," else match.end(1)
 
-    def _elements(self, begun: int, at: int) -> int:
+    def _elements(self, begun: int, at: int, found: list[msgspec.Raw]) -> int:
         """The messages from one that begins here on; behind the list."""
-        text, match = self.text, _BEHIND_ELEMENT.match
-        starts, ends, keep = self.starts.append, self.ends.append, self.values.append
-        while at >= 0:
-            try:
-                value, end = _SCAN(text, at)
-            except (StopIteration, ValueError, RecursionError) as error:
-                raise _no_json(at, error) from None
+        length, behind = self._length, self._behind
+        starts, ends = self.starts.append, self.ends.append
+        for raw in found:
+            end = at + length(raw)
             starts(at)
             ends(end)
-            keep(value)
-            found = match(text, end)
-            at = found.end() if found is not None and found[1] == "," else self._behind(end)
+            at = behind(end)
+        return self._close(begun, at if found else at + 1)
+
+    def _close(self, begun: int, at: int) -> int:
         self.has_list = True
-        self.spans[self.listed] = begun, self._closed
-        return self._closed
+        self.spans[self.listed] = begun, at
+        return at
 
 
-def _value(text: str, at: int) -> tuple[Any, int]:
+def _ascii_length(raw: msgspec.Raw) -> int:
+    return len(memoryview(raw))
+
+
+def _text_length(raw: msgspec.Raw) -> int:
+    return len(bytes(raw).decode())
+
+
+def _decode_fields(body: bytes) -> dict[str, msgspec.Raw]:
+    """Where the fields are. Half a character that stands alone is hidden from msgspec, which takes none."""
     try:
-        return _DECODE(text, at)
+        return _FIELDS.decode(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        hidden = _ESCAPE.sub(lambda match: b"\\ufffd" if match[1] else match[0], body)
+        if hidden == body:
+            raise WireError(f"the request is no JSON object: {error}") from None
+    try:
+        return _FIELDS.decode(hidden)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise WireError(f"the request is no JSON object: {error}") from None
+
+
+def _decode_list(raw: msgspec.Raw) -> list[msgspec.Raw]:
+    try:
+        return _LIST.decode(raw)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise WireError(f"the request's messages are no JSON: {error}") from None
+
+
+def _decode_value(text: str) -> Any:
+    """The value. Half a character that stands alone, which some clients send, only Python's own reader takes."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        pass
+    try:
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _no_json(at, error) from None
-
-
-def _no_json(at: int, error: Exception) -> WireError:
-    why = "something must stand there" if isinstance(error, StopIteration) else str(error)
-    return WireError(f"the request is no JSON at character {at}: {why}")
+        raise WireError(f"the request is no JSON: {error}") from None
 
 
 def _unusable(key: Any) -> WireError:
@@ -297,16 +331,6 @@ def _expect(text: str, at: int, sign: Literal["{", "}", ":", ","]) -> int:
     if text[at : at + 1] != sign:
         raise WireError(f"the request is no JSON at character {at}: {sign!r} is missing")
     return at + 1
-
-
-def _comma(text: str, at: int, closing: str) -> int:
-    """Behind a comma that something follows; at the closing sign where that is next."""
-    if text[at : at + 1] == closing:
-        return at
-    at = _skip(text, _expect(text, at, ","))
-    if text[at : at + 1] == closing:
-        raise WireError(f"the request is no JSON at character {at}: something must follow a comma")
-    return at
 
 
 _TRIES = 4
