@@ -20,7 +20,7 @@ from everthread.gateway.dashboard.text import clean
 from everthread.gateway.keys import issue
 from everthread.gateway.router import Upstream
 from everthread.store.models import NewMessage, NewSession
-from tests.gateway.house import house
+from tests.gateway.house import CHAT, HELLO, house
 from tests.gateway.pages import Browser, Desk, Page, compact_thread, desk, make_thread, read_page, turn
 
 Work = Callable[[Desk, Browser], Awaitable[None]]
@@ -300,6 +300,13 @@ def test_a_gateway_serves_them_at_its_root(tmp_path: Path, monkeypatch: pytest.M
                     "Nothing failed since this gateway started"
                     in read_page(await http.get("/dashboard/overview")).words
                 )
+                shown = {
+                    "authorization": f"Bearer {key}",
+                    "cookie": f"a=1; {signed.headers['set-cookie'].split(';')[0]}",
+                }
+                asked = {"model": CHAT, "messages": HELLO}
+                assert (await http.post("/v1/chat/completions", json=asked, headers=shown)).status_code == 200
+                assert here.provider.log[-1].headers["cookie"] == "a=1", "what opens the pages stays here"
             off = await here.gateway("passthrough", key=None)
             async with httpx2.AsyncClient(base_url=off) as http:
                 assert "Its pages are off" in read_page(await http.get("/")).words

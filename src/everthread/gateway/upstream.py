@@ -269,10 +269,16 @@ def for_upstream(
     if not trusted:  # a key of ours may stand anywhere, in a cookie too
         kept = [(name, without_keys(value)) for name, value in kept]
     kept = [(name, readable_encodings(value) if name == b"accept-encoding" else value) for name, value in kept]
+    kept = [(name, without_sessions(value) if name == b"cookie" else value) for name, value in kept]
     if upstream.api_key is not None:
         key = upstream.api_key.encode()
         kept.append((b"x-api-key", key) if family == "anthropic" else (b"authorization", b"Bearer " + key))
     return kept
+
+
+def without_sessions(cookies: bytes) -> bytes:
+    """The cookies without those that open our own pages."""
+    return b"; ".join(part for part in cookies.split(b"; ") if not part.strip().startswith(b"everthread_"))
 
 
 def rewritten(headers: Headers) -> Headers:
