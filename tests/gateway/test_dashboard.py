@@ -80,7 +80,7 @@ def test_a_thread_is_shown_with_all_its_parts(tmp_path: Path) -> None:
         assert '<g class="mark"><title>compaction: 9,000 to 3,000 tokens</title>' in page.text
         assert "9k → 3k tokens" in page.words
         assert "compaction" in page.words.split("Why the cache missed")[1].split("Heaviest")[0]
-        assert "branch main, 3 files changed" in page.words
+        assert "pytest tests/test_part_7.py" in page.words.split("Commands, as they went last")[1].split("Pinned")[0]
         for fate in ("in view", "in the user’s words", "in the journal", "recallable"):
             assert fate in page.words, fate
         assert page.text.count("<details id=") == len([tag for tag in page.of("li") if "left" in str(tag.get("class"))])

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+from everthread.compaction.state import ThreadState, state_of
 from everthread.conversation.pins import list_pins
 from everthread.core.marks import is_summary
 from everthread.core.messages import Message, text_of
@@ -47,6 +48,8 @@ SIDE = 60
 """Messages of one side of a compaction: the first and the last of them."""
 HITS = 60
 DAY = 86_400.0
+STATE_MESSAGES = 300
+"""The last so many messages tell how things stand."""
 ACCOUNTS = 32
 """Threads whose figures are held until they change."""
 
@@ -220,7 +223,7 @@ class Reader:
         context = await self._context(account, tip, history)
         model: dict[str, Any] = account.model | {
             "thread": first, "tip": tip, "title": await self.title(first, tip), "client": views.client_name(first),
-            "messages": row.messages, "state": _state(account.summaries, todo),
+            "messages": row.messages, "state": _state(account.state, todo),
             "pins": [_Pin(pin.id, clean(pin.text)) for pin in pinned],
             "conversation": [
                 views.message_view(message, chars=CHARS, fate=context.fate(message, start + number), show=excerpt)
@@ -251,7 +254,7 @@ class Reader:
 
     async def _reckoned(self, row: ThreadRow, limits: Mapping[str, int], mark: str) -> _Account:
         store, thread, tip = self.store, row.first.id, row.tip
-        (figures, calls, records, rewrites), (heaviest, tools, summaries) = await asyncio.gather(
+        (figures, calls, records, rewrites), (heaviest, tools, summaries, recent) = await asyncio.gather(
             asyncio.gather(
                 store.thread_figures([thread]),
                 store.call_rows([thread]),
@@ -259,7 +262,10 @@ class Reader:
                 store.thread_rewrites(thread),
             ),
             asyncio.gather(
-                store.heaviest_messages(thread, 8), store.tool_sizes(thread), store.session_summaries(tip.id)
+                store.heaviest_messages(thread, 8),
+                store.tool_sizes(thread),
+                store.session_summaries(tip.id),
+                store.history(tip.id, start=max(0, row.messages - STATE_MESSAGES), limit=STATE_MESSAGES),
             ),
         )
         known = figures.get(thread) or ThreadFigures(thread)
@@ -288,7 +294,7 @@ class Reader:
             "heaviest": heaviest,
             "tools": [(line_of(name, 40), f"{count:,}", f"{tokens:,}") for name, count, tokens in tools],
         }  # fmt: skip
-        return _Account(mark, model_of_page, used, texts)
+        return _Account(mark, model_of_page, used, texts, state_of([message.body for message in recent]))
 
     # A compaction
 
@@ -450,6 +456,7 @@ class _Account:
     model: dict[str, Any]
     rewrite: Rewrite | None
     summaries: Sequence[str]
+    state: ThreadState
 
 
 @dataclass(frozen=True, slots=True)
@@ -501,7 +508,7 @@ def _side(messages: Sequence[StoredMessage], left: frozenset[int]) -> list[views
 
 
 def _brief(message: StoredMessage, left: frozenset[int]) -> views.MessageView:
-    fate = "recall" if message.id in left else "view" if left else ""
+    fate = "recall" if message.id in left else "view" if left and message.kind == "message" else ""
     return views.message_view(message, chars=BRIEF, fate=fate, show=excerpt)
 
 
@@ -537,7 +544,8 @@ def _calls_chart(seen: views.CallsView, size: WindowSize) -> str:
         Line("fresh", "none", [call.input for call in calls]),
     ]
     marks = [Mark(place(at), text) for at, text in seen.marks[-100:]]
-    marks += [Mark(place(miss.call - 1), f"miss: {miss.cause}", "miss") for miss in seen.misses[-100:]]
+    unmarked = [miss for miss in seen.misses if miss.cause != "compaction"]
+    marks += [Mark(place(miss.call - 1), f"miss: {miss.cause}", "miss") for miss in unmarked[-100:]]
     top = max((call.prompt for call in calls), default=0)
     limits = [Limit("compaction from here on", size.threshold)]
     limits += [Limit("window", size.tokens)] if size.tokens < 3 * max(top, size.threshold) else []
@@ -588,18 +596,19 @@ def _spared(item: views.CompactionItem, calls: Sequence[CallRow]) -> float | Non
     return item.spared * float(prices.cache_read if cached and prices.cache_read else prices.input) / 1_000_000
 
 
-_STATE_SECTIONS = ("Active State", "Relevant Files", "Blocked", "In Progress")
-
-
-def _state(summaries: Sequence[str], todo: Any) -> list[tuple[str, list[str]]]:
-    """What is known of the work: the agent's own list, and what the last summary says of files, tests and errors."""
-    found: list[tuple[str, list[str]]] = []
-    if isinstance(todo, list) and todo:
-        lines = [f"[{item.get('status', '')}] {item.get('text', '')}" for item in todo if isinstance(item, dict)]
-        found.append(("To do", [line_of(line, 200) for line in lines]))
-    for section in summary_sections("\n".join(summaries)):
-        if section.name in _STATE_SECTIONS:
-            lines = ["".join(words for _, words in line.pieces) for line in section.lines]
-            if lines and lines != ["None."]:
-                found.append((section.name, [line_of(line, 240) for line in lines[:20]]))
-    return found
+def _state(state: ThreadState, todo: Any) -> list[tuple[str, list[str]]]:
+    """How things stand: where the work is, files, commands with their last outcome, open errors, what is to do."""
+    listed = todo if isinstance(todo, list) and todo else state.todo
+    commands = [f"{name} \u2192 {one.outcome}" for name, one in state.commands.items()]
+    found = [
+        ("Where", [where for where in (state.directory, state.branch and f"branch {state.branch}") if where]),
+        ("Changed files", state.changed_files()[-12:]),
+        (
+            "Commands, as they went last",
+            [f"{name} \u2192 {one.outcome}" for name, one in [*state.commands.items()][-8:]],
+        ),
+        ("Open errors", [f"{error.source}: {' '.join(error.lines)}" for error in state.open_errors()]),
+        ("Running", state.processes),
+        ("To do", [f"[{one.get('status', '')}] {one.get('text', '')}" for one in listed if isinstance(one, dict)]),
+    ]
+    return [(name, [line_of(line, 240) for line in lines]) for name, lines in found if lines]
