@@ -344,6 +344,9 @@ class Dashboard:
                     problem = text.clean(str(error))
                 except TimeoutError:
                     problem = "The replay took longer than five minutes and was given up."
+                except Exception as error:  # noqa: BLE001 - it runs elsewhere and may end in any way; it is told
+                    _LOG.warning("a replay failed: %s: %s", type(error).__name__, error)
+                    problem = "The replay failed; the log of this process says why."
         chart = _trial_chart(result, size.tokens, round(size.tokens * threshold / 100)) if result else ""
         title = await self._reader.title(first, tip)
         return self._page(

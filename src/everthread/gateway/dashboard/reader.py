@@ -603,10 +603,7 @@ def _state(state: ThreadState, todo: Any) -> list[tuple[str, list[str]]]:
     found = [
         ("Where", [where for where in (state.directory, state.branch and f"branch {state.branch}") if where]),
         ("Changed files", state.changed_files()[-12:]),
-        (
-            "Commands, as they went last",
-            [f"{name} \u2192 {one.outcome}" for name, one in [*state.commands.items()][-8:]],
-        ),
+        ("Commands, as they went last", commands[-8:]),
         ("Open errors", [f"{error.source}: {' '.join(error.lines)}" for error in state.open_errors()]),
         ("Running", state.processes),
         ("To do", [f"[{one.get('status', '')}] {one.get('text', '')}" for one in listed if isinstance(one, dict)]),

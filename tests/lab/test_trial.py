@@ -1,0 +1,40 @@
+"""Other settings on a stored thread: replayed in a process of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from everthread.errors import InputError
+from everthread.gateway.dashboard.reader import TrialRequest
+from everthread.lab.replay.trial import Trials, replay_twice
+from tests.lab.replayed import talk
+
+MODEL = "claude-sonnet-4-5"
+
+
+def request(turns: int = 24, threshold: float = 0.25) -> TrialRequest:
+    said = [(message, 1_700_000_000.0 + 20 * at) for at, message in enumerate(talk(turns))]
+    return TrialRequest("0123456789abcdef", MODEL, 24_000, "Be brief.", said, threshold, 0.20)
+
+
+def test_settings_are_compared_with_what_is_configured_and_with_nothing() -> None:
+    found = replay_twice(request())
+    now, tried, without = found.runs
+    assert len(now.prompts) == len(tried.prompts) == 48
+    assert len(tried.compactions) > len(now.compactions)
+    assert max(tried.prompts) < max(now.prompts)
+    assert without.refused
+    assert len(without.prompts) < 48
+    assert None not in (now.cost, tried.cost, without.cost)
+    assert sum(tried.facts or ()) == sum(now.facts or ()) > 0
+
+
+async def test_it_runs_in_a_process_of_its_own() -> None:
+    found = await Trials().run(request(6))
+    assert [run.name for run in found.runs] == ["as configured", "with these settings", "without compaction"]
+
+
+async def test_what_cannot_be_replayed_is_said() -> None:
+    nothing = TrialRequest("x", MODEL, 24_000, None, [({"role": "user", "content": "Hello"}, 1.0)], 0.5, 0.2)
+    with pytest.raises(InputError, match="no call to replay"):
+        await Trials().run(nothing)
