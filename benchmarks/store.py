@@ -38,6 +38,8 @@ SMALL = 10_000
 THREAD = 1_000
 ROUNDS, APPENDS, WRITERS = 15, 20, 32
 CORPUS = Corpus()
+SEARCH_MS = {"SQLite": 20, "PostgreSQL": 50}
+"""What a search may take, in the middle."""
 PLAIN_TABLE = "CREATE TABLE messages (id INTEGER PRIMARY KEY, body TEXT)"
 
 Body = dict[str, Any]
@@ -255,14 +257,17 @@ async def load(store: Store, backend: Backend, thread: str, at: str) -> Row:
 
 
 async def searches(store: Store, backend: Backend, threads: list[str], at: str) -> list[Row]:
-    rows, medians = [], []
+    rows, medians, most = [], [], SEARCH_MS[backend.name]
     for kind, queries in kinds(threads).items():
         taken = [1000 * await seconds(lambda: store.search(query)) for query in queries for _ in range(3)]  # noqa: B023
         medians.append(statistics.median(taken))
         figure = f"{medians[-1]:.1f} ms (slowest {max(taken):.0f} ms)"
-        rows.append(Row(f"{backend.name}: search {at}: {kind}", figure, "≤ 50 ms", medians[-1] <= 50))
+        rows.append(Row(f"{backend.name}: search {at}: {kind}", figure, f"≤ {most} ms", medians[-1] <= most))
     middle = statistics.median(medians)
-    return [*rows, Row(f"{backend.name}: search {at}: median of these", f"{middle:.1f} ms", "≤ 50 ms", middle <= 50)]
+    return [
+        *rows,
+        Row(f"{backend.name}: search {at}: median of these", f"{middle:.1f} ms", f"≤ {most} ms", middle <= most),
+    ]
 
 
 def kinds(threads: list[str]) -> dict[str, list[SearchQuery]]:
