@@ -107,7 +107,7 @@ def _broken(sent: Any) -> list[str]:
 
 def _request(one: Any) -> Request:
     from everthread.core.types import Request
-    from everthread.wire.detect import decode_any
+    from everthread.wire.codecs import decode_any
 
     return one if isinstance(one, Request) else decode_any(one)[1]
 

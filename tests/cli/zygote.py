@@ -41,7 +41,7 @@ PRELOADED = (
     "everthread.core.tokens",
     "everthread.store.store",
     "everthread.store.sqlite",
-    "everthread.wire.detect",
+    "everthread.wire.codecs",
     "everthread.compaction.compressor",
     "everthread.compaction.journal",
     "everthread.core.redaction",

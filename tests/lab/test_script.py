@@ -17,14 +17,14 @@ from everthread.lab.provider.answers import in_pieces
 from everthread.lab.provider.faults import Fault
 from everthread.lab.provider.models import PROTOCOLS, Protocol
 from everthread.lab.provider.script import Answers, echo, read_script
-from everthread.wire import anthropic, openai_chat, openai_chat_stream, openai_responses_stream
+from everthread.wire import anthropic, openai_chat, openai_responses
 from tests.lab.clients import CLAUDE, Clients, played
 from tests.shared_data import shared
 
 DECODERS: dict[str, Any] = {
-    "openai_chat": openai_chat_stream.StreamDecoder,
-    "openai_responses": openai_responses_stream.StreamDecoder,
-    "anthropic": anthropic.StreamDecoder,
+    "openai_chat": openai_chat.ChatStreamDecoder,
+    "openai_responses": openai_responses.ResponsesStreamDecoder,
+    "anthropic": anthropic.AnthropicStreamDecoder,
 }
 
 

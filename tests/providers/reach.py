@@ -15,7 +15,7 @@ from everthread.providers.anthropic import AnthropicModel
 from everthread.providers.http import HttpModel
 from everthread.providers.openai_chat import OpenAIChatModel
 from everthread.providers.openai_responses import OpenAIResponsesModel
-from everthread.wire import anthropic, openai_chat, openai_chat_stream, openai_responses, openai_responses_stream
+from everthread.wire import anthropic, openai_chat, openai_responses
 from everthread.wire.sse import encode
 
 APIS: tuple[Api, ...] = ("openai_chat", "openai_responses", "anthropic")
@@ -109,8 +109,8 @@ def wire_request(api: Api, request: Request) -> dict[str, Any]:
 
 def wire_stream(api: Api, reply: Reply) -> Iterator[bytes]:
     encoders = {
-        "openai_chat": openai_chat_stream.encode_stream,
-        "openai_responses": openai_responses_stream.encode_stream,
+        "openai_chat": openai_chat.encode_stream,
+        "openai_responses": openai_responses.encode_stream,
         "anthropic": anthropic.encode_stream,
     }
     return (encode(event) for event in encoders[api](reply))

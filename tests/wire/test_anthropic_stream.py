@@ -48,7 +48,7 @@ def finished(reason: str = "end_turn", **usage: Any) -> dict[str, Any]:
 
 
 def decode(*events: dict[str, Any]) -> tuple[list[StreamDelta], Reply]:
-    decoder = anthropic.StreamDecoder()
+    decoder = anthropic.AnthropicStreamDecoder()
     return [delta for event in events for delta in decoder.feed(copy_of(event))], decoder.reply()
 
 
@@ -192,7 +192,7 @@ class TestBrokenOff:
         assert [block["type"] for block in blocks(reply)] == ["tool_use"]
 
     def test_before_anything_was_said(self) -> None:
-        reply = anthropic.StreamDecoder(model="claude-a").reply()
+        reply = anthropic.AnthropicStreamDecoder(model="claude-a").reply()
         assert reply.message["content"] is None
         assert reply.message["_native"]["model"] == "claude-a"
         assert reply.usage is None
@@ -206,7 +206,7 @@ class TestBrokenOff:
         assert reply.message["content"] == "Hel"
 
     def test_an_error_that_is_only_words(self) -> None:
-        [delta] = anthropic.StreamDecoder().feed({"type": "error", "error": "gone"})
+        [delta] = anthropic.AnthropicStreamDecoder().feed({"type": "error", "error": "gone"})
         assert (delta.text, delta.raw) == ("gone", {"type": "error", "error": "gone"})
 
     def test_arguments_the_limit_cut_off_are_kept_as_text(self) -> None:
@@ -239,7 +239,7 @@ class TestBrokenOff:
     ],
 )
 def test_garbage_gets_a_sentence(events: list[Any], sentence: str) -> None:
-    decoder = anthropic.StreamDecoder()
+    decoder = anthropic.AnthropicStreamDecoder()
     with pytest.raises(WireError) as failure:
         [decoder.feed(event) for event in events]
     assert sentence in str(failure.value)
@@ -249,14 +249,14 @@ def test_garbage_gets_a_sentence(events: list[Any], sentence: str) -> None:
     "event", [{"type": "ping"}, {"type": "event_of_tomorrow"}, {}, SseEvent(None, "[DONE]"), SseEvent("ping", "{}")]
 )
 def test_what_is_not_known_says_nothing(event: Any) -> None:
-    decoder = anthropic.StreamDecoder()
+    decoder = anthropic.AnthropicStreamDecoder()
     assert decoder.feed(event) == []
     assert decoder.reply().message["content"] is None
 
 
 def test_events_are_not_changed_and_not_shared() -> None:
     event = begun(0, type="text", text="a", citations=[])
-    decoder = anthropic.StreamDecoder()
+    decoder = anthropic.AnthropicStreamDecoder()
     decoder.feed(event)
     decoder.feed(grown(0, "citations_delta", citation={"x": 1}))
     decoder.feed(grown(0, "text_delta", text="b"))
@@ -279,7 +279,7 @@ def test_words_said_in_a_stream_are_the_words_of_the_reply() -> None:
         {"type": "text", "text": "b\r\n\n"},
     ]
     reply = anthropic.decode_reply({"id": "m", "model": "c", "content": content, "stop_reason": "end_turn"})
-    decoder = anthropic.StreamDecoder()
+    decoder = anthropic.AnthropicStreamDecoder()
     said = [delta for event in anthropic.encode_stream(reply) for delta in decoder.feed(event)]
     assert "".join(delta.text for delta in said if delta.kind == "text") == "ab\r\n\n"
     assert "".join(delta.text for delta in said if delta.kind == "reasoning") == "hm"
@@ -312,7 +312,7 @@ def test_a_stream_names_its_events_and_counts_output_at_the_end() -> None:
 
 
 def _through_a_stream(reply: Reply) -> Reply:
-    parser, decoder = SseParser(), anthropic.StreamDecoder()
+    parser, decoder = SseParser(), anthropic.AnthropicStreamDecoder()
     for event in anthropic.encode_stream(reply):
         for parsed in parser.feed(encode(event)):
             decoder.feed(parsed)

@@ -16,7 +16,7 @@ from everthread.core.transcript import is_user_message
 from everthread.core.types import Request
 from everthread.core.validation import OPENING, repair_messages
 from everthread.wire import anthropic
-from everthread.wire.native import with_native
+from everthread.wire.common import with_native
 from tests.shared_data import shared
 from tests.wire.anthropic_strategies import chat_histories, copy_of
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from everthread.errors import InputError
-from everthread.wire.detect import decode_any
+from everthread.wire.codecs import decode_any
 
 HI = {"role": "user", "content": "hi"}
 USE = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from everthread.core.messages import Message
-from everthread.wire.native import keep_reasoning, native_value, plain, same_model, with_native
+from everthread.wire.common import keep_reasoning, native_value, plain, same_model, with_native
 
 SAID: Message = {"role": "assistant", "content": "hi"}
 

@@ -14,7 +14,7 @@ from everthread.core.types import Reply, Request
 from everthread.errors import WireError
 from everthread.wire import openai_chat, openai_responses
 from everthread.wire import openai_chat as chat
-from everthread.wire.native import with_native
+from everthread.wire.common import with_native
 from tests.shared_data import shared
 from tests.wire import openai_strategies as made
 from tests.wire.openai_sdk import golden, sdk

@@ -13,7 +13,7 @@ from everthread.core.messages import Message
 from everthread.core.types import Reply, StreamDelta
 from everthread.errors import WireError
 from everthread.wire import openai_chat as chat
-from everthread.wire.openai_chat_stream import StreamDecoder, encode_stream
+from everthread.wire.openai_chat import ChatStreamDecoder, encode_stream
 from everthread.wire.sse import SseEvent, SseParser, encode
 from tests.shared_data import shared
 from tests.wire import openai_strategies as made
@@ -35,7 +35,7 @@ def fragment(index: int | None = None, **fields: Any) -> dict[str, Any]:
 
 
 def read(chunks: Iterable[Any], model: str | None = None) -> tuple[list[StreamDelta], Reply]:
-    decoder = StreamDecoder(model=model)
+    decoder = ChatStreamDecoder(model=model)
     said = [delta for event in chunks for delta in decoder.feed(event)]
     return said, decoder.reply()
 
@@ -340,7 +340,7 @@ def test_the_model_asked_for_owns_the_reasoning() -> None:
 )
 def test_what_is_no_chunk_is_refused_with_a_sentence(event: Any, sentence: str) -> None:
     with pytest.raises(WireError, match=sentence):
-        StreamDecoder().feed(event)
+        ChatStreamDecoder().feed(event)
 
 
 # A reply as a stream
@@ -359,7 +359,7 @@ def test_however_words_are_cut_they_add_up(body: dict[str, Any], data: st.DataOb
     reply = chat.decode_reply({**body, "choices": body["choices"][:1]})
     events = b"".join(map(encode, encode_stream(reply)))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(events)), max_size=5)))
-    parser, decoder = SseParser(), StreamDecoder()
+    parser, decoder = SseParser(), ChatStreamDecoder()
     for start, end in zip([0, *cuts], [*cuts, len(events)], strict=True):
         for event in parser.feed(events[start:end]):
             decoder.feed(event)
@@ -419,7 +419,7 @@ def test_what_the_sdk_streams_is_read_alike() -> None:
     ]
     script = [f"data: {json.dumps(event)}\n\n".encode() for event in chunks]
     with sdk(sse_reply([*script, b"data: [DONE]\n\n"])) as (client, server):
-        ours = StreamDecoder()
+        ours = ChatStreamDecoder()
         for event in client.chat.completions.create(
             model="gpt-5",
             messages=[{"role": "user", "content": "hi"}],

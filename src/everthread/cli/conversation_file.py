@@ -9,7 +9,7 @@ from typing import Any
 from everthread.core.types import Request
 from everthread.errors import TranscriptError, WireError
 from everthread.lab.importers.reader import is_foreign, parse_log, read_bytes
-from everthread.wire.detect import decode_any
+from everthread.wire.codecs import decode_any
 
 FILE_HELP = (
     "A conversation: JSON or JSONL, an export, a log of Claude Code, Codex, pi or opencode; `-` is standard input."

@@ -24,7 +24,7 @@ from everthread.core.tokens.budget import Budget
 from everthread.core.types import Request, System
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.models import NewMessage, NewSession, NewUsage, Session, StoredMessage
-from everthread.wire.anthropic.writing import Written
+from everthread.wire.anthropic.messages import Written
 
 ENGINE, CALIBRATION, TOOLS = "engine", "calibration", "tools"
 LEFT_OUT = "tools_left_out"

@@ -45,7 +45,7 @@ class AnthropicModel(HttpModel):
         return wire.decode_reply(body, model=model)
 
     def _decoder(self, model: str) -> StreamDecoder:
-        return wire.StreamDecoder(model=model)
+        return wire.AnthropicStreamDecoder(model=model)
 
     @staticmethod
     def _errors() -> Any:

@@ -19,7 +19,7 @@ from everthread.core.redaction import redact
 from everthread.core.text import clip, one_line
 from everthread.core.types import Reply
 from everthread.errors import ModelError, ModelTimeoutError, ModelUnreachableError
-from everthread.wire.shape import error_text
+from everthread.wire.common import error_text
 
 _SHOWN = 500
 _STATUS_OF_TYPE = {

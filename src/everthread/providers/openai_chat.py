@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from everthread.core.types import Api, Reply, Request
 from everthread.providers.http import HttpModel
 from everthread.providers.output_cap import output_cap, with_output_cap
-from everthread.wire import openai_chat, openai_chat_stream
+from everthread.wire import openai_chat
 from everthread.wire.codecs import StreamDecoder
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class OpenAIChatModel(HttpModel):
         return openai_chat.decode_reply(body, model=model)
 
     def _decoder(self, model: str) -> StreamDecoder:
-        return openai_chat_stream.StreamDecoder(model=model)
+        return openai_chat.ChatStreamDecoder(model=model)
 
     @staticmethod
     def _errors() -> Any:

@@ -9,7 +9,7 @@ from everthread.core.types import Api, Reply, Request
 from everthread.providers.http import HttpModel
 from everthread.providers.openai_chat import open_client
 from everthread.providers.output_cap import output_cap, with_output_cap
-from everthread.wire import openai_responses, openai_responses_stream
+from everthread.wire import openai_responses
 from everthread.wire.codecs import StreamDecoder
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class OpenAIResponsesModel(HttpModel):
         return openai_responses.decode_reply(body, model=model)
 
     def _decoder(self, model: str) -> StreamDecoder:
-        return openai_responses_stream.StreamDecoder(model=model)
+        return openai_responses.ResponsesStreamDecoder(model=model)
 
     @staticmethod
     def _errors() -> Any:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from everthread.core.messages import Message
+from everthread.core.messages import Message, kind_of
 from everthread.core.types import Api, Reply, Request, StreamDelta
-from everthread.wire import anthropic, openai_chat, openai_chat_stream, openai_responses, openai_responses_stream
+from everthread.errors import TranscriptError
+from everthread.wire import anthropic, openai_chat, openai_responses
 from everthread.wire.sse import SseEvent
 
 
@@ -42,8 +43,8 @@ CODECS: Mapping[Api, Codec] = {
         openai_chat.encode_messages,
         openai_chat.decode_reply,
         openai_chat.encode_reply,
-        openai_chat_stream.encode_stream,
-        openai_chat_stream.StreamDecoder,
+        openai_chat.encode_stream,
+        openai_chat.ChatStreamDecoder,
     ),
     "openai_responses": Codec(
         openai_responses.decode_request,
@@ -52,8 +53,8 @@ CODECS: Mapping[Api, Codec] = {
         openai_responses.encode_messages,
         openai_responses.decode_reply,
         openai_responses.encode_reply,
-        openai_responses_stream.encode_stream,
-        openai_responses_stream.StreamDecoder,
+        openai_responses.encode_stream,
+        openai_responses.ResponsesStreamDecoder,
     ),
     "anthropic": Codec(
         anthropic.decode_request,
@@ -63,6 +64,55 @@ CODECS: Mapping[Api, Codec] = {
         anthropic.decode_reply,
         anthropic.encode_reply,
         anthropic.encode_stream,
-        anthropic.StreamDecoder,
+        anthropic.AnthropicStreamDecoder,
     ),
 }
+
+
+_ANTHROPIC_BLOCKS = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking", "image", "document"})
+
+
+def decode_any(value: Any) -> tuple[str, Request]:
+    """The API it was written for, and the request. Takes a list of messages, or an object that holds one."""
+    body: Mapping[str, Any]
+    if isinstance(value, list):
+        body = {"messages": value}
+    elif isinstance(value, Mapping):
+        body = {key: entry for key, entry in value.items() if entry is not None}
+    else:
+        raise TranscriptError(f"a conversation is a list of messages or an object with `messages`, not {_named(value)}")
+    messages = body.get("messages")
+    if isinstance(messages, list):
+        _check(messages)
+        codec = anthropic if _is_anthropic(body, messages) else openai_chat
+        return codec.API, codec.decode_request({"model": "", **body})
+    if "input" in body:
+        return openai_responses.API, openai_responses.decode_request({"model": "", **body})
+    raise TranscriptError(f"there is no list `messages` in it; its keys are: {', '.join(map(str, body)) or 'none'}")
+
+
+def _check(messages: Sequence[Any]) -> None:
+    for index, message in enumerate(messages):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise TranscriptError(f"message {index} is not an object with a role, but {_named(message)}")
+
+
+def _is_anthropic(body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether something in it exists in Anthropic's protocol only. Tool messages exist in OpenAI's only."""
+    if any(message.get("role") == "tool" or message.get("tool_calls") for message in messages):
+        return False
+    tools = body.get("tools")
+    named = tools if isinstance(tools, list) else ()
+    if "system" in body or any("input_schema" in tool for tool in named if isinstance(tool, Mapping)):
+        return True
+    return any(
+        kind_of(part) in _ANTHROPIC_BLOCKS
+        for message in messages
+        if isinstance(message.get("content"), list)
+        for part in message["content"]
+    )
+
+
+def _named(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,22 +1,177 @@
-"""OpenAI chat completions <-> core: requests, messages, tools, replies.
-
-A core message is a chat message, so reading changes nothing. What is added, in `_native`, is what writing needs: whose
-reasoning a message holds (the value is then None: the message itself is what was on the wire), and the wire form of a
-message that would be written otherwise. It is used as long as the message still says the same.
-"""
+"""OpenAI chat completions <-> core, both directions, whole and as a stream."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, groupby
 from typing import Any, cast
 
-from everthread.core.messages import SYSTEM_ROLES, Message, Messages, Part, content_text, kind_of, with_content
+from everthread.core.messages import (
+    CALL_BLOCKS,
+    REASONING_BLOCKS,
+    RESULT_BLOCKS,
+    SYSTEM_ROLES,
+    Message,
+    Messages,
+    Part,
+    as_text,
+    calls_of,
+    content_text,
+    json_text,
+    kind_of,
+    with_content,
+)
 from everthread.core.pricing.usage import normalize_usage
-from everthread.core.types import Reply, Request, System
+from everthread.core.types import DeltaKind, Reply, Request, StreamDelta, System
 from everthread.errors import WireError
-from everthread.wire.native import keep_reasoning, native_value, plain, with_native
-from everthread.wire.openai_parts import chat_form, chat_parts, tool_calls_of
-from everthread.wire.shape import a_list, a_text, an_object, error_text, own
+from everthread.wire.anthropic.messages import source_url
+from everthread.wire.common import (
+    a_list,
+    a_text,
+    an_object,
+    error_text,
+    event_object,
+    keep_reasoning,
+    native_value,
+    own,
+    plain,
+    with_native,
+)
+from everthread.wire.sse import SseEvent
+
+
+def chat_form(message: Message) -> list[Message]:
+    """The messages chat would write it as; the same object where it is one already."""
+    content = message.get("content")
+    if content == []:
+        return [with_content(message, None if tool_calls_of(message) else "")]
+    if not isinstance(content, list) or not any(map(_is_foreign, content)):
+        return [message]
+    parts = chat_parts(content)
+    if message.get("role") == "assistant":
+        return [_assistant(message, parts)]
+    results = [_result(part) for part in content if kind_of(part) in RESULT_BLOCKS]
+    return results if results and not parts else [*results, cast("Message", {**message, "content": parts or ""})]
+
+
+def chat_parts(content: list[Part]) -> list[Part]:
+    """The parts as chat has them, without calls, results and reasoning."""
+    return [new for part in content for new in (_CONVERT[kind_of(part)](part) if _is_foreign(part) else [part])]
+
+
+def tool_calls_of(message: Message) -> list[Any]:
+    """The calls in chat's own field, whatever they are."""
+    calls: Any = message.get("tool_calls")
+    return calls if isinstance(calls, list) else []
+
+
+def placeholder(part: Mapping[str, Any]) -> list[Part]:
+    """What stands where a part cannot go along."""
+    name = part.get("title") or part.get("filename") or part.get("name")
+    return [_text(f"[{part.get('type')}: {name}]" if name else f"[{part.get('type')}]")]
+
+
+def _assistant(message: Message, parts: list[Part]) -> Message:
+    calls: list[Any] = [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments or "{}"}}
+        for call in calls_of({"role": "assistant", "content": message.get("content")})
+    ]
+    calls += tool_calls_of(message)
+    fields: dict[str, Any] = {"content": parts or (None if calls else "")}
+    if calls:
+        fields["tool_calls"] = calls
+    return cast("Message", {**message, **fields})
+
+
+def _result(block: Part) -> Message:
+    content = block.get("content")
+    inner = (chat_parts(content) or "") if isinstance(content, list) else content_text(content)
+    return {"role": "tool", "tool_call_id": str(block.get("tool_use_id")), "content": inner}
+
+
+def _is_foreign(part: Any) -> bool:
+    kind = kind_of(part)
+    return "citations" in part if kind == "text" else kind in _CONVERT
+
+
+def _text(text: str) -> Part:
+    return {"type": "text", "text": text}
+
+
+def _uncited(part: Part) -> list[Part]:
+    return [{key: value for key, value in part.items() if key != "citations"}]
+
+
+def _image(part: Part) -> list[Part]:
+    url = source_url(part.get("source"))
+    return [{"type": "image_url", "image_url": {"url": url}}] if url else placeholder(part)
+
+
+def _document(part: Part) -> list[Part]:
+    source: Any = part.get("source")
+    kind = kind_of(source)
+    url = source_url(source)
+    if url.startswith("data:"):
+        return [{"type": "file", "file": {"filename": part.get("title") or "document.pdf", "file_data": url}}]
+    if kind == "text":
+        return [_text(content_text(source.get("data")))]
+    inner = source.get("content") if kind == "content" else None
+    if isinstance(inner, list):
+        return chat_parts(inner)
+    return [_text(inner)] if isinstance(inner, str) else placeholder({"name": url, **part})
+
+
+def _input_image(part: Part) -> list[Part]:
+    if not isinstance(part.get("image_url"), str):
+        return placeholder(part)
+    image = {"url": part["image_url"]}
+    return [{"type": "image_url", "image_url": image | ({"detail": part["detail"]} if part.get("detail") else {})}]
+
+
+def _input_file(part: Part) -> list[Part]:
+    file = {key: part[key] for key in ("file_id", "filename", "file_data") if part.get(key)}
+    if "file_id" in file or "file_data" in file:
+        return [{"type": "file", "file": file}]
+    return placeholder({"name": part.get("file_url"), **part})
+
+
+def _search_result(part: Part) -> list[Part]:
+    return [
+        _text("\n".join(filter(None, map(content_text, (part.get("title"), part.get("source"), part.get("content"))))))
+    ]
+
+
+def _nothing(_part: Part) -> list[Part]:
+    return []
+
+
+_SERVER_BLOCKS = (
+    "server_tool_use",
+    "mcp_tool_use",
+    "mcp_tool_result",
+    "web_search_tool_result",
+    "web_fetch_tool_result",
+    "code_execution_tool_result",
+    "bash_code_execution_tool_result",
+    "text_editor_code_execution_tool_result",
+    "tool_search_tool_result",
+    "container_upload",
+)
+_CONVERT: dict[str, Callable[[Part], list[Part]]] = {
+    "text": _uncited,
+    "input_text": lambda part: [_text(content_text(part.get("text")))],
+    "output_text": lambda part: [_text(content_text(part.get("text")))],
+    "image": _image,
+    "document": _document,
+    "input_image": _input_image,
+    "input_file": _input_file,
+    "search_result": _search_result,
+    **dict.fromkeys(CALL_BLOCKS | RESULT_BLOCKS | REASONING_BLOCKS, _nothing),
+    **dict.fromkeys(_SERVER_BLOCKS, placeholder),
+}
+
 
 API = "openai_chat"
 
@@ -250,3 +405,234 @@ def _finish_reason(reply: Reply) -> str | None:
     if reply.stop == "refusal" and not reply.message.get("refusal"):
         return "content_filter"
     return None if reply.stop is None else reply.stop if reply.stop in _STOPS else "stop"
+
+
+_WORDS = frozenset({"content", "refusal", "reasoning", "reasoning_content", "reasoning_text"})
+_JOINED = _WORDS | {"arguments", "input", "transcript", "data", "text", "summary"}
+"""Strings that come in pieces. Any other string is said whole, and the last one counts."""
+_HEAD = frozenset({"choices", "usage", "error", "object", "obfuscation"})
+
+
+class ChatStreamDecoder:
+    """Takes the events of one stream; `reply()` may be asked for at any time, also when the stream broke off.
+
+    `model` is the name under which the reply was asked for (see `openai_chat.decode_reply`).
+    """
+
+    def __init__(self, *, model: str | None = None) -> None:
+        self._model = model
+        self._head: dict[str, Any] = {}
+        self._usage: Any = None
+        self._choice: list[Mapping[str, Any]] = []
+        self._deltas: list[dict[str, Any]] = []
+        self._calls = _Calls()
+
+    def feed(self, event: SseEvent | Mapping[str, Any]) -> list[StreamDelta]:
+        chunk = event_object(event)
+        if chunk is None:
+            return []
+        said: list[StreamDelta] = []
+        self._head |= {k: v for k, v in chunk.items() if k not in _HEAD and (v is not None or k not in self._head)}
+        choices = chunk.get("choices")
+        for choice in choices if isinstance(choices, list) else []:
+            if isinstance(choice, Mapping) and choice.get("index", 0) in (0, None):
+                said += self._take(choice)
+        if isinstance(chunk.get("usage"), dict):
+            said.append(self._take_usage(chunk["usage"]))
+        elif "usage" in chunk:
+            self._head.setdefault("usage", None)
+        if error := chunk.get("error"):
+            raw = error if isinstance(error, dict) else {"message": error_text(error) or str(error)}
+            said.append(StreamDelta("error", text=error_text(raw), raw=raw))
+        return said
+
+    def reply(self) -> Reply:
+        """What came so far, in the form of a whole reply."""
+        message = {"role": "assistant", **_fold_fields(self._deltas)}
+        if calls := self._calls.fold():
+            message["tool_calls"] = calls
+        if message.keys() == {"role"}:
+            message["content"] = ""
+        shell = {"index": 0, "finish_reason": None, **_fold_fields(self._choice)}
+        body = {**self._head, "object": "chat.completion", "choices": [{**shell, "message": message}]}
+        return decode_reply(body | ({"usage": self._usage} if self._usage else {}), model=self._model)
+
+    def _take(self, choice: Mapping[str, Any]) -> Iterator[StreamDelta]:
+        delta = an_object(choice.get("delta") or {}, "choices[0].delta")
+        calls = delta.get("tool_calls")
+        self._choice.append({key: value for key, value in choice.items() if key not in ("delta", "usage")})
+        self._deltas.append({key: value for key, value in delta.items() if key != "tool_calls" or not calls})
+        yield from _words(delta)
+        for fragment in calls if isinstance(calls, list) else []:
+            yield self._calls.take(an_object(fragment, "choices[0].delta.tool_calls[]"))
+        if isinstance(choice.get("usage"), dict):
+            yield self._take_usage(choice["usage"])
+        if choice.get("finish_reason") is not None:
+            refusal = any(taken.get("refusal") for taken in self._deltas)
+            stop = stop_of(choice["finish_reason"], {"role": "assistant", "refusal": "…" if refusal else None})
+            yield StreamDelta("stop", text=stop or "", raw={"finish_reason": choice["finish_reason"]})
+
+    def _take_usage(self, usage: dict[str, Any]) -> StreamDelta:
+        self._usage = usage
+        return StreamDelta("usage", raw=usage)
+
+
+@dataclass(slots=True)
+class _Call:
+    id: str = ""
+    names: set[str] = field(default_factory=set)
+    fragments: list[Mapping[str, Any]] = field(default_factory=list)
+
+
+class _Calls:
+    """Which call a fragment belongs to, and the calls put together.
+
+    An id seen before decides, whatever the index says. A new id, or a name where no index can tell, begins a call.
+    Without either the index decides; one never seen belongs to the call that is being written.
+    """
+
+    def __init__(self) -> None:
+        self._calls: list[_Call] = []
+        self._by_id: dict[str, int] = {}
+        self._by_index: dict[int, int] = {}
+
+    def take(self, fragment: Mapping[str, Any]) -> StreamDelta:
+        call_id, index = as_text(fragment.get("id")), fragment.get("index")
+        function = fragment.get("function") or fragment.get("custom")
+        function = function if isinstance(function, Mapping) else {}
+        name = as_text(function.get("name"))
+        at = self._place(call_id, index, names=bool(name))
+        if at == len(self._calls):
+            self._calls.append(_Call())
+        if isinstance(index, int):
+            self._by_index[index] = at
+        call = self._calls[at]
+        new_id, new_name = "" if call.id else call_id, "" if name in call.names else name
+        if new_id:
+            call.id = new_id
+            self._by_id[new_id] = at
+        call.names.add(name)
+        call.fragments.append({key: value for key, value in fragment.items() if key != "index"})
+        arguments = json_text(function.get("arguments", function.get("input")))
+        return StreamDelta("call", index=at, id=new_id, name=new_name, arguments=arguments)
+
+    def _place(self, call_id: str, index: Any, *, names: bool) -> int:
+        if call_id in self._by_id:
+            return self._by_id[call_id]
+        new, last = len(self._calls), max(len(self._calls) - 1, 0)
+        known = self._by_index.get(index) if isinstance(index, int) else None
+        if known is not None:
+            return new if call_id and self._calls[known].id else known
+        return new if call_id or names else last
+
+    def fold(self) -> list[dict[str, Any]]:
+        return [_fold_fields(call.fragments) for call in self._calls]
+
+
+def encode_stream(reply: Reply) -> Iterator[SseEvent]:
+    """The chunks of a stream that says the reply."""
+    body = encode_reply(reply)
+    choice = body["choices"][0]
+    message = choice["message"]
+    head = {key: value for key, value in body.items() if key not in ("choices", "usage")}
+    head["object"] = "chat.completion.chunk"
+    if "usage" in body and body["usage"] is None:
+        head["usage"] = None
+    for delta in _deltas(message):
+        yield _event({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+    shell = {key: value for key, value in choice.items() if key != "message"}
+    yield _event({**head, "choices": [{**shell, "delta": {}}]})
+    if body.get("usage"):
+        yield _event({**head, "choices": [], "usage": body["usage"]})
+    yield SseEvent(None, "[DONE]")
+
+
+def _deltas(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    words = {key: value for key, value in message.items() if key in _WORDS and isinstance(value, str)}
+    calls = message.get("tool_calls") or []
+    yield {key: value for key, value in message.items() if key not in words and (key != "tool_calls" or not calls)}
+    for key, value in sorted(words.items(), key=lambda item: not item[0].startswith("reasoning")):
+        yield {key: value}
+    for index, call in enumerate(calls):
+        function = call.get("function")
+        if isinstance(function, dict) and isinstance(function.get("arguments"), str):
+            yield {"tool_calls": [{**call, "index": index, "function": {**function, "arguments": ""}}]}
+            yield {"tool_calls": [{"index": index, "function": {"arguments": function["arguments"]}}]}
+        else:
+            yield {"tool_calls": [{**call, "index": index}]}
+
+
+def _event(chunk: Mapping[str, Any]) -> SseEvent:
+    return SseEvent(None, json.dumps(chunk, ensure_ascii=False))
+
+
+def _words(delta: Mapping[str, Any]) -> Iterator[StreamDelta]:
+    """Reasoning may come twice in one chunk, as text and as details: it is said once."""
+    details = delta.get("reasoning_details")
+    thoughts = [delta.get(key) for key in ("reasoning_content", "reasoning", "reasoning_text")]
+    thoughts += [detail.get(key) for detail in details or [] if isinstance(detail, dict) for key in ("text", "summary")]
+    spoken: dict[DeltaKind, str] = {
+        "reasoning": next((text for text in thoughts if isinstance(text, str) and text), ""),
+        "text": content_text(delta.get("content")),
+        "refusal": content_text(delta.get("refusal")),
+    }
+    for kind, text in spoken.items():
+        if text:
+            yield StreamDelta(kind, text=text)
+
+
+def _fold_fields(fragments: list[Any]) -> dict[str, Any]:
+    """Objects of one kind that came one after the other, as one."""
+    keys = dict.fromkeys(chain.from_iterable(fragments))
+    return {key: _fold(key, [fragment[key] for fragment in fragments if key in fragment]) for key in keys}
+
+
+def _fold(key: str, values: list[Any]) -> Any:
+    given = [value for value in values if value is not None]
+    if not given:
+        return None
+    if key == "arguments":
+        return "".join(map(json_text, given))
+    if key == "name":
+        return "".join(dict.fromkeys(map(str, given)))
+    if key == "reasoning_details" and all(isinstance(value, list) for value in given):
+        return _fold_details(given)
+    if all(isinstance(value, str) for value in given):
+        return "".join(given) if key in _JOINED else next(filter(None, reversed(given)), "")
+    if all(isinstance(value, dict) for value in given):
+        return _fold_fields(given)
+    if all(isinstance(value, list) for value in given):
+        return list(chain.from_iterable(given))
+    return _fold_content(given) if key == "content" else given[-1]
+
+
+def _fold_content(values: list[Any]) -> list[Any]:
+    """Text and lists of parts in turn: text that came together is one part."""
+    parts: list[Any] = []
+    for is_text, run in groupby(values, key=lambda value: isinstance(value, str)):
+        pieces = list(run)
+        if not is_text:
+            parts += chain.from_iterable(piece for piece in pieces if isinstance(piece, list))
+        elif text := "".join(pieces):
+            parts.append({"type": "text", "text": text})
+    return parts
+
+
+def _fold_details(chunks: list[list[Any]]) -> list[Any]:
+    """Blocks of reasoning. A chunk goes on with the block before if that is of its kind and index and not yet signed;
+    what stands together in one chunk are blocks of their own."""
+    blocks: list[list[Any]] = []
+    for details in chunks:
+        for position, detail in enumerate(details):
+            if position == 0 and blocks and _continues(blocks[-1], detail):
+                blocks[-1].append(detail)
+            else:
+                blocks.append([detail])
+    return [_fold_fields(block) if len(block) > 1 else block[0] for block in blocks]
+
+
+def _continues(block: list[Any], detail: Any) -> bool:
+    last = block[-1]
+    if kind_of(detail) not in ("reasoning.text", "reasoning.summary") or kind_of(last) != kind_of(detail):
+        return False
+    return not last.get("signature") and last.get("index") == detail.get("index")

@@ -1,18 +1,272 @@
-"""OpenAI responses <-> core: requests, messages, tools, replies."""
+"""OpenAI responses <-> core, both directions, whole and as a stream."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, cast
 
-from everthread.core.messages import Message, Messages, content_text
+from everthread.core.messages import (
+    Message,
+    Messages,
+    Part,
+    as_text,
+    calls_of,
+    content_text,
+    kind_of,
+    parts_of,
+    results_of,
+    simplest,
+    text_of,
+)
 from everthread.core.pricing.usage import normalize_usage
-from everthread.core.types import Reply, Request, System
+from everthread.core.types import DeltaKind, Reply, Request, StreamDelta, System
 from everthread.errors import WireError
-from everthread.wire.native import native_value, with_native
-from everthread.wire.openai_chat import reply_fields
-from everthread.wire.openai_items import API, Item, decode_items, decode_run, encode_items
-from everthread.wire.shape import a_list, a_text, an_object, error_text, own
+from everthread.wire.common import (
+    a_list,
+    a_text,
+    an_object,
+    error_text,
+    event_object,
+    keep_reasoning,
+    native_value,
+    own,
+    with_native,
+)
+from everthread.wire.openai_chat import chat_form, chat_parts, reply_fields, tool_calls_of
+from everthread.wire.sse import SseEvent
+
+API = "openai_responses"
+Item = dict[str, Any]
+
+CALLS = {
+    "function_call": "function_call_output",
+    "custom_tool_call": "custom_tool_call_output",
+    "local_shell_call": "local_shell_call_output",
+    "shell_call": "shell_call_output",
+    "apply_patch_call": "apply_patch_call_output",
+    "computer_call": "computer_call_output",
+    "tool_search_call": "tool_search_output",
+    "mcp_approval_request": "mcp_approval_response",
+}
+"""What the client answers, and with which item."""
+_ANSWERS = {output: call for call, output in CALLS.items()}
+_FREE = ("function_call", "custom_tool_call")
+"""Calls that take any text as their result."""
+_SPEECH = ("message", "reasoning")
+_NO_ARGUMENTS = frozenset({"id", "type", "status", "call_id", "caller", "created_by", "name", "server_label"})
+
+
+def decode_items(items: Sequence[Mapping[str, Any]], *, model: str | None = None) -> list[Message]:
+    """Core messages; `model` is the one whose reasoning the items hold, where that is known."""
+    messages: list[Message] = []
+    run: list[Item] = []
+    for index, value in enumerate(a_list(items, "input")):
+        item = cast("Item", an_object(value, f"input[{index}]"))
+        role = _role(item, f"input[{index}]")
+        if role == "assistant":
+            run.append(item)
+            continue
+        if run:
+            messages.append(decode_run(run, model=model))
+            run = []
+        messages.append(with_native(_result(item) if role == "tool" else _said(item, role), API, item))
+    return [*messages, decode_run(run, model=model)] if run else messages
+
+
+def decode_run(items: Sequence[Item], *, model: str | None = None) -> Message:
+    """One assistant message. Calls answered inside the run were the provider's own business."""
+    answered = {"", *(_answered(item) for item in items if kind_of(item) in _ANSWERS)}
+    calls = [_call(item) for item in items if kind_of(item) in CALLS and call_id(item) not in answered]
+    parts = [part for item in items if "role" in item for part in _content(item)]
+    refusals = [content_text([part]) for part in parts if kind_of(part) == "refusal"]
+    texts = [part for part in parts if kind_of(part) != "refusal"]
+    message: Message = {"role": "assistant", "content": simplest(texts)}
+    if calls:
+        message["tool_calls"] = calls
+    if refusals:
+        message["refusal"] = "\n".join(refusals)
+    if not (calls or parts):
+        message["content"] = "\n".join(f"[{kind}]" for kind in map(_kind, items) if kind not in _SPEECH)
+    return with_native(message, API, list(items), model=model)
+
+
+def encode_items(messages: Messages, *, model: str | None = None) -> list[Item]:
+    """Items for `model`, without reasoning that another model or API wrote."""
+    rewritten = {
+        result.call_id for message in messages if native_value(message, API) is None for result in results_of(message)
+    }
+    items: list[Item] = []
+    kinds: dict[str, Any] = {}
+    for message in messages:
+        value = native_value(message, API)
+        if isinstance(value, list):
+            written = _run(value, rewritten, reasoning=keep_reasoning(message, API, model))
+        elif isinstance(value, str):
+            written = [{"role": "user", "content": value}]
+        elif isinstance(value, dict) and _still_answers(value, kinds):
+            written = [value]
+        else:
+            written = [item for form in chat_form(message) for item in _from_chat(form, kinds)]
+        kinds |= {call_id(item): item["type"] for item in written if kind_of(item) in CALLS}
+        items += written
+    return items
+
+
+def call_id(item: Mapping[str, Any]) -> str:
+    """The id a result refers to; empty where the provider answers the call itself."""
+    value = item.get("id") if kind_of(item) == "mcp_approval_request" else item.get("call_id")
+    return as_text(value)
+
+
+def _answered(item: Mapping[str, Any]) -> str:
+    """The id of the call this is the result of."""
+    value = item.get("approval_request_id" if item["type"] == "mcp_approval_response" else "call_id")
+    if value is None and item["type"] == "local_shell_call_output":
+        value = item.get("id")
+    return as_text(value)
+
+
+def _role(item: Item, where: str) -> str:
+    kind = kind_of(item)
+    if kind == "message" or (not kind and "role" in item):
+        role = a_text(item.get("role"), f"{where}.role")
+        if role == "tool":
+            raise WireError(f"{where}.role must not be tool: a result is an item of its own here")
+        return role
+    return "tool" if kind in _ANSWERS and _answered(item) else "assistant"
+
+
+def _kind(item: Item) -> str:
+    return kind_of(item) or ("message" if "role" in item else "item_reference")
+
+
+def _said(item: Item, role: str) -> Message:
+    content = item.get("content")
+    return {"role": role, "content": content if isinstance(content, str) else _content(item)}
+
+
+def _content(item: Item) -> list[Part]:
+    content = item.get("content")
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}] if content else []
+    return chat_parts([dict(an_object(part, "a part of the content")) for part in a_list(content or [], "content")])
+
+
+def _call(item: Item) -> Any:
+    kind, name = item["type"], item.get("name")
+    if kind == "custom_tool_call":
+        return {"id": call_id(item), "type": "custom", "custom": {"name": name, "input": item.get("input")}}
+    arguments = item.get("arguments")
+    if not isinstance(arguments, str):
+        fields = {key: value for key, value in item.items() if key not in _NO_ARGUMENTS}
+        arguments = json.dumps(fields if arguments is None else arguments, ensure_ascii=False)
+    function = {"name": name or kind.removesuffix("_call"), "arguments": arguments}
+    return {"id": call_id(item), "type": "function", "function": function}
+
+
+def _result(item: Item) -> Message:
+    output: Any = item.get("output")
+    content: str | list[Part]
+    if item["type"] == "mcp_approval_response":
+        content = f"{'approved' if item.get('approve') else 'denied'} {item.get('reason') or ''}".strip()
+    elif kind_of(output) == "computer_screenshot":
+        content = chat_parts([{**output, "type": "input_image"}])
+    elif item["type"] == "shell_call_output" and isinstance(output, list):
+        pieces = [piece.get(key) for piece in output if isinstance(piece, dict) for key in ("stdout", "stderr")]
+        content = "\n".join(str(piece) for piece in pieces if piece)
+    elif isinstance(output, list):
+        content = chat_parts(output)
+    elif output is None:
+        content = json.dumps(item["tools"], ensure_ascii=False) if item.get("tools") else ""
+    else:
+        content = content_text(output)
+    return {"role": "tool", "tool_call_id": _answered(item), "content": content}
+
+
+def _run(items: list[Item], rewritten: set[str], *, reasoning: bool) -> list[Item]:
+    """A run as it was, unless its reasoning must go or a result of a built-in tool was rewritten.
+
+    Only functions and custom tools take any text as result, so the call of such a tool is then told as a function's.
+    Reasoning seals what follows it: where one is changed the other goes, and the ids by which the provider would miss
+    it.
+    """
+    told = [_as_function(item) if _is_built_in(item) and call_id(item) in rewritten else item for item in items]
+    if reasoning and all(new is old for new, old in zip(told, items, strict=True)):
+        return items
+    rest = [item for item in told if kind_of(item) != "reasoning"]
+    return rest if len(rest) == len(told) else [_unnamed(item) for item in rest]
+
+
+def _is_built_in(item: Item) -> bool:
+    return kind_of(item) in CALLS and item["type"] not in _FREE
+
+
+def _as_function(item: Item) -> Item:
+    return _call_item(_call(item))
+
+
+def _unnamed(item: Item) -> Item:
+    return {key: value for key, value in item.items() if key != "id"} if _kind(item) in ("message", *_FREE) else item
+
+
+def _still_answers(item: Item, kinds: Mapping[str, Any]) -> bool:
+    """Whether a native item still fits: a result must be of the kind of its call, if that is in the list."""
+    if kind_of(item) not in _ANSWERS:
+        return True
+    call = _ANSWERS[item["type"]]
+    return bool(kinds.get(_answered(item), call) == call)
+
+
+def _from_chat(message: Message, kinds: Mapping[str, Any]) -> list[Item]:
+    role = message.get("role")
+    if role != "assistant":
+        parts = [_input_part(part) for part in parts_of(message)]
+        said = parts if isinstance(message.get("content"), list) else text_of(message)
+        if role not in ("tool", "function"):
+            return [{"role": role, "content": said}]
+        answered = content_text(message.get("tool_call_id") or message.get("name"))
+        kind = CALLS["custom_tool_call" if kinds.get(answered) == "custom_tool_call" else "function_call"]
+        return [{"type": kind, "call_id": answered, "output": said}]
+    parts = _output_parts(message)
+    spoken: list[Item] = [{"type": "message", "role": "assistant", "content": parts}] if parts else []
+    calls = tool_calls_of(message)
+    legacy = cast("Mapping[str, Any]", message).get("function_call")
+    if isinstance(legacy, dict):
+        calls = [*calls, {"id": legacy.get("name"), "function": legacy}]
+    return spoken + [_call_item(call) for call in calls if isinstance(call, dict)]
+
+
+def _call_item(call: Mapping[str, Any]) -> Item:
+    [read] = calls_of({"role": "assistant", "tool_calls": [call]})
+    fields = {"call_id": read.id, "name": read.name}
+    if isinstance(call.get("custom"), dict):
+        return {"type": "custom_tool_call", **fields, "input": read.arguments}
+    return {"type": "function_call", **fields, "arguments": read.arguments or "{}"}
+
+
+def _output_parts(message: Message) -> list[Part]:
+    texts = [content_text([part]) for part in parts_of(message)]
+    parts: list[Part] = [{"type": "output_text", "text": text} for text in texts if text]
+    refusal = message.get("refusal")
+    return [*parts, {"type": "refusal", "refusal": refusal}] if refusal else parts
+
+
+def _input_part(part: Part) -> Part:
+    """A part as the Responses protocol takes it from a client; kinds it may know and we do not pass."""
+    kind = kind_of(part)
+    if kind in ("text", "refusal"):
+        return {"type": "input_text", "text": content_text([part])}
+    inner = part.get(kind)
+    if kind == "image_url":
+        image = inner if isinstance(inner, dict) else {"url": inner}
+        return {"type": "input_image", "image_url": image.get("url"), "detail": image.get("detail") or "auto"}
+    if kind == "file" and isinstance(inner, dict):
+        return {"type": "input_file", **inner}
+    return {key: value for key, value in part.items() if key != "cache_control"}
+
 
 __all__ = [
     "API",
@@ -190,3 +444,216 @@ _DEFAULTS: dict[str, Any] = {
     "tool_choice": "auto",
     "tools": [],
 }
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """Where words go: a field of the item, or of a part in one of its lists."""
+
+    kind: DeltaKind | None
+    field: str
+    list: str = ""
+    index: str = ""
+    part: str = ""
+
+
+_SLOTS = {
+    "output_text": _Slot("text", "text", "content", "content_index", "output_text"),
+    "refusal": _Slot("refusal", "refusal", "content", "content_index", "refusal"),
+    "reasoning_text": _Slot("reasoning", "text", "content", "content_index", "reasoning_text"),
+    "reasoning_summary_text": _Slot("reasoning", "text", "summary", "summary_index", "summary_text"),
+    "function_call_arguments": _Slot("call", "arguments"),
+    "custom_tool_call_input": _Slot("call", "input"),
+    "mcp_call_arguments": _Slot(None, "arguments"),
+    "code_interpreter_call_code": _Slot(None, "code"),
+}
+_BY_PART = {slot.part: name for name, slot in _SLOTS.items() if slot.part}
+_BY_ITEM = {
+    "function_call": "function_call_arguments",
+    "custom_tool_call": "custom_tool_call_input",
+    "mcp_call": "mcp_call_arguments",
+    "code_interpreter_call": "code_interpreter_call_code",
+}
+_PARTS = {"content_part": ("content", "content_index"), "reasoning_summary_part": ("summary", "summary_index")}
+_ENDS = ("completed", "incomplete", "failed")
+_LIFE = ("created", "queued", "in_progress", *_ENDS)
+
+
+class ResponsesStreamDecoder:
+    """Takes the events of one stream; `reply()` may be asked for at any time, also when the stream broke off.
+
+    `model` is the name under which the reply was asked for.
+    """
+
+    def __init__(self, *, model: str | None = None) -> None:
+        self._model = model
+        self._response: dict[str, Any] = {}
+        self._items: dict[int, _Growing] = {}
+        self._calls = count()
+
+    def feed(self, event: SseEvent | Mapping[str, Any]) -> list[StreamDelta]:
+        data = event_object(event)
+        if data is None:
+            return []
+        kind = str(data.get("type") or (event.event if isinstance(event, SseEvent) else None) or "")
+        if kind == "error" or (data.get("error") and not kind):
+            return [_error(data.get("error") or data)]
+        name, _, what = kind.removeprefix("response.").rpartition(".")
+        if not name and what in _LIFE:
+            return list(self._live(what, an_object(data.get("response"), f"the response of {kind}")))
+        item = self._items.setdefault(_place(data, "output_index"), _Growing())
+        if name == "output_item":
+            return self._take_item(item, an_object(data.get("item"), f"the item of {kind}"), done=what == "done")
+        if name in _SLOTS:
+            return self._take_words(item, _SLOTS[name], data, done=what == "done")
+        if name in _PARTS:
+            of, at = _PARTS[name]
+            item.parts[of, _place(data, at)] = an_object(data.get("part"), f"the part of {kind}")
+        return []
+
+    def reply(self) -> Reply:
+        """What came so far, in the form of a whole reply."""
+        output = self._response.get("output")
+        if not output or self._response.get("status") not in _ENDS:
+            items = [self._items[index].whole() for index in sorted(self._items)]
+            output = [item for item in items if item is not None]
+        return decode_reply({**self._response, "output": output}, model=self._model)
+
+    def _live(self, what: str, response: Mapping[str, Any]) -> Iterator[StreamDelta]:
+        self._response = dict(response)
+        if what not in _ENDS:
+            return
+        self._response.setdefault("status", what)
+        if isinstance(response.get("usage"), dict):
+            yield StreamDelta("usage", raw=response["usage"])
+        if what == "failed":
+            yield _error(response.get("error"))
+        stop = {key: self._response.get(key) for key in ("status", "incomplete_details")}
+        yield StreamDelta("stop", text=self.reply().stop or "", raw=stop)
+
+    def _take_item(self, item: _Growing, value: Mapping[str, Any], *, done: bool) -> list[StreamDelta]:
+        item.start, item.done = dict(value), done
+        if kind_of(value) not in CALLS or not call_id(value):
+            return []
+        whole = value.get("arguments", value.get("input")) if done and not item.words else ""
+        arguments = whole if isinstance(whole, str) else ""
+        if item.call is not None:
+            return [StreamDelta("call", index=item.call, arguments=arguments)] if arguments else []
+        item.call = next(self._calls)
+        name = str(value.get("name") or value["type"])
+        return [StreamDelta("call", index=item.call, id=call_id(value), name=name, arguments=arguments)]
+
+    def _take_words(self, item: _Growing, slot: _Slot, data: Mapping[str, Any], *, done: bool) -> list[StreamDelta]:
+        words = data.get(slot.field if done else "delta")
+        if not isinstance(words, str):
+            return []
+        pieces = item.words.setdefault((slot, _place(data, slot.index)), [])
+        said = done and bool(pieces)
+        if done:
+            pieces.clear()
+        pieces.append(words)
+        if said or not words or slot.kind is None:
+            return []
+        if slot.kind != "call":
+            return [StreamDelta(slot.kind, text=words)]
+        if item.call is None:
+            item.call = next(self._calls)
+        return [StreamDelta("call", index=item.call, arguments=words)]
+
+
+@dataclass(slots=True)
+class _Growing:
+    """An item while it arrives. Words are collected and joined once, when they are asked for."""
+
+    start: Item | None = None
+    done: bool = False
+    call: int | None = None
+    """Which of the message's calls it is, if it is one."""
+    parts: dict[tuple[str, int], Mapping[str, Any]] = field(default_factory=dict)
+    words: dict[tuple[_Slot, int], list[str]] = field(default_factory=dict)
+
+    def whole(self) -> Item | None:
+        """The item; None where what came cannot be sent back: reasoning broken off, words of an unknown item."""
+        if self.done:
+            return self.start
+        item: Item = self.start or {"type": "message", "role": "assistant", "status": "in_progress"}
+        if kind_of(item) == "reasoning" or (self.start is None and not self._speaks()):
+            return None
+        item = {**item, "status": "incomplete"} if "status" in item else dict(item)
+        lists: dict[str, dict[int, dict[str, Any]]] = {}
+        for (of, at), part in self.parts.items():
+            lists.setdefault(of, {})[at] = dict(part)
+        for (slot, at), pieces in self.words.items():
+            target = lists.setdefault(slot.list, {}).setdefault(at, {"type": slot.part}) if slot.list else item
+            target[slot.field] = "".join(pieces)
+        return item | {of: [parts[at] for at in sorted(parts)] for of, parts in lists.items()}
+
+    def _speaks(self) -> bool:
+        return any(slot.kind in ("text", "refusal") for slot, _ in self.words)
+
+
+def encode_stream(reply: Reply) -> Iterator[SseEvent]:
+    """The events of a stream that says the reply."""
+    body = encode_reply(reply)
+    numbers = count()
+
+    def event(kind: str, **fields: Any) -> SseEvent:
+        data = {"type": f"response.{kind}", "sequence_number": next(numbers), **fields}
+        return SseEvent(data["type"], json.dumps(data, ensure_ascii=False))
+
+    unknown = dict.fromkeys({"usage", "error", "incomplete_details"} & body.keys())
+    opening = {**body, **unknown, "status": "in_progress", "output": []}
+    yield event("created", response=opening)
+    yield event("in_progress", response=opening)
+    for index, item in enumerate(body["output"]):
+        for kind, fields in _item_events(item):
+            yield event(kind, output_index=index, **fields)
+    if body.get("status") in _ENDS:
+        yield event(body["status"], response=body)
+
+
+def _item_events(item: Item) -> Iterator[tuple[str, dict[str, Any]]]:
+    name = _BY_ITEM.get(kind_of(item), "")
+    lists = {of: item[of] for of in ("summary", "content") if isinstance(item.get(of), list)}
+    started: Item = {**item, **{of: [] for of in lists}}
+    if "status" in item:
+        started["status"] = "in_progress"
+    if name:
+        started[_SLOTS[name].field] = ""
+    yield "output_item.added", {"item": started}
+    about = {"item_id": item.get("id", "")}
+    for event, (of, index) in _PARTS.items():
+        for at, part in enumerate(lists.get(of, [])):
+            for kind, fields in _part_events(event, part):
+                yield kind, {**about, index: at, **fields}
+    if name:
+        yield from ((kind, {**about, **fields}) for kind, fields in _word_events(name, item))
+    yield "output_item.done", {"item": item}
+
+
+def _part_events(event: str, part: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    name = _BY_PART.get(kind_of(part), "")
+    yield f"{event}.added", {"part": {**part, _SLOTS[name].field: ""} if name else part}
+    if name:
+        yield from _word_events(name, part)
+    yield f"{event}.done", {"part": part}
+
+
+def _word_events(name: str, holder: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The words at once: a stream made from a whole reply has nothing to wait for."""
+    slot = _SLOTS[name]
+    words = holder.get(slot.field) or ""
+    extra: dict[str, Any] = {"logprobs": []} if name == "output_text" else {}
+    yield f"{name}.delta", {"delta": words, **extra}
+    yield f"{name}.done", {slot.field: words, **extra}
+
+
+def _place(data: Mapping[str, Any], key: str) -> int:
+    """An index; what is not about one of several is about the first."""
+    value = data.get(key)
+    return value if isinstance(value, int) else 0
+
+
+def _error(error: Any) -> StreamDelta:
+    raw = error if isinstance(error, dict) else {"message": error_text(error)}
+    return StreamDelta("error", text=error_text(raw), raw=raw)

@@ -15,8 +15,7 @@ from everthread.core.messages import kind_of
 from everthread.core.pricing.usage import CanonicalUsage, normalize_usage
 from everthread.errors import WireError
 from everthread.lab.importers.log import Log, Said, moment, numbered
-from everthread.wire.openai_items import CALLS
-from everthread.wire.openai_responses import decode_messages
+from everthread.wire.openai_responses import CALLS, decode_messages
 
 _ITEMS = frozenset({"message", "reasoning", *CALLS, *CALLS.values()})
 _LINES = frozenset({"session_meta", "response_item", "event_msg", "turn_context", "compacted"})

@@ -11,7 +11,7 @@ from everthread.core.messages import Message
 from everthread.core.pricing.usage import CanonicalUsage, normalize_usage
 from everthread.core.types import System
 from everthread.wire import anthropic, openai_chat
-from everthread.wire.detect import decode_any
+from everthread.wire.codecs import decode_any
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from everthread.core.messages import (
 )
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Request
-from everthread.wire.native import native_of
-from everthread.wire.openai_parts import tool_calls_of
+from everthread.wire.common import native_of
+from everthread.wire.openai_chat import tool_calls_of
 
 Ttl = Literal["5m", "1h"]
 

@@ -17,7 +17,7 @@ from everthread.lab.provider.cache import CacheUse
 from everthread.lab.provider.faults import Fault
 from everthread.lab.provider.models import Protocol
 from everthread.wire import openai_responses
-from everthread.wire.native import native_value, with_native
+from everthread.wire.common import native_value, with_native
 
 Answer = Reply | Fault | str
 Step = Answer | Callable[[Request], Answer | Awaitable[Answer]]

@@ -10,9 +10,9 @@ from typing import Any, Literal
 from everthread.core.messages import Part, kind_of
 from everthread.core.types import Reply, StreamDelta
 from everthread.errors import WireError
-from everthread.wire.anthropic.blocks import arguments_object
-from everthread.wire.anthropic.replies import decode_reply, encode_reply, stop_of
-from everthread.wire.shape import a_text, an_object, error_text, event_object
+from everthread.wire.anthropic.messages import arguments_object
+from everthread.wire.anthropic.requests import decode_reply, encode_reply, stop_of
+from everthread.wire.common import a_text, an_object, error_text, event_object
 from everthread.wire.sse import SseEvent
 
 _GROWING = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
@@ -40,7 +40,7 @@ class _Block:
         return block
 
 
-class StreamDecoder:
+class AnthropicStreamDecoder:
     """Takes the events of one reply. `reply` may be asked for at any time, also after the stream broke off."""
 
     def __init__(self, *, model: str | None = None) -> None:

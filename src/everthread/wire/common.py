@@ -1,16 +1,64 @@
-"""What a decoded message was on the wire, kept beside its core form in `_native`.
-
-Encoding to the API a message came from returns that value verbatim. Whoever changes what the message says drops
-it (`messages.with_content`), and the message is then encoded from its core form.
-"""
+"""What every codec needs: a first look at a payload, and the native value a decoded message keeps."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from everthread.core.messages import Message, Native
+from everthread.errors import WireError
+from everthread.wire.sse import SseEvent
+
+
+def an_object(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise WireError(f"{where} must be an object, not {_kind(value)}")
+    return value
+
+
+def a_list(value: Any, where: str) -> Sequence[Any]:
+    if not isinstance(value, list | tuple):
+        raise WireError(f"{where} must be a list, not {_kind(value)}")
+    return value
+
+
+def a_text(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise WireError(f"{where} must be a string, not {_kind(value)}")
+    return value
+
+
+def event_object(event: SseEvent | Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What an event of a stream says; None for the mark that ends it."""
+    if not isinstance(event, SseEvent):
+        return an_object(event, "the event")
+    if event.data.strip() == "[DONE]":
+        return None
+    try:
+        value = json.loads(event.data)
+    except (ValueError, RecursionError):
+        raise WireError(f"an event of the stream is no JSON: {event.data[:80]!r}") from None
+    return an_object(value, "the event")
+
+
+def own(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The protocol's fields; those with a leading underscore are ours and never cross the wire. Itself if all are."""
+    if isinstance(fields, dict) and not any(key.startswith("_") for key in fields):
+        return fields
+    return {key: value for key, value in fields.items() if not key.startswith("_")}
+
+
+def error_text(error: Any) -> str:
+    """The words in a provider's error, whichever way it was wrapped."""
+    if isinstance(error, Mapping):
+        return next((text for key in ("message", "error", "code", "type") if (text := error_text(error.get(key)))), "")
+    return error if isinstance(error, str) else ""
+
+
+def _kind(value: Any) -> str:
+    return "missing" if value is None else type(value).__name__
 
 
 def native_of(message: Mapping[str, Any], api: str) -> Native | None:

@@ -1,23 +1,312 @@
-"""Core messages -> Anthropic messages.
+"""Anthropic's messages, content blocks and tools <-> core.
 
-What came from Anthropic goes back as it was. Everything else is put in Anthropic's terms: tool results become blocks
-of a user message, before its words; neighbours of one role become one message; nothing is left blank.
+Decoded messages keep their native value, which is written back verbatim; everything else is said in Anthropic's terms.
 """
 
 from __future__ import annotations
 
+import json
 import operator
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from everthread.core.messages import SYSTEM_ROLES, Message, Messages, Part, as_text, content_text, kind_of, parts_of
+from everthread.core.messages import (
+    SYSTEM_ROLES,
+    Message,
+    Messages,
+    Part,
+    ToolCall,
+    as_text,
+    content_text,
+    kind_of,
+    parts_of,
+    simplest,
+)
 from everthread.core.types import System
 from everthread.core.validation import OPENING
-from everthread.wire.anthropic.blocks import API, arguments_object, block_from, text_block
-from everthread.wire.anthropic.reading import REASONING, ROLES
-from everthread.wire.native import keep_reasoning, native_of
+from everthread.errors import WireError
+from everthread.wire.common import a_list, a_text, an_object, keep_reasoning, native_of, native_value, own, with_native
+
+API = "anthropic"
+INVALID_JSON = "INVALID_JSON"
+"""The key under which arguments that are no JSON object travel: `input` must be one, and no word may be lost."""
+
+_TEXTS = frozenset({"text", "input_text", "output_text", ""})
+_UNKNOWN_HERE = {"input_audio": "audio", "video_url": "video", "input_video": "video"}
+_IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+
+
+def part_from(block: Mapping[str, Any]) -> Part:
+    """A block as a part. The cache marker stays behind: it belongs to one request, not to what was said."""
+    kind = kind_of(block)
+    if kind == "text" and isinstance(block.get("text"), str):
+        return {"type": "text", "text": block["text"]}
+    url = source_url(block.get("source"))
+    if kind == "image" and url:
+        return {"type": "image_url", "image_url": {"url": url}}
+    if kind == "document" and url.startswith("data:"):
+        return {"type": "file", "file": {"filename": block.get("title") or "document.pdf", "file_data": url}}
+    return {key: value for key, value in block.items() if key != "cache_control"}
+
+
+def block_from(part: Mapping[str, Any]) -> Part | None:
+    """A part as a block; None where it would be empty. What Anthropic cannot take becomes a visible placeholder."""
+    kind = kind_of(part)
+    if kind in _TEXTS:
+        block = text_block(part.get("text"))
+        if block is not None and part.get("citations"):
+            block["citations"] = part["citations"]
+    elif kind == "refusal":
+        block = text_block(part.get("refusal"))
+    elif kind in ("image_url", "input_image"):
+        block = _image(part)
+    elif kind in ("file", "input_file"):
+        block = _document(part)
+    elif kind in _UNKNOWN_HERE:
+        block = text_block(f"[{_UNKNOWN_HERE[kind]} omitted]")
+    elif kind == "thinking":
+        return dict(part) if part.get("signature") else None
+    elif kind == "reasoning":
+        return None
+    else:
+        return dict(part)
+    if block is not None and part.get("cache_control"):
+        block["cache_control"] = part["cache_control"]
+    return block
+
+
+def text_block(text: Any) -> Part | None:
+    """A text block, unless there is nothing to read in it: Anthropic refuses blank ones."""
+    return {"type": "text", "text": text} if isinstance(text, str) and text.strip() else None
+
+
+def arguments_text(value: Any) -> str:
+    """A call's `input` as the JSON text a core message has."""
+    wrapped = value.get(INVALID_JSON) if isinstance(value, dict) and len(value) == 1 else None
+    return wrapped if isinstance(wrapped, str) else json.dumps(value, ensure_ascii=False)
+
+
+def arguments_object(text: Any) -> dict[str, Any]:
+    """A core message's arguments as the object `input` must be."""
+    if isinstance(text, dict):
+        return text
+    if not isinstance(text, str):
+        return {}
+    try:
+        value = json.loads(text, parse_constant=_no_constant) if text.strip() else None
+    except (ValueError, RecursionError):
+        return {INVALID_JSON: text}
+    if isinstance(value, dict):
+        return value
+    return {} if value is None else {INVALID_JSON: text}
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def source_url(source: Any) -> str:
+    """An address that means something elsewhere: the data itself, or a public one. Ids of files are Anthropic's own."""
+    match source:
+        case {"type": "base64", "media_type": str(media), "data": str(data)}:
+            return f"data:{media};base64,{data}"
+        case {"type": "url", "url": str(url)}:
+            return url
+    return ""
+
+
+def _image(part: Mapping[str, Any]) -> Part | None:
+    image = part.get("image_url")
+    url = image.get("url") if isinstance(image, dict) else image
+    url = url if isinstance(url, str) else ""
+    if url.startswith(("http://", "https://")):
+        return {"type": "image", "source": {"type": "url", "url": url}}
+    media, data = _data_url(url)
+    media = "image/jpeg" if media == "image/jpg" else media
+    if media in _IMAGES:
+        return {"type": "image", "source": {"type": "base64", "media_type": media, "data": data}}
+    return text_block("[image omitted]")
+
+
+def _document(part: Mapping[str, Any]) -> Part | None:
+    file = part.get("file")
+    file = file if isinstance(file, dict) else part
+    name = file.get("filename")
+    url = file.get("file_data") or file.get("file_url")
+    url = url if isinstance(url, str) else ""
+    media, data = _data_url(url)
+    source: Part
+    if media == "application/pdf":
+        source = {"type": "base64", "media_type": media, "data": data}
+    elif url.startswith(("http://", "https://")):
+        source = {"type": "url", "url": url}
+    else:
+        return text_block(f"[file {name} omitted]" if name else "[file omitted]")
+    return {"type": "document", "source": source} | ({"title": name} if name else {})
+
+
+def _data_url(url: str) -> tuple[str, str]:
+    """Media type and base64 data; two empty strings for anything else."""
+    head, _, data = url.partition(",")
+    scheme, _, details = head.lower().partition(":")
+    if scheme != "data" or not details.endswith(";base64"):
+        return "", ""
+    return details.partition(";")[0], data
+
+
+ROLES = ("user", "assistant", "system")
+REASONING = frozenset({"thinking", "redacted_thinking"})
+
+
+def decode_messages(wire: Sequence[Mapping[str, Any]], *, model: str | None = None) -> list[Message]:
+    """Core messages; `model` is the one whose reasoning the assistant's messages hold, where that is known."""
+    decoded: list[Message] = []
+    for index, message in enumerate(a_list(wire, "messages")):
+        decoded += decode_message(message, f"messages[{index}]", model=model)
+    return decoded
+
+
+def decode_message(message: Any, where: str, *, model: str | None = None) -> list[Message]:
+    """One wire message; more than one core message only where it carries tool results."""
+    message = an_object(message, where)
+    role, content = message.get("role"), message.get("content")
+    if role not in ROLES:
+        raise WireError(f"{where}.role must be one of {', '.join(ROLES)}, not {role!r}")
+    author = model if role == "assistant" else None
+    if isinstance(content, str):
+        return [with_native({"role": role, "content": content}, API, message, model=author)]
+    blocks = objects(content, f"{where}.content")
+    if role == "user":
+        return _user(message, blocks, where)
+    core = _assistant(blocks, where) if role == "assistant" else _said(role, blocks)
+    return [with_native(core, API, message, model=author)]
+
+
+def objects(value: Any, where: str) -> list[Mapping[str, Any]]:
+    """A list of objects, or a sentence that says which one is none."""
+    return [an_object(item, f"{where}[{at}]") for at, item in enumerate(a_list(value, where))]
+
+
+def _said(role: str, blocks: Sequence[Mapping[str, Any]]) -> Message:
+    return {"role": role, "content": [part_from(block) for block in blocks]}
+
+
+def _assistant(blocks: Sequence[Mapping[str, Any]], where: str) -> Message:
+    parts = [part_from(block) for block in blocks if kind_of(block) not in REASONING | {"tool_use"}]
+    message: Message = {"role": "assistant", "content": simplest(parts)}
+    calls = [_call(block, f"{where}.content[{at}]") for at, block in enumerate(blocks) if kind_of(block) == "tool_use"]
+    if calls:
+        message["tool_calls"] = calls
+    thoughts = [thought for block in blocks if isinstance(thought := block.get("thinking"), str) and thought]
+    if thoughts:
+        message["reasoning_content"] = "\n\n".join(thoughts)
+    return message
+
+
+def _call(block: Mapping[str, Any], where: str) -> ToolCall:
+    return {
+        "id": a_text(block.get("id"), f"{where}.id"),
+        "type": "function",
+        "function": {
+            "name": a_text(block.get("name"), f"{where}.name"),
+            "arguments": arguments_text(block.get("input", {})),
+        },
+    }
+
+
+def _user(message: Mapping[str, Any], blocks: Sequence[Mapping[str, Any]], where: str) -> list[Message]:
+    pieces = list(_wire_runs(blocks))
+    if len(pieces) <= 1 and not _is_result(blocks[:1]):
+        return [with_native(_said("user", blocks), API, message)]
+    decoded: list[Message] = []
+    for at, run in pieces:
+        core = _result(run[0], f"{where}.content[{at}]") if _is_result(run) else _said("user", run)
+        value = {**message, "content": list(run)} if len(pieces) > 1 else message
+        decoded.append(with_native(core, API, value, joined=bool(decoded)))
+    return decoded
+
+
+def _wire_runs(blocks: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, Sequence[Mapping[str, Any]]]]:
+    """Each tool result alone, everything between two of them together; each run with the place it starts at."""
+    start = 0
+    for at, block in enumerate(blocks):
+        if _is_result([block]):
+            if start < at:
+                yield start, blocks[start:at]
+            yield at, [block]
+            start = at + 1
+    if start < len(blocks):
+        yield start, blocks[start:]
+
+
+def _is_result(run: Sequence[Mapping[str, Any]]) -> bool:
+    return bool(run) and kind_of(run[0]) == "tool_result"
+
+
+def _result(block: Mapping[str, Any], where: str) -> Message:
+    call_id = a_text(block.get("tool_use_id"), f"{where}.tool_use_id")
+    content = block.get("content")
+    if content is None:
+        content = ""
+    elif not isinstance(content, str):
+        content = [part_from(inner) for inner in objects(content, f"{where}.content")]
+    result: Message = {"role": "tool", "tool_call_id": call_id, "content": content}
+    return {**result, "is_error": True} if block.get("is_error") is True else result
+
+
+_FREE_TEXT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+"""What an OpenAI custom tool takes: one text."""
+
+
+def decode_tools(wire: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Core tools. A custom tool keeps its native value only where its core form would not give it back."""
+    return [_decoded(tool, f"tools[{index}]") for index, tool in enumerate(objects(wire, "tools"))]
+
+
+def encode_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The tools Anthropic can call; what is built into another API is not among them."""
+    return [encoded for tool in tools if (encoded := _encoded(tool)) is not None]
+
+
+def _decoded(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
+    native = {"_native": {"api": API, "value": dict(tool)}}
+    if tool.get("type") not in (None, "custom"):
+        return {**tool, **native}
+    optional = {
+        "description": tool.get("description"),
+        "parameters": tool.get("input_schema"),
+        "strict": tool.get("strict"),
+    }
+    function = {"name": a_text(tool.get("name"), f"{where}.name")} | _given(optional)
+    core = {"type": "function", "function": function}
+    return core if _encoded(core) == tool else {**core, **native}
+
+
+def _encoded(tool: Mapping[str, Any]) -> dict[str, Any] | None:
+    native = native_value(tool, API)
+    if isinstance(native, dict):
+        return native
+    for kind in ("function", "custom"):
+        inner = tool.get(kind)
+        if isinstance(inner, Mapping):
+            schema = inner.get("parameters") or {"type": "object", "properties": {}}
+            optional = {
+                "description": inner.get("description"),
+                "strict": inner.get("strict"),
+                "cache_control": tool.get("cache_control"),
+            }
+            return {
+                "name": inner.get("name"),
+                "input_schema": _FREE_TEXT if kind == "custom" else schema,
+                **_given(optional),
+            }
+    return None if "_native" in tool else own(tool)
+
+
+def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 def encode_messages(
