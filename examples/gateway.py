@@ -27,8 +27,7 @@ from everthread.errors import ModelError
 from everthread.factory.gateway import open_gateway
 from everthread.gateway.router import Upstream
 from everthread.gateway.server import LoopServer, listen
-from everthread.providers.local import LocalModel
-from everthread.providers.local_file import SMOLLM2, find_model, pull
+from everthread.providers.local import SMOLLM2, LocalModel, find_model, pull
 
 WINDOW = 2_048
 TURNS = 16

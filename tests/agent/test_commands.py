@@ -19,7 +19,7 @@ from everthread.core.messages import text_of
 from everthread.core.pricing.usage import CanonicalUsage
 from everthread.core.types import Request
 from everthread.lab.provider import Provider, ServedModel
-from everthread.providers.local_file import SMOLLM2
+from everthread.providers.local import SMOLLM2
 from everthread.store.models import NewSession
 from everthread.testing import ScriptedModel, SteppedClock
 from tests.agent.setting import Double, Place, calls, place, saying

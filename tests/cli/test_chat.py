@@ -16,7 +16,7 @@ from everthread.core.messages import text_of
 from everthread.core.types import Request
 from everthread.core.validation import validate_messages
 from everthread.lab.provider import Fault, Provider, ServedModel
-from everthread.providers.local_file import SMOLLM2
+from everthread.providers.local import SMOLLM2
 from everthread.store.store import Store
 from tests.agent.test_processes import gone, lives
 from tests.cli.conftest import environment

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from everthread.lab.provider import ServedModel
-from everthread.providers.local_file import SMOLLM2
+from everthread.providers.local import SMOLLM2
 from everthread.store.store import Store
 from tests.cli.conftest import environment
 from tests.cli.served import configure, provider

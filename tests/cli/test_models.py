@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from everthread.providers.local_file import SMOLLM2
+from everthread.providers.local import SMOLLM2
 from everthread.store.store import Store
 from tests.wire.recording import json_reply, recording_server
 

@@ -45,7 +45,7 @@ PRELOADED = (
     "everthread.compaction.compressor",
     "everthread.compaction.journal",
     "everthread.core.redaction",
-    "everthread.providers.choose",
+    "everthread.providers.resolve",
     "everthread.conversation.conversation",
 )
 

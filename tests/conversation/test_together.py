@@ -13,7 +13,7 @@ from everthread.conversation.options import Route
 from everthread.core.messages import text_of
 from everthread.core.types import Request
 from everthread.errors import ModelError
-from everthread.providers.fallback import FallbackModel
+from everthread.providers.resilience import FallbackModel
 from everthread.testing import ScriptedModel
 from tests.conversation.served import answering, lab, model
 from tests.conversation.talk import room, too_long, words

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from everthread.errors import ModelError
-from everthread.providers.local_file import SMOLLM2, is_intact, pull
+from everthread.providers.local import SMOLLM2, is_intact, pull
 
 
 @pytest.fixture(scope="session")

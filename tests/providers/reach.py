@@ -12,9 +12,8 @@ from everthread.lab.provider import Provider, Record
 from everthread.lab.provider.models import Models
 from everthread.lab.provider.script import Script
 from everthread.providers.anthropic import AnthropicModel
-from everthread.providers.http import HttpModel
-from everthread.providers.openai_chat import OpenAIChatModel
-from everthread.providers.openai_responses import OpenAIResponsesModel
+from everthread.providers.base import HttpModel
+from everthread.providers.openai import OpenAIChatModel, OpenAIResponsesModel
 from everthread.wire import anthropic, openai_chat, openai_responses
 from everthread.wire.sse import encode
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from everthread.core.types import Api, Request
-from everthread.providers.fitting import FittingModel
+from everthread.providers.resilience import FittingModel
 from everthread.testing import ScriptedModel
 
 

@@ -18,7 +18,7 @@ from everthread.core.provider_errors import classify_error
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import ModelUnreachableError
 from everthread.providers.anthropic import AnthropicModel
-from everthread.providers.openai_responses import OpenAIResponsesModel
+from everthread.providers.openai import OpenAIResponsesModel
 from tests.providers.reach import APIS, NAME, ask, failure_at, model_at, pieces_of, reached, wire_reply, wire_stream
 from tests.wire.recording import Scripted, json_reply, recording_server, sse_reply
 
@@ -259,8 +259,8 @@ async def test_headers_go_along_and_a_key_where_others_look_for_it() -> None:
 def test_choosing_a_model_loads_no_sdk() -> None:
     """`import everthread` and `everthread --help` stay quick."""
     program = (
-        "import sys, everthread, everthread.providers.choose, everthread.providers.retry\n"
-        "import everthread.providers.window, everthread.providers.fallback\n"
+        "import sys, everthread, everthread.providers.resolve, everthread.providers.resilience\n"
+        "import everthread.providers.catalog, everthread.providers.resilience\n"
         "print({'openai', 'anthropic', 'httpx2', 'xllamacpp', 'genai_prices'} & sys.modules.keys())"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

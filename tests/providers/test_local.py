@@ -17,9 +17,8 @@ from everthread.core.pricing.usage import normalize_usage
 from everthread.core.provider_errors import classify_error
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import ModelError
-from everthread.providers.endpoint import ask_endpoint
-from everthread.providers.local import LocalModel
-from everthread.providers.local_file import SMOLLM2, is_intact, pull
+from everthread.providers.catalog import ask_endpoint
+from everthread.providers.local import SMOLLM2, LocalModel, is_intact, pull
 from tests.providers.reach import APIS, failure_of, pieces_of
 
 HELLO = Request("smollm2", [{"role": "user", "content": "Say hello."}], params={"temperature": 0})

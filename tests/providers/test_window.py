@@ -11,8 +11,7 @@ import pytest
 from everthread.core.types import Api
 from everthread.lab.provider import Provider
 from everthread.lab.provider.models import ServedModel, Shown
-from everthread.providers.endpoint import EndpointReport, ask_endpoint
-from everthread.providers.window import resolve_window, window_headers
+from everthread.providers.catalog import EndpointReport, ask_endpoint, resolve_window, window_headers
 from tests.wire.recording import Scripted, json_reply, recording_server
 
 MISSING = json_reply({"error": "no"}, status=404)

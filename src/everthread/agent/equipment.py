@@ -17,7 +17,7 @@ from everthread.agent.tools.recall import Recall
 from everthread.agent.tools.todo import Todo
 from everthread.conversation.events import Event
 from everthread.conversation.options import Route
-from everthread.providers.wrapper import ModelEvent
+from everthread.providers.base import ModelEvent
 from everthread.store.store import Store
 
 

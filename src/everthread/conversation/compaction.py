@@ -37,7 +37,7 @@ from everthread.core.pricing.economics import EARLIEST, Decision
 from everthread.core.provider_errors import ErrorVerdict, classify_error
 from everthread.core.types import Request, System
 from everthread.errors import ContextOverflowError, EverthreadError
-from everthread.providers.output_cap import output_cap
+from everthread.providers.catalog import output_cap
 from everthread.store.models import MessageKind, NewCompaction, NewMessage, StoredMessage
 
 

@@ -32,7 +32,7 @@ from everthread.conversation.toolbox import FIND, FoundTools, Toolbox
 from everthread.core.messages import Message, results_of
 from everthread.core.types import Reply, StreamDelta, StreamingModel, System
 from everthread.errors import ConfigError, InputError, ModelError
-from everthread.providers.wrapper import ModelEvent
+from everthread.providers.base import ModelEvent
 from everthread.store.models import NewMessage, NewSession, Session, UsageRecord, new_id
 from everthread.store.store import Store
 

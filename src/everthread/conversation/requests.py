@@ -25,7 +25,7 @@ from everthread.core.search.lookup import is_lookup
 from everthread.core.types import Api, Reply, Request, System
 from everthread.core.validation import is_empty
 from everthread.errors import InputError
-from everthread.providers.output_cap import cap_field
+from everthread.providers.catalog import cap_field
 from everthread.wire.anthropic.messages import Written
 from everthread.wire.codecs import CODECS
 

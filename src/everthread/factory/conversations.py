@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from everthread.conversation.conversation import Conversation
     from everthread.conversation.events import Listener
     from everthread.conversation.options import Hooks, Route, SessionOptions, Setup, SummarizerContext
-    from everthread.providers.wrapper import ModelEvent
+    from everthread.providers.base import ModelEvent
 
 
 def open_conversation(

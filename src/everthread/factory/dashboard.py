@@ -49,7 +49,7 @@ async def make_dashboard(
 def window_source(config: Config) -> WindowSource:
     """A model's window and threshold without asking anybody: as configured, learnt, or from the catalogue."""
     from everthread.gateway.dashboard.views import WindowSize
-    from everthread.providers.window import catalogue_window
+    from everthread.providers.catalog import catalogue_window
 
     options = session_options(config)
     known: dict[tuple[str, int | None], WindowSize] = {}

@@ -163,7 +163,7 @@ def upstreams_of(config: Config, mode: Mode | None = None) -> list[Upstream]:
     chosen = mode or options.mode
     if not options.upstreams:
         from everthread.providers.anthropic import ANTHROPIC_URL
-        from everthread.providers.openai_chat import OPENAI_URL
+        from everthread.providers.openai import OPENAI_URL
 
         return [
             Upstream("openai", OPENAI_URL, (), "openai", mode=chosen),
@@ -247,8 +247,7 @@ def _manager(
 
 
 async def _window(config: Config, api: Api, model: str, upstream: str, key: str | None) -> int:
-    from everthread.providers.endpoint import ask_endpoint
-    from everthread.providers.window import resolve_window
+    from everthread.providers.catalog import ask_endpoint, resolve_window
 
     address = upstream if api == "anthropic" else f"{upstream}/v1"
     setting = config.model.context_length if model == config.model.default else None

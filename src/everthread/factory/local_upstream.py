@@ -25,8 +25,7 @@ async def with_local(upstreams: Sequence[Upstream], config: Config, stack: Async
 
 
 async def _served(upstream: Upstream, config: Config, stack: AsyncExitStack) -> Upstream:
-    from everthread.providers.local import LocalModel
-    from everthread.providers.local_file import SMOLLM2, find_model
+    from everthread.providers.local import SMOLLM2, LocalModel, find_model
 
     name = upstream.url.partition(":")[2] or None
     path = find_model(name, home_directory())

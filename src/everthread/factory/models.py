@@ -16,14 +16,14 @@ from everthread.factory.compaction import acompress
 
 if TYPE_CHECKING:
     from everthread.conversation.options import Route, SummarizerContext
-    from everthread.providers.wrapper import ModelEvent
+    from everthread.providers.base import ModelEvent
 
 Closing = Callable[[], Coroutine[Any, Any, Any]]
 
 
 def closing_of(model: StreamingModel) -> Closing:
     """What closes a model."""
-    from everthread.providers.wrapper import close_model
+    from everthread.providers.base import close_model
 
     return lambda: close_model(model)
 
@@ -39,13 +39,9 @@ async def route_to(
 ) -> Route:
     """Which model is talked to, its window, and the wrappers around it."""
     from everthread.conversation.options import Route
-    from everthread.providers.choose import choose, choose_model
-    from everthread.providers.endpoint import ask_endpoint
-    from everthread.providers.fallback import FallbackModel
-    from everthread.providers.fitting import FittingModel
-    from everthread.providers.limits import TimeLimitedModel
-    from everthread.providers.retry import RetryingModel
-    from everthread.providers.window import resolve_window
+    from everthread.providers.catalog import ask_endpoint, resolve_window
+    from everthread.providers.resilience import FallbackModel, FittingModel, RetryingModel, TimeLimitedModel
+    from everthread.providers.resolve import choose, choose_model
 
     if model is not None and not isinstance(model, str):
         return Route(model.name, model.api, model.window, "the model's own", model.base_url, model=model)
@@ -104,8 +100,7 @@ def summarizer_for(desk: SummarizerContext, config: Config, auxiliary: Streaming
     from everthread.compaction.summarizers.llm_warm import WarmPrefixSummarizer
     from everthread.compaction.summarizers.pricing import Price
     from everthread.core.tokens import TokenCounter
-    from everthread.providers.fitting import FittingModel
-    from everthread.providers.metered import MeteredModel
+    from everthread.providers.resilience import FittingModel, MeteredModel
 
     template, options = config.compression.template, config.auxiliary.compression
     routes: list[Summarizer] = []
@@ -139,7 +134,7 @@ def summarizer_for(desk: SummarizerContext, config: Config, auxiliary: Streaming
 
 def auxiliary_model(desk: SummarizerContext, config: Config) -> StreamingModel | None:
     """The model the configuration names for summaries; None where it names none."""
-    from everthread.providers.choose import choose_model
+    from everthread.providers.resolve import choose_model
 
     options, main = config.auxiliary.compression, config.model
     if options.model is None and options.provider in ("auto", "main") and options.base_url is None:

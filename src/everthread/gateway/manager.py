@@ -61,7 +61,7 @@ from everthread.gateway.rewrite import SLIM, RewriteState, RewriteStore, Rewrite
 from everthread.gateway.threads import PendingAnswer, SaidMessages, ThreadIndex, ThreadMatch, ThreadRecorder, scope_of
 from everthread.gateway.turn import ThreadMemories, Turn, build_outgoing, send_untouched
 from everthread.gateway.worker import SECONDS, CompactionWorker, EngineSetup
-from everthread.providers.window import window_headers
+from everthread.providers.catalog import window_headers
 from everthread.store.models import NewUsage, Rewrite
 from everthread.store.store import Store
 

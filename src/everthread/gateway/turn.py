@@ -26,8 +26,7 @@ from everthread.gateway.base import COMPACTIONS, NOTICE, PLAN, THREAD, TOKENS, I
 from everthread.gateway.body import Element, Sliced, slice_body, spliced, written
 from everthread.gateway.rewrite import RewriteKey, RewriteState, note_change, replaced, replacement_change, takes_blocks
 from everthread.gateway.threads import TRIGGER, History, PendingPoint, SaidMessages, ThreadMatch
-from everthread.providers.output_cap import FIELDS, cap_field
-from everthread.providers.window import window_headers
+from everthread.providers.catalog import FIELDS, cap_field, window_headers
 from everthread.store.models import Rewrite
 
 if TYPE_CHECKING:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from everthread.core.types import Api, Reply, Request
-from everthread.providers.http import HttpModel
-from everthread.providers.openai_chat import NO_KEY
-from everthread.providers.output_cap import host_of, output_cap, own_cap, with_output_cap
+from everthread.providers.base import NO_KEY, HttpModel
+from everthread.providers.catalog import host_of, output_cap, own_cap, with_output_cap
 from everthread.wire import anthropic as wire
 from everthread.wire.codecs import StreamDecoder
 

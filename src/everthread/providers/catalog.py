@@ -1,19 +1,27 @@
-"""What is known about a model beforehand, from its name: window, output cap, how its provider caches.
-
-Our table (`catalog.toml`) knows families; the price table knows many single models, and newer ones. So a name our
-table has as it is comes first, then the price table's window, then the family. Nobody is asked over the network.
-"""
+"""What is known of a model: the catalogue, what its endpoint reports, its window, its output cap."""
 
 from __future__ import annotations
 
 import functools
 import re
 import tomllib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.resources import files
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote, urlsplit
 
 from everthread.core.pricing.prices import stated_window
+from everthread.core.types import Api
+from everthread.providers.base import NO_KEY
+
+if TYPE_CHECKING:
+    import httpx2
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from everthread.core.types import Request
+from everthread.wire.anthropic import DEFAULT_MAX_TOKENS
 
 Caching = Literal["marks", "automatic"]
 
@@ -85,3 +93,251 @@ def _families() -> dict[str, KnownModel]:
         for entry in entries
         for name in entry["names"]
     }
+
+
+SECONDS = 3.0
+_WINDOW_FIELDS = (
+    "loaded_context_length",  # LM Studio: how it was loaded
+    "context_length",  # OpenRouter, Together, Fireworks
+    "max_model_len",  # vLLM, SGLang
+    "context_window",  # Groq
+    "max_context_length",  # Mistral, LM Studio: what it could be loaded with
+    "max_input_tokens",  # Anthropic, LiteLLM
+    "n_ctx",  # llama.cpp, under meta
+)
+_NESTED = ("meta", "top_provider", "model_info", "limits")
+_SILENT_HOSTS = ("api.openai.com",)
+"""Those known to list their models without a word about windows: asking costs time and brings nothing."""
+_PLAUSIBLE = range(256, 1_000_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointReport:
+    """The window a server reports, where it said so; else `note` tells why there is none."""
+
+    window: int | None
+    where: str = ""
+    """The address and field it was read from."""
+    note: str = ""
+
+
+async def ask_endpoint(  # noqa: PLR0913 - an address and how one is let in there
+    base_url: str,
+    model: str,
+    *,
+    api: Api = "openai_chat",
+    api_key: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    seconds: float = SECONDS,
+) -> EndpointReport:
+    """The window of `model` as the server at `base_url` reports it. Never raises for what the server does."""
+    import httpx2  # noqa: PLC0415 - loaded only when somebody is asked
+
+    parts = urlsplit(base_url)
+    if parts.scheme not in ("http", "https") or parts.hostname in _SILENT_HOSTS:
+        return EndpointReport(None, note=f"{base_url} does not tell the windows of its models.")
+    notes: list[str] = []
+    trained: EndpointReport | None = None
+    async with httpx2.AsyncClient(timeout=seconds, headers=_headers(api, api_key, headers)) as client:
+        for url in _urls(base_url, model, api):
+            try:
+                body = await _read(client, url)
+            except (httpx2.HTTPError, ValueError) as error:
+                notes.append(f"{url}: {type(error).__name__}")
+                if isinstance(error, httpx2.ConnectError | httpx2.TimeoutException):
+                    break
+                continue
+            entry = _entry(body, model)
+            for name, value in _windows(entry):
+                return EndpointReport(value, f"{url} ({name})")
+            trained = trained or _trained(entry, url)
+    return trained or EndpointReport(None, note=f"The server did not tell the window ({'; '.join(notes) or base_url}).")
+
+
+def _urls(base_url: str, model: str, api: Api) -> Iterator[str]:
+    base = base_url.rstrip("/")
+    root = re.sub(r"/v\d+$", "", base)
+    models = f"{root}/v1/models" if api == "anthropic" else f"{base}/models"
+    yield f"{models}/{quote(model, safe='/:')}"
+    yield models
+    if api != "anthropic":
+        yield f"{root}/props"
+
+
+async def _read(client: httpx2.AsyncClient, url: str) -> Any:
+    response = await client.get(url)
+    response.raise_for_status()
+    return response.json()
+
+
+def _headers(api: Api, api_key: str | None, headers: Mapping[str, str] | None) -> dict[str, str]:
+    """Both SDKs authorise with a bearer; Anthropic's servers also know a header of their own."""
+    sent = {"authorization": f"Bearer {api_key or NO_KEY}", **(headers or {})}
+    if api == "anthropic":
+        sent = {"x-api-key": api_key or NO_KEY, "anthropic-version": "2023-06-01", **sent}
+        del sent["authorization"]
+    return sent
+
+
+def _entry(body: Any, model: str) -> Mapping[str, Any]:
+    """What is said about this model: the body itself, or its entry in a list. A list of one is about the only one."""
+    if not isinstance(body, Mapping):
+        return {}
+    listed = body.get("data", body.get("models"))
+    if not isinstance(listed, list):
+        return listed if isinstance(listed, Mapping) else body
+    entries = [entry for entry in listed if isinstance(entry, Mapping)]
+    named = [entry for entry in entries if model in _names(entry)]
+    return (named or (entries if len(entries) == 1 else []) or [{}])[0]
+
+
+def _names(entry: Mapping[str, Any]) -> list[Any]:
+    aliases = entry.get("aliases")
+    return [entry.get("id"), entry.get("name"), *(aliases if isinstance(aliases, list) else [])]
+
+
+def _windows(entry: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """What the entry states, the smallest first of what it states twice: OpenRouter tells the model's window and
+    that of the provider it would choose."""
+    settings = entry.get("default_generation_settings")
+    if isinstance(settings, Mapping) and (size := _size(settings.get("n_ctx"))):
+        yield "default_generation_settings.n_ctx", size
+    for name in _WINDOW_FIELDS:
+        holders = [("", entry), *((f"{key}.", entry[key]) for key in _NESTED if isinstance(entry.get(key), Mapping))]
+        sizes = [(f"{prefix}{name}", size) for prefix, holder in holders if (size := _size(holder.get(name)))]
+        yield from sorted(sizes, key=lambda item: item[1])
+
+
+def _trained(entry: Mapping[str, Any], url: str) -> EndpointReport | None:
+    """The length a model was trained with: what a server may have at most, taken where it says nothing else."""
+    meta = entry.get("meta")
+    size = _size(meta.get("n_ctx_train")) if isinstance(meta, Mapping) else None
+    return EndpointReport(size, f"{url} (meta.n_ctx_train)") if size else None
+
+
+def _size(value: Any) -> int | None:
+    if isinstance(value, str) and value.isdecimal():
+        value = int(value)
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_number and value in _PLAUSIBLE else None
+
+
+DEFAULT_WINDOW = 128_000
+LONG_CONTEXT = 1_000_000
+"""What Anthropic's long-context beta gives."""
+
+WindowSource = Literal["setting", "learnt", "endpoint", "catalogue", "default"]
+
+
+class LearntLimit(Protocol):
+    """A limit that a server stated in an error, as the store keeps it."""
+
+    @property
+    def limit(self) -> int: ...
+
+    @property
+    def source(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window in tokens, where it comes from, and the sentence that is shown."""
+
+    tokens: int
+    source: WindowSource
+    sentence: str
+    note: str = ""
+    """Why a better source said nothing."""
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+async def resolve_window(
+    model: str,
+    *,
+    setting: int | None = None,
+    learnt: LearntLimit | None = None,
+    ask: Callable[[], Awaitable[EndpointReport]] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Window:
+    """The window of `model`. `ask` is called only if neither a setting nor a learnt limit decides."""
+    decided = _decided(setting, learnt)
+    if decided is not None:
+        return decided
+    report = await ask() if ask else EndpointReport(None)
+    if report.window is not None:
+        return Window(report.window, "endpoint", f"{report.window:,} tokens, as the server says: {report.where}")
+    return catalogue_window(model, headers=headers, note=report.note)
+
+
+def catalogue_window(model: str, *, headers: Mapping[str, str] | None = None, note: str = "") -> Window:
+    """The window without asking anybody."""
+    known = known_model(model)
+    tokens = known.window if known else None
+    if known is None or tokens is None:
+        sentence = (
+            f"{DEFAULT_WINDOW:,} tokens, assumed: nothing is known about {model}. "
+            "Set model.context_length if it is another."
+        )
+        return Window(DEFAULT_WINDOW, "default", sentence, note)
+    if tokens < LONG_CONTEXT and "claude" in known.family and "context-1m" in window_headers(headers):
+        return Window(LONG_CONTEXT, "catalogue", f"{LONG_CONTEXT:,} tokens, by the header anthropic-beta", note)
+    return Window(tokens, "catalogue", f"{tokens:,} tokens, from the catalogue ({known.family})", note)
+
+
+def window_headers(headers: Mapping[str, str] | None) -> str:
+    """The part of the headers that changes the window, in one form: a learnt limit is kept for it."""
+    asked = next((value for name, value in (headers or {}).items() if name.lower() == "anthropic-beta"), "")
+    betas = sorted({beta.strip() for beta in asked.split(",") if beta.strip().startswith("context-")})
+    return ",".join(betas)
+
+
+def _decided(setting: int | None, learnt: LearntLimit | None) -> Window | None:
+    if learnt is not None and (setting is None or learnt.limit < setting):
+        return Window(learnt.limit, "learnt", f"{learnt.limit:,} tokens, learnt from the server: {learnt.source}")
+    if setting is not None:
+        return Window(setting, "setting", f"{setting:,} tokens, as configured (context_length)")
+    return None
+
+
+FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+
+
+def output_cap(request: Request) -> int | None:
+    """The cap the request states, by whichever name."""
+    stated = (request.params.get(field) for field in FIELDS)
+    return next((value for value in stated if isinstance(value, int) and not isinstance(value, bool)), None)
+
+
+def with_output_cap(request: Request, tokens: int, *, api: Api, base_url: str = "") -> Request:
+    """The request with this cap and no other, under the name this server knows. It keeps the place it had."""
+    old = next((field for field in FIELDS if field in request.params), None)
+    name = cap_field(api, base_url)
+    params = {
+        name if key == old else key: value for key, value in request.params.items() if key == old or key not in FIELDS
+    }
+    return replace(request, params={**params, name: tokens})
+
+
+def host_of(base_url: str) -> str:
+    """The host of an address; nothing where it is none."""
+    try:
+        return urlsplit(base_url).hostname or ""
+    except ValueError:
+        return ""
+
+
+def cap_field(api: Api, base_url: str = "") -> str:
+    """OpenAI's own chat refuses `max_tokens` for reasoning models; those who imitate it often know no other."""
+    if api == "openai_responses":
+        return "max_output_tokens"
+    host = host_of(base_url)
+    own = host == "api.openai.com" or host.endswith((".openai.com", ".openai.azure.com"))
+    return "max_completion_tokens" if api == "openai_chat" and own else "max_tokens"
+
+
+def own_cap(model: str, window: int) -> int:
+    """What the model can write, but never so much that half the window is not left for the prompt."""
+    known = known_model(model)
+    return min((known and known.max_output) or DEFAULT_MAX_TOKENS, max(window // 2, 1))

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 from everthread.core.types import Api
 from everthread.providers.anthropic import AnthropicModel
-from everthread.providers.http import HttpModel
-from everthread.providers.openai_chat import OpenAIChatModel
-from everthread.providers.openai_responses import OpenAIResponsesModel
+from everthread.providers.base import HttpModel
+from everthread.providers.openai import OpenAIChatModel, OpenAIResponsesModel
 
 CLIENTS: Mapping[Api, type[HttpModel]] = {
     "openai_chat": OpenAIChatModel,

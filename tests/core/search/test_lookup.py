@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from everthread.core.search.lookup import is_lookup, lookup_tools
+from everthread.core.search.lookup import is_answer, is_lookup, lookup_tools
 
 OURS = ["recall", "lcm_grep", "lcm_expand", "mcp__everthread__search", "everthread_expand", "everthread.status"]
 OURS += ["mcp__everthread__lcm_grep", "everthread-lcm_expand"]
@@ -23,3 +23,9 @@ def test_other_tools_are_not_ours(name: str) -> None:
 
 def test_what_a_client_can_search_and_read_with() -> None:
     assert lookup_tools([*OURS, *OTHERS]) == ("everthread_expand", "mcp__everthread__search", "recall")
+
+
+def test_an_answer_of_a_lookup_is_known_by_its_tool_and_its_size() -> None:
+    assert is_answer("recall", "found")
+    assert not is_answer("recall", "x" * 30_000), "none of ours is so long"
+    assert not is_answer("read_file", "found")

@@ -171,3 +171,11 @@ def test_on_real_conversations_with_gpt(index: int) -> None:
 @pytest.mark.parametrize("index", range(6))
 def test_on_real_conversations_with_claude_that_thinks_and_drops_its_thoughts(index: int) -> None:
     assert _mean_error(f"support-claude45-{index}.json", "claude-sonnet-4-5")[0] <= 0.05
+
+
+def test_it_knows_whether_a_model_reported_the_last_call() -> None:
+    calibration = Calibration()
+    assert not calibration.reported("gpt-5")
+    calibration.observe("gpt-5", 100, 120)
+    assert calibration.reported("gpt-5")
+    assert not calibration.reported("other")

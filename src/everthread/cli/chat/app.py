@@ -42,8 +42,8 @@ from everthread.core.transcript import user_text
 from everthread.core.types import StreamDelta
 from everthread.errors import ConfigError, EverthreadError, InputError
 from everthread.factory import open_agent
-from everthread.providers.choose import Choice, choose
-from everthread.providers.local_file import SMOLLM2, pull
+from everthread.providers.local import SMOLLM2, pull
+from everthread.providers.resolve import Choice, choose
 from everthread.store.models import NewSession
 from everthread.store.sql.usage import sum_usage, usage_row
 from everthread.store.store import Store

@@ -75,7 +75,7 @@ def problems_at_start(config: Config) -> Iterator[str]:
     """What a start would refuse: the engine, the auxiliary model, the gateway's address and upstreams."""
     from everthread.compaction.registry import find_engine
     from everthread.gateway.middleware import is_loopback
-    from everthread.providers.choose import choose
+    from everthread.providers.resolve import choose
 
     try:
         find_engine(config.context.engine, home=home_directory())

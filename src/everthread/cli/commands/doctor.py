@@ -21,11 +21,9 @@ from everthread.compaction import registry
 from everthread.config import Config, config_path, home_directory, load_config
 from everthread.errors import ConfigError, EverthreadError, NoStoreError
 from everthread.factory import open_store, store_url
-from everthread.providers.choose import ANTHROPIC, OPENAI, OPENROUTER, OTHERS, Choice, choose
-from everthread.providers.endpoint import EndpointReport, ask_endpoint
-from everthread.providers.local import DEFAULT_WINDOW
-from everthread.providers.local_file import find_model
-from everthread.providers.window import LearntLimit, resolve_window
+from everthread.providers.catalog import EndpointReport, LearntLimit, ask_endpoint, resolve_window
+from everthread.providers.local import DEFAULT_WINDOW, find_model
+from everthread.providers.resolve import ANTHROPIC, OPENAI, OPENROUTER, OTHERS, Choice, choose
 from everthread.store.models import StoreHealth
 from everthread.store.store import Store
 

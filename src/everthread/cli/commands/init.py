@@ -13,8 +13,8 @@ from everthread.cli.output import visible
 from everthread.config import config_path, load_config
 from everthread.config.file import set_keys
 from everthread.errors import InputError
-from everthread.providers.choose import ANTHROPIC, OPENAI, OPENROUTER
-from everthread.providers.choose import Provider as Served
+from everthread.providers.resolve import ANTHROPIC, OPENAI, OPENROUTER
+from everthread.providers.resolve import Provider as Served
 
 KNOWN = {provider.name: provider for provider in (OPENAI, ANTHROPIC, OPENROUTER)}
 CHOICES = (*KNOWN, "local", "custom")
@@ -100,7 +100,7 @@ def _provider(given: str | None, base_url: str | None, *, ask: bool) -> str:
 
 
 def _default_model(name: str, served: Served | None) -> str | None:
-    from everthread.providers.local_file import SMOLLM2
+    from everthread.providers.local import SMOLLM2
 
     return SMOLLM2.name if name == "local" else served.default if served else None
 

@@ -17,8 +17,8 @@ from everthread.cli.output import console, counted, print_json, print_table, vis
 from everthread.config import home_directory, load_config
 
 if TYPE_CHECKING:
-    from everthread.providers.choose import Choice
-    from everthread.providers.window import Window
+    from everthread.providers.catalog import Window
+    from everthread.providers.resolve import Choice
     from everthread.store.models import ModelLimit
     from everthread.store.store import Store
 
@@ -60,7 +60,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show how a model is reached, its window and where that comes from, its prices."""
-    from everthread.providers.choose import choose
+    from everthread.providers.resolve import choose
 
     config = load_config()
     asked = name or config.model.default
@@ -82,7 +82,7 @@ def show(
 @app.command()
 def pull() -> None:
     """Fetch the small model that runs on this machine, about 98 MB, into the home."""
-    from everthread.providers.local_file import pull as fetch
+    from everthread.providers.local import pull as fetch
 
     fetch(home_directory(), say=lambda words: print(visible(words), file=sys.stderr, flush=True))
 
@@ -105,8 +105,7 @@ def _looking(choice: Choice, setting: int | None, *, offline: bool) -> Any:
     """The window of a model, by the rules, and every limit that was learnt for it."""
 
     async def work(store: Store) -> tuple[Window, list[ModelLimit]]:
-        from everthread.providers.endpoint import EndpointReport, ask_endpoint
-        from everthread.providers.window import resolve_window
+        from everthread.providers.catalog import EndpointReport, ask_endpoint, resolve_window
 
         async def ask() -> EndpointReport:
             key = os.environ.get(choice.key_env or "")
@@ -123,8 +122,8 @@ def _looking(choice: Choice, setting: int | None, *, offline: bool) -> Any:
 
 
 def _local_window(setting: int | None) -> Window:
+    from everthread.providers.catalog import Window
     from everthread.providers.local import DEFAULT_WINDOW
-    from everthread.providers.window import Window
 
     if setting is not None:
         return Window(setting, "setting", f"{setting:,} tokens, as configured (context_length)")
@@ -168,7 +167,7 @@ def _prices(choice: Choice) -> dict[str, float] | None:
 
 
 def _local_state() -> str:
-    from everthread.providers.local_file import SMOLLM2
+    from everthread.providers.local import SMOLLM2
 
     path = SMOLLM2.path(home_directory())
     return f"{path}" if path.is_file() else f"{path} (not there yet: everthread models pull)"

@@ -34,7 +34,7 @@ from everthread.lab.replay import baselines, facts, result
 from everthread.lab.replay.baselines import Cache, Ledger, Prompts, Setting, by_marks, remembered
 from everthread.lab.replay.plan import PAUSE, STEP, Plan, Planned, planned
 from everthread.lab.replay.result import Compacted, Played, Replay, Way
-from everthread.providers.window import catalogue_window
+from everthread.providers.catalog import catalogue_window
 from everthread.testing import SteppedClock
 
 Compact = Callable[[int, Conversation], bool] | Collection[int]

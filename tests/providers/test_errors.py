@@ -11,7 +11,7 @@ import pytest
 from everthread.core.provider_errors import classify_error
 from everthread.core.types import Api
 from everthread.errors import ModelError, ModelTimeoutError, ModelUnreachableError
-from everthread.providers.failures import Route, failed_within, is_out_of_service, is_passing, refused, retry_after
+from everthread.providers.errors import Route, failed_within, is_out_of_service, is_passing, refused, retry_after
 from tests.core.test_provider_errors import CASES
 from tests.providers.reach import APIS, ask, failure_of, model_at
 from tests.wire.recording import json_reply, recording_server

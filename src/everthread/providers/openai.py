@@ -1,20 +1,63 @@
-"""OpenAI's responses, used without state at the server: the conversation is ours to keep."""
+"""OpenAI's chat completions and responses, through its own client; every compatible endpoint too."""
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from everthread.core.types import Api, Reply, Request
-from everthread.providers.http import HttpModel
-from everthread.providers.openai_chat import open_client
-from everthread.providers.output_cap import output_cap, with_output_cap
-from everthread.wire import openai_responses
+from everthread.providers.base import NO_KEY, HttpModel
+from everthread.providers.catalog import output_cap, with_output_cap
+from everthread.wire import openai_chat
 from everthread.wire.codecs import StreamDecoder
 
 if TYPE_CHECKING:
     import httpx2
     from openai import AsyncOpenAI
+import re
+
+from everthread.wire import openai_responses
+
+OPENAI_URL = "https://api.openai.com/v1"
+
+
+def open_client(base_url: str, api_key: str | None, timeout: httpx2.Timeout) -> AsyncOpenAI:
+    from openai import AsyncOpenAI  # noqa: PLC0415 - half a second, when a model is first called
+
+    return AsyncOpenAI(api_key=api_key or NO_KEY, base_url=base_url, timeout=timeout, max_retries=0)
+
+
+class OpenAIChatModel(HttpModel):
+    """A model behind `/chat/completions`."""
+
+    api: ClassVar[Api] = "openai_chat"
+    path: ClassVar[str] = "/chat/completions"
+
+    def _open(self, timeout: httpx2.Timeout) -> AsyncOpenAI:
+        return open_client(self.base_url, self._api_key, timeout)
+
+    def _encode(self, request: Request, *, stream: bool) -> dict[str, Any]:
+        if self.max_tokens is not None and output_cap(request) is None:
+            request = with_output_cap(request, self.max_tokens, api=self.api, base_url=self.base_url)
+        body = openai_chat.encode_request(request)
+        asked = body.pop("stream_options", None)
+        body.pop("stream", None)
+        if not stream:
+            return body
+        options = asked if isinstance(asked, dict) else {}
+        return {**body, "stream": True, "stream_options": {**options, "include_usage": True}}
+
+    def _decode(self, body: Any, model: str) -> Reply:
+        return openai_chat.decode_reply(body, model=model)
+
+    def _decoder(self, model: str) -> StreamDecoder:
+        return openai_chat.ChatStreamDecoder(model=model)
+
+    @staticmethod
+    def _errors() -> Any:
+        import openai  # noqa: PLC0415 - as above
+
+        return openai
+
 
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
 _REASONS = re.compile(r"(?:^|/)(?:o\d|gpt-(?:[5-9]|\d\d)|codex)")

@@ -9,12 +9,11 @@ import pytest
 
 from everthread.core.types import Api, Request
 from everthread.errors import ConfigError, ModelError
-from everthread.providers.choose import Choice, choose, choose_model
-from everthread.providers.http import HttpModel
-from everthread.providers.local import LocalModel
-from everthread.providers.local_file import SMOLLM2
-from everthread.providers.openai_responses import is_reasoning_model
-from everthread.providers.output_cap import cap_field, output_cap, with_output_cap
+from everthread.providers.base import HttpModel
+from everthread.providers.catalog import cap_field, output_cap, with_output_cap
+from everthread.providers.local import SMOLLM2, LocalModel
+from everthread.providers.openai import is_reasoning_model
+from everthread.providers.resolve import Choice, choose, choose_model
 
 ALL = {"OPENAI_API_KEY": "o", "ANTHROPIC_API_KEY": "a", "OPENROUTER_API_KEY": "r-secret", "DEEPSEEK_API_KEY": "d"}
 OWN = {key: ALL[key] for key in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")}

@@ -1,9 +1,4 @@
-"""A model behind HTTP: what the three protocols share.
-
-The official SDKs bring authentication, headers and connections; body and answer are ours. The body goes out as the
-codec wrote it, and the answer is read raw, so that nothing is lost that the SDK's types do not know. The SDKs are
-loaded with the first call, and their own retries are off: `retry.py` does that, visibly.
-"""
+"""A model around another one: the same interface, told by events what it does besides."""
 
 from __future__ import annotations
 
@@ -11,14 +6,16 @@ import asyncio
 import contextlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 from everthread.core.messages import text_of
-from everthread.core.types import Api, Reply, Request, StreamDelta
+from everthread.core.types import Api, Reply, Request, StreamDelta, StreamingModel
 from everthread.errors import ModelError, WireError
-from everthread.providers import failures
-from everthread.providers.failures import Route
+from everthread.providers import errors
+from everthread.providers.errors import Route
 from everthread.wire.codecs import StreamDecoder
 from everthread.wire.sse import SseEvent, SseParser
 
@@ -26,6 +23,107 @@ if TYPE_CHECKING:
     import httpx2
     from anthropic import AsyncAnthropic
     from openai import AsyncOpenAI
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEvent:
+    """Something that happened on the way to an answer, for whoever watches. `text` is a sentence."""
+
+    kind: Literal["retry", "gave_up", "fallback", "recovered"]
+    model: str
+    text: str
+    error: ModelError | None = None
+    """What failed. Its `partial` holds usage that was spent all the same."""
+    seconds: float = 0.0
+    """How long will be waited."""
+
+
+Events = Callable[[ModelEvent], None]
+
+
+def nobody_listens(event: ModelEvent) -> None:
+    """For those who do not want to know."""
+
+
+@runtime_checkable
+class Closable(Protocol):
+    async def aclose(self) -> None: ...
+
+
+async def close_model(model: object) -> None:
+    """Close a model's connections, if it has any."""
+    if isinstance(model, Closable):
+        await model.aclose()
+
+
+class ModelWrapper:
+    """Says of itself what the model inside says."""
+
+    def __init__(self, model: StreamingModel) -> None:
+        self.inner = model
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    @property
+    def window(self) -> int:
+        return self.inner.window
+
+    @property
+    def api(self) -> Api:
+        return self.inner.api
+
+    @property
+    def base_url(self) -> str:
+        return self.inner.base_url
+
+    async def complete(self, request: Request) -> Reply:
+        return await self.inner.complete(request)
+
+    def stream(self, request: Request) -> AsyncIterator[StreamDelta | Reply]:
+        return self.inner.stream(request)
+
+    async def aclose(self) -> None:
+        await close_model(self.inner)
+
+
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def closing(pieces: AsyncIterator[T]) -> AsyncGenerator[AsyncIterator[T], None]:
+    """The stream, closed at the end whatever happens: its connection must not outlive the reader's interest."""
+    try:
+        yield pieces
+    finally:
+        if isinstance(pieces, AsyncGenerator):
+            await pieces.aclose()
+
+
+async def from_first_word(
+    pieces: AsyncIterator[StreamDelta | Reply],
+) -> AsyncGenerator[StreamDelta | Reply, None]:
+    """The same pieces, but usage reported before the first word comes with that word.
+
+    A stream that told only what the prompt cost has not begun: it can fail and be asked for again unnoticed.
+    """
+    held: list[StreamDelta] = []
+    begun = False
+    async with closing(pieces):
+        async for piece in pieces:
+            if not begun and isinstance(piece, StreamDelta) and piece.kind == "usage":
+                held.append(piece)
+                continue
+            begun = True
+            for earlier in held:
+                yield earlier
+            held.clear()
+            yield piece
+
+
+NO_KEY = "none"
+"""What is sent where no key is needed: a server on this machine ignores it, and the SDK insists on one."""
 
 CONNECT_SECONDS = 15.0
 READ_SECONDS = 600.0
@@ -101,15 +199,15 @@ class HttpModel(ABC):
 
     def _read(self, content: bytes, request: Request) -> Reply:
         """An answer that came whole; an error inside it, as proxies send it with status 200, is an error."""
-        body, route = failures.read_body(content), self._route(request)
+        body, route = errors.read_body(content), self._route(request)
         try:
             reply = self._decode(body, request.model)
         except WireError as error:
             if isinstance(body, dict) and (said := _error_within(body)):
-                raise failures.failed_within(route, said, body, None) from error
-            raise failures.not_understood(route, error, body) from error
+                raise errors.failed_within(route, said, body, None) from error
+            raise errors.not_understood(route, error, body) from error
         if said := _error_within(body):
-            raise failures.failed_within(route, said, body, reply)
+            raise errors.failed_within(route, said, body, reply)
         return reply
 
     @abstractmethod
@@ -131,23 +229,23 @@ class HttpModel(ABC):
             await asyncio.to_thread(self._errors)  # loading an SDK takes a second, and others have work to do
         import httpx2  # noqa: PLC0415 - it came with the SDK
 
-        route, errors = self._route(request), self._errors()
+        route, sdk = self._route(request), self._errors()
         try:
             client = self._client(httpx2.Timeout(self._read_seconds, connect=CONNECT_SECONDS))
             return await client.post(
                 self.path, cast_to=httpx2.Response, content=content, stream=stream, options={"headers": self.headers}
             )
-        except errors.APIStatusError as error:
+        except sdk.APIStatusError as error:
             response = error.response
-            raise failures.refused(route, response.status_code, response.headers, response.content) from error
-        except errors.APITimeoutError as error:
-            raise failures.timed_out(route, error) from error
-        except errors.APIConnectionError as error:
-            raise failures.unreachable(route, error) from error
+            raise errors.refused(route, response.status_code, response.headers, response.content) from error
+        except sdk.APITimeoutError as error:
+            raise errors.timed_out(route, error) from error
+        except sdk.APIConnectionError as error:
+            raise errors.unreachable(route, error) from error
         except httpx2.TimeoutException as error:
-            raise failures.timed_out(route, error) from error
+            raise errors.timed_out(route, error) from error
         except (httpx2.TransportError, httpx2.InvalidURL) as error:
-            raise failures.unreachable(route, error) from error
+            raise errors.unreachable(route, error) from error
 
     def _client(self, timeout: httpx2.Timeout) -> AsyncOpenAI | AsyncAnthropic:
         """The SDK's client. Its connections belong to an event loop, and are useless in the next one."""
@@ -179,11 +277,11 @@ class _Reading:
         try:
             deltas = self._decoder.feed(event)
         except WireError as error:
-            raise failures.not_understood(self._route, error, event.data, self.partial()) from error
+            raise errors.not_understood(self._route, error, event.data, self.partial()) from error
         for delta in deltas:
             if delta.kind == "error":
-                body = failures.read_body(event.data.encode("utf-8", "replace"))
-                raise failures.failed_within(self._route, delta.raw, body, self.partial())
+                body = errors.read_body(event.data.encode("utf-8", "replace"))
+                raise errors.failed_within(self._route, delta.raw, body, self.partial())
         if event.data.strip() in _LAST_EVENTS or event.event in _LAST_EVENTS:
             self.finished = True
         return deltas
@@ -191,10 +289,10 @@ class _Reading:
     def whole(self) -> Reply:
         """The reply. Some servers leave out the mark of the end, but none the reason why the model stopped."""
         if not self._events:
-            raise failures.silent(self._route)
+            raise errors.silent(self._route)
         reply = self.partial()
         if reply is None or (reply.stop is None and not self.finished):
-            raise failures.cut_off(self._route, reply)
+            raise errors.cut_off(self._route, reply)
         return reply
 
     def partial(self) -> Reply | None:
@@ -206,8 +304,8 @@ class _Reading:
 
     def broken(self, error: Exception, *, in_time: bool) -> ModelError:
         if in_time:
-            return failures.unreachable(self._route, error, self.partial())
-        return failures.timed_out(self._route, error, self.partial())
+            return errors.unreachable(self._route, error, self.partial())
+        return errors.timed_out(self._route, error, self.partial())
 
 
 async def _events(response: httpx2.Response, reading: _Reading) -> AsyncGenerator[SseEvent, None]:

@@ -12,9 +12,7 @@ from everthread.core.types import Api, Reply, Request, StreamingModel
 from everthread.errors import InputError, ModelError, ModelTimeoutError, ModelUnreachableError
 from everthread.lab.provider import Record
 from everthread.lab.provider.faults import Fault
-from everthread.providers.fallback import FallbackModel
-from everthread.providers.limits import TimeLimitedModel, TimeLimits
-from everthread.providers.retry import RetryingModel, RetryOptions
+from everthread.providers.resilience import FallbackModel, RetryingModel, RetryOptions, TimeLimitedModel, TimeLimits
 from tests.providers.doubles import ScriptedModel, Watch, reply, usage, words
 from tests.providers.reach import APIS, ask, failure_of, pieces_of, reached
 

@@ -1,0 +1,343 @@
+"""Wrappers around a model, each with the model's own interface: retry, time limits, fallback, a cap that fits."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from everthread.core.tokens import TokenCounter
+from everthread.core.types import Reply, Request, StreamDelta, StreamingModel
+from everthread.errors import InputError, ModelError, ModelTimeoutError
+from everthread.providers.base import (
+    Events,
+    ModelEvent,
+    ModelWrapper,
+    close_model,
+    closing,
+    from_first_word,
+    nobody_listens,
+)
+from everthread.providers.catalog import known_model, output_cap, own_cap, with_output_cap
+from everthread.providers.errors import is_out_of_service, is_passing
+
+_RATE_LIMIT = 429
+
+
+@dataclass(frozen=True, slots=True)
+class RetryOptions:
+    """`attempts` in all, the first included; seconds else."""
+
+    attempts: int = 4
+    first_wait: float = 0.5
+    longest_wait: float = 30.0
+    """Of the waits that are ours to choose."""
+    patience: float = 300.0
+    """From the first attempt on; a provider that asks to wait beyond is not waited for."""
+    rate_limit_attempts: int = 12
+    rate_limit_wait: float = 4.0
+    """A rate limit lasts for minutes: the first wait where the provider names none."""
+
+
+class RetryingModel(ModelWrapper):
+    """The model, asked again when it fails for a while."""
+
+    def __init__(  # noqa: PLR0913 - time and chance are injected
+        self,
+        model: StreamingModel,
+        options: RetryOptions | None = None,
+        *,
+        events: Events = nobody_listens,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        super().__init__(model)
+        self._options = options or RetryOptions()
+        self._events = events
+        self._clock = clock
+        self._sleep = sleep
+        self._chance = chance
+
+    async def complete(self, request: Request) -> Reply:
+        begun, attempt = self._clock(), 1
+        while True:
+            try:
+                return await self.inner.complete(request)
+            except ModelError as error:
+                await self._wait_or_raise(error, attempt, begun)
+                attempt += 1
+
+    async def stream(self, request: Request) -> AsyncGenerator[StreamDelta | Reply, None]:
+        begun, attempt, given = self._clock(), 1, False
+        while True:
+            try:
+                async with closing(from_first_word(self.inner.stream(request))) as pieces:
+                    async for piece in pieces:
+                        given = True
+                        yield piece
+            except ModelError as error:
+                if given:
+                    raise
+                await self._wait_or_raise(error, attempt, begun)
+                attempt += 1
+            else:
+                return
+
+    async def _wait_or_raise(self, error: ModelError, attempt: int, begun: float) -> None:
+        if not is_passing(error):
+            raise error
+        wait = self._wait(error, attempt)
+        late = self._clock() - begun + wait > self._options.patience
+        attempts = self._options.rate_limit_attempts if error.status == _RATE_LIMIT else self._options.attempts
+        if attempt >= attempts or late:
+            why = f"it asks to wait {wait:.0f} s" if late and error.retry_after else f"tried {attempt} times"
+            self._events(ModelEvent("gave_up", self.name, f"{self.name}: given up, {why}. {error}", error))
+            raise error
+        said = f"{self.name}: asking again in {wait:.1f} s, attempt {attempt + 1} of {attempts}. {error}"
+        self._events(ModelEvent("retry", self.name, said, error, wait))
+        await self._sleep(wait)
+
+    def _wait(self, error: ModelError, attempt: int) -> float:
+        """Never less than the provider asks for; ours is between half and the whole of what has doubled each time."""
+        if error.retry_after is not None:
+            return error.retry_after * (1 + self._chance() / 10)
+        first = self._options.rate_limit_wait if error.status == _RATE_LIMIT else self._options.first_wait
+        whole = min(self._options.longest_wait, first * 2.0 ** (attempt - 1))
+        return whole * (1 + self._chance()) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimits:
+    """Seconds; None means no limit. A model that reasons in silence needs a long first one."""
+
+    first: float | None = 300.0
+    between: float | None = 120.0
+    whole: float | None = 1_800.0
+
+
+class TimeLimitedModel(ModelWrapper):
+    """The model, left when it takes too long. Leaving closes the connection."""
+
+    def __init__(self, model: StreamingModel, limits: TimeLimits | None = None) -> None:
+        super().__init__(model)
+        self._limits = limits or TimeLimits()
+
+    async def complete(self, request: Request) -> Reply:
+        scope = asyncio.timeout(self._limits.whole)
+        try:
+            async with scope:
+                return await self.inner.complete(request)
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            raise self._late("has not answered", self._limits.whole) from None
+
+    async def stream(self, request: Request) -> AsyncGenerator[StreamDelta | Reply, None]:
+        heard = _Heard()
+        loop = asyncio.get_running_loop()
+        end = None if self._limits.whole is None else loop.time() + self._limits.whole
+        async with closing(self.inner.stream(request)) as pieces:
+            while True:
+                limit = self._limits.between if heard.begun else self._limits.first
+                until = min((at for at in (end, None if limit is None else loop.time() + limit) if at), default=None)
+                scope = asyncio.timeout_at(until)
+                try:
+                    async with scope:
+                        piece = await anext(pieces, None)
+                except TimeoutError:
+                    if not scope.expired():
+                        raise
+                    raise self._left(heard, is_whole=until == end) from None
+                if piece is None:
+                    return
+                heard.take(piece)
+                yield piece
+
+    def _left(self, heard: _Heard, *, is_whole: bool) -> ModelTimeoutError:
+        if is_whole:
+            return self._late("has not come to the end of its answer", self._limits.whole, heard)
+        if heard.begun:
+            return self._late("has fallen silent in the middle of its answer", self._limits.between, heard)
+        return self._late("has not begun to answer", self._limits.first)
+
+    def _late(self, what: str, limit: float | None, heard: _Heard | None = None) -> ModelTimeoutError:
+        sentence = f"{self.name} at {self.base_url} {what} within {limit:g} s. Ask again."
+        return ModelTimeoutError(sentence, partial=heard.reply(self.name) if heard else None)
+
+
+@dataclass(slots=True)
+class _Heard:
+    """What was said until it was left: words and usage. Half a call is not worth keeping: it must not be run."""
+
+    begun: bool = False
+    words: list[str] = field(default_factory=list)
+    usage: dict[str, Any] | None = None
+
+    def take(self, piece: StreamDelta | Reply) -> None:
+        if isinstance(piece, Reply):
+            return
+        if piece.kind == "usage":
+            self.usage = dict(piece.raw)
+        else:
+            self.begun = True
+        if piece.kind == "text":
+            self.words.append(piece.text)
+
+    def reply(self, model: str) -> Reply | None:
+        if not self.begun and self.usage is None:
+            return None
+        return Reply({"role": "assistant", "content": "".join(self.words)}, usage=self.usage, model=model)
+
+
+Refit = Callable[[Request, StreamingModel], Request | Awaitable[Request]]
+REST_SECONDS = 60.0
+
+
+def as_it_is(request: Request, _model: StreamingModel) -> Request:
+    """For models whose windows are alike."""
+    return request
+
+
+class FallbackModel(ModelWrapper):
+    """The first of several models that is in service; `inner`, name and window are those of the one asked next."""
+
+    def __init__(
+        self,
+        models: Sequence[StreamingModel],
+        *,
+        refit: Refit = as_it_is,
+        events: Events = nobody_listens,
+        clock: Callable[[], float] = time.monotonic,
+        rest_seconds: float = REST_SECONDS,
+    ) -> None:
+        if not models:
+            raise InputError("A fallback needs at least one model; none was given.")
+        super().__init__(models[0])
+        self._models = tuple(models)
+        self._refit = refit
+        self._events = events
+        self._clock = clock
+        self._rest_seconds = rest_seconds
+        self._resting: dict[int, float] = {}
+
+    async def complete(self, request: Request) -> Reply:
+        for at, is_last in self._order():
+            try:
+                reply = await self._models[at].complete(await self._fitted(request, at))
+            except ModelError as error:
+                self._failed(at, error, is_last=is_last)
+                continue
+            self._answered(at)
+            return reply
+        raise AssertionError("the last model's failure is raised above")
+
+    async def stream(self, request: Request) -> AsyncGenerator[StreamDelta | Reply, None]:
+        for at, is_last in self._order():
+            given = False
+            try:
+                fitted = await self._fitted(request, at)
+                async with closing(from_first_word(self._models[at].stream(fitted))) as pieces:
+                    async for piece in pieces:
+                        if not given:
+                            self._answered(at)
+                        given = True
+                        yield piece
+            except ModelError as error:
+                self._failed(at, error, is_last=is_last or given)
+            else:
+                return
+
+    async def aclose(self) -> None:
+        for model in self._models:
+            await close_model(model)
+
+    def _order(self) -> Iterator[tuple[int, bool]]:
+        """Those in service in their order, then those at rest: better a tired model than none."""
+        now = self._clock()
+        rested = [at for at in range(len(self._models)) if self._resting.get(at, now) <= now]
+        order = [*rested, *(at for at in range(len(self._models)) if at not in rested)]
+        for place, at in enumerate(order):
+            yield at, place == len(order) - 1
+
+    async def _fitted(self, request: Request, at: int) -> Request:
+        model = self._models[at]
+        if request.model == model.name:
+            return request
+        request = replace(request, model=model.name)
+        cap = output_cap(request)
+        if cap is not None:
+            known = known_model(model.name)
+            most = (known and known.max_output) or cap
+            request = with_output_cap(request, min(cap, most), api=model.api, base_url=model.base_url)
+        fitted = self._refit(request, model)
+        return await fitted if inspect.isawaitable(fitted) else fitted
+
+    def _failed(self, at: int, error: ModelError, *, is_last: bool) -> None:
+        """Told, and the next one takes over; raised where there is none, or where the request is to blame."""
+        if not is_out_of_service(error):
+            raise error
+        self._resting[at] = self._clock() + max(self._rest_seconds, error.retry_after or 0.0)
+        self.inner = self._models[next(self._order())[0]]
+        if is_last:
+            raise error
+        name = self._models[at].name
+        said = f"{name} is out of service; another model is asked. {error}"
+        self._events(ModelEvent("fallback", name, said, error))
+
+    def _answered(self, at: int) -> None:
+        if self._resting.pop(at, None) is not None:
+            name = self._models[at].name
+            self._events(ModelEvent("recovered", name, f"{name} is in service again."))
+        self.inner = self._models[at]
+
+
+SAFE = 1.05
+"""Our count of a prompt may be a little below the provider's."""
+LEAST = 256
+"""With less room the prompt is too long, and the provider may say so."""
+
+
+class FittingModel(ModelWrapper):
+    """The model, its output cap lowered where prompt and cap together would not fit."""
+
+    def __init__(self, model: StreamingModel, counter: TokenCounter | None = None) -> None:
+        super().__init__(model)
+        self._counter = counter or TokenCounter(model.name)
+
+    async def complete(self, request: Request) -> Reply:
+        return await self.inner.complete(self._fitted(request))
+
+    def stream(self, request: Request) -> AsyncIterator[StreamDelta | Reply]:
+        return self.inner.stream(self._fitted(request))
+
+    def _fitted(self, request: Request) -> Request:
+        cap = output_cap(request)
+        if cap is None and self.api == "anthropic":
+            cap = own_cap(request.model, self.window)
+        if cap is None:
+            return request
+        prompt = self._counter.request(request.messages, system=request.system, tools=request.tools)
+        room = self.window - round(SAFE * prompt)
+        if cap <= room or room < LEAST:
+            return request
+        return with_output_cap(request, room, api=self.api, base_url=self.base_url)
+
+
+class MeteredModel(ModelWrapper):
+    """Tells `lost` of every request that was given up while it was under way."""
+
+    def __init__(self, model: StreamingModel, lost: Callable[[Request], None]) -> None:
+        super().__init__(model)
+        self._lost = lost
+
+    async def complete(self, request: Request) -> Reply:
+        try:
+            return await self.inner.complete(request)
+        except asyncio.CancelledError:
+            self._lost(request)
+            raise
