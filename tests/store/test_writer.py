@@ -17,7 +17,7 @@ from everthread.store.models import NewSession
 from everthread.store.postgres import PostgresDatabase, PostgresWriter
 from everthread.store.sqlite import SqliteDatabase
 from everthread.store.store import Store
-from everthread.store.writer import Writer
+from everthread.store.writer import StoreWriter
 from tests.store.conftest import Clock, open_at
 from tests.store.talk import compact, new_thread, numbered, said, says, shown, user
 
@@ -266,7 +266,7 @@ async def test_a_file_that_stays_locked_is_told(file: SqliteDatabase) -> None:
 
     with contextlib.closing(file.connect_writer()) as other:
         other.begin()
-        writer = Writer(Impatient(file.path), patience=0.05)
+        writer = StoreWriter(Impatient(file.path), patience=0.05)
         with pytest.raises(StoreBusyError, match="locked"):
             await writer.write(lambda tx: tx.run("DELETE FROM state"))
         other.rollback()

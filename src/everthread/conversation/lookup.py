@@ -23,8 +23,7 @@ from everthread.core.transcript import is_user_message
 from everthread.core.types import Node
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.index import searchable_text
-from everthread.store.models import CompactionRecord, RecallQuery, SearchHit, SearchQuery, StoredMessage
-from everthread.store.models import Passage as RecallPassage
+from everthread.store.models import CompactionRecord, RecallPassage, RecallQuery, SearchHit, SearchQuery, StoredMessage
 from everthread.store.sql.search import sentence_start
 from everthread.store.store import Store
 

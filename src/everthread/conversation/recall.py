@@ -16,7 +16,7 @@ from everthread.core.messages import Message, calls_of, results_of, text_of, use
 from everthread.core.search.terms import query_terms
 from everthread.core.transcript import is_user_message
 from everthread.errors import StoreError
-from everthread.store.models import Passage, RecallQuery
+from everthread.store.models import RecallPassage, RecallQuery
 
 LEAST_TOKENS = 100
 """Less room holds no excerpt worth its frame."""
@@ -60,7 +60,7 @@ def _may_be_more(live: ConversationState) -> bool:
     return everywhere or live.compactions > 0 or live.session.kind in ("branch", "continuation")
 
 
-async def _found(live: ConversationState, chars: int) -> list[Passage]:
+async def _found(live: ConversationState, chars: int) -> list[RecallPassage]:
     """What is close, the best first."""
     options, last = live.setup.options.recall, live.stored[-1].body
     spoken = bool(results_of(last))
@@ -97,10 +97,10 @@ def _new_in_calls(live: ConversationState) -> str:
     return latest if any(term not in known for term in query_terms(latest)) else ""
 
 
-def _fitting(live: ConversationState, passages: Sequence[Passage], room: int) -> list[Passage]:
+def _fitting(live: ConversationState, passages: Sequence[RecallPassage], room: int) -> list[RecallPassage]:
     """The best that have room together, in the order they were said. What a summary quotes is in view."""
     quoted = "\n".join(text_of(message.body) for message in live.stored if message.kind == "summary")
-    chosen: list[Passage] = []
+    chosen: list[RecallPassage] = []
     for passage in passages:
         if passage.text.strip("…") in quoted:
             continue
@@ -114,12 +114,12 @@ def _fitting(live: ConversationState, passages: Sequence[Passage], room: int) ->
     return sorted(chosen, key=lambda passage: (passage.created, passage.message or 0))
 
 
-def _message(passages: Sequence[Passage], thread: str) -> Message:
+def _message(passages: Sequence[RecallPassage], thread: str) -> Message:
     lines = "\n".join(_lines(passages, thread))
     return {"role": "user", "content": f"<system-reminder>\n{OPENING}\n{lines}\n</system-reminder>"}
 
 
-def _lines(passages: Sequence[Passage], thread: str) -> Iterator[str]:
+def _lines(passages: Sequence[RecallPassage], thread: str) -> Iterator[str]:
     for passage in passages:
         when = datetime.fromtimestamp(passage.created, UTC).strftime("%Y-%m-%d %H:%M UTC")
         who = f"{passage.role} ({passage.tool})" if passage.tool else passage.role
@@ -129,5 +129,5 @@ def _lines(passages: Sequence[Passage], thread: str) -> Iterator[str]:
         yield f"\n[{_id(passage)}, turn {passage.turn}, {when}{where}] {who}:\n{said}"
 
 
-def _id(passage: Passage) -> str:
+def _id(passage: RecallPassage) -> str:
     return passage.output or f"message:{passage.message}"

@@ -557,7 +557,7 @@ class RecallQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class RecallPassage:
     """A place that may answer. `message` is None for a stored output, `output` for a message."""
 
     message: int | None

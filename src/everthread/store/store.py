@@ -35,9 +35,9 @@ from everthread.store.models import (
     NewSession,
     NewThreadLink,
     NewUsage,
-    Passage,
     Pin,
     QueuedTurn,
+    RecallPassage,
     RecallQuery,
     Rewrite,
     SearchHit,
@@ -76,7 +76,7 @@ from everthread.store.sql import (
     transfer,
     usage,
 )
-from everthread.store.writer import PATIENCE, ReaderPool, Writer
+from everthread.store.writer import PATIENCE, ReaderPool, StoreWriter
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -106,7 +106,7 @@ class Store:
         """`away_seconds`: how long a read waits for a database that does not answer; None: as long as `patience`."""
         self.database = database
         self._clock = clock
-        self._writer = Writer(database, patience=patience)
+        self._writer = StoreWriter(database, patience=patience)
         self._readers = ReaderPool(database, patience=patience, away_seconds=away_seconds)
         self._indexing: asyncio.Task[None] | None = None
         self._index_turn: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
@@ -319,7 +319,7 @@ class Store:
         await self._index_all()
         return await self._read(search.search_texts, self.database, query)
 
-    async def recall(self, query: RecallQuery) -> list[Passage]:
+    async def recall(self, query: RecallQuery) -> list[RecallPassage]:
         """What may answer a message, the best first. Everything that was appended before is indexed first."""
         question = read_question(query.text, self._clock() if query.now is None else query.now)
         await self._index_all()

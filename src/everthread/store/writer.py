@@ -45,7 +45,7 @@ class _WriteItem:
     error: BaseException | None = field(default=None)
 
 
-class Writer:
+class StoreWriter:
     """The writing thread of a store. Started with the first write."""
 
     def __init__(self, database: Database, *, patience: float = PATIENCE) -> None:

@@ -21,7 +21,7 @@ from everthread.core.search.ranking import OF_A_DAY, closeness, dilution, is_tel
 from everthread.core.search.terms import encode_term
 from everthread.store.database import Database, Tx, chunks, placeholders
 from everthread.store.index import IndexQuery, filter_name
-from everthread.store.models import Passage, RecallQuery, SearchQuery
+from everthread.store.models import RecallPassage, RecallQuery, SearchQuery
 from everthread.store.sql.search import (
     PIECE_COLUMNS,
     SECRET_MARGIN,
@@ -295,7 +295,7 @@ class RecallRanking:
 
 def recall_passages(
     tx: Tx, database: Database, query: RecallQuery, question: Question, turns: TurnIndex
-) -> list[Passage]:
+) -> list[RecallPassage]:
     scope = search_scope(tx, SearchQuery("", tenant=query.tenant, thread=query.thread)) if question.sought else None
     if scope is None or query.limit <= 0:
         return []
@@ -366,7 +366,7 @@ def _rank_by_words(
 
 def _make_passages(
     tx: Tx, arm: RecallRanking, words: Sequence[RecallWord], query: RecallQuery, turns: TurnIndex
-) -> list[Passage]:
+) -> list[RecallPassage]:
     shown = _load_in_order(tx, [piece.id for piece in arm.first[: query.limit]])
     bodies: dict[int, str] = {}
     for some in chunks([piece.message for piece in shown if piece.message is not None]):
@@ -377,7 +377,7 @@ def _make_passages(
         text = _make_excerpt(piece_text(tx, piece, bodies), piece, held, query.chars)
         turn = turns.of(tx, piece.thread, piece.message, piece.created)
         passages.append(
-            Passage(
+            RecallPassage(
                 piece.message, piece.output, piece.thread, piece.role, piece.tool, turn, piece.created, text,
                 round(arm.scores[piece.id], 4), round(arm.close[piece.id], 4),
             )
