@@ -307,6 +307,8 @@ def test_a_gateway_serves_them_at_its_root(tmp_path: Path, monkeypatch: pytest.M
                 asked = {"model": CHAT, "messages": HELLO}
                 assert (await http.post("/v1/chat/completions", json=asked, headers=shown)).status_code == 200
                 assert here.provider.log[-1].headers["cookie"] == "a=1", "what opens the pages stays here"
+                (thread,) = await here.store.list_threads(tenant="acme")
+                assert thread.first.client == "python-httpx2", "a client is known by its own name"
             off = await here.gateway("passthrough", key=None)
             async with httpx2.AsyncClient(base_url=off) as http:
                 assert "Its pages are off" in read_page(await http.get("/")).words

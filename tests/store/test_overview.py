@@ -91,3 +91,18 @@ async def test_a_search_of_all_tenants(store: Store) -> None:
     hits = await store.search(SearchQuery("apple", tenant=None))
     assert {hit.thread for hit in hits} == {one.id, two.id}
     assert [hit.thread for hit in await store.search(SearchQuery("apple", tenant=None, thread=two.id))] == [two.id]
+
+
+async def test_what_a_session_shows_is_summed_and_looked_up(store: Store, clock: Clock) -> None:
+    thread = await new_thread(store, *numbered(1, 6), result("terminal", "x" * 400))
+    ids = [message.id for message in await store.messages(thread.id)]
+    made = (await compact(store, thread.id, words="in short")).session
+    row = await store.thread_row(thread.id)
+    assert (row.first.id, row.tip.id, row.messages, row.compactions) == (thread.id, made.id, 7, 1)
+    sizes = {(kind, role, is_tool): tokens for kind, role, is_tool, tokens in await store.context_sizes(made.id)}
+    assert sizes.keys() == {("message", "user", False), ("message", "tool", True), ("summary", "user", False)}
+    assert sizes["message", "tool", True] > 100
+    assert len(await store.context_sizes(made.id, start=3)) == 1
+    whole, shortened = await store.shown_of(made.id, ids)
+    assert (whole, shortened) == ({ids[0], *ids[-2:]}, set())
+    assert [message.body["content"] for message in await store.session_summaries(made.id)] == ["in short"]

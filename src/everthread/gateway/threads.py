@@ -512,7 +512,7 @@ class ThreadIndex:
         await expected.ended.wait()
         return expected.thread == place.thread or (place.explicit and expected.thread is not None)
 
-    async def store(
+    async def store(  # noqa: PLR0913  what a thread begins with, each by its name
         self,
         place: ThreadMatch,
         history: History,
@@ -520,6 +520,7 @@ class ThreadIndex:
         *,
         system: System = None,
         model: str = "",
+        client: str = "",
     ) -> ThreadMatch | None:
         """Store what is new. The place it ended up at; None where the thread went on otherwise meanwhile."""
         length = len(history)
@@ -527,7 +528,9 @@ class ThreadIndex:
             return place
         digest = history.digest(length)
         link = _link(place, history)
-        session = NewSession(id=place.thread, tenant=place.tenant, platform=PLATFORM, model=model, system=system)
+        session = NewSession(
+            id=place.thread, tenant=place.tenant, platform=PLATFORM, model=model, system=system, client=client
+        )
         new = [NewMessage(body, event=f"{digest}:{index}") for index, body in enumerate(messages)]
         step = digest if place.explicit else place.previous
         stored = await self._store.extend_link(NewThreadLink(link, step, session, place.branch_of, new))
@@ -642,6 +645,15 @@ class ThreadIndex:
         return self._named[tenant, scope]
 
 
+_PRODUCT = re.compile(r"[A-Za-z][\w.+-]{0,39}")
+
+
+def client_name(headers: Mapping[str, str]) -> str:
+    """How a client calls itself: the first product of its `User-Agent`, without its version."""
+    found = _PRODUCT.match(headers.get("user-agent", ""))
+    return found[0] if found else ""
+
+
 def _link(place: ThreadMatch, history: History) -> ThreadLink:
     length = len(history)
     return ThreadLink(
@@ -743,8 +755,9 @@ class ThreadRecorder:
             new = [element.value for element in turn.elements_from(place.matched)]
             messages = decode_messages(turn.incoming.api, new, turn.model)
             stored = await self._threads.store(
-                place, turn.history, messages, system=turn.frame.system, model=turn.model
-            )
+                place, turn.history, messages, system=turn.frame.system, model=turn.model,
+                client=client_name(turn.incoming.headers),
+            )  # fmt: skip
             if stored is not None:
                 if place.branch_of is not None:
                     self._tell(Branched(stored.thread, place.branch_of[0], place.matched))

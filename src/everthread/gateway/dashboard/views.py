@@ -9,7 +9,7 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import Any, cast
 
-from everthread.core.marks import is_summary, summary_text
+from everthread.core.marks import is_summary, mark_summary, summary_text
 from everthread.core.messages import Message, calls_of, content_text, results_of, text_of
 from everthread.core.pricing.prices import Prices
 from everthread.core.transcript import is_user_message
@@ -470,7 +470,13 @@ def replacement_messages(rewrite: Rewrite) -> list[Message]:
     except ValueError:
         return []
     found = [value for value in values if isinstance(value, dict) and isinstance(value.get("role"), str)]
-    return cast("list[Message]", found)
+    return [_marked(value) for value in cast("list[Message]", found)]
+
+
+def _marked(message: Message) -> Message:
+    """What we stored as a replacement is ours: the summary in it needs no proof."""
+    marked = mark_summary(message)
+    return marked if message["role"] in ("user", "assistant") and summary_text(marked) else message
 
 
 def message_view(

@@ -1,0 +1,20 @@
+"""`everthread dashboard`, started as a person does: a link that opens the pages of a store, once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import httpx2
+
+from tests.cli.test_serve import started
+
+
+def test_a_link_opens_the_pages_of_a_store(tmp_path: Path) -> None:
+    with started(tmp_path, "dashboard", "--port", "0", "--json") as (_, line):
+        told = json.loads(line)
+        with httpx2.Client(follow_redirects=True) as browser:
+            assert "opens by a link" in browser.get(told["url"]).text
+            assert "You are in." in browser.get(told["link"]).text
+            assert "No conversation yet" in browser.get(told["url"]).text
+            assert browser.get(f"{told['url']}/v1/models").status_code == 404, "there is no gateway here"
