@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from everthread.compaction.engine import ContextEngine, Services, StartReason
-from everthread.compaction.summary import Compaction
+from everthread.compaction.summary import Compaction, Summarizer, SummaryDraft, SummaryRequest
 from everthread.core.messages import Messages
 from everthread.core.outputs import ToStore
 from everthread.core.pricing.usage import CanonicalUsage
 from everthread.core.types import Node
-from everthread.errors import EngineError, EverthreadError
+from everthread.errors import EngineError, EverthreadError, SummaryError
 
 T = TypeVar("T")
 
@@ -94,6 +94,25 @@ class SafeEngine(ContextEngine):
         except Exception as error:  # noqa: BLE001 - it is told, and an engine must not end a conversation
             self.failed(what, f"{type(error).__name__}: {error}")
             return otherwise
+
+
+class SafeSummarizer:
+    """A summariser of anybody's, whose failures are all `SummaryError`: the next in its chain is asked then."""
+
+    def __init__(self, summarizer: Summarizer) -> None:
+        self._summarizer = summarizer
+
+    @property
+    def name(self) -> str:
+        return self._summarizer.name
+
+    async def summarize(self, request: SummaryRequest) -> SummaryDraft:
+        try:
+            return await self._summarizer.summarize(request)
+        except SummaryError:
+            raise
+        except Exception as error:
+            raise SummaryError(f"{type(error).__name__}: {error}") from error
 
 
 def check_compaction(engine: str, made: Any, given: int) -> None:

@@ -402,7 +402,9 @@ class Compactor:
         engine = self.live.engine
         if not engine.should_compress(tokens):
             return False
-        return self.preparation.under_way or engine.has_content_to_compress(self.live.bodies)
+        if self.preparation.under_way or (len(self.live.bodies) == 1 and self.live.size.is_full):
+            return True
+        return engine.has_content_to_compress(self.live.bodies)
 
     def _report_plan(self, weighed: Decision) -> None:
         live = self.live

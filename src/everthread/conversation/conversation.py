@@ -47,6 +47,7 @@ class Conversation:
         self._recorder = Recorder(live)
         self._injected: tuple[Message, ...] = ()
         self._turn = asyncio.Lock()
+        self._ended = False
 
     # Life
 
@@ -75,8 +76,10 @@ class Conversation:
                 stack.push_async_callback(close)
             self._compactor.wake()
             await self._compactor.preparation.drop("the conversation was closed")
-            if reason is not None:
+            if not self._ended:  # its engine ends with it, whether or not the session goes on elsewhere
+                self._ended = True
                 self._live.engine.on_session_end(self._live.session.id)
+            if reason is not None:
                 await self._live.setup.store.end_session(self._live.session.id, reason)
 
     async def __aenter__(self) -> Self:
@@ -317,7 +320,13 @@ class Conversation:
         if not live.stored:
             raise InputError("there is nothing to branch from: the conversation has no message yet")
         at = live.stored[-1].id if at_message is None else at_message
-        new = NewSession(kind="branch", title=title) if title else None
+        new = None
+        if title:
+            old = live.session
+            new = NewSession(
+                tenant=old.tenant, user=old.user, platform=old.platform, kind="branch", model=old.model, title=title,
+                system=old.system, client=old.client, client_session=old.client_session,
+            )  # fmt: skip
         session = await live.setup.store.branch(live.session.id, at, new=new)
         return Conversation(await load_state(self._shared(), session, live.toolbox.given, reason="branch"))
 

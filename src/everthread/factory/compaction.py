@@ -105,11 +105,15 @@ def _budget(config: Config, model: str | None, window: int) -> Budget:
 
 
 def named_summarizer(asked: str | Summarizer, counter: Any) -> Summarizer:
-    """The summariser of a name, or the one that was given."""
+    """The summariser of a name, or the one that was given: where that fails, the journal takes its place."""
     from everthread.compaction.journal import JournalWriter
+    from everthread.compaction.summarizers.chain import SummarizerChain
+    from everthread.context.engine_guard import SafeSummarizer
 
-    if not isinstance(asked, str):
+    if isinstance(asked, JournalWriter | SummarizerChain):
         return asked
+    if not isinstance(asked, str):
+        return SummarizerChain([SafeSummarizer(asked)], floor=JournalWriter(counter), clock=time.time)
     if asked in ("auto", "journal", "extractive"):
         return JournalWriter(counter)
     raise InputError(f"summarizer={asked!r} is unknown; use auto, journal, or a summariser of your own")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,23 @@ class EngineChoice:
         if name == "compressor":
             options.setdefault("template", config.compression.template)
         return cls(name, options)
+
+    @property
+    def is_portable(self) -> bool:
+        """Whether another process finds the same engine: not where it was registered in this one only."""
+        from everthread.compaction.registry import find_engine
+
+        return find_engine(self.name, home=home_directory()).source != "registered"
+
+    def check(self) -> None:
+        """Make one, so that an engine that cannot be found or made is an error at start, and not at each request."""
+        from everthread.compaction.engine import Services
+        from everthread.compaction.journal import JournalWriter
+        from everthread.core.tokens import TokenCounter
+        from everthread.core.tokens.budget import Budget
+
+        counter = TokenCounter(None)
+        self(Services(JournalWriter(counter), counter, Budget.for_window(128_000), time.monotonic))
 
     def __call__(self, services: Services) -> ContextEngine:
         from everthread.compaction.registry import create_engine

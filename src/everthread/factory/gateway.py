@@ -49,6 +49,8 @@ _STORE_SECONDS = 1.0
 STORE_AWAY_SECONDS = 0.7
 """What a database that does not answer costs a request, which then goes on without it."""
 _LOG = logging.getLogger("everthread.gateway")
+COMPACTION_SHARE, SUMMARY_SHARE = 0.75, 0.5
+"""Of the time a request may take in all: for a compaction, and in it for a model's summary; then the journal serves."""
 
 
 @asynccontextmanager
@@ -222,17 +224,25 @@ def _manager(
     config: Config, store: Store, upstreams: Sequence[Upstream], stack: AsyncExitStack, listener: Listener
 ) -> ProxyManager:  # fmt: skip
     from everthread.gateway.manager import ManagerSetup, ProxyManager
+    from everthread.gateway.worker import DeferringFloor
+    from everthread.providers.resilience import TimeLimitedModel, TimeLimits
 
     engine = EngineChoice.of(config)
+    engine.check()
+    seconds = config.gateway.limits.manage_seconds
+    rest_until: dict[str, float] = {}
     auxiliaries: dict[str, StreamingModel | None] = {}
     keys = {upstream.root: upstream.api_key for upstream in upstreams}
 
     def writer(desk: SummarizerContext) -> Summarizer:
         if desk.route.name not in auxiliaries:
-            made = auxiliaries[desk.route.name] = auxiliary_model(desk, config)
+            made = auxiliary_model(desk, config)
             if made is not None:
                 stack.push_async_callback(closing_of(made))
-        return summarizer_for(desk, config, auxiliaries[desk.route.name])
+                made = TimeLimitedModel(made, TimeLimits(*[SUMMARY_SHARE * seconds] * 3))
+            auxiliaries[desk.route.name] = made
+        chosen = auxiliaries[desk.route.name]
+        return summarizer_for(desk, config, chosen, floor=DeferringFloor(), rest_until=rest_until)
 
     async def window(api: Api, model: str, upstream: str) -> int:
         return await _window(config, api, model, upstream, keys.get(upstream))
@@ -241,7 +251,8 @@ def _manager(
     return ProxyManager(
         ManagerSetup(
             store, engine, f"{engine.name} {digest}", writer, window, session_options(config), listener=listener,
-            emulate_state=config.gateway.responses_state == "emulate",
+            emulate_state=config.gateway.responses_state == "emulate", portable_engine=engine.is_portable,
+            compaction_seconds=COMPACTION_SHARE * seconds,
         )
     )  # fmt: skip
 

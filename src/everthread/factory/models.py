@@ -12,6 +12,7 @@ from everthread.compaction.summary import Summarizer
 from everthread.config import Config, home_directory
 from everthread.core.tokens.budget import Budget
 from everthread.core.types import Api, Request, StreamingModel
+from everthread.errors import EverthreadError
 from everthread.factory.compaction import acompress
 
 if TYPE_CHECKING:
@@ -59,7 +60,9 @@ async def route_to(
         return await ask_endpoint(choice.base_url, choice.model, api=choice.api, api_key=key)
 
     known = choice.provider == "local" or own_client
-    window = await resolve_window(choice.model, setting=settings.context_length, ask=None if known else ask)
+    own = model is None or settings.default in (None, model)
+    setting = settings.context_length if own else None  # it is the configured model's
+    window = await resolve_window(choice.model, setting=setting, ask=None if known else ask)
     route = Route(choice.model, choice.api, window.tokens, str(window), choice.base_url, choice.provider)
     if own_client:
         return route
@@ -88,7 +91,14 @@ async def refit(request: Request, model: StreamingModel) -> Request:
     return replace(request, messages=made.messages)
 
 
-def summarizer_for(desk: SummarizerContext, config: Config, auxiliary: StreamingModel | None = None) -> Summarizer:
+def summarizer_for(
+    desk: SummarizerContext,
+    config: Config,
+    auxiliary: StreamingModel | None = None,
+    *,
+    floor: Summarizer | None = None,
+    rest_until: dict[str, float] | None = None,
+) -> Summarizer:
     """Who writes summaries: the auxiliary model, else the main one, else the extract, which always can.
 
     On a route whose prefix is cached by marks the main model is asked on that prefix first. A local model writes none
@@ -128,19 +138,26 @@ def summarizer_for(desk: SummarizerContext, config: Config, auxiliary: Streaming
                 main, desk.counter, context_length=options.context_length, template=template, price=price(main.name)
             )
         )
-    floor = JournalWriter(desk.counter)
-    return SummarizerChain(routes, floor=floor, clock=time.time, events=desk.events) if routes else floor
+    last = floor or JournalWriter(desk.counter)
+    if not routes:
+        return last
+    return SummarizerChain(routes, floor=last, clock=time.time, events=desk.events, rest_until=rest_until)
 
 
 def auxiliary_model(desk: SummarizerContext, config: Config) -> StreamingModel | None:
-    """The model the configuration names for summaries; None where it names none."""
+    """The model the configuration names for summaries; None where it names none, or it cannot be made: that is told."""
     from everthread.providers.resolve import choose_model
 
     options, main = config.auxiliary.compression, config.model
     if options.model is None and options.provider in ("auto", "main") and options.base_url is None:
         return None
     via = main if options.provider == "main" else options
-    return choose_model(
-        options.model or desk.route.name, environment=os.environ, home=home_directory(), provider=via.provider,
-        base_url=via.base_url, api_key_env=via.api_key_env, context_length=options.context_length,
-    )  # fmt: skip
+    name = options.model or desk.route.name
+    try:
+        return choose_model(
+            name, environment=os.environ, home=home_directory(), provider=via.provider, base_url=via.base_url,
+            api_key_env=via.api_key_env, context_length=options.context_length,
+        )  # fmt: skip
+    except EverthreadError as error:
+        desk.events("notice", text=f"auxiliary.compression: {name} cannot be used, others write the summaries: {error}")
+        return None

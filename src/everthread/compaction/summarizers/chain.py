@@ -48,12 +48,14 @@ class SummarizerChain:
         floor: Summarizer,
         clock: Callable[[], float],
         events: Events = _silent,
+        rest_until: dict[str, float] | None = None,
     ) -> None:
+        """`rest_until`: which routes rest and until when, where several chains share that."""
         self._routes = tuple(routes)
         self._floor = floor
         self._clock = clock
         self._events = events
-        self._rest_until: dict[str, float] = {}
+        self._rest_until: dict[str, float] = {} if rest_until is None else rest_until
 
     @property
     def name(self) -> str:

@@ -1,0 +1,67 @@
+"""What a gateway checks at its start, and an auxiliary model that cannot be used."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everthread.compaction.summarizers.chain import SummarizerChain
+from everthread.compaction.summary import SummaryRequest
+from everthread.config import parse_config
+from everthread.errors import EngineError
+from everthread.factory import open_store
+from everthread.factory.gateway import open_gateway
+from everthread.gateway.worker import DeferringFloor
+from everthread.testing import ScriptedSummarizer
+from tests.gateway.house import FILLER, HELLO, ask_claude, house
+from tests.gateway.raw import Heard, raw_upstream
+
+
+async def test_an_unknown_engine_is_an_error_at_start(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "s.db")
+    config = parse_config("context: {engine: nobody}\ngateway: {port: 0}")
+    with pytest.raises(EngineError, match="nobody"):
+        async with open_gateway(config, store=store, auth="none"):
+            pass
+    await store.close()
+
+
+async def never(_request: Heard, _writer: asyncio.StreamWriter) -> None:
+    await asyncio.sleep(600)
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+async def test_summaries_go_on_without_the_auxiliary_model(
+    hangs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key that is not there, or a model that never answers: the journal serves, and the model rests."""
+    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+    async with house(tmp_path, window=6_000) as here, raw_upstream(never) as silent:
+        key = "" if hangs else ", api_key_env: NO_SUCH_KEY"
+        settings = (
+            f"auxiliary: {{compression: {{provider: custom, base_url: '{silent.url}/v1', model: writer{key}}}}}\n"
+            "compression: {economics: false, background: false}"
+        )
+        url = await here.gateway(settings=settings, manage_seconds=20)
+        client, history = here.claude(url, await here.key(tokens=10**9)), list[Any](HELLO)
+        for number in range(16):
+            said = await ask_claude(client, history)
+            history += [
+                {"role": "assistant", "content": said.content[0].text},
+                {"role": "user", "content": f"Entry {number}: {FILLER * 12}"},
+            ]
+        assert any("EVERTHREAD SUMMARY" in str(one.body) for one in here.provider.log)
+        assert bool(silent.heard) == hangs
+
+
+async def test_a_model_that_failed_rests_for_every_request() -> None:
+    """Each request has a chain of its own; what rests is known to all of them."""
+    rests: dict[str, float] = {}
+    writers = [ScriptedSummarizer(fails="no") for _ in range(3)]
+    for writer in writers:
+        chain = SummarizerChain([writer], floor=DeferringFloor(), clock=lambda: 100.0, rest_until=rests)
+        await chain.summarize(SummaryRequest([], [], 100))
+    assert [len(writer.requests) for writer in writers] == [1, 0, 0]
