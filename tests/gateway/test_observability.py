@@ -88,7 +88,7 @@ async def test_logs_figures_and_records_of_a_compacted_thread(tmp_path: Path, li
                 figures = (await http.get(f"{running.url}/metrics")).text
     made = int(headers["x-everthread-compactions"])
     assert made >= 2
-    assert 'everthread_compactions_total{author="extractive",background="' in figures
+    assert 'everthread_compactions_total{author="journal",background="' in figures
     assert 'everthread_compaction_tokens_total{side="after"}' in figures
     assert 'everthread_tokens_total{bucket="input",task="main"}' in figures
     assert 'everthread_cost_dollars_total{task="main"}' in figures

@@ -84,7 +84,7 @@ def test_others_are_served_meanwhile_and_models_are_asked_in_the_loop(portable: 
         assert events == [("begun", main, pid)]
         assert ticks >= 5
         again = await worker.run(item(busy, 0), DeferringFloor(), ignore)
-        assert again[2] == "extractive", "the journal is written there"
+        assert again[2] == "journal", "the journal is written there"
         assert (again[0] == pid) or not portable, "a process serves again"
         await worker.close(10)
 
@@ -97,7 +97,7 @@ def test_an_engine_that_fails_is_told_and_the_process_serves_on(portable: bool) 
         worker = CompactionWorker(portable=portable)
         with pytest.raises((EngineError, KeyError), match="compressor"):
             await worker.run(item(fail), DeferringFloor(), ignore)
-        assert (await worker.run(item(busy, 0), DeferringFloor(), ignore))[2] == "extractive"
+        assert (await worker.run(item(busy, 0), DeferringFloor(), ignore))[2] == "journal"
         await worker.close(10)
 
     asyncio.run(run())
@@ -106,7 +106,7 @@ def test_an_engine_that_fails_is_told_and_the_process_serves_on(portable: bool) 
 def test_a_summariser_that_fails_leaves_the_journal() -> None:
     async def run() -> None:
         worker = CompactionWorker(portable=True)
-        assert (await worker.run(item(busy, 0), Failing(), ignore))[2] == "extractive"
+        assert (await worker.run(item(busy, 0), Failing(), ignore))[2] == "journal"
         await worker.close(10)
 
     asyncio.run(run())
@@ -135,7 +135,7 @@ def test_a_process_that_dies_is_told_and_replaced() -> None:
         worker = CompactionWorker(portable=True)
         with pytest.raises(EngineError, match="process of the compaction ended"):
             await worker.run(item(end), DeferringFloor(), ignore)
-        assert (await worker.run(item(busy, 0), DeferringFloor(), ignore))[2] == "extractive"
+        assert (await worker.run(item(busy, 0), DeferringFloor(), ignore))[2] == "journal"
         await worker.close(10)
 
     asyncio.run(run())

@@ -75,7 +75,7 @@ def marker_text(plan: Plan, name: str, services: Services, tools: Sequence[Mappi
     """How the summary begins, and how the rest can be read where there is a way."""
     small = services.budget.small
     marker = text_file("marker_short" if small else name).format(count=f"{plan.message_count:,}")
-    readers = reading_tools(tools) if services.is_stored and not small else ()
+    readers = reading_tools(tools) if services.is_stored else ()
     if not readers:
         return marker
     return f"{marker}\n{text_file('recall').format(tools=' and '.join(f'`{reader}`' for reader in readers))}"
