@@ -27,7 +27,7 @@ def test_a_table_and_the_compacted_messages(everthread: Any, tmp_path: Path) -> 
     out = tmp_path / "small.json"
     done = everthread("compress", write(tmp_path / "talk.json", TALK), "--window", "16000", "-o", str(out))
     assert done.returncode == 0, done.stderr
-    for words in ("prune", "boundaries", "summarise", "verification", "tokens", "by extractive"):
+    for words in ("prune", "boundaries", "summarise", "verification", "tokens", "by journal"):
         assert words in done.stdout
     messages = json.loads(out.read_text("utf-8"))
     assert isinstance(messages, list), "a list comes back as a list"
