@@ -14,6 +14,7 @@ import pytest
 from everthread.conversation.pins import list_pins
 from everthread.core.pricing.usage import CanonicalUsage
 from everthread.gateway.dashboard.reader import TrialRequest, TrialResult, TrialRun
+from everthread.gateway.dashboard.text import summary_sections
 from everthread.store.models import NewCompaction, NewUsage, Rewrite
 from tests.gateway.pages import MODEL, SUMMARY, Browser, Desk, compact_thread, desk, make_thread
 from tests.store.test_proxied import point
@@ -237,3 +238,12 @@ def test_changes_are_told_while_they_happen(tmp_path: Path) -> None:
 async def _cookie(here: Desk) -> str:
     browser = await here.browser().enter()
     return "; ".join(f"{name}={value}" for name, value in browser.http.cookies.items())
+
+
+def test_a_line_names_the_message_it_came_from() -> None:
+    sources = [(number, f"Please mend src/mod_{number}.py and keep to two decimals.") for number in range(1, 9)]
+    text = "[A SUMMARY of src/mod_3.py]\n## Active Task\nMend src/mod_3.py, two decimals.\n- nothing known here\n"
+    marker, task = summary_sections(text, sources)
+    assert marker.lines[0].sources == ()
+    assert [line.sources for line in task.lines] == [(3,), ()]
+    assert [line.item for line in task.lines] == [False, True]

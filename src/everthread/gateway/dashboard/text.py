@@ -161,7 +161,10 @@ def summary_sections(text: str, sources: Sequence[tuple[int, str]] = ()) -> list
         elif line.strip():
             if not sections:
                 sections.append(("", []))
-            sections[-1][1].append(SummaryLine(_pieces(line), _ITEM.match(line) is not None, index.find(line)))
+            sources_of_line = (
+                index.find(line) if sections[-1][0] else ()
+            )  # before the first heading stand our own words
+            sections[-1][1].append(SummaryLine(_pieces(line), _ITEM.match(line) is not None, sources_of_line))
     return [SummarySection(name, tuple(lines)) for name, lines in sections]
 
 
@@ -197,10 +200,10 @@ class SourceIndex:
             if len(places) > 40:
                 break
             for number in places:
-                votes[number] = votes.get(number, 0.0) + 1.0 / len(places)
+                votes[number] = votes.get(number, 0.0) + 1.0 / len(places) ** 2
         best = sorted(votes.items(), key=lambda vote: (-vote[1], vote[0]))[: self.MOST]
         least = 0.5 * best[0][1] if best else 0.0
-        return tuple(sorted(number for number, weight in best if weight >= max(least, 0.34)))
+        return tuple(sorted(number for number, weight in best if weight >= max(least, 0.2)))
 
 
 _WORD = re.compile(r"[^\W_][\w./-]{3,60}")
