@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -360,3 +361,22 @@ def test_the_same_prefix_has_the_same_digests_whatever_follows() -> None:
         part = build_history(pieces[:length])
         assert part.digests == whole.digests[:length]
         assert part.skeletons == whole.skeletons[:length]
+
+
+async def test_a_client_without_pauses_gets_one_rewrite_at_a_time(tmp_path: Path) -> None:
+    """Whatever is finished in the background: what begins a request changes only where a compaction was due."""
+
+    async def run(place: Gate) -> None:
+        manager = place.manager(economics=False, protect_last_n=2)
+        client, heads = Client("openai_chat", tools=[]), []
+        for number in range(60):
+            client.says(f"Question {number}: {words(120, f'entry {number}')}")
+            sent = await answer(manager, client, f"Answer {number}. {words(60, f'reply {number}')}")
+            sliced = slice_body(sent.body, "openai_chat")
+            heads.append(sliced.of(sliced.elements[1]) if sent.rewritten else "")
+        breaks = sum(one != other for one, other in itertools.pairwise(heads))
+        depth = max(made.depth for made in place.of(Rewritten))
+        assert depth > 2
+        assert breaks <= depth
+
+    await running(tmp_path, run)
