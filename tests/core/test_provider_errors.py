@@ -360,3 +360,38 @@ def test_only_the_cap_is_at_fault(limit: int, name: str) -> None:
 )
 def test_which_number_is_which(text: str, counts: Counts) -> None:
     assert read_counts(sentences(plain(text))) == counts
+
+
+@pytest.mark.parametrize("said", [{}, {"body": ""}, {"body": b"{}"}, {"message": "400 status code (no body)"}])
+def test_a_wordless_400_means_too_long_only_for_a_request_that_nearly_filled_the_window(said: dict[str, Any]) -> None:
+    assert classify_error(status=400, **said).kind == "other"
+    assert classify_error(status=400, **said, near_limit=True).kind == "prompt_too_long"
+    assert classify_error(status=500, **said, near_limit=True).kind == "other"
+    assert classify_error(status=400, message="tools.0.name is required", near_limit=True).kind == "other"
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (400, "Invalid role: maximum context length is 300 tokens"),
+        (404, "The model `maximum context length is 300 tokens` does not exist"),
+        (400, "temperature: 'maximum context length is 300 tokens' is not a valid number"),
+        (404, "maximum context length is 300 tokens"),
+    ],
+)
+def test_a_value_that_an_error_echoes_states_no_limit(status: int, words: str) -> None:
+    verdict = classify_error(status=status, message=words)
+    assert (verdict.kind, verdict.context_limit) == ("other", None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("payload_too_large", "messages.2.content.0.text: String should have at most 9000000 characters"),
+        ("other", "metadata.note: String should have at most 9000000 characters"),
+        ("other", "'user' must be at most 64 characters"),
+        ("prompt_too_long", "The request is bigger than what this model can hold in its context"),
+    ],
+)
+def test_limits_on_one_text_and_plain_sentences(kind: str, words: str) -> None:
+    assert classify_error(status=400, message=words).kind == kind

@@ -100,3 +100,8 @@ def test_a_sentence_says_who_where_what_and_what_to_do() -> None:
     empty = refused(ROUTE, 502, {}, b"")
     assert str(empty) == "m at http://here/v1 answered with status 502."
     assert empty.body == ""
+
+
+def test_a_key_of_one_letter_takes_no_letters_out_of_words() -> None:
+    assert Route("gpt-5", "https://api.example", key="a").told("a bad request") == "a bad request"
+    assert "sesame-open-1" not in Route("gpt-5", "https://api.example", key="sesame-open-1").told("key sesame-open-1?")

@@ -24,6 +24,8 @@ BIG_RESULT = 4_000
 """Characters; where bytes are the trouble, results beyond this are stored and cited."""
 TOO_LARGE = frozenset({"prompt_too_long", "max_tokens_too_large", "payload_too_large"})
 """The kinds of refusal a smaller request may mend."""
+NEAR_LIMIT = 0.85
+"""From this share of the window on a refusal without a word is one for size."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from decimal import Decimal
 from everthread.compaction.summary import Compaction, CompactionLevel
 from everthread.context.limits import is_overflow_error
 from everthread.context.policy import AUTOMATIC, COLD, FADING, GRACE, NEARLY_COLD, PolicyDecision, fixed_text
-from everthread.context.recovery import TOO_LARGE, Recovery, RecoveryStep, slim_messages
+from everthread.context.recovery import NEAR_LIMIT, TOO_LARGE, Recovery, RecoveryStep, slim_messages
 from everthread.conversation.events import (
     CompactionDone,
     CompactionFailed,
@@ -36,7 +36,7 @@ from everthread.core.messages import Message, calls_of
 from everthread.core.pricing.economics import EARLIEST, Decision
 from everthread.core.provider_errors import ErrorVerdict, classify_error
 from everthread.core.types import Request, System
-from everthread.errors import ContextOverflowError, EverthreadError
+from everthread.errors import ContextOverflowError, EverthreadError, ModelError
 from everthread.providers.catalog import output_cap
 from everthread.store.models import MessageKind, NewCompaction, NewMessage, StoredMessage
 
@@ -464,6 +464,8 @@ class Compactor:
 async def recover(live: ConversationState, tried: Recovery, error: Exception, sent: Request | None) -> None:
     """Make the next try possible, or raise: the error itself where size is not at fault."""
     verdict = classify_error(error)
+    if verdict.kind == "other" and isinstance(error, ModelError) and live.tokens >= NEAR_LIMIT * live.budget.window:
+        verdict = classify_error(status=error.status, body=error.body, near_limit=True)
     if verdict.kind not in TOO_LARGE:
         raise error
     asked, enabled = output_cap(sent) if sent else None, live.setup.options.enabled

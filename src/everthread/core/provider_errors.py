@@ -299,6 +299,22 @@ _MONEY = re.compile(
 _ONE_FIELD = re.compile(
     r"(?:string|array) (?:above|below) (?:max|min)|expected m(?:ax|in) (?:length|items)|text units?|guardrail"
 )
+_CHARACTERS = re.compile(
+    r"(?:at most|up to|than|max\w{0,7}|limit)\b.{0,30}?\d[\d,]{0,12} ?(?:characters?|chars)\b"
+    r"|string (?:too long|above max|value length)"
+)
+_CONTENT = re.compile(r"(?<![a-z])(?:messages?|contents?|inputs?|prompts?)(?![a-z])")
+_LONG_STRING = 100_000
+"""No name, id or label may be so long: a limit like this on one string is a limit on what is said."""
+_OTHER_FAULT = re.compile(
+    r"(?:does not|doesn ?t) exist|not (?:one of|found)|must be one of|not a valid"
+    r"|(?:invalid|unknown|unsupported|unrecogni[sz]ed) (?:role|model|temperature|type|enum|api key)"
+)
+"""The error is about a value of the request, which it may quote: what stands in it says nothing."""
+_WORDLESS = re.compile(
+    r"\W*+(?:(?:error code: )?400\b)?[\s:-]*+(?:bad request|status code \(no body\))?\W*+", re.IGNORECASE
+)
+_NO_OVERFLOW = frozenset({404, 405, 409})
 
 # What a sentence must speak of, and what it must not, to be about the context.
 _TOKENS = re.compile(rf"tokens?(?![a-z])|[ck]ontext|{CAP}|n ctx|model len|上下文|コンテキスト|컨텍스트")
@@ -346,6 +362,7 @@ _WINDOW = (
 _PLAINLY = re.compile(r"(?:prompts?|inputs?|conversation) (?:is |was )?too (?:long|large|big)(?![a-z])")
 _PROMPT = re.compile(
     rf"(?:prompts?|inputs?|conversation|history|(?<!number of )messages)(?: [\w()]+){{0,4}}? (?:{_LONG})"
+    r"|(?:larger|bigger|longer|greater|more) than\b.{0,60}?(?<![a-z])(?:context|window)(?![a-z])"
     rf"|(?:exceed\w{{0,5}}|than|over|beyond|overflow\w{{0,5}}|fit)\b.{{0,60}}?(?:{_WINDOW}|tokens?(?![a-z]))"
     rf"|(?:{_WINDOW}).{{0,40}}?(?:exceed|overflow|too (?:long|large)|is full|reached)"
     rf"|reached (?:\w+ ){{0,2}}(?:{_WINDOW})"
@@ -541,8 +558,13 @@ class ErrorVerdict:
     available_output: int | None = None
 
 
-def classify_error(error: Any = None, *, status: Any = None, body: Any = None, message: Any = None) -> ErrorVerdict:
-    """What this error means: an exception of any SDK, a body, an event of a stream, or bare text. Never raises."""
+def classify_error(
+    error: Any = None, *, status: Any = None, body: Any = None, message: Any = None, near_limit: bool = False
+) -> ErrorVerdict:
+    """What this error means: an exception of any SDK, a body, an event of a stream, or bare text. Never raises.
+
+    `near_limit`: the refused request nearly filled the window. A 400 without a word then says that it was too long.
+    """
     evidence = Evidence(status=_http_status(status))
     for value in (error, body, message):
         with contextlib.suppress(Exception):  # a foreign object that cannot be read says nothing
@@ -552,6 +574,8 @@ def classify_error(error: Any = None, *, status: Any = None, body: Any = None, m
             "prompt_too_long",
             "The stream ended without an event, as a local server's does when the prompt is too long.",
         )
+    if near_limit and evidence.status == 400 and all(map(_WORDLESS.fullmatch, evidence.texts)):
+        return ErrorVerdict("prompt_too_long", "A request that nearly filled the window was refused without a word.")
     codes = [plain(code) for code in evidence.codes]
     texts = [plain(text) for text in evidence.texts]
     everything = " ; ".join([*codes, *texts])
@@ -559,9 +583,21 @@ def classify_error(error: Any = None, *, status: Any = None, body: Any = None, m
         return ErrorVerdict("other", "It is about money, not about size.")
     if evidence.status == 429 or _RATE.search(everything):
         return ErrorVerdict("rate_limit", "The account or the server is out of allowance for now.")
+    if evidence.status in _NO_OVERFLOW or _OTHER_FAULT.search(everything):
+        return ErrorVerdict("other", "It is about a value of the request, not about its size.")
+    if _is_long_string(everything):
+        return ErrorVerdict("payload_too_large", "One text of the request is longer than the provider takes.")
     if _ONE_FIELD.search(everything):
         return ErrorVerdict("other", "It is a limit of one field or filter, not of the context.")
     return _overflow(evidence, codes, texts) or _without_tokens(evidence, everything)
+
+
+def _is_long_string(everything: str) -> bool:
+    """Whether a limit on the characters of one text is at fault: of what is said, not of a name or a label."""
+    if not _CHARACTERS.search(everything) or _TOKENS.search(everything):
+        return False
+    stated = [int(number.replace(",", "")) for number in re.findall(r"\d[\d,]{3,12}", everything)]
+    return max(stated, default=0) >= _LONG_STRING and _CONTENT.search(everything) is not None
 
 
 def _overflow(evidence: Evidence, codes: list[str], texts: list[str]) -> ErrorVerdict | None:

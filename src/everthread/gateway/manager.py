@@ -33,7 +33,7 @@ from everthread.context.policy import (
     fading_text,
     paused_text,
 )
-from everthread.context.recovery import TOO_LARGE, RecoveryStep
+from everthread.context.recovery import NEAR_LIMIT, TOO_LARGE, RecoveryStep
 from everthread.conversation.events import (
     CompactionFailed,
     CompactionProgress,
@@ -454,7 +454,8 @@ class ProxyManager:
 
     async def recover(self, turn: Turn, status: int, body: bytes) -> Outgoing | None:
         """What to send instead of a request that was refused; None where the client gets the error."""
-        verdict = classify_error(status=status, body=body.decode("utf-8", "replace"))
+        near_limit = self.tokens(turn, turn.used) >= NEAR_LIMIT * turn.window
+        verdict = classify_error(status=status, body=body.decode("utf-8", "replace"), near_limit=near_limit)
         if verdict.kind not in TOO_LARGE:
             return None
         await self._learn(turn, verdict, status, body)

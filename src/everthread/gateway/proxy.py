@@ -137,7 +137,8 @@ def _without_credentials(words: str, incoming: Incoming) -> str:
     """An error's words for the log: the client's own credential cannot be in them, whatever it looks like."""
     for name in ("authorization", "x-api-key", "api-key"):
         for secret in incoming.headers.get(name, "").split():
-            words = words.replace(secret, "[REDACTED]")
+            if len(secret) >= 8:  # a shorter one is no secret, and may be a part of any word
+                words = words.replace(secret, "[REDACTED]")
     return redact(words)[:300]
 
 

@@ -21,6 +21,8 @@ from everthread.core.types import Reply
 from everthread.errors import ModelError, ModelTimeoutError, ModelUnreachableError
 from everthread.wire.common import error_text
 
+_SHORTEST_KEY = 8
+"""A shorter key is no secret, and may be a part of any word."""
 _SHOWN = 500
 _STATUS_OF_TYPE = {
     "invalid_request_error": 400,
@@ -57,7 +59,8 @@ class Route:
 
     def told(self, words: str) -> str:
         """Words of others on one line, without secrets: the key that was sent least of all."""
-        words = words.replace(self.key, "[REDACTED]") if self.key else words
+        if self.key and len(self.key) >= _SHORTEST_KEY:
+            words = words.replace(self.key, "[REDACTED]")
         return clip(redact(one_line(words)), _SHOWN)
 
     def __str__(self) -> str:

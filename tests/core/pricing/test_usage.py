@@ -264,3 +264,10 @@ def test_real_requests() -> None:
         assert usage.prompt_tokens == raw["prompt_tokens"]
         assert usage.total_tokens == raw["total_tokens"]
         assert usage.cache_read_tokens == raw.get("prompt_cache_hit_tokens", 0)
+
+
+def test_a_dialect_may_mix_the_names_of_two_apis() -> None:
+    raw = {"prompt_tokens": 90, "output_tokens": 40, "output_tokens_details": {"reasoning_tokens": 30}}
+    usage = normalize_usage({**raw, "input_tokens_details": {"cached_tokens": 50}})
+    assert (usage.input_tokens, usage.cache_read_tokens, usage.output_tokens) == (40, 50, 40)
+    assert usage.reasoning_tokens == 30

@@ -58,6 +58,8 @@ class _Shape:
     includes_cache: bool = True
     prompt_parts: tuple[str, ...] = ()
     """What makes up the prompt where its own figure is missing."""
+    output_else: tuple[str, ...] = ()
+    """The output where its own figure is missing: some dialects mix two APIs' names."""
 
 
 _WRITTEN_1H = ("cachecreation.ephemeral1hinputtokens", "cachewrite1htokens")
@@ -75,6 +77,7 @@ _CHAT = _Shape(
     output=("completiontokens",),
     read=(
         "prompttokensdetails.cachedtokens",
+        "inputtokensdetails.cachedtokens",
         "cachedtokens",
         "promptcachehittokens",
         "cachereadinputtokens",
@@ -86,8 +89,9 @@ _CHAT = _Shape(
         "cachecreationinputtokens",
         "cachewritetokens",
     ),
-    reasoning=("completiontokensdetails.reasoningtokens", "reasoningtokens"),
+    reasoning=("completiontokensdetails.reasoningtokens", "outputtokensdetails.reasoningtokens", "reasoningtokens"),
     prompt_parts=("promptcachehittokens", "promptcachemisstokens"),
+    output_else=("outputtokens",),
 )
 _RESPONSES = _Shape(
     prompt=("inputtokens",),
@@ -151,9 +155,12 @@ def normalize_usage(raw: Any, *, api: str | None = None) -> CanonicalUsage:
         read = min(read, prompt)
         write = min(write, prompt - read)
         prompt -= read + write
+    output = _sum(named, shape.output)
+    if output is None:
+        output = _sum(named, shape.output_else)
     return CanonicalUsage(
         input_tokens=prompt or 0,
-        output_tokens=_sum(named, shape.output) or 0,
+        output_tokens=output or 0,
         cache_read_tokens=read,
         cache_write_tokens=write,
         reasoning_tokens=_largest(named, shape.reasoning),
