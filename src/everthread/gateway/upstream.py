@@ -45,7 +45,7 @@ _IDLE_SECONDS = 4.0
 """Less than the five that many servers keep a connection: who closes first meets no request on its way."""
 _HEADER_BYTES = 256 * 1024
 """So long may one line of an answer's headers be."""
-_PIECEMEAL = 512 * 1024
+_PIECEMEAL = 1024 * 1024
 _NOT_ADDED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 """What aiohttp would add by itself where the client said nothing."""
 
