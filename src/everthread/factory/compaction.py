@@ -99,7 +99,7 @@ def _check(messages: Any, template: Any) -> None:
 
 
 def _budget(config: Config, model: str | None, window: int) -> Budget:
-    from everthread.factory.conversations import session_options
+    from everthread.factory.conversation import session_options
 
     return session_options(config).for_model(model or "").budget(window)
 

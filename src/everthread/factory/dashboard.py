@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from everthread.config import Config
 from everthread.core.pricing.cache_control import CACHE_SECONDS
 from everthread.errors import ConfigError
-from everthread.factory.conversations import session_options
+from everthread.factory.conversation import session_options
 from everthread.gateway.base import Auth
 from everthread.store.store import Store
 

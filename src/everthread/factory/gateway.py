@@ -16,17 +16,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from everthread.compaction.summary import Summarizer
-from everthread.config import Config, load_config
+from everthread.config import Config, home_directory, load_config
 from everthread.core.types import Api, StreamingModel
-from everthread.errors import ConfigError, StoreError
-from everthread.factory.access import open_access
-from everthread.factory.conversations import session_options
+from everthread.errors import ConfigError, InputError, StoreError
+from everthread.factory.agent import native_app
+from everthread.factory.conversation import session_options
 from everthread.factory.dashboard import make_dashboard, within_gateway
-from everthread.factory.engines import EngineChoice
-from everthread.factory.local_upstream import with_local
-from everthread.factory.models import auxiliary_model, closing_of, summarizer_for
-from everthread.factory.native import native_app
-from everthread.factory.stores import open_store, store_url
+from everthread.factory.models import EngineChoice, auxiliary_model, closing_of, summarizer_for
+from everthread.factory.store import open_store, store_url
 from everthread.gateway.base import Auth, Mode
 from everthread.store.store import Store
 
@@ -37,6 +34,7 @@ if TYPE_CHECKING:
     from everthread.conversation.options import SummarizerContext
     from everthread.gateway.app import Native
     from everthread.gateway.auth import Authenticator
+    from everthread.gateway.base import Auth
     from everthread.gateway.dashboard.app import Dashboard
     from everthread.gateway.dashboard.reader import Trial
     from everthread.gateway.manager import ProxyManager
@@ -44,6 +42,7 @@ if TYPE_CHECKING:
     from everthread.gateway.router import Upstream
     from everthread.gateway.server import Gateway
     from everthread.gateway.telemetry import Telemetry
+
 
 _STORE_SECONDS = 1.0
 STORE_AWAY_SECONDS = 0.7
@@ -306,3 +305,67 @@ def _readiness(store: Store) -> Any:
         return None
 
     return trouble
+
+
+# Who is let in
+
+
+@asynccontextmanager
+async def open_access(
+    auth: Auth, store: Store, upstreams: Sequence[Upstream], host: str
+) -> AsyncIterator[Authenticator | None]:
+    """The authenticator; None: whoever reaches the address, which then is this machine's own."""
+    from everthread.gateway.auth import SECRET, AcceptedCredentials, KeyAuthenticator, PassthroughAuthenticator
+    from everthread.gateway.middleware import is_loopback
+
+    if auth == "none":
+        if not is_loopback(host):
+            raise InputError(
+                f"without API keys the gateway listens on this machine only, not on {host}; use 127.0.0.1, or "
+                "gateway.auth: keys"
+            )
+        yield None
+    elif auth == "passthrough":
+        if named := [upstream.name for upstream in upstreams if upstream.api_key is not None]:
+            raise InputError(
+                f"under gateway.auth: passthrough a client's own credential goes upstream; {', '.join(named)} has an "
+                "api_key_env, which anybody could use then: leave it out, or use gateway.auth: keys"
+            )
+        yield PassthroughAuthenticator(await store.shared_secret(SECRET), AcceptedCredentials(store))
+    else:
+        keys = KeyAuthenticator(store)
+        if not is_loopback(host) and not await keys.has_keys():
+            raise InputError(
+                f"to listen on {host} the gateway needs an API key: make one with `everthread keys create`"
+            )
+        try:
+            yield keys
+        finally:
+            await keys.close()
+
+
+# The small model on this machine as an upstream: `local`, or `local:` and a model's name or file
+
+LOCAL = "local"
+
+
+def is_local(url: str) -> bool:
+    return url == LOCAL or url.startswith(f"{LOCAL}:")
+
+
+async def with_local(upstreams: Sequence[Upstream], config: Config, stack: AsyncExitStack) -> list[Upstream]:
+    """The upstreams, with a local model started for each that names one; it ends with the stack."""
+    return [await _served(one, config, stack) if is_local(one.url) else one for one in upstreams]
+
+
+async def _served(upstream: Upstream, config: Config, stack: AsyncExitStack) -> Upstream:
+    from everthread.providers.local import SMOLLM2, LocalModel, find_model
+
+    name = upstream.url.partition(":")[2] or None
+    path = find_model(name, home_directory())
+    own = name is None or not name.lower().endswith(".gguf")
+    window = config.model.context_length or SMOLLM2.trained_window
+    model = LocalModel(path, name=SMOLLM2.name if own else None, window=window)
+    stack.push_async_callback(model.aclose)
+    address, key = await model.serve()
+    return replace(upstream, url=address, api_key=key)

@@ -1,11 +1,11 @@
-"""From settings to a model with its wrappers, and to whoever writes summaries."""
+"""From settings to a model with its wrappers, to whoever writes summaries, and to the context engine."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from everthread.compaction.summary import Summarizer
@@ -16,8 +16,10 @@ from everthread.errors import EverthreadError
 from everthread.factory.compaction import acompress
 
 if TYPE_CHECKING:
+    from everthread.compaction.engine import ContextEngine, Services
     from everthread.conversation.options import Route, SummarizerContext
     from everthread.providers.base import ModelEvent
+
 
 Closing = Callable[[], Coroutine[Any, Any, Any]]
 
@@ -161,3 +163,43 @@ def auxiliary_model(desk: SummarizerContext, config: Config) -> StreamingModel |
     except EverthreadError as error:
         desk.events("notice", text=f"auxiliary.compression: {name} cannot be used, others write the summaries: {error}")
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChoice:
+    """The configured engine with its options; called, it makes one."""
+
+    name: str
+    options: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, config: Config) -> EngineChoice:
+        from everthread.compaction.registry import ALIASES
+
+        name = config.context.engine
+        options = dict(config.engines.get(name) or config.engines.get(ALIASES.get(name, name), {}))
+        if name == "compressor":
+            options.setdefault("template", config.compression.template)
+        return cls(name, options)
+
+    @property
+    def is_portable(self) -> bool:
+        """Whether another process finds the same engine: not where it was registered in this one only."""
+        from everthread.compaction.registry import find_engine
+
+        return find_engine(self.name, home=home_directory()).source != "registered"
+
+    def check(self) -> None:
+        """Make one, so that an engine that cannot be found or made is an error at start, and not at each request."""
+        from everthread.compaction.engine import Services
+        from everthread.compaction.journal import JournalWriter
+        from everthread.core.tokens import TokenCounter
+        from everthread.core.tokens.budget import Budget
+
+        counter = TokenCounter(None)
+        self(Services(JournalWriter(counter), counter, Budget.for_window(128_000), time.monotonic))
+
+    def __call__(self, services: Services) -> ContextEngine:
+        from everthread.compaction.registry import create_engine
+
+        return create_engine(self.name, services, self.options, home=home_directory())

@@ -15,7 +15,7 @@ from everthread import open_store
 from everthread.config import parse_config
 from everthread.core.messages import text_of
 from everthread.core.types import Reply, Request, StreamDelta
-from everthread.factory.native import agent_opener
+from everthread.factory.agent import agent_opener
 from everthread.gateway.api.app import NativeApp, NativeOptions
 from everthread.gateway.api.options import DeskOptions
 from everthread.gateway.api.queue import TurnDesk

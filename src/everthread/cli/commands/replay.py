@@ -116,7 +116,7 @@ def chosen_options(
 ) -> SessionOptions:
     """The configuration, with what was asked for here."""
     from everthread.config import load_config
-    from everthread.factory.conversations import session_options
+    from everthread.factory.conversation import session_options
 
     options = session_options(load_config())
     if threshold is not None:

@@ -83,7 +83,7 @@ def serve(
 
 def _upstream(text: str, mode: Mode) -> Upstream:
     """What was named on the command line; the clients' own keys go there."""
-    from everthread.factory.local_upstream import is_local
+    from everthread.factory.gateway import is_local
     from everthread.gateway.router import Upstream
 
     name, _, url = text.partition("=")

@@ -25,8 +25,8 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.types import Reply, System
 from everthread.errors import ContextOverflowError, ModelError
 from everthread.factory.compaction import run_sync
-from everthread.factory.conversations import session_options
-from everthread.factory.stores import open_store
+from everthread.factory.conversation import session_options
+from everthread.factory.store import open_store
 from everthread.lab.importers.log import Log, Said
 from everthread.lab.provider.cache import Prompt
 from everthread.lab.provider.models import PROTOCOLS

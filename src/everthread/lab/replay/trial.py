@@ -31,7 +31,7 @@ class Trials:
 def replay_twice(request: TrialRequest) -> TrialResult:
     """The thread as configured, with the settings tried, and without compaction."""
     from everthread.config import load_config  # noqa: PLC0415 - in the process that replays
-    from everthread.factory.conversations import session_options  # noqa: PLC0415
+    from everthread.factory.conversation import session_options  # noqa: PLC0415
     from everthread.lab.importers.log import Log, Said  # noqa: PLC0415
     from everthread.lab.replay import replay  # noqa: PLC0415
 
