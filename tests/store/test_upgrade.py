@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 
 from everthread import open_conversation, open_store
 from everthread.config import parse_config
+from everthread.core.messages import text_of
 from everthread.errors import SchemaTooNewError
 from everthread.factory import migrate_store
 from everthread.factory.gateway import open_gateway
@@ -91,6 +93,11 @@ async def test_a_conversation_of_an_old_store_goes_on_past_its_window(
         await talk.send(f"Please settle page {turn}. " + "It was entered and checked twice. " * 60)
     assert len(await store.compactions(talk.id)) > thread["compactions"]
     assert len(await store.history(talk.id)) == thread["messages"] + 16
+    context = "\n".join(map(text_of, talk.messages))
+    assert "Never push to main." in context
+    assert all(f"its code is L-{1000 + turn}." in context for turn in range(thread["messages"] // 2)), (
+        "the user's words are rebuilt from the stored messages, not from the old summary"
+    )
     await talk.close()
     await close_sound(store)
 
@@ -100,7 +107,7 @@ async def test_a_proxied_thread_goes_on_with_the_rewrites_it_had(
     number: int, old_url: str, known: dict[str, Any]
 ) -> None:
     client, store = known["clients"][number], open_store(old_url)
-    messages = [*client["messages"], {"role": "user", "content": "And the last ledger?"}]
+    messages, seen = list(client["messages"]), []
     served = [ServedModel(client["model"], client["window"], shows="max_model_len")]
     async with Provider(served, lambda _: "Noted.") as provider:
         config, upstreams = parse_config("gateway: {port: 0}\n"), [Upstream("lab", provider.url)]
@@ -108,15 +115,27 @@ async def test_a_proxied_thread_goes_on_with_the_rewrites_it_had(
             open_gateway(config, auth="none", store=store, upstreams=upstreams, mode="managed") as gateway,
             httpx2.AsyncClient(timeout=60) as http,
         ):
-            body = {"model": client["model"], "messages": messages, "max_tokens": 500}
-            body |= {"system": "You keep ledgers."} if client["path"] == "/v1/messages" else {}
-            answer = await http.post(gateway.url + client["path"], json=body, headers=HEADERS)
+            for turn in range(16):
+                text = f"And page {turn}? " + "It was entered and checked twice. " * 60
+                messages.append({"role": "user", "content": text})
+                body = {"model": client["model"], "messages": messages, "max_tokens": 500}
+                body |= {"system": "You keep ledgers."} if client["path"] == "/v1/messages" else {}
+                answer = await http.post(gateway.url + client["path"], json=body, headers=HEADERS)
+                assert answer.status_code == 200, answer.text
+                messages.append({"role": "assistant", "content": "Noted."})
+                seen.append(int(answer.headers["x-everthread-compactions"]))
+                assert answer.headers["x-everthread-thread"] == client["headers"]["x-everthread-thread"]
         sent = provider.log[-1].request
-    assert answer.status_code == 200
-    assert answer.headers["x-everthread-thread"] == client["headers"]["x-everthread-thread"]
-    assert int(answer.headers["x-everthread-compactions"]) >= int(client["headers"]["x-everthread-compactions"])
+    before = int(client["headers"]["x-everthread-compactions"])
+    assert seen == sorted(seen)
+    assert seen[0] >= before, "what was stored is used again"
+    assert seen[-1] > before
     assert sent is not None
     assert len(sent.messages) < len(messages)
+    context = "\n".join(map(text_of, sent.messages))
+    asked = len(client["messages"]) // 2
+    numbered = re.search(rf"\[{asked + 1}[^\]]*\] And page 0\?", context)
+    assert numbered, "the user's words are counted from the client's own messages, not from the old summary"
     await close_sound(store)
 
 

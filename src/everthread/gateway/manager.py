@@ -407,6 +407,8 @@ class ProxyManager:
 
     async def _task(self, turn: Turn, tokens: int, **how: Any) -> RewriteTask:
         place = await self._recorder.request(turn)
+        if turn.used is not None and turn.used.is_older:
+            tokens = self.tokens(turn, None)
         return RewriteTask(
             tenant=turn.incoming.tenant,
             thread=place.thread,

@@ -94,9 +94,14 @@ class RewriteTask:
     """Why it is done now, in dollars, where that was weighed."""
 
     @property
+    def ground(self) -> Rewrite | None:
+        """What the engine starts with. Not a summary of the version before: the client's own messages are all here."""
+        return None if self.base is None or self.base.is_older else self.base
+
+    @property
     def start(self) -> int:
         """How many of the client's messages are covered already."""
-        return self.base.length if self.base else 0
+        return self.ground.length if self.ground else 0
 
     @property
     def aimed_tokens(self) -> int:
@@ -105,7 +110,7 @@ class RewriteTask:
 
     def pairs(self) -> list[tuple[Any, str]]:
         """What goes upstream now: messages and their text."""
-        return [*(replaced(self.base) if self.base else ()), *self.sent[self.start :]]
+        return [*(replaced(self.ground) if self.ground else ()), *self.sent[self.start :]]
 
 
 class RewriteStore:
@@ -152,7 +157,7 @@ class RewriteStore:
     ) -> Rewrite | None:
         """A rewrite that covers more than the one before; None, with the reason told, where nothing can be won."""
         pairs = task.pairs()
-        before = RewriteState.load(task.base.state) if task.base else RewriteState()
+        before = RewriteState.load(task.ground.state) if task.ground else RewriteState()
         pins = [pin.text for pin in await list_pins(self._store, task.thread)]
         head = protected_head([value for value, _ in pairs])
         values = [value for value, _ in pairs[head:]]

@@ -427,6 +427,11 @@ class Rewrite:
     state: Mapping[str, Any] = field(default_factory=dict)
     """Of the engine that made it."""
 
+    @property
+    def is_older(self) -> bool:
+        """Whether the version before made it: it is sent again, but nothing is built on its summary."""
+        return self.engine.split(" ")[2:3] == ["*"]
+
 
 @dataclass(frozen=True, slots=True)
 class KeyLimits:
