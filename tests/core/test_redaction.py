@@ -535,3 +535,21 @@ def test_a_part_that_begins_or_ends_inside_a_secret_shows_nothing_of_it() -> Non
     part = redact_part(text, first + 10, second + 10, margin=200)
     assert part == f"{MARK} between {MARK}"
     assert redact_part(text, 0, 6, margin=200) == "before"
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("密码是:hunter2Xy9", "密码是:"),
+        ("密码是：hunter2Xy9", "密码是："),
+        ("the password is: hunter2Xy9", "the password is: "),
+        ("AccountKey=/a9K/" + "Kd93kdKDk3kd93kdq7" * 4 + "aA==", "AccountKey="),
+    ],
+)
+def test_a_password_after_a_word_and_a_colon_and_a_key_that_begins_like_a_path(text: str, kept: str) -> None:
+    assert redact(text) == f"{kept}[REDACTED]"
+
+
+@pytest.mark.parametrize("text", ["密码是:不正确", "password is: required", "key_file = /etc/ssl/private/key.pem"])
+def test_words_and_paths_after_such_names_stay(text: str) -> None:
+    assert redact(text) == text

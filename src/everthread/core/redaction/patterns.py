@@ -144,7 +144,7 @@ _REFERENCE = re.compile(
       \$[A-Za-z_]\w*$ | \$\d$ | .*?\$[({] | .*?\{\{ | .*?<% | .*?\#\{   # $NAME, $(command), ${{ … }}, <%= … %>, #{…}
     | %[A-Za-z_]+%?$ | @[A-Za-z_]+@$ | [{<\[].*[}>\]]$                    # %NAME%, %s, @NAME@, {name}, <name>, [name]
     | (?:https?|file|env|vault|op|ssm|arn|secret|data): | sha\d+[:-]      # kept elsewhere; a hash
-    | [~.]{0,2}/[\w.-]+/                                                  # a path
+    | [~.]{0,2}/[\w.-]+/(?![\w+/]{40,}+$)                                # a path, not the start of a Base64 key
     """,
     re.X | re.S | re.I,
 )
