@@ -103,7 +103,8 @@ def test_what_is_no_conversation_is_refused_in_a_sentence(given: Any, how: dict[
 
 
 def test_settings_of_ones_own() -> None:
-    config = parse_config("compression: {threshold: 0.9, template: classic}")
-    kept = compress(TALK, window=16_000, config=config, summarizer="extractive")
-    assert "## Next Steps" in kept.summary or not kept.changed
-    assert compress(TALK, window=16_000, summarizer="extractive").tokens_after <= 16_000
+    config = parse_config("compression: {target_ratio: 0.6, user_words: 0.0}")
+    usual = compress(TALK, window=16_000, summarizer="extractive")
+    own = compress(TALK, window=16_000, config=config, summarizer="extractive")
+    assert len(own.messages) > len(usual.messages), "a larger tail is kept"
+    assert len(own.summary) < len(usual.summary), "without the user's words"
