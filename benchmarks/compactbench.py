@@ -6,6 +6,7 @@ cycles. After the first and the fourth every check of every case so far is made 
 something is absent from a model's answer (`forbidden_absent`) needs a model and is left out.
 
 Rules are what a case's ground truth forbids, decisions what it calls decided. The suite was not used in tuning.
+LangChain's summariser, there being no model, is a text-rank extract, which drops lines that are repeated.
 """
 
 from __future__ import annotations
