@@ -32,7 +32,8 @@ MODEL = "claude-sonnet-4-5"
 VERBAL_NOUNS = frozenset(
     word
     for line in (
-        "pricing routing logging streaming testing string thing setting ping encoding decoding binding",
+        "pricing routing logging pruning accounting streaming testing string thing setting ping encoding decoding",
+        "binding",
         "heading listing meaning mapping nesting padding timing wording building beginning warning ending",
         "training rating embedding reasoning thinking hashing caching ranking indexing polling paging pooling",
         "scaling spelling stemming handling floating incoming outgoing",
