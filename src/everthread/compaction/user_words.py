@@ -21,8 +21,8 @@ _MARKER = re.compile(r"\[(?:END OF )?EVERTHREAD SUMMARY")
 _REPEAT = re.compile(r"the same as (\d{1,9})")
 _NUMBER_TOKENS = 6
 """About what an entry's number and a mark cost."""
-_OPENING = 60
-"""Tokens of a first sentence that are kept where all messages have to share a small room."""
+_OPENINGS = (60, 30, 14)
+"""Tokens of a first sentence that are kept where all messages have to share a small room: less before none."""
 _WORTH_POINTING = 60
 """A repeated message of fewer characters is simply said again."""
 
@@ -131,8 +131,12 @@ def _point_to_repeats(entries: list[Said]) -> list[Said]:
 def _share(entries: list[Said], room: int, count: Count) -> list[Said]:
     """Each message gets the same share; what short ones leave goes to the others, and at last to the newer ones."""
     sizes = [entry_tokens(entry, count) for entry in entries]
-    openings = [min(size, _opening(entry, count)) for entry, size in zip(entries, sizes, strict=True)]
-    hidden = _hidden(openings, room)
+    hidden = len(entries)
+    for most in _OPENINGS:
+        openings = [min(size, _opening(entry, most, count)) for entry, size in zip(entries, sizes, strict=True)]
+        hidden = _hidden(openings, room)
+        if not hidden:
+            break
     if hidden == len(entries):
         return [_range(entries)]
     kept, sizes = entries[hidden:], sizes[hidden:]
@@ -154,11 +158,11 @@ def _share(entries: list[Said], room: int, count: Count) -> list[Said]:
     return [_range(entries[:hidden]), *shown] if hidden else shown
 
 
-def _opening(entry: Said, count: Count) -> int:
-    """What the first sentence takes, long ones cut."""
+def _opening(entry: Said, most: int, count: Count) -> int:
+    """What the first sentence takes, long ones cut to so many tokens."""
     pieces = split_sentences(entry.text[:2_000])
     first = entry.text[pieces[0].start : pieces[0].end] if pieces else ""
-    return min(count(clip_tokens(first, _OPENING, count)), _OPENING) + _NUMBER_TOKENS
+    return min(count(clip_tokens(first, most, count)), most) + _NUMBER_TOKENS
 
 
 def _hidden(openings: list[int], room: int) -> int:
