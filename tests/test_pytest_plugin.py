@@ -26,7 +26,7 @@ SECOND = [*FIRST, {"role": "assistant", "content": "Done."}, {"role": "user", "c
 
 def test_good(assert_prefix_stable, assert_rules_survive):
     assert_prefix_stable([FIRST, SECOND])
-    assert_rules_survive(SECOND, FIRST)
+    assert_rules_survive(FIRST, SECOND)
 
 
 def test_cache_lost(assert_prefix_stable):
@@ -34,7 +34,7 @@ def test_cache_lost(assert_prefix_stable):
 
 
 def test_rule_lost(assert_rules_survive):
-    assert_rules_survive(SECOND, SECOND[1:])
+    assert_rules_survive(FIRST, SECOND[1:])
 """
 RULED: list[Any] = [{"role": "user", "content": "Never touch deploy/terraform, it is not ours. What is in src?"}]
 
@@ -47,7 +47,7 @@ def test_pytest_finds_it_and_shows_what_is_wrong(tmp_path: Path) -> None:
     assert 'request 2 does not extend the one before: messages[0].role: "user" became "assistant"' in done.stdout
     assert "the beginning of the prompt changed once; the cache is lost there" in done.stdout
     assert "1 of 1 rules are gone" in done.stdout
-    assert "'Never push to main.' (message 0)" in done.stdout
+    assert "'Never push to main. Fix the parser.' (message 0)" in done.stdout
     assert "pytest_plugin.py:" not in done.stdout  # the failure is shown where the test asserts
 
 
@@ -110,25 +110,10 @@ def test_rules_survive_a_compaction_and_are_missed_where_they_do_not() -> None:
     assert made.changed
     assert_rules_survive(messages, made)
     assert_rules_survive(messages, made.summary, rules=["Never touch deploy/terraform"])
-    assert_rules_survive(
-        messages, {"system": "Never touch deploy/terraform, it is not ours.", "messages": messages[-1:]}
-    )
-    with pytest.raises(
-        AssertionError, match=r"1 of 1 rules are gone:\n  'Never touch deploy/terraform, it is not ours\.'"
-    ):
-        assert_rules_survive(messages, messages[-8:])
+    assert_rules_survive(RULED, {"system": RULED[0]["content"], "messages": messages[-1:]})
+    with pytest.raises(AssertionError, match=r"'Never touch deploy/terraform, it is not ours\. What is in src\?'"):
+        assert_rules_survive(RULED, messages[-8:])
     with pytest.raises(AssertionError, match="'Say please' \\(given\\)"):
         assert_rules_survive(messages, made, rules=["Say please"])
-    with pytest.raises(AssertionError, match="the user states no rule in these messages"):
-        assert_rules_survive(talk(2), talk(2))
-
-
-def test_a_rule_that_was_lifted_need_not_survive() -> None:
-    lifted: list[Any] = [
-        {"role": "user", "content": "Always use tabs for indentation."},
-        {"role": "assistant", "content": "Yes."},
-        {"role": "user", "content": "Always use spaces for indentation, never tabs."},
-    ]
-    assert_rules_survive(lifted, lifted[2:])
-    with pytest.raises(AssertionError, match="1 of 1 rules are gone"):
-        assert_rules_survive(lifted, lifted[:2])
+    with pytest.raises(AssertionError, match="the user says nothing in these messages"):
+        assert_rules_survive([{"role": "assistant", "content": "Hi"}], talk(2))
