@@ -52,7 +52,13 @@ class Gate:
     managers: list[ProxyManager] = field(default_factory=list)
 
     def manager(
-        self, *, markers: bool = False, summarizer: Any = None, wall: Callable[[], float] = time.time, **options: Any
+        self,
+        *,
+        markers: bool = False,
+        recall: bool = False,
+        summarizer: Any = None,
+        wall: Callable[[], float] = time.time,
+        **options: Any,
     ) -> ProxyManager:
         async def window(_api: Api, _model: str, _upstream: str) -> int:
             return self.window
@@ -66,7 +72,7 @@ class Gate:
         made = ProxyManager(
             ManagerSetup(
                 self.store, engine, "compressor", writer, window, SessionOptions(**options), cache_markers=markers,
-                listener=self.events.append, wall=wall,
+                listener=self.events.append, wall=wall, recall=recall,
             )
         )  # fmt: skip
         self.managers.append(made)

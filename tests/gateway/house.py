@@ -51,8 +51,8 @@ class House:
     async def gateway(self, auth: Auth = "keys", *, key: str | None = UPSTREAM_KEY, **more: Any) -> str:
         known = more.pop("upstreams", None) or [Upstream("lab", self.provider.url, api_key=key)]
         seconds = more.pop("manage_seconds", None)
-        limits = f", limits: {{manage_seconds: {seconds}}}" if seconds else ""
-        config = parse_config(f"gateway: {{port: 0{limits}}}\n" + more.pop("settings", ""))
+        limits = f"  limits: {{manage_seconds: {seconds}}}\n" if seconds else ""
+        config = parse_config(f"gateway:\n  port: 0\n{limits}" + more.pop("settings", ""))
         opened = open_gateway(config, auth=auth, store=self.store, upstreams=known, **more)
         self.urls.append((await self.stack.enter_async_context(opened)).url)
         return self.urls[-1]

@@ -137,6 +137,10 @@ class GatewayOptions(Options):
     include_usage: bool = Field(
         default=True, description="Ask for the usage on OpenAI chat streams where the client said nothing."
     )
+    recall: bool = Field(
+        default=True,
+        description="Offer the tool `recall` to a model once its thread was compacted, and answer its calls here.",
+    )
     upstreams: tuple[UpstreamOptions, ...] = Field(
         (),
         strict=False,

@@ -251,7 +251,7 @@ def _manager(
         ManagerSetup(
             store, engine, f"{engine.name} {digest}", writer, window, session_options(config), listener=listener,
             emulate_state=config.gateway.responses_state == "emulate", portable_engine=engine.is_portable,
-            compaction_seconds=COMPACTION_SHARE * seconds,
+            compaction_seconds=COMPACTION_SHARE * seconds, recall=config.gateway.recall,
         )
     )  # fmt: skip
 

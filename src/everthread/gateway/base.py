@@ -68,6 +68,8 @@ class Outgoing:
     """The prompt's tokens as the provider counts them; None where nobody looked."""
     hold: bool = False
     """So full that an overflow is likely: a stream's first events are held until one tells."""
+    recall: bool = False
+    """It offers our own tool: its calls are answered here and never reach the client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,10 @@ class Outcome:
     status: int
     reply: Reply | None = None
     usage: CanonicalUsage | None = None
+    """Of its last round."""
     estimated: bool = False
+    hidden: tuple[CanonicalUsage, ...] = ()
+    """Of the rounds before, whose calls were answered here."""
 
 
 class ProxyTurn(Protocol):
@@ -90,6 +95,14 @@ class ProxyTurn(Protocol):
 
     async def recover(self, status: int, body: bytes) -> Outgoing | None:
         """After an error of the provider: what to send instead, None where the client gets the error."""
+        ...
+
+    async def resume(self, reply: Reply) -> Outgoing | None:
+        """After a round in which our own tool was called: what goes upstream next, None where the response ends."""
+        ...
+
+    async def withdraw(self, reply: Reply) -> Outgoing | None:
+        """After that was refused: the same with less, and the tool no longer offered."""
         ...
 
     async def response_headers(self) -> Mapping[str, str]:
@@ -114,6 +127,12 @@ class UnmanagedTurn:
         self.sent = Outgoing(incoming.raw)
 
     async def recover(self, status: int, body: bytes) -> Outgoing | None:  # noqa: ARG002
+        return None
+
+    async def resume(self, reply: Reply) -> Outgoing | None:  # noqa: ARG002
+        return None
+
+    async def withdraw(self, reply: Reply) -> Outgoing | None:  # noqa: ARG002
         return None
 
     async def response_headers(self) -> Mapping[str, str]:

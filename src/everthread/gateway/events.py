@@ -70,3 +70,12 @@ class Unmanaged(Event):
     kind = "unmanaged"
     why: str
     """The field that says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled(Event):
+    """The model looked up what was taken out: its calls of `recall` were answered here, hidden from the client."""
+
+    kind = "recall"
+    rounds: int
+    calls: int

@@ -51,11 +51,13 @@ from everthread.core.pricing.economics import EARLIEST
 from everthread.core.pricing.usage import CanonicalUsage
 from everthread.core.provider_errors import ErrorVerdict, classify_error
 from everthread.core.tokens import TokenCounter
-from everthread.core.types import Api, Request
+from everthread.core.types import Api, Reply, Request
 from everthread.errors import EverthreadError
 from everthread.gateway.base import THREAD, Incoming, Outcome, Outgoing, ProxyTurn, UnmanagedTurn
-from everthread.gateway.events import RecordFailed, Unmanaged
+from everthread.gateway.events import Recalled, RecordFailed, Unmanaged
 from everthread.gateway.reader import Reader, Sizes
+from everthread.gateway.recall import ROUNDS, RecallService, hidden_values
+from everthread.gateway.recall import SECONDS as RECALL_SECONDS
 from everthread.gateway.responses_state import Responses
 from everthread.gateway.rewrite import SLIM, RewriteState, RewriteStore, RewriteTask, rewrite_key
 from everthread.gateway.threads import PendingAnswer, SaidMessages, ThreadIndex, ThreadMatch, ThreadRecorder, scope_of
@@ -88,6 +90,8 @@ class ManagerSetup:
     """The engine can be made in another process: compactions then have processes of their own."""
     compaction_seconds: float = SECONDS
     """For one compaction, below what a request may take in all; then it is ended and the request goes on without."""
+    recall: bool = True
+    """Offer our own tool `recall` to clients whose thread was compacted."""
     emulate_state: bool = False
     """Resolve `previous_response_id` here, for upstreams that keep no state."""
     listener: Listener = _ignore_event
@@ -119,6 +123,7 @@ class ProxyManager:
         self._sizes = Sizes()
         self._reader = Reader(self._sizes)
         self._responses = Responses(setup.store)
+        self._recall = RecallService(setup.store, enabled=setup.recall)
         self._memories = ThreadMemories()
         self._jobs: dict[tuple[str, str], asyncio.Task[Rewrite | None]] = {}
 
@@ -183,6 +188,7 @@ class ProxyManager:
             writes.append(self._account(turn, place, outcome))
         if said is not None:
             writes.append(self._recorder.answer(said, place, turn))
+            writes.append(self._recall.keep(turn, place.thread, said.history))
         reply = outcome.reply
         if answered and reply and reply.id and self._emulates(turn.incoming):
             writes.append(self._responses.keep(place, reply, turn))
@@ -197,6 +203,8 @@ class ProxyManager:
         if usage is None:
             counter = TokenCounter(turn.model)
             usage, estimated = complete_usage(CanonicalUsage(), outcome.reply, turn.estimate, counter)
+        for round_usage in outcome.hidden:
+            await self.accounting.record(place.thread, turn.model, round_usage)
         await self.accounting.record(place.thread, turn.model, usage, estimated=estimated)
 
     def _report_usage(self, record: NewUsage) -> None:
@@ -235,6 +243,7 @@ class ProxyManager:
         )  # fmt: skip
         turn.window = await self.limits.window(turn.limit_key, await self._known_window(turn))
         turn.cap = await self.limits.output_cap(turn.limit_key)
+        turn.served = self._recall.serves(turn)
         return turn
 
     async def _known_window(self, turn: Turn) -> int:
@@ -268,11 +277,20 @@ class ProxyManager:
         if note:
             said = [{"role": "user", "content": note}]
             head += self._sizes.values(turn.incoming.api, turn.model, ("note", note), said)
-        return turn.fixed + head + sum(turn.sizes[used.length :])
+        return turn.fixed + head + sum(turn.sizes[used.length :]) + self._hidden_estimate(turn, used.length)
+
+    def _hidden_estimate(self, turn: Turn, length: int) -> int:
+        """Tokens of the rounds that the client does not know, beyond those of the answers they stand for."""
+        texts, values, places = hidden_values(turn, length)
+        if not texts:
+            return 0
+        hidden = self._sizes.values(turn.incoming.api, turn.model, ("hidden", *texts), values)
+        return hidden - sum(sum(turn.sizes[start:end]) for start, end in places)
 
     def send(self, turn: Turn) -> Outgoing:
         """What goes upstream as things stand."""
         turn.memory.rewrite = None if turn.used is None else rewrite_key(turn.used)
+        self._recall.offer(turn)
         turn.estimate = self.estimate(turn, turn.used)
         before, after = self.tokens(turn, None), self.tokens(turn, turn.used)
         ttl = self.setup.options.cache_ttl if self.setup.cache_markers else None
@@ -345,9 +363,31 @@ class ProxyManager:
         turn.used, turn.ready = found.used, found.ready
         if forced and turn.ready is not None:
             turn.used, turn.ready = turn.ready, None
+        await self._recall.load(turn)
 
     def engine_key(self, turn: Turn) -> str:
-        return f"{turn.incoming.api} {self.setup.engine_key}{tools_key(turn.frame.tools)}"
+        return f"{turn.incoming.api} {self.setup.engine_key}{tools_key(turn.equipped_frame.tools)}"
+
+    # The rounds of our own tool
+
+    async def resume(self, turn: Turn, reply: Reply) -> Outgoing | None:
+        """What goes upstream after a round in which our own tool was called; None where the response ends."""
+        now = self.setup.clock()
+        turn.recall.begun = turn.recall.begun or now
+        await self._recorder.request(turn)
+        if not await self._recall.answer(turn, reply):
+            return None
+        if now - turn.recall.begun > RECALL_SECONDS:
+            turn.recall.rounds = ROUNDS
+        turn.sent = self.send(turn)
+        self.setup.listener(Recalled(turn.place.thread, turn.recall.rounds, turn.recall.calls))
+        return turn.sent
+
+    def withdraw(self, turn: Turn, reply: Reply) -> Outgoing:
+        """After that was refused: with less, and the tool no longer offered."""
+        self._recall.withdraw(turn, reply)
+        turn.sent = self.send(turn)
+        return turn.sent
 
     # Making rewrites
 
@@ -414,7 +454,7 @@ class ProxyManager:
             thread=place.thread,
             engine_key=self.engine_key(turn),
             api=turn.incoming.api,
-            frame=turn.frame,
+            frame=turn.equipped_frame,
             sent=turn.pairs(),
             history=turn.history,
             budget=turn.budget(self.setup.options),

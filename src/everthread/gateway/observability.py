@@ -159,6 +159,7 @@ _COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "requests": ("Requests answered, by protocol and status.", ("api", "status")),
     "rewrites": ("Requests that did not go upstream as they came, by kind.", ("kind",)),
     "failed_open": ("Decisions that failed, so that the original was forwarded, by step.", ("step",)),
+    "recalls": ("Calls of the tool `recall` that were answered here.", ()),
     "unmanaged": ("Requests passed on without a look into them, by the reason.", ("why",)),
     "upstream_errors": ("Errors of upstreams, by upstream and status or kind.", ("upstream", "status")),
     "tokens": ("Tokens as reported by upstreams, by bucket and task.", ("bucket", "task")),

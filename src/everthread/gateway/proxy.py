@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
+from everthread.core.messages import calls_of
+from everthread.core.pricing.usage import CanonicalUsage
 from everthread.core.redaction import redact
-from everthread.errors import StoreUnreachableError
+from everthread.core.types import Reply
+from everthread.errors import StoreUnreachableError, WireError
 from everthread.gateway.auth import Caller
 from everthread.gateway.base import NOTICE, THREAD, Incoming, Manager, Outcome, Outgoing, ProxyTurn, UnmanagedTurn
 from everthread.gateway.body import peek_field, refuse_duplicates
@@ -25,6 +28,7 @@ from everthread.gateway.middleware import Admission
 from everthread.gateway.observability import STORE_SECONDS, Metrics, StoreWatch, about_thread
 from everthread.gateway.quotas import PassthroughMeter, charged_model, used_in
 from everthread.gateway.requests import ClientGone, RequestHead, Upload, read_body, until_gone
+from everthread.gateway.rounds import MERGED, RECALL, merge_bodies
 from everthread.gateway.router import Routes, Upstream, family_of
 from everthread.gateway.streaming import (
     Head,
@@ -46,6 +50,7 @@ from everthread.gateway.upstream import (
     for_upstream,
     rewritten,
 )
+from everthread.wire.codecs import CODECS
 
 if TYPE_CHECKING:
     from everthread.gateway.telemetry import Observed, Telemetry
@@ -119,6 +124,12 @@ class FailOpenTurn:
             return None
         return await self._manager.attempt("refused", self._incoming, self._turn.recover(status, body))
 
+    async def resume(self, reply: Reply) -> Outgoing | None:
+        return await self._manager.attempt("recall", self._incoming, self._turn.resume(reply))
+
+    async def withdraw(self, reply: Reply) -> Outgoing | None:
+        return await self._manager.attempt("recall", self._incoming, self._turn.withdraw(reply))
+
     async def response_headers(self) -> Mapping[str, str]:
         """No client waits long for it: where it cannot be known now, it is not told."""
         known: Mapping[str, str] | None
@@ -176,6 +187,10 @@ class ProxyExchange:
         self._model = model
         self._asks_usage = False
         self._tap: UsageReader | None = None
+        self._usage: CanonicalUsage | None = None
+        """Of the last of several rounds."""
+        self._hidden: list[CanonicalUsage] = []
+        """Of those before it."""
         self._observed: Observed | None = None
         self._added = 0.0
         """Seconds that a client waited for our own part, until its request was sent."""
@@ -219,6 +234,8 @@ class ProxyExchange:
             }  # fmt: skip
         elif self.sent.tokens is not None:
             facts["tokens"] = self.sent.tokens
+        if outcome.hidden:
+            facts["recall_rounds"] = len(outcome.hidden)
         return facts
 
     async def _introduce(self, writer: ResponseWriter, pulse: StreamKeepAlive) -> bool:
@@ -253,11 +270,12 @@ class ProxyExchange:
     def outcome(self) -> Outcome:
         """How it ended, as far as it was heard."""
         reply = self._tap.end() if self._tap else None
-        usage = usage_of(self._incoming.api, reply)
-        if usage is not None:
+        usage = self._usage or usage_of(self._incoming.api, reply)
+        hidden = tuple(self._hidden)
+        for used in (*hidden, *([usage] if usage is not None else [])):
             for bucket in ("input", "output", "cache_read", "cache_write"):
-                self._desk.metrics.count("tokens", getattr(usage, f"{bucket}_tokens"), bucket=bucket, task="main")
-        outcome = Outcome(self.status, reply, usage, estimated=reply is not None and usage is None)
+                self._desk.metrics.count("tokens", getattr(used, f"{bucket}_tokens"), bucket=bucket, task="main")
+        outcome = Outcome(self.status, reply, usage, estimated=reply is not None and usage is None, hidden=hidden)
         if self._observed is not None:
             self._observed.end(self.sent, outcome)
         return outcome
@@ -269,6 +287,9 @@ class ProxyExchange:
         pieces = Pieces(response.aiter_raw())
         try:
             instead = None if last else await self._instead(response, pieces, pulse)
+            if instead is None and self._has_rounds(response):
+                await self._relay_rounds(response, pieces, writer, pulse)
+                return False
             if instead is None:
                 await self._relay(response, pieces, writer, begun=pulse.begun)
                 return False
@@ -289,7 +310,9 @@ class ProxyExchange:
         body = sent.body
         asking = self._asking()
         self._asks_usage = asking is not None
-        if plain or asking is not None:  # so that the extra chunk can be taken out again, or comments put between
+        if (
+            plain or sent.recall or asking is not None
+        ):  # so that the extra chunk can be taken out again, or comments put between
             headers = [(name, value) for name, value in headers if name != b"accept-encoding"]
             headers.append((b"accept-encoding", b"identity"))
         if asking is not None:
@@ -362,6 +385,111 @@ class ProxyExchange:
             if tap is not None:
                 tap.feed(piece)
         await writer.end(drop.end() if drop else b"")
+
+    # Rounds in which our own tool is called
+
+    def _has_rounds(self, response: UpstreamResponse) -> bool:
+        encoding = response.headers.get("content-encoding", "identity")
+        return self.sent.recall and response.status_code < 300 and encoding == "identity"
+
+    async def _relay_rounds(
+        self, response: UpstreamResponse, pieces: Pieces, writer: ResponseWriter, pulse: StreamKeepAlive
+    ) -> None:
+        """The rounds of an answer as one response."""
+        tap = self._tap = UsageReader(self._incoming.api, response.status_code, response.headers, model=self._model)
+        headers = _unmeasured(for_client(response.headers.raw))
+        if not tap.streams:
+            body = await self._whole_rounds(pieces)
+            self._tap = tap
+            tap.feed(body)
+            await self._ascertain()
+            await writer.start(self.status, headers, self.sent.headers)
+            await writer.end(body)
+            return
+        if not pulse.begun:
+            await self._ascertain()
+            await writer.start(response.status_code, headers, self.sent.headers)
+            pulse.begun = True
+        drop = UsageChunkFilter() if self._asks_usage else None
+
+        async def put(data: bytes) -> None:
+            tap.feed(data)
+            shown = drop.feed(data) if drop else data
+            if shown:
+                await writer.body(shown)
+
+        merged = MERGED[self._incoming.api](model=self._model)
+        async for piece in pieces.all():
+            await put(merged.feed(piece))
+        while True:
+            reply, rest = merged.end_round()
+            await put(rest)
+            following = await self._next_round(reply, merged.recalls, pulse)
+            self._tap = tap
+            if following is None:
+                await put(merged.finish())
+                break
+            try:
+                if following.status_code >= 300:
+                    raw = await Pieces(following.aiter_raw()).whole(_ERROR_BYTES)
+                    said = _readable(raw, following) or b""
+                    await put(error_event(self._incoming.api, following.status_code, said))
+                    break
+                merged.go_on()
+                async for piece in following.aiter_raw():
+                    await put(merged.feed(piece))
+            finally:
+                await following.aclose()
+        await writer.end(drop.end() if drop else b"")
+
+    async def _whole_rounds(self, pieces: Pieces) -> bytes:
+        """The same for answers that come whole; an error of a later round is the answer then."""
+        api, bodies = self._incoming.api, []
+        raw = b"".join([piece async for piece in pieces.all()])
+        while True:
+            try:
+                body: Any = json.loads(raw)
+                reply = CODECS[api].decode_reply(body, model=self._model)
+            except (WireError, ValueError, RecursionError):
+                return raw
+            bodies.append(body)
+            recalls = sum(call.name == RECALL for call in calls_of(reply.message))
+            if not recalls and len(bodies) == 1:
+                return raw
+            following = await self._next_round(reply, recalls, None)
+            if following is None:
+                return json.dumps(merge_bodies(api, bodies), ensure_ascii=False).encode("utf-8", "replace")
+            try:
+                raw = b"".join([piece async for piece in following.aiter_raw()])
+            finally:
+                await following.aclose()
+            if following.status_code >= 300:
+                return raw
+
+    async def _next_round(self, reply: Reply, recalls: int, pulse: StreamKeepAlive | None) -> UpstreamResponse | None:
+        """Answer the calls of a round and ask again; None where the response ends with it."""
+        self._usage = usage_of(self._incoming.api, reply)
+        if not recalls and not self._hidden:
+            self._usage = None
+            return None
+        instead = await self.turn.resume(reply)
+        if instead is None:
+            return None
+        if self._usage is not None:
+            self._hidden.append(self._usage)
+        self._desk.metrics.count("recalls", recalls)
+        self.sent = replace(instead, headers=self.sent.headers)
+        asking = self._send(plain=True)
+        following = await (pulse.compacting(asking) if pulse else asking)
+        if following.status_code < 300:
+            return following
+        less = await self.turn.withdraw(reply)
+        if less is None:
+            return following
+        await following.aclose()
+        self.sent = replace(less, headers=self.sent.headers)
+        asking = self._send(plain=True)
+        return await (pulse.compacting(asking) if pulse else asking)
 
     async def _ascertain(self) -> None:
         """What the client is told of its thread is certain from here on."""
@@ -527,7 +655,8 @@ class Proxy:
         outcome = passage.outcome()
         if incoming.account is not None and (used := used_in(outcome, passage.sent)) is not None:
             answered = outcome.reply.model if outcome.reply is not None else ""
-            incoming.account.spend(used, charged_model(model, answered))
+            for one in (*outcome.hidden, used):
+                incoming.account.spend(one, charged_model(model, answered))
         task = asyncio.create_task(passage.record(outcome))
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)

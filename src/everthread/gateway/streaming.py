@@ -258,6 +258,13 @@ class Pieces:
         async for piece in self._source:
             yield piece
 
+    async def all(self) -> AsyncIterator[bytes]:
+        """From the beginning, also what was looked at."""
+        for piece in self._seen:
+            yield piece
+        async for piece in self.after_seen():
+            yield piece
+
     @property
     def seen(self) -> list[bytes]:
         return self._seen

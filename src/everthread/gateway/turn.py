@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
+from everthread.agent.tools.recall import SCHEMA as RECALL_SCHEMA
 from everthread.context.limits import LimitKey
 from everthread.context.policy import FADING, ContextOptions, ContextState, PolicyDecision, fading_text
 from everthread.context.recovery import Recovery
@@ -21,9 +22,10 @@ from everthread.core.pricing.cache_control import (
     without_cache_control,
 )
 from everthread.core.tokens.budget import Budget
-from everthread.core.types import Api, Request
+from everthread.core.types import Api, Reply, Request
 from everthread.gateway.base import COMPACTIONS, NOTICE, PLAN, THREAD, TOKENS, Incoming, Outcome, Outgoing
 from everthread.gateway.body import Element, Sliced, slice_body, spliced, written
+from everthread.gateway.recall import RecallTurn, recall_changes
 from everthread.gateway.rewrite import RewriteKey, RewriteState, note_change, replaced, replacement_change, takes_blocks
 from everthread.gateway.threads import TRIGGER, History, PendingPoint, SaidMessages, ThreadMatch
 from everthread.providers.catalog import FIELDS, cap_field, window_headers
@@ -92,6 +94,9 @@ class Turn:
     """The prompt without the rewrite that took effect with this request, in tokens as the provider counts."""
     expanded: bool = False
     """It referred to an earlier answer, which was put in: it never goes as it came."""
+    served: bool = False
+    """Our own tool is for this client: summaries name it."""
+    recall: RecallTurn = field(default_factory=RecallTurn)
 
     async def recover(self, status: int, body: bytes) -> Outgoing | None:
         """After an error of the provider: what to send instead, None where the client gets the error."""
@@ -101,6 +106,13 @@ class Turn:
         if instead is not None:
             self.sent = instead
         return instead
+
+    async def resume(self, reply: Reply) -> Outgoing | None:
+        """After a round that called our own tool: what goes upstream next."""
+        return await self.manager.resume(self, reply)
+
+    async def withdraw(self, reply: Reply) -> Outgoing | None:
+        return self.manager.withdraw(self, reply)
 
     async def response_headers(self) -> Mapping[str, str]:
         """What the client is told: its thread only once that is stored."""
@@ -112,6 +124,11 @@ class Turn:
     @property
     def model(self) -> str:
         return self.frame.model
+
+    @property
+    def equipped_frame(self) -> Request:
+        """Model, system prompt and tools, with our own where this client gets it."""
+        return replace(self.frame, tools=[*(self.frame.tools or ()), RECALL_SCHEMA]) if self.served else self.frame
 
     @property
     def plan(self) -> str:
@@ -206,7 +223,7 @@ class Turn:
             blocks = takes_blocks(incoming.api, self.model, incoming.upstream)
             noted = note_change(incoming.api, self.sliced, self.first, note, blocks=blocks)
             changes += [noted] if noted else []
-        return spliced(self.sliced.text, changes)
+        return spliced(self.sliced.text, [*changes, *recall_changes(self)])
 
 
 def _drops_history(edits: Any) -> bool:
@@ -317,7 +334,7 @@ def build_outgoing(turn: Turn, before: int, after: int, *, ttl: str | None) -> O
     hold = after > HOLD_SHARE * turn.window
     if text is turn.sliced.text or text == turn.sliced.text:
         return Outgoing(turn.incoming.raw, headers=told, tokens=after, hold=hold)
-    return Outgoing(text.encode(), rewritten=True, headers=told, tokens=after, hold=hold)
+    return Outgoing(text.encode(), rewritten=True, headers=told, tokens=after, hold=hold, recall=turn.recall.offered)
 
 
 def _capped(api: Api, upstream: str, text: str, cap: int) -> str:

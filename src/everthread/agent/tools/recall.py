@@ -8,7 +8,6 @@ from typing import Any
 from everthread.agent.base import Permission, ToolContext, ToolReply
 from everthread.agent.limits import RECALL_CHARS
 from everthread.agent.tools import arguments as given
-from everthread.conversation.conversation import Conversation
 from everthread.conversation.lookup import StoreLookup
 from everthread.core.search.lookup import found_text, passage_text
 from everthread.errors import InputError
@@ -48,27 +47,22 @@ class Recall:
         return None
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
-        given.check_names(arguments, SCHEMA)
-        offset = given.number(arguments, "offset", default=0)
-        wanted = given.text(arguments, "id", default="", empty=True).strip()
-        if wanted:
-            return ToolReply(await _read(context.conversation, wanted, offset))
-        query = given.text(arguments, "query", default="", empty=True, longest=1_000).strip()
-        if not query:
-            raise InputError("give a query to search for, or the id of a message or output to read")
-        path = given.text(arguments, "path", default="", empty=True, longest=1_000).strip()
-        return ToolReply(await _search(context.conversation, query, path, offset))
+        talk = context.conversation
+        return ToolReply(await recall_text(StoreLookup(talk.store, talk.session.tenant, talk.id), arguments))
 
 
-async def _search(talk: Conversation, query: str, path: str, offset: int) -> str:
-    found = await _lookup(talk).search(query, path=path or None, limit=PAGE, offset=offset)
+async def recall_text(lookup: StoreLookup, arguments: Mapping[str, Any]) -> str:
+    """What a call is answered with. `InputError` where it cannot be."""
+    given.check_names(arguments, SCHEMA)
+    offset = given.number(arguments, "offset", default=0)
+    wanted = given.text(arguments, "id", default="", empty=True).strip()
+    if wanted:
+        passage = await lookup.read(wanted, offset=offset, limit=RECALL_CHARS - ROOM)
+        return passage_text(passage, tool=Recall.name)
+    query = given.text(arguments, "query", default="", empty=True, longest=1_000).strip()
+    if not query:
+        raise InputError("give a query to search for, or the id of a message or output to read")
+    path = given.text(arguments, "path", default="", empty=True, longest=1_000).strip()
+    found = await lookup.search(query, path=path or None, limit=PAGE, offset=offset)
     where = "this conversation" + (f" that name {path!r}" if path else "")
     return found_text(found, query, tool=Recall.name, where=where, offset=offset)
-
-
-async def _read(talk: Conversation, wanted: str, offset: int) -> str:
-    return passage_text(await _lookup(talk).read(wanted, offset=offset, limit=RECALL_CHARS - ROOM), tool=Recall.name)
-
-
-def _lookup(talk: Conversation) -> StoreLookup:
-    return StoreLookup(talk.store, talk.session.tenant, talk.id)

@@ -1,0 +1,278 @@
+"""The tool `recall`, offered to a proxied model once its thread was compacted, and answered here.
+
+The client never sees its calls. What the model called and was told is kept with the thread and stands again, byte for
+byte, in the place of the answer that the client knows, until a compaction covers it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from everthread.agent.tools.recall import SCHEMA, recall_text
+from everthread.compaction.composition import reading_tools
+from everthread.conversation.lookup import StoreLookup
+from everthread.core.messages import Call, Message, calls_of, kind_of
+from everthread.core.redaction import redact
+from everthread.core.types import Api, Reply
+from everthread.errors import EverthreadError, InputError
+from everthread.gateway.base import encode_messages
+from everthread.gateway.body import Sliced, written
+from everthread.gateway.rounds import RECALL
+from everthread.gateway.threads import History
+from everthread.store.store import Store
+from everthread.wire import anthropic, openai_responses
+
+if TYPE_CHECKING:
+    from everthread.gateway.turn import Turn
+
+HEADER = "x-everthread-recall"
+"""A client's own word on it: `off`."""
+ROUNDS = 3
+"""So often the model may look something up before it answers without."""
+SECONDS = 90.0
+"""No further round begins after so long."""
+_STATE = "recall"
+_MOST_KEPT = 100
+_NO_ROOM = "There is no room left to look that up; answer with what you have."
+
+Change = tuple[int, int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenRounds:
+    """What stands in the place of one answer that a client knows."""
+
+    start: str
+    start_skeleton: str
+    """The history before the answer."""
+    end: str
+    end_skeleton: str
+    """The history with it."""
+    texts: list[str]
+    """The messages that go upstream instead."""
+    blocks: str = ""
+    """Results that go before the client's own in the message after it."""
+
+    def place(self, history: History) -> tuple[int, int] | None:
+        """From where to where the answer stands in a history; None where it is not in it."""
+        start = _position(history.digests, self.start) or _position(history.skeletons, self.start_skeleton)
+        end = _position(history.digests, self.end)
+        if end is None and self.end_skeleton in history.skeletons:
+            end = len(history) - history.skeletons[::-1].index(self.end_skeleton)
+        return (start, end) if start is not None and end is not None and start < end else None
+
+
+def _position(chain: Sequence[str], digest: str) -> int | None:
+    return chain.index(digest) + 1 if digest and digest in chain else None
+
+
+@dataclass(slots=True)
+class RecallTurn:
+    """What one request has to do with the tool."""
+
+    offered: bool = False
+    known: list[tuple[int, int, HiddenRounds]] = field(default_factory=list)
+    """What is put back, by the place of the answer it stands for."""
+    texts: list[str] = field(default_factory=list)
+    """The rounds of this answer so far."""
+    values: list[Any] = field(default_factory=list)
+    """The same, read."""
+    last: list[str] = field(default_factory=list)
+    """The last round, which calls nothing or the client's own tools too."""
+    blocks: str = ""
+    rounds: int = 0
+    calls: int = 0
+    begun: float = 0.0
+    """When the first round ended."""
+
+
+class RecallService:
+    """Offers the tool, answers its calls and puts hidden rounds back."""
+
+    def __init__(self, store: Store, *, enabled: bool = True) -> None:
+        self._store = store
+        self._enabled = enabled
+
+    def serves(self, turn: Turn) -> bool:
+        """Whether this client gets the tool: not one that has such a tool itself, or wants none."""
+        if not self._enabled or turn.incoming.headers.get(HEADER, "").lower() in ("off", "false", "0"):
+            return False
+        return turn.rewritable and not reading_tools(turn.frame.tools) and RECALL not in _names(turn)
+
+    async def load(self, turn: Turn) -> None:
+        """What was hidden in this thread, where its answers are not covered by the rewrite."""
+        if turn.used is None or not turn.place.matched:
+            return
+        source = turn.place.branch_of[0] if turn.place.branch_of else turn.place.thread
+        turn.recall.known = []
+        for row in await self._store.get_state(source, _STATE) or ():
+            hidden = HiddenRounds(**row)
+            place = hidden.place(turn.history)
+            if place is not None and (not hidden.blocks or _takes_blocks(turn, place[1])):
+                turn.recall.known.append((*place, hidden))
+
+    def offer(self, turn: Turn) -> bool:
+        """Whether the tool goes with this request: from the first compaction on, where a model may choose freely."""
+        fields = turn.sliced.fields
+        used = turn.used
+        turn.recall.offered = (
+            turn.served
+            and used is not None
+            and used.depth > 0
+            and turn.recall.rounds < ROUNDS
+            and _is_free(fields.get("tool_choice"))
+            and fields.get("n") in (None, 1)
+            and not fields.get("functions")
+            and isinstance(fields.get("tools"), list | None)
+        )
+        return turn.recall.offered
+
+    async def answer(self, turn: Turn, reply: Reply) -> bool:
+        """Answer the calls of a round; whether the model goes on at once, because none is for the client."""
+        calls = calls_of(reply.message)
+        own = [call for call in calls if call.name == RECALL]
+        results = [_result(call, await self._looked_up(turn, call)) for call in own]
+        api = turn.incoming.api
+        values = encode_messages(api, [reply.message, *results], turn.model)
+        state = turn.recall
+        state.calls += len(own)
+        if own and len(own) == len(calls):
+            state.texts += map(written, values)
+            state.values += values
+            state.rounds += 1
+            return True
+        if own and api == "anthropic":
+            state.blocks = ",".join(map(written, values.pop()["content"]))
+        state.last = list(map(written, values))
+        return False
+
+    def withdraw(self, turn: Turn, reply: Reply) -> None:
+        """The last round was too much: its results make room."""
+        state = turn.recall
+        values = encode_messages(
+            turn.incoming.api,
+            [reply.message, *(_result(call, _NO_ROOM) for call in calls_of(reply.message))],
+            turn.model,
+        )
+        state.texts[len(state.texts) - len(values) :] = map(written, values)
+        state.values[len(state.values) - len(values) :] = values
+        state.rounds = ROUNDS
+
+    async def keep(self, turn: Turn, thread: str, after: History) -> None:
+        """Store the hidden rounds of an answer with the thread."""
+        state = turn.recall
+        if not state.calls or not state.last:
+            return
+        history = turn.history
+        rounds = HiddenRounds(
+            history.digest(len(history)), history.skeleton(len(history)), after.digest(len(after)),
+            after.skeleton(len(after)), [*state.texts, *state.last], state.blocks,
+        )  # fmt: skip
+        known = [asdict(hidden) for start, _, hidden in turn.recall.known if start >= _covered(turn)]
+        await self._store.put_state(thread, _STATE, [*known, asdict(rounds)][-_MOST_KEPT:])
+
+    async def _looked_up(self, turn: Turn, call: Call) -> str:
+        """A call that cannot be answered is told so."""
+        try:
+            arguments = json.loads(call.arguments or "{}")
+            if not isinstance(arguments, dict):
+                raise InputError("the arguments are no object")
+            lookup = StoreLookup(self._store, turn.incoming.tenant, turn.place.thread)
+            return await recall_text(lookup, arguments)
+        except (EverthreadError, ValueError) as error:
+            return redact(f"That could not be looked up: {error}")
+
+
+# The request with the tool and with what was hidden
+
+
+def recall_changes(turn: Turn) -> list[Change]:
+    """What puts the tool and the hidden rounds into a request's text."""
+    changes = _put_back(turn)
+    state = turn.recall
+    if state.texts:
+        last = turn.sliced.elements[-1]
+        changes.append((last.end, last.end, "".join(f",{text}" for text in state.texts)))
+    if state.offered:
+        changes.append(_tool_change(turn.incoming.api, turn.sliced))
+    elif state.texts and not turn.sliced.fields.get("tools"):  # calls in a history need a tool that is described
+        changes.append(_tool_change(turn.incoming.api, turn.sliced, final=True))
+    return changes
+
+
+def hidden_values(turn: Turn, length: int) -> tuple[list[str], list[Any], list[tuple[int, int]]]:
+    """Of what is put back behind a rewrite of this length: its texts, the same read, and whose places it takes."""
+    texts: list[str] = []
+    values: list[Any] = []
+    places = []
+    for start, end, hidden in turn.recall.known:
+        if start >= length:
+            texts += hidden.texts
+            values += [json.loads(text) for text in hidden.texts]
+            places.append((start, end))
+    return texts + turn.recall.texts, values + turn.recall.values, places
+
+
+def _put_back(turn: Turn) -> list[Change]:
+    changes: list[Change] = []
+    elements = turn.elements
+    for start, end, hidden in turn.recall.known:
+        if start < _covered(turn):
+            continue
+        changes.append((elements[start].start, elements[end - 1].end, ",".join(hidden.texts)))
+        if hidden.blocks:
+            value = elements[end].value
+            content = ",".join([hidden.blocks, *map(written, value["content"])])
+            rest = {**value, "content": None}
+            text = written(rest).replace('"content":null', f'"content":[{content}]', 1)
+            changes.append((elements[end].start, elements[end].end, text))
+    return changes
+
+
+def _covered(turn: Turn) -> int:
+    return turn.used.length if turn.used is not None else 0
+
+
+def _takes_blocks(turn: Turn, place: int) -> bool:
+    """Whether the message there holds the client's results, and ours can go before them."""
+    value = turn.elements[place].value if place < len(turn.elements) else None
+    content = value.get("content") if isinstance(value, dict) and value.get("role") == "user" else None
+    return isinstance(content, list) and any(kind_of(part) == "tool_result" for part in content)
+
+
+def _tool_change(api: Api, sliced: Sliced, *, final: bool = False) -> Change:
+    """The tool as the last one. `final`: described, and not to be called."""
+    tool = written(_tool(api))
+    span, tools = sliced.spans.get("tools"), sliced.fields.get("tools")
+    if span is not None and tools:
+        return span[1] - 1, span[1] - 1, f",{tool}"
+    forbidden = {"anthropic": ',"tool_choice":{"type":"none"}'}.get(api, ',"tool_choice":"none"') if final else ""
+    if span is not None:
+        return (*span, f"[{tool}]{forbidden}")
+    start = sliced.text.index("{") + 1
+    return start, start, f'"tools":[{tool}]{forbidden},'
+
+
+def _tool(api: Api) -> dict[str, Any]:
+    if api == "anthropic":
+        return anthropic.encode_tools([SCHEMA])[0]
+    return openai_responses.encode_tools([SCHEMA])[0] if api == "openai_responses" else SCHEMA
+
+
+def _is_free(choice: Any) -> bool:
+    return choice in (None, "auto") or (isinstance(choice, Mapping) and choice.get("type") == "auto")
+
+
+def _names(turn: Turn) -> set[Any]:
+    tools = turn.sliced.fields.get("tools")
+    listed = (
+        [tool.get("function") or tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else ()
+    )
+    return {tool.get("name") for tool in listed if isinstance(tool, dict)}
+
+
+def _result(call: Call, text: str) -> Message:
+    return {"role": "tool", "tool_call_id": call.id, "content": text}

@@ -1,0 +1,414 @@
+"""Several answers of a model as one response to the client: one start, one stop, indexes that go on.
+
+What the model says streams on at once; only its calls of `recall` are withheld. Where it calls none in its first
+answer, every event goes on as it came.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from everthread.core.messages import kind_of
+from everthread.core.types import Api, Reply
+from everthread.wire.codecs import CODECS
+from everthread.wire.sse import SseEvent, SseParser, encode
+
+RECALL = "recall"
+_EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+_GAP = "\n\n"
+
+
+class MergedStream:
+    """The streams of a response's rounds, one after the other."""
+
+    api: Api
+
+    def __init__(self, *, model: str | None = None) -> None:
+        self._model = model
+        self._rest = b""
+        self._decoder = CODECS[self.api].stream_decoder(model=model)
+        self.rounds = 0
+        """Rounds that have ended and are followed by another."""
+        self.recalls = 0
+        """Calls withheld in this round."""
+        self.client_calls = 0
+        """Calls of the client's own tools in this round."""
+        self._held: list[SseEvent] = []
+        """How a round that is followed by another would have ended."""
+        self._output = 0
+        """Tokens that earlier rounds said."""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """The events that go to the client; the beginning of one waits for its end."""
+        data = self._rest + chunk
+        kept: list[bytes] = []
+        at = 0
+        for match in _EVENT_END.finditer(data):
+            kept.append(self._take(data[at : match.end()]))
+            at = match.end()
+        self._rest = data[at:]
+        return b"".join(kept)
+
+    def end_round(self) -> tuple[Reply, bytes]:
+        """What the model said in this round, and what was left over of its stream."""
+        rest, self._rest = self._rest, b""
+        return self._decoder.reply(), self._take(rest) if rest else b""
+
+    def go_on(self) -> None:
+        """Another round follows."""
+        self._output += self._said_tokens(self._decoder.reply().usage or {})
+        self._decoder = CODECS[self.api].stream_decoder(model=self._model)
+        self._held = []
+        self.rounds += 1
+        self.recalls = self.client_calls = 0
+        self._begin_round()
+
+    def finish(self) -> bytes:
+        """The end that was held: no round follows."""
+        held, self._held = self._held, []
+        return b"".join(map(encode, held))
+
+    def _take(self, raw: bytes) -> bytes:
+        events = SseParser().feed(raw if _EVENT_END.search(raw) else raw + b"\n\n")
+        if not events:
+            return raw  # a comment
+        event = events[0]
+        try:
+            data: Any = json.loads(event.data)
+        except (ValueError, RecursionError):
+            data = None
+        new = self._event(event, data) if isinstance(data, dict) else self._other(event)
+        return raw if new is event else encode(new) if new is not None else b""
+
+    def _other(self, event: SseEvent) -> SseEvent | None:
+        """An event that is no object: the end of a chat stream."""
+        return self._hold(event) if self.recalls else event
+
+    def _hold(self, event: SseEvent) -> SseEvent | None:
+        """Kept until it is known that no round follows."""
+        self._held.append(event)
+        return None
+
+    def _begin_round(self) -> None:
+        """What is counted anew."""
+
+    def _event(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
+        """What goes on in its place: itself where nothing changes, None for nothing."""
+        raise NotImplementedError
+
+    def _said_tokens(self, usage: Mapping[str, Any]) -> int:
+        raise NotImplementedError
+
+
+class MergedMessages(MergedStream):
+    """Anthropic's events."""
+
+    api: Api = "anthropic"
+
+    def __init__(self, *, model: str | None = None) -> None:
+        super().__init__(model=model)
+        self._places: dict[Any, int | None] = {}
+        """Where each block of this round stands in the response; None: withheld."""
+        self._next = 0
+        self._usage: dict[str, Any] = {}
+
+    def _begin_round(self) -> None:
+        self._places = {}
+
+    def _said_tokens(self, usage: Mapping[str, Any]) -> int:
+        return _number(usage.get("output_tokens"))
+
+    def _event(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
+        self._decoder.feed(event)
+        match data.get("type"):
+            case "message_start":
+                message = data.get("message")
+                usage = message.get("usage") if isinstance(message, dict) else None
+                self._usage = dict(usage) if isinstance(usage, dict) else {}
+                return None if self.rounds else event
+            case "content_block_start":
+                return self._block(event, data)
+            case "content_block_delta" | "content_block_stop":
+                return self._moved(event, data)
+            case "message_delta":
+                return self._last(event, data)
+            case "message_stop" if self.recalls:
+                return self._hold(event)
+        return event
+
+    def _block(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
+        if is_recall(data.get("content_block")):
+            self._places[data.get("index")] = None
+            self.recalls += 1
+            return None
+        self.client_calls += kind_of(data.get("content_block")) == "tool_use"
+        self._places[data.get("index")] = self._next
+        self._next += 1
+        return self._moved(event, data)
+
+    def _moved(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
+        index = data.get("index")
+        place = self._places.get(index, index)
+        if place is None:
+            return None
+        return event if place == index else _changed(event, {**data, "index": place})
+
+    def _last(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
+        if not self.rounds and not self.recalls:
+            return event
+        used = data.get("usage")
+        usage = {**self._usage, **(used if isinstance(used, dict) else {})}
+        usage["output_tokens"] = _number(usage.get("output_tokens")) + self._output
+        delta = dict(data.get("delta") or {})
+        if self.recalls and not self.client_calls and delta.get("stop_reason") == "tool_use":
+            delta["stop_reason"] = "end_turn"
+        last = _changed(event, {**data, "delta": delta, "usage": usage})
+        return self._hold(last) if self.recalls else last
+
+
+class MergedChat(MergedStream):
+    """Chat completion chunks."""
+
+    api: Api = "openai_chat"
+
+    def __init__(self, *, model: str | None = None) -> None:
+        super().__init__(model=model)
+        self._head: dict[str, Any] = {}
+        self._calls: dict[int, int | None] = {}
+        self._unnamed: dict[int, list[dict[str, Any]]] = {}
+        """Pieces of calls whose name did not come yet."""
+        self._next = 0
+        self._has_text = False
+        self._needs_gap = False
+
+    def _begin_round(self) -> None:
+        self._calls = {}
+        self._unnamed = {}
+        self._needs_gap = self._has_text
+
+    def _said_tokens(self, usage: Mapping[str, Any]) -> int:
+        return _number(usage.get("completion_tokens"))
+
+    def _event(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
+        said = self._decoder.feed(event)
+        chunk = dict(data)
+        if not self.rounds:
+            self._head = {**{key: data[key] for key in ("id", "created", "model") if key in data}, **self._head}
+        else:
+            chunk |= self._head
+        fragments = [delta for delta in said if delta.kind == "call"]
+        choices = data.get("choices")
+        choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
+        if choice is not None:
+            delta = dict(choice.get("delta") or {})
+            if isinstance(delta.get("tool_calls"), list):
+                delta["tool_calls"] = self._own_calls(delta["tool_calls"], fragments)
+                if not delta["tool_calls"]:
+                    del delta["tool_calls"]
+            if self.rounds:
+                delta.pop("role", None)
+            if isinstance(delta.get("content"), str) and delta["content"]:
+                if self._needs_gap:
+                    delta["content"] = _GAP + delta["content"]
+                self._needs_gap, self._has_text = False, True
+            chunk["choices"] = [{**choice, "delta": delta}]
+        if isinstance(data.get("usage"), dict) and self._output:
+            chunk["usage"] = _chat_usage([{"completion_tokens": self._output}, data["usage"]])
+        if self.recalls and (choice is None or choice.get("finish_reason") is not None):
+            return self._close(event, chunk)
+        if choice is not None and not chunk["choices"][0]["delta"] and choice.get("delta"):
+            return None
+        return event if chunk == data else _changed(event, chunk)
+
+    def _close(self, event: SseEvent, chunk: dict[str, Any]) -> SseEvent | None:
+        """The last words of a chunk that ends the round go on; its end is held."""
+        if not chunk.get("choices"):
+            return self._hold(_changed(event, chunk))
+        choice = chunk["choices"][0]
+        reason = choice["finish_reason"]
+        reason = "stop" if reason == "tool_calls" and not self.client_calls else reason
+        self._hold(_changed(event, {**chunk, "choices": [{**choice, "delta": {}, "finish_reason": reason}]}))
+        if not choice["delta"]:
+            return None
+        words = {key: value for key, value in chunk.items() if key != "usage"}
+        return _changed(event, {**words, "choices": [{**choice, "finish_reason": None}]})
+
+    def _own_calls(self, pieces: Sequence[Any], said: Sequence[Any]) -> list[dict[str, Any]]:
+        """The pieces of the client's own calls, numbered on."""
+        kept: list[dict[str, Any]] = []
+        for piece, delta in zip(pieces, said, strict=False):
+            at = delta.index
+            if at not in self._calls:
+                self._unnamed.setdefault(at, []).append(piece)
+                if not delta.name:
+                    continue
+                pieces_so_far = self._unnamed.pop(at)
+                if delta.name == RECALL:
+                    self._calls[at] = None
+                    self.recalls += 1
+                    continue
+                self._calls[at] = self._next
+                self._next += 1
+                self.client_calls += 1
+                kept += [{**one, "index": self._calls[at]} for one in pieces_so_far]
+            elif self._calls[at] is not None:
+                kept.append({**piece, "index": self._calls[at]})
+        return kept
+
+
+class MergedResponses(MergedStream):
+    """Events of the Responses protocol."""
+
+    api: Api = "openai_responses"
+
+    def __init__(self, *, model: str | None = None) -> None:
+        super().__init__(model=model)
+        self._places: dict[Any, int | None] = {}
+        self._next = 0
+        self._items: list[Any] = []
+        """What earlier rounds said."""
+        self._own: list[Any] = []
+        self._id: Any = None
+        self._number = 0
+        self._came: dict[str, Any] = {}
+
+    def _begin_round(self) -> None:
+        self._places = {}
+        self._items += self._own
+        self._own = []
+
+    def _said_tokens(self, usage: Mapping[str, Any]) -> int:
+        return _number(usage.get("output_tokens"))
+
+    def _event(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
+        self._decoder.feed(event)
+        self._came = data
+        kind = str(data.get("type"))
+        if kind in ("response.created", "response.in_progress", "response.queued"):
+            if self.rounds:
+                return None
+            response = data.get("response")
+            self._id = response.get("id") if isinstance(response, dict) else None
+        elif kind in ("response.completed", "response.incomplete", "response.failed"):
+            return self._last(event, data)
+        elif "output_index" in data:
+            return self._item(event, data, kind)
+        return self._numbered(event, data)
+
+    def _item(self, event: SseEvent, data: dict[str, Any], kind: str) -> SseEvent | None:
+        index = data["output_index"]
+        if index not in self._places:
+            if is_recall(data.get("item")):
+                self._places[index] = None
+                self.recalls += 1
+            else:
+                self.client_calls += kind_of(data.get("item")) in ("function_call", "custom_tool_call")
+                self._places[index] = self._next
+                self._next += 1
+        place = self._places[index]
+        if place is None:
+            return None
+        if kind == "response.output_item.done":
+            self._own.append(data.get("item"))
+        return self._numbered(event, data if place == index else {**data, "output_index": place})
+
+    def _last(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
+        response = data.get("response")
+        if not isinstance(response, dict) or not (self.rounds or self.recalls):
+            return self._numbered(event, data)
+        usage = response.get("usage")
+        new = {**response, "id": self._id or response.get("id"), "output": [*self._items, *self._own]}
+        if isinstance(usage, dict):
+            new["usage"] = _responses_usage([{"output_tokens": self._output}, usage])
+        last = self._numbered(event, {**data, "response": new})
+        return self._hold(last) if self.recalls else last
+
+    def _numbered(self, event: SseEvent, data: dict[str, Any]) -> SseEvent:
+        known = data.get("sequence_number")
+        if isinstance(known, int) and not (self.rounds or self.recalls):
+            self._number = known + 1
+        elif isinstance(known, int):
+            data = {**data, "sequence_number": self._number}
+            self._number += 1
+        return event if data is self._came else _changed(event, data)
+
+
+MERGED: Mapping[Api, type[MergedStream]] = {
+    "anthropic": MergedMessages,
+    "openai_chat": MergedChat,
+    "openai_responses": MergedResponses,
+}
+
+
+def is_recall(part: Any) -> bool:
+    """Whether a block or an item calls the gateway's own tool."""
+    return kind_of(part) in ("tool_use", "function_call") and part.get("name") == RECALL
+
+
+def merge_bodies(api: Api, bodies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The whole answers of a response's rounds as one, without the calls that were answered here."""
+    if api == "openai_chat":
+        return _merge_chat(bodies)
+    listed = "content" if api == "anthropic" else "output"
+    parts = [part for body in bodies for part in body.get(listed) or [] if not is_recall(part)]
+    merged = {**bodies[-1], listed: parts, "id": bodies[0].get("id")}
+    usages = [body["usage"] for body in bodies if isinstance(body.get("usage"), dict)]
+    if usages and api == "anthropic":
+        merged["usage"] = {**usages[-1], "output_tokens": sum(_number(one.get("output_tokens")) for one in usages)}
+    elif usages:
+        merged["usage"] = _responses_usage(usages)
+    if merged.get("stop_reason") == "tool_use" and not any(kind_of(part) == "tool_use" for part in parts):
+        merged["stop_reason"] = "end_turn"
+    return merged
+
+
+def _merge_chat(bodies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    choices = [body["choices"][0] for body in bodies]
+    message: dict[str, Any] = {}
+    for choice in choices:
+        for key, value in choice["message"].items():
+            before = message.get(key)
+            if key == "content" and isinstance(before, str) and before and isinstance(value, str) and value:
+                message[key] = f"{before}{_GAP}{value}"
+            elif key in ("reasoning", "reasoning_content") and isinstance(before, str) and isinstance(value, str):
+                message[key] = before + value
+            elif isinstance(before, list) and isinstance(value, list):
+                message[key] = [*before, *value]
+            elif value is not None or key not in message:
+                message[key] = value
+    calls = [call for call in message.pop("tool_calls", None) or [] if not _is_chat_recall(call)]
+    reason = choices[-1].get("finish_reason")
+    if calls:
+        message["tool_calls"] = calls
+    elif reason == "tool_calls":
+        reason = "stop"
+    merged = {**bodies[-1], **{key: bodies[0][key] for key in ("id", "created") if key in bodies[0]}}
+    merged["choices"] = [{**choices[-1], "message": message, "finish_reason": reason}]
+    usages = [body["usage"] for body in bodies if isinstance(body.get("usage"), dict)]
+    return {**merged, "usage": _chat_usage(usages)} if usages else merged
+
+
+def _is_chat_recall(call: Any) -> bool:
+    function = call.get("function") if isinstance(call, dict) else None
+    return isinstance(function, dict) and function.get("name") == RECALL
+
+
+def _chat_usage(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    said = sum(_number(usage.get("completion_tokens")) for usage in usages)
+    return {**usages[-1], "completion_tokens": said, "total_tokens": _number(usages[-1].get("prompt_tokens")) + said}
+
+
+def _responses_usage(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    said = sum(_number(usage.get("output_tokens")) for usage in usages)
+    return {**usages[-1], "output_tokens": said, "total_tokens": _number(usages[-1].get("input_tokens")) + said}
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def _changed(event: SseEvent, data: Mapping[str, Any]) -> SseEvent:
+    return SseEvent(event.event, json.dumps(data, separators=(",", ":")))

@@ -1,0 +1,258 @@
+"""The tool `recall`: offered after a compaction, answered by the gateway, hidden from the client. Over real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from everthread.core.messages import calls_of, results_of, text_of
+from everthread.core.pricing.cache_control import without_cache_control
+from everthread.core.pricing.usage import normalize_usage
+from everthread.core.types import Api, Reply, Request
+from everthread.lab.provider import Provider, ServedModel
+from everthread.wire.codecs import CODECS
+from everthread.wire.sse import SseParser
+from tests.gateway.clients import APIS, NAMES, PATHS, Client, words
+from tests.gateway.house import House, house
+
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "terminal",
+        "description": "Run a command",
+        "parameters": {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},
+    },
+}
+FACT = "The harbour master's boat is called Wilhelmina."
+BOTH = [(api, streams) for api in APIS for streams in (False, True)]
+
+
+def call(name: str, number: int, **arguments: Any) -> Any:
+    return {"id": f"call_{name}_{number}", "type": "function",
+            "function": {"name": name, "arguments": json.dumps(arguments)}}  # fmt: skip
+
+
+def names(request: Request) -> list[str]:
+    return [tool["function"]["name"] for tool in request.tools or []]
+
+
+def script(request: Request) -> Any:
+    """Asked for the boat it looks it up where it can; everything else it notes."""
+    asked = next((text_of(m) for m in reversed(request.messages) if m["role"] == "user" and text_of(m)), "")
+    said = [at for at, message in enumerate(request.messages) if message["role"] == "assistant"]
+    found = [result.text for message in request.messages[(said or [0])[-1] :] for result in results_of(message)]
+    number = len(request.messages)
+    if "boat called?" in asked:
+        if any("Wilhelmina" in text for text in found):
+            return "It is the Wilhelmina."
+        if "without end" in asked.lower() and "recall" in names(request):
+            return Reply({"role": "assistant", "content": "", "tool_calls": [call("recall", number, query="boat")]})
+        if not found and "recall" in names(request):
+            calls = [call("recall", number, query="harbour master boat")]
+            if "and the date" in asked:
+                calls.insert(0, call("terminal", number, command="date"))
+            return Reply({"role": "assistant", "content": "Let me look that up.", "tool_calls": calls})
+        return "I do not know."
+    return f"Noted: {words(60, 'answer')}"
+
+
+@dataclass
+class Talk:
+    """A client over HTTP, whole or streaming."""
+
+    house: House
+    url: str
+    client: Client
+    streams: bool
+    events: list[Any] = field(default_factory=list)
+    headers: dict[str, str] = field(default_factory=dict)
+    raw: bytes = b""
+
+    async def ask(self, text: str = "", **more: Any) -> Reply:
+        if text:
+            self.client.says(text)
+        body = {**self.client.body(), **more, "stream": self.streams}
+        codec = CODECS[self.client.api]
+        sent = {"x-api-key": "k", "authorization": "Bearer k", "anthropic-version": "2023-06-01", **self.headers}
+        async with httpx2.AsyncClient(timeout=30) as http:
+            answer = await http.post(self.url + PATHS[self.client.api], json=body, headers=sent)
+        assert answer.status_code == 200, answer.text
+        self.raw = answer.content
+        if not self.streams:
+            reply = codec.decode_reply(answer.json(), model=self.client.model)
+        else:
+            decoder = codec.stream_decoder(model=self.client.model)
+            self.events = SseParser().feed(answer.content)
+            for event in self.events:
+                decoder.feed(event)
+            reply = decoder.reply()
+        self.client.hears(reply)
+        return reply
+
+    async def fill(self) -> None:
+        """Until the first compaction."""
+        await self.ask(FACT)
+        for turn in range(20):
+            await self.ask(f"Ledger {turn}: {words(3_000, f'ledger {turn}')}")
+            if self.house.provider.log[-1].prompt_tokens < self.house.provider.log[-2].prompt_tokens:
+                return
+        raise AssertionError("nothing was compacted")
+
+    def offered(self, back: int = 1) -> bool:
+        return "recall" in json.dumps(self.sent(back).get("tools"))
+
+    def sent(self, back: int = 1) -> dict[str, Any]:
+        """The body of one of the last requests that went upstream."""
+        body: dict[str, Any] = self.house.provider.log[-back].body
+        return body
+
+    def messages(self, back: int = 1) -> list[Any]:
+        """Its messages, without the marks for the cache, which move."""
+        body = self.sent(back)
+        return [_unmarked(message) for message in body.get("messages") or body["input"]]
+
+
+def _unmarked(message: Any) -> Any:
+    content = message.get("content")
+    if not isinstance(content, list):
+        return {**message, "content": [{"type": "text", "text": content}]} if isinstance(content, str) else message
+    return {**message, "content": [without_cache_control(part) for part in content]}
+
+
+@asynccontextmanager
+async def talking(folder: Path, api: Api, *, streams: bool, settings: str = "", **more: Any) -> AsyncIterator[Talk]:
+    models = [ServedModel(name, 40_000, shows="max_model_len") for name in NAMES.values()]
+    async with house(folder) as place, Provider(models, script) as provider:
+        place.provider = provider
+        settings += "compression: {background: false}\n"
+        url = await place.gateway("none", key=None, settings=settings)
+        client = Client(api, tools=[TOOL], extra={"max_tokens": 500} if api == "anthropic" else {}, **more)
+        yield Talk(place, url, client, streams)
+
+
+def has_usage(api: Api, streams: bool) -> bool:
+    """A chat client that streams gets none unless it asks."""
+    return not (api == "openai_chat" and streams)
+
+
+def shown(reply: Reply) -> tuple[str, list[str]]:
+    return text_of(reply.message), [found.name for found in calls_of(reply.message)]
+
+
+@pytest.mark.parametrize(("api", "streams"), BOTH)
+async def test_what_was_compacted_is_found_again_and_the_client_sees_one_answer(
+    api: Api, streams: bool, tmp_path: Path
+) -> None:
+    async with talking(tmp_path, api, streams=streams) as talk:
+        await talk.fill()
+        asked = len(talk.house.provider.log)
+        reply = await talk.ask("What is the boat called?")
+        text, calls = shown(reply)
+        assert "Let me look that up." in text
+        assert "Wilhelmina" in text
+        assert calls == []
+        assert reply.stop == "stop"
+        assert len(talk.house.provider.log) == asked + 2
+        assert b"call_recall" not in talk.raw
+        first, second = talk.messages(2), talk.messages(1)
+        assert second[: len(first)] == first, "the second round goes on from the first"
+        rounds = [normalize_usage(record.usage or {}, api=api) for record in talk.house.provider.log[-2:]]
+        told = normalize_usage(reply.usage or {}, api=api) if has_usage(api, streams) else None
+        if told is not None:
+            assert told.output_tokens == sum(usage.output_tokens for usage in rounds)
+            assert told.prompt_tokens == rounds[-1].prompt_tokens
+
+        await talk.ask("Thank you.")
+        third = talk.messages(1)
+        assert third[: len(second)] == second, "the hidden round stands there again"
+        assert all(record.status == 200 for record in talk.house.provider.log)
+        threads = await talk.house.store.list_threads(limit=10)
+        assert len(threads) == 1
+        while len(await talk.house.store.usage(threads[0].first.id)) < len(talk.house.provider.log):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)  # written behind the answer
+
+
+@pytest.mark.parametrize(("api", "streams"), BOTH)
+async def test_beside_the_clients_own_call_it_is_answered_with_the_clients_results(
+    api: Api, streams: bool, tmp_path: Path
+) -> None:
+    async with talking(tmp_path, api, streams=streams) as talk:
+        await talk.fill()
+        reply = await talk.ask("What is the boat called? I want that and the date.")
+        found = calls_of(reply.message)
+        assert [one.name for one in found] == ["terminal"]
+        assert reply.stop == "tool_calls"
+        before = talk.messages()
+        talk.client.returns(found[0].id, "Monday")
+        reply = await talk.ask()
+        assert "Wilhelmina" in text_of(reply.message)
+        after = talk.messages()
+        assert after[: len(before)] == before
+        told = json.dumps(after[len(before) :])
+        assert "Monday" in told
+        assert "call_recall" in told
+        await talk.ask("Thank you.")
+        assert talk.messages()[: len(after)] == after
+        assert all(record.status == 200 for record in talk.house.provider.log)
+
+
+@pytest.mark.parametrize(("api", "streams"), [("anthropic", True), ("openai_chat", False), ("openai_responses", True)])
+async def test_after_three_rounds_the_model_answers_without(api: Api, streams: bool, tmp_path: Path) -> None:
+    async with talking(tmp_path, api, streams=streams) as talk:
+        talk.client.messages.clear()
+        await talk.fill()
+        asked = len(talk.house.provider.log)
+        reply = await talk.ask("Search without end: what is the boat called?")
+        assert shown(reply)[1] == []
+        assert len(talk.house.provider.log) <= asked + 4
+        assert all(record.status == 200 for record in talk.house.provider.log)
+
+
+@pytest.mark.parametrize(
+    ("api", "more", "headers", "settings"),
+    [
+        ("openai_chat", {"tool_choice": "required"}, {}, ""),
+        ("openai_chat", {"tool_choice": "none"}, {}, ""),
+        ("openai_chat", {"n": 2}, {}, ""),
+        ("anthropic", {"tool_choice": {"type": "any"}}, {}, ""),
+        ("openai_responses", {"tool_choice": {"type": "function", "name": "terminal"}}, {}, ""),
+        ("openai_chat", {}, {"x-everthread-recall": "off"}, ""),
+        ("openai_chat", {}, {}, "  recall: false\n"),
+    ],
+)
+async def test_it_is_not_offered_where_the_model_may_not_choose_or_nobody_wants_it(
+    api: Api, more: dict[str, Any], headers: dict[str, str], settings: str, tmp_path: Path
+) -> None:
+    async with talking(tmp_path, api, streams=False, settings=settings) as talk:
+        talk.headers = headers
+        await talk.fill()
+        assert talk.offered() is not bool(headers or settings)
+        await talk.ask("And now?", **more)
+        assert not talk.offered()
+
+
+async def test_a_client_with_such_a_tool_keeps_its_own(tmp_path: Path) -> None:
+    own = {"type": "function", "function": {**TOOL["function"], "name": "recall"}}
+    async with talking(tmp_path, "openai_chat", streams=False) as talk:
+        talk.client.tools = [own]
+        await talk.fill()
+        assert [tool["function"]["description"] for tool in talk.sent()["tools"]] == ["Run a command"]
+
+
+async def test_events_of_a_response_of_two_rounds_are_numbered_on(tmp_path: Path) -> None:
+    async with talking(tmp_path, "anthropic", streams=True) as talk:
+        await talk.fill()
+        await talk.ask("What is the boat called?")
+        data = [json.loads(event.data) for event in talk.events]
+        kinds = [event["type"] for event in data]
+        assert [kinds.count(kind) for kind in ("message_start", "message_delta", "message_stop")] == [1, 1, 1]
+        assert [event["index"] for event in data if event["type"] == "content_block_start"] == [0, 1]
+        assert kinds[-1] == "message_stop"
