@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from everthread.core.types import Reply
 from everthread.gateway.app import GatewayApp
 from everthread.gateway.auth import Authenticator
 from everthread.gateway.base import Incoming, Manager, Mode, Outcome, Outgoing
@@ -158,6 +159,12 @@ class PlainTurn:
         instead = await self.manager.instead(self.incoming, self.sent, body)
         self.sent = instead or self.sent
         return instead
+
+    async def resume(self, reply: Reply) -> Outgoing | None:  # noqa: ARG002
+        return None
+
+    async def withdraw(self, reply: Reply) -> Outgoing | None:  # noqa: ARG002
+        return None
 
     async def response_headers(self) -> Mapping[str, str]:
         return self.sent.headers
