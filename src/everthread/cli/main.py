@@ -22,6 +22,7 @@ COMMANDS = {
     "chat": "Talk with a model that has tools, in this directory.",
     "run": "Do one task and print the answer.",
     "serve": "Serve an endpoint that gives any client an unlimited conversation.",
+    "wrap": "Start another agent with a gateway in front of its provider, and say at the end what that brought.",
     "dashboard": "See your context: threads, windows, calls, compactions and what they cost, as pages in a browser.",
     "keys": "Keys of the gateway: who may use it, for what, and how much a day.",
     "mcp": "Search, read and pin past conversations from any MCP client.",
@@ -43,7 +44,7 @@ COMMANDS = {
 GROUPS = {
     "Begin": ("init", "doctor", "config", "models"),
     "Talk": ("chat", "run"),
-    "In front of other programs": ("serve", "dashboard", "keys", "mcp"),
+    "In front of other programs": ("serve", "wrap", "dashboard", "keys", "mcp"),
     "Stored conversations": ("sessions", "usage", "insights", "db"),
     "Files of conversations": ("tokens", "inspect", "compress", "replay"),
 }

@@ -58,7 +58,7 @@ def serve(
     from everthread.lab.replay.trial import Trials
 
     config = load_config()
-    known = [_upstream(text, mode or config.gateway.mode) for text in upstream or []] or upstreams_of(config, mode)
+    known = [named_upstream(text, mode or config.gateway.mode) for text in upstream or []] or upstreams_of(config, mode)
     set_up_logs(log, verbose=verbose, quiet=quiet or as_json)
 
     async def run() -> None:
@@ -81,7 +81,7 @@ def serve(
     asyncio.run(run())
 
 
-def _upstream(text: str, mode: Mode) -> Upstream:
+def named_upstream(text: str, mode: Mode) -> Upstream:
     """What was named on the command line; the clients' own keys go there."""
     from everthread.factory.gateway import is_local
     from everthread.gateway.router import Upstream

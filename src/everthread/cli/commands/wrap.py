@@ -1,0 +1,216 @@
+"""`everthread wrap`: another agent, started with a gateway of its own and nothing of the user's changed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from everthread.cli.commands.serve import named_upstream
+from everthread.cli.output import json_text, visible
+from everthread.config import load_config
+from everthread.errors import InputError
+
+if TYPE_CHECKING:
+    from everthread.store.models import Insights
+
+COMMAND = {"context_settings": {"allow_extra_args": True, "ignore_unknown_options": True}}
+NEVER = 1_000_000_000
+"""Tokens at which a client would compact by itself: never."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRow:
+    """What a client needs in order to talk through a gateway; `{url}` is the gateway's."""
+
+    name: str
+    program: str
+    variables: Mapping[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+    """Before the person's own."""
+    folder: Callable[[Path, str], Mapping[str, str]] | None = None
+    """Fills a temporary folder and names the variables that point there."""
+    note: str = ""
+
+
+def _opencode(url: str) -> str:
+    providers = {"anthropic": {"options": {"baseURL": f"{url}/v1"}}, "openai": {"options": {"baseURL": f"{url}/v1"}}}
+    return json.dumps({"provider": providers})
+
+
+def _pi(folder: Path, url: str) -> Mapping[str, str]:
+    """Its own folder again, by links, with other addresses in `models.json`."""
+    known = Path(os.environ.get("PI_CODING_AGENT_DIR") or Path.home() / ".pi" / "agent")
+    for entry in known.iterdir() if known.is_dir() else ():
+        if entry.name != "models.json":
+            (folder / entry.name).symlink_to(entry)
+    listed = known / "models.json"
+    models: Any = json.loads(listed.read_text()) if listed.is_file() else {}
+    providers = models.setdefault("providers", {})
+    for name, address in (("anthropic", url), ("openai", f"{url}/v1")):
+        providers[name] = {**providers.get(name, {}), "baseUrl": address}
+    (folder / "models.json").write_text(json.dumps(models))
+    return {"PI_CODING_AGENT_DIR": str(folder)}
+
+
+CLIENTS = {
+    row.name: row
+    for row in (
+        ClientRow(
+            "claude", "claude",
+            {"ANTHROPIC_BASE_URL": "{url}", "DISABLE_AUTO_COMPACT": "1", "ENABLE_TOOL_SEARCH": "true"},
+            note="its own compaction is off (/compact stays), tool search stays on",
+        ),
+        ClientRow(
+            "codex", "codex",
+            arguments=("-c", 'openai_base_url="{url}/v1"', "-c", f"model_auto_compact_token_limit={NEVER}"),
+            note="the built-in provider; its own compaction never comes due",
+        ),
+        ClientRow(
+            "opencode", "opencode",
+            {"OPENCODE_CONFIG_CONTENT": "{opencode}", "OPENCODE_DISABLE_AUTOCOMPACT": "1"},
+            note="its providers anthropic and openai; its own compaction is off",
+        ),
+        ClientRow("pi", "pi", folder=_pi, note="its providers anthropic and openai, in a copy of its folder"),
+        ClientRow(
+            "aider", "aider",
+            {"OPENAI_API_BASE": "{url}/v1", "ANTHROPIC_BASE_URL": "{url}", "ANTHROPIC_API_BASE": "{url}"},
+            note="models of OpenAI and Anthropic",
+        ),
+        ClientRow("qwen", "qwen", {"OPENAI_BASE_URL": "{url}/v1"}, note="with an OpenAI key"),
+        ClientRow(
+            "cline", "cline",
+            note="keeps its address in its own settings: run `cline auth -b URL/v1` once, with a gateway that stays",
+        ),
+    )
+}  # fmt: skip
+
+
+def wrap(
+    context: typer.Context,
+    client: Annotated[str, typer.Argument(help=f"One of {', '.join(CLIENTS)}.")] = "",
+    gateway: Annotated[
+        str | None, typer.Option(help="Use this gateway, which is running, instead of a new one.")
+    ] = None,
+    upstream: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=URL", help="A provider, instead of the configured ones.")
+    ] = None,
+    listed: Annotated[bool, typer.Option("--list", help="The clients, and which are installed.")] = False,
+    printed: Annotated[bool, typer.Option("--print", help="Say what would be set, and start nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The list or what would be set as JSON.")] = False,
+) -> None:
+    """Start another agent with a gateway in front of its provider, and say at the end what that brought.
+
+    What stands behind `--` goes to it. Only this process is changed: variables, flags, a configuration in a temporary
+    folder.
+    """
+    if listed:
+        _list(as_json=as_json)
+        return
+    row = CLIENTS.get(client)
+    if row is None:
+        raise InputError(f"there is no client {client!r}; there are {', '.join(CLIENTS)}")
+    if not (row.variables or row.arguments or row.folder):
+        raise InputError(f"{row.name} cannot be pointed elsewhere for one run: it {row.note}")
+    with tempfile.TemporaryDirectory(prefix="everthread-") as folder:
+        if printed:
+            _print(row, *_settings(row, gateway or "http://127.0.0.1:PORT", Path(folder)), as_json=as_json)
+            return
+        if shutil.which(row.program) is None:
+            raise InputError(f"{row.program} is not installed, or not in PATH")
+        code = asyncio.run(_run(row, gateway, upstream or [], context.args, Path(folder)))
+    raise typer.Exit(code)
+
+
+def _list(*, as_json: bool) -> None:
+    rows = [(row.name, shutil.which(row.program) is not None, row.note) for row in CLIENTS.values()]
+    if as_json:
+        typer.echo(json_text([{"client": name, "installed": there, "note": note} for name, there, note in rows]))
+        return
+    for name, there, note in rows:
+        typer.echo(f"{name:9} {'installed' if there else '–':9}  {note}")
+
+
+def _settings(row: ClientRow, url: str, folder: Path) -> tuple[dict[str, str], list[str]]:
+    """Variables and arguments."""
+    values = {"{url}": url, "{opencode}": _opencode(url)}
+
+    def filled(text: str) -> str:
+        for name, value in values.items():
+            text = text.replace(name, value)
+        return text
+
+    variables = {name: filled(value) for name, value in row.variables.items()}
+    if row.folder is not None:
+        variables |= row.folder(folder, url)
+    return variables, [filled(argument) for argument in row.arguments]
+
+
+def _print(row: ClientRow, variables: Mapping[str, str], arguments: list[str], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json_text({"program": row.program, "variables": dict(variables), "arguments": arguments}))
+        return
+    for name, value in variables.items():
+        typer.echo(f"{name}={shlex.quote(value)}")
+    typer.echo(shlex.join([row.program, *arguments]))
+    typer.echo(f"# {row.note}")
+
+
+async def _run(row: ClientRow, running: str | None, upstreams: list[str], words: list[str], folder: Path) -> int:
+    from everthread.factory.gateway import open_gateway
+    from everthread.factory.store import open_store, store_url
+    from everthread.gateway.observability import set_up_logs
+
+    config = load_config()
+    set_up_logs("text", verbose=False, quiet=True)
+    if running is not None:
+        return await _start(row, running.rstrip("/"), words, folder)
+    known = [named_upstream(text, config.gateway.mode) for text in upstreams] or None
+    store = await asyncio.to_thread(open_store, store_url(config))
+    begun = time.time()
+    try:
+        async with open_gateway(
+            config, host="127.0.0.1", port=0, auth="passthrough", store=store, upstreams=known
+        ) as made:
+            code = await _start(row, made.url, words, folder)
+        found = await store.insights(since=begun, until=time.time() + 1, platform="gateway")
+    finally:
+        await store.close()
+    typer.echo(visible(receipt(row.name, found)), err=True)
+    return code
+
+
+async def _start(row: ClientRow, url: str, words: list[str], folder: Path) -> int:
+    """Run it on this terminal. Ctrl-C is for it alone."""
+    variables, arguments = _settings(row, url, folder)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, lambda: None)
+    process = await asyncio.create_subprocess_exec(
+        shutil.which(row.program) or row.program, *arguments, *words, env={**os.environ, **variables}
+    )
+    loop.add_signal_handler(signal.SIGTERM, process.terminate)
+    return await process.wait()
+
+
+def receipt(name: str, found: Insights) -> str:
+    """What the gateway did for it, in one line and where to look."""
+    total = found.total
+    if not total.calls:
+        return f"Everthread: {name} made no call through it."
+    cost = f", ${total.cost:,.2f}" if not total.unpriced else ""
+    saved = f"{found.tokens_saved:,} tokens taken out" if found.compactions else "nothing had to be taken out"
+    return (
+        f"Everthread: {total.calls:,} calls, {total.prompt:,} tokens in, {total.output:,} out{cost}; "
+        f"{found.compactions:,} compactions, {saved}.\nLook: everthread sessions list, or everthread dashboard."
+    )

@@ -1,0 +1,76 @@
+"""`everthread wrap`: a program that stands for a client is started with what it needs, and a receipt is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everthread.cli.commands.wrap import CLIENTS
+from tests.cli.served import provider
+
+AGENT = """#!{python}
+import json, os, sys, urllib.request
+url = os.environ["OPENAI_BASE_URL"]
+body = {{"model": "gpt-4o", "messages": [{{"role": "user", "content": "Hello"}}]}}
+headers = {{"content-type": "application/json", "authorization": "Bearer mine"}}
+asked = urllib.request.Request(url + "/chat/completions", json.dumps(body).encode(), headers)
+print(json.load(urllib.request.urlopen(asked))["choices"][0]["message"]["content"], sys.argv[1:])
+sys.exit(3)
+"""
+
+
+def everthread(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "EVERTHREAD_HOME": str(folder / "home"), "HOME": str(folder), **variables}
+    return subprocess.run(
+        [sys.executable, "-m", "everthread", "wrap", *words],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+
+
+def told(folder: Path, client: str) -> Any:
+    return json.loads(everthread(folder, client, "--print", "--json", "--gateway", "http://127.0.0.1:7").stdout)
+
+
+def test_a_client_runs_through_a_gateway_of_its_own_and_the_receipt_is_told(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "qwen"
+    program.parent.mkdir()
+    program.write_text(AGENT.format(python=sys.executable))
+    program.chmod(0o755)
+    with provider() as served:
+        path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+        done = everthread(tmp_path, "qwen", "--upstream", f"lab={served.url}", "--", "--yolo", "do it", PATH=path)
+    assert done.returncode == 3, done.stderr
+    assert "You said: Hello ['--yolo', 'do it']" in done.stdout
+    assert "Everthread: 1 calls" in done.stderr
+
+
+@pytest.mark.parametrize("client", [row.name for row in CLIENTS.values() if row.variables or row.arguments])
+def test_what_is_set_names_the_gateway(client: str, tmp_path: Path) -> None:
+    found = told(tmp_path, client)
+    assert "http://127.0.0.1:7" in json.dumps(found)
+
+
+def test_a_folder_of_pi_is_only_read(tmp_path: Path) -> None:
+    own = tmp_path / ".pi" / "agent"
+    own.mkdir(parents=True)
+    (own / "models.json").write_text('{"providers": {"openai": {"apiKey": "K"}}}')
+    found = told(tmp_path, "pi")
+    assert found["variables"]["PI_CODING_AGENT_DIR"] != str(own)
+    assert json.loads((own / "models.json").read_text()) == {"providers": {"openai": {"apiKey": "K"}}}
+
+
+def test_every_client_is_listed_and_one_that_cannot_be_wrapped_says_why(tmp_path: Path) -> None:
+    listed = json.loads(everthread(tmp_path, "--list", "--json").stdout)
+    assert [row["client"] for row in listed] == list(CLIENTS)
+    refused = everthread(tmp_path, "cline")
+    assert refused.returncode != 0
+    assert "cline auth -b" in refused.stderr
