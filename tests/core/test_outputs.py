@@ -18,6 +18,7 @@ from everthread.core.outputs import (
     file_name,
     is_persisted,
     line_count,
+    name_reader,
     output_id,
     persisted,
     persisted_block,
@@ -211,3 +212,16 @@ def test_a_text_takes_the_place_of_all_words_and_of_nothing_else() -> None:
     assert with_text([image, marked, {"type": "text", "text": "two"}], "new") == [image, {**marked, "text": "new"}]
     assert with_text(["bare", "more"], "new") == [{"type": "text", "text": "new"}]
     assert with_text([{"type": "refusal", "refusal": "no"}], "new") == [{"type": "text", "text": "new"}]
+
+
+def test_a_block_names_the_tool_that_is_there_or_none() -> None:
+    block = persisted_block("line\n" * 500, preview_chars=40)
+    value = {"role": "user", "content": [{"type": "tool_result", "content": block, "size": 3}, "call read_file"]}
+    told = name_reader(value, "recall")["content"]
+    assert 'call recall with id "output:' in told[0]["content"]
+    assert "read_file" not in told[0]["content"]
+    assert told[1] == "call read_file"
+    assert told[0]["size"] == 3
+    silent = name_reader(block, None)
+    assert "call" not in silent
+    assert persisted(silent) == persisted(block) == persisted(told[0]["content"])

@@ -12,10 +12,12 @@ import pytest
 
 from everthread.conversation import events
 from everthread.core.marks import SUMMARY_START
+from everthread.core.outputs import persisted_block
 from everthread.core.types import Api
 from everthread.gateway.base import Outcome
 from everthread.gateway.body import slice_body
 from everthread.gateway.events import Drifted, Rewritten, Unmanaged
+from everthread.gateway.rewrite import Cover, name_tool
 from everthread.gateway.threads import build_history, identify
 from everthread.testing import ScriptedSummarizer
 from tests.gateway.clients import APIS, Client, Gate, answer, ask, gate, running, thread_of, words
@@ -380,3 +382,14 @@ async def test_a_client_without_pauses_gets_one_rewrite_at_a_time(tmp_path: Path
         assert breaks <= depth
 
     await running(tmp_path, run)
+
+
+def test_a_stored_result_names_only_a_tool_that_the_client_has() -> None:
+    block = persisted_block("line\n" * 500, preview_chars=40)
+    own, made = {"role": "tool", "content": block}, {"role": "tool", "tool_call_id": "a", "content": block}
+    found = Cover(1, [own, made])
+    recall = {"type": "function", "function": {"name": "recall"}}
+    named = name_tool(found, [own], [recall]).replacement
+    assert named[0] == own
+    assert "call recall with id" in named[1]["content"]
+    assert "read_file" not in name_tool(found, [own], None).replacement[1]["content"]

@@ -242,6 +242,21 @@ def _how_to_read(cited: str) -> str:
     return f'Stored as {cited}. To see a part of it, call read_file with path "{cited}", an offset and a limit.'
 
 
+_HOW = re.compile(
+    r'Stored as (output:[0-9a-f]{16})\. To see a part of it, call read_file with path "\1", an offset and a limit\.'
+)
+
+
+def name_reader(value: Any, tool: str | None) -> Any:
+    """The same value where every block in it names this tool instead of `read_file`; None: it names none."""
+    if isinstance(value, str):
+        how = rf' To see a part of it, call {tool} with id "\1" and an offset.' if tool else ""
+        return _HOW.sub(rf"Stored as \1.{how}", value) if OPEN in value else value
+    if isinstance(value, Mapping):
+        return {key: name_reader(part, tool) for key, part in value.items()}
+    return [name_reader(part, tool) for part in value] if isinstance(value, list) else value
+
+
 def _preview(text: str, room: int) -> list[str]:
     """The start of the text, and its end, where outcomes stand."""
     if room < 3:

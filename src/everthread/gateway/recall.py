@@ -115,13 +115,11 @@ class RecallService:
                 turn.recall.known.append((*place, hidden))
 
     def offer(self, turn: Turn) -> bool:
-        """Whether the tool goes with this request: from the first compaction on, where a model may choose freely."""
+        """Whether the tool goes with this request: from the first rewrite on, where a model may choose freely."""
         fields = turn.sliced.fields
-        used = turn.used
         turn.recall.offered = (
             turn.served
-            and used is not None
-            and used.depth > 0
+            and turn.used is not None
             and turn.recall.rounds < ROUNDS
             and _is_free(fields.get("tool_choice"))
             and fields.get("n") in (None, 1)

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
+from everthread.compaction.composition import reading_tools
 from everthread.compaction.engine import ContextEngine
 from everthread.compaction.summary import Compaction, CompactionLevel, Summarizer
 from everthread.context.accounting import Accounting
@@ -22,7 +23,7 @@ from everthread.conversation.options import SummarizerContext
 from everthread.conversation.pins import list_pins
 from everthread.core.marks import recognize
 from everthread.core.messages import Message, calls_of, kind_of
-from everthread.core.outputs import ToStore
+from everthread.core.outputs import OPEN, ToStore, name_reader
 from everthread.core.pricing.cache_control import cache_route
 from everthread.core.tokens.budget import Budget
 from everthread.core.types import Api, Request
@@ -196,6 +197,7 @@ class RewriteStore:
         cut = cover(task.api, slim, values, task.frame.model, most=min(len(task.sent) - task.start, len(values)))
         if all(new is old for new, old in zip(slim, bodies, strict=True)) or not cut.replacement:
             return None
+        cut = name_tool(cut, values, task.frame.tools)
         await self._keep(task.thread, bodies, to_store)
         text = replacement_text(cut.replacement, pairs, head)
         depth, state = (task.base.depth, task.base.state) if task.base else (0, {})
@@ -270,7 +272,8 @@ async def compress_history(engine: ContextEngine, job: CompressionJob) -> Compre
         raise
     except Exception as error:  # an engine is anybody's code
         raise EngineError(f"the context engine {engine.name} failed: {type(error).__name__}: {error}") from error
-    return CompressionResult(made, cover(job.api, made.messages, job.values, model, most=job.most), state)
+    found = cover(job.api, made.messages, job.values, model, most=job.most)
+    return CompressionResult(made, name_tool(found, job.values, tools), state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +348,17 @@ def cover(api: Api, compacted: Sequence[Message], sent: Sequence[Any], model: st
     while kept < min(most, len(wire), len(sent)) and wire[-1 - kept] == sent[-1 - kept]:
         kept += 1
     return Cover(kept, wire[: len(wire) - kept])
+
+
+def name_tool(cover: Cover, sent: Sequence[Any], tools: Sequence[Mapping[str, Any]] | None) -> Cover:
+    """The same where blocks of ours name the tool by which this client reads them; what was sent stays as it is."""
+    named = [name for name in reading_tools(tools) if name.lower().endswith(("recall", "expand"))]
+    tool = named[0] if named else None
+    made = []
+    for index, value in enumerate(cover.replacement):
+        same = index < len(sent) and sent[index] == value
+        made.append(value if same or OPEN not in written(value) or value in sent else name_reader(value, tool))
+    return replace(cover, replacement=made)
 
 
 def protected_head(values: Sequence[Any]) -> int:
