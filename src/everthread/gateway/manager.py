@@ -280,12 +280,17 @@ class ProxyManager:
         return turn.fixed + head + sum(turn.sizes[used.length :]) + self._hidden_estimate(turn, used.length)
 
     def _hidden_estimate(self, turn: Turn, length: int) -> int:
-        """Tokens of the rounds that the client does not know, beyond those of the answers they stand for."""
+        """Tokens of what the client does not send: hidden rounds and restored files, beyond those they stand for."""
+        more = sum(
+            self._sizes.values(turn.incoming.api, turn.model, ("restored", turn.history.digest(index + 1)), [value])
+            - turn.sizes[index]
+            for index, value in turn.restored(length).items()
+        )
         texts, values, places = hidden_values(turn, length)
         if not texts:
-            return 0
+            return more
         hidden = self._sizes.values(turn.incoming.api, turn.model, ("hidden", *texts), values)
-        return hidden - sum(sum(turn.sizes[start:end]) for start, end in places)
+        return more + hidden - sum(sum(turn.sizes[start:end]) for start, end in places)
 
     def send(self, turn: Turn) -> Outgoing:
         """What goes upstream as things stand."""

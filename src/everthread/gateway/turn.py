@@ -28,6 +28,7 @@ from everthread.gateway.body import Element, Sliced, slice_body, spliced, writte
 from everthread.gateway.recall import RecallTurn, recall_changes
 from everthread.gateway.rewrite import RewriteKey, RewriteState, note_change, replaced, replacement_change, takes_blocks
 from everthread.gateway.threads import TRIGGER, History, PendingPoint, SaidMessages, ThreadMatch
+from everthread.gateway.unchanged import restored_values
 from everthread.providers.catalog import FIELDS, cap_field, window_headers
 from everthread.store.models import Rewrite
 
@@ -97,6 +98,7 @@ class Turn:
     served: bool = False
     """Our own tool is for this client: summaries name it."""
     recall: RecallTurn = field(default_factory=RecallTurn)
+    restored_by_length: dict[int, dict[int, Any]] = field(default_factory=dict)
 
     async def recover(self, status: int, body: bytes) -> Outgoing | None:
         """After an error of the provider: what to send instead, None where the client gets the error."""
@@ -213,6 +215,12 @@ class Turn:
         """The messages of a rewrite."""
         return [value for value, _ in replaced(used)]
 
+    def restored(self, length: int) -> dict[int, Any]:
+        """Messages behind a rewrite of this length that refer to a file it covers, with what the file held."""
+        if length not in self.restored_by_length:
+            self.restored_by_length[length] = restored_values(self.sliced.text, self.elements, length)
+        return self.restored_by_length[length]
+
     def text(self) -> str:
         """The body with the rewrite in its place."""
         if self.used is None:
@@ -223,7 +231,13 @@ class Turn:
             blocks = takes_blocks(incoming.api, self.model, incoming.upstream)
             noted = note_change(incoming.api, self.sliced, self.first, note, blocks=blocks)
             changes += [noted] if noted else []
-        return spliced(self.sliced.text, [*changes, *recall_changes(self)])
+        changes += recall_changes(self)
+        taken = {start for start, _, _ in changes}
+        for index, value in self.restored(self.used.length).items():
+            element = self.elements[index]
+            if element.start not in taken:
+                changes.append((element.start, element.end, written(value)))
+        return spliced(self.sliced.text, changes)
 
 
 def _drops_history(edits: Any) -> bool:
