@@ -133,10 +133,10 @@ def shorten(text: str, room: int, count: Count, rarity: Rarity) -> str:
         if sizes[number] <= left:
             chosen.add(number)
             left -= sizes[number]
-    return _joined(text, pieces, sorted(chosen))
+    return join_sentences(text, pieces, sorted(chosen))
 
 
-def _joined(text: str, pieces: list[Sentence], chosen: list[int]) -> str:
+def join_sentences(text: str, pieces: list[Sentence], chosen: list[int]) -> str:
     """The chosen pieces with what stood between neighbours, and a mark where something is missing."""
     parts: list[str] = []
     for place, number in enumerate(chosen):
@@ -149,6 +149,8 @@ def _joined(text: str, pieces: list[Sentence], chosen: list[int]) -> str:
             else:
                 parts.append(f"\n{GAP}\n" if "\n" in between else f" {GAP} ")
         parts.append(text[piece.start : piece.end].strip() if not parts else text[piece.start : piece.end])
+    if chosen[0]:
+        parts.insert(0, f"{GAP} ")
     end = "" if chosen[-1] == len(pieces) - 1 else f" {GAP}"
     return "".join(parts).rstrip() + end
 

@@ -7,24 +7,35 @@ looks like one of ours gets a backslash in front.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from everthread.compaction.sentences import Count, Rarity, clip_tokens, shorten, split_sentences
+from everthread.compaction.sentences import (
+    GAP,
+    Count,
+    Rarity,
+    Sentence,
+    clip_tokens,
+    join_sentences,
+    split_sentences,
+)
 from everthread.compaction.summary import section_name
 
+REPEATED = "(A number without a line was said again later, word for word.)"
+NOT_SHOWN = "numbers without a line are not shown"
 NO_WORDS = "an image or a file without words"
 SHORTENED = ", shortened"
 _HEAD = re.compile(r"\[(\d{1,9})(?:–(\d{1,9}))?(?:(, shortened)\] |\] |: ([^\]\n]{1,80})\]$)")
 _MARKER = re.compile(r"\[(?:END OF )?EVERTHREAD SUMMARY")
-_REPEAT = re.compile(r"the same as (\d{1,9})")
 _NUMBER_TOKENS = 6
 """About what an entry's number and a mark cost."""
-_OPENINGS = (60, 30, 14)
-"""Tokens of a first sentence that are kept where all messages have to share a small room: less before none."""
-_WORTH_POINTING = 60
-"""A repeated message of fewer characters is simply said again."""
+_OPENING = 30
+"""Tokens that the beginning of every message gets where not all fit."""
+_BEST = 1.5
+"""How much more a message's best sentence counts: a word of each before more words of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +57,19 @@ class Said:
 
 def render_words(entries: Sequence[Said], room: int, count: Count) -> str:
     """The section's text within so many tokens; where there is room for none of it, one line that says so."""
-    given = _point_to_repeats(sorted(entries, key=lambda entry: entry.number))
-    if not given:
+    told = sorted((entry for entry in entries if entry.note != NOT_SHOWN), key=lambda entry: entry.number)
+    if not told:
         return ""
-    text = "\n".join(map(_line, given))
-    if count(text) <= room:
+    given, was_cut = _say_once(told), len(told) < len(entries)
+    text = _text(given)
+    if count(text) <= room and not was_cut:
         return text
-    best, left = _line(_range(given)), room
+    best, left = _line(_range(entries)), room
     for _ in range(5):
-        text = "\n".join(map(_line, _share(given, left, count)))
+        shown = _share(given, left, count)
+        if was_cut and shown[0].note != NOT_SHOWN:
+            shown = [_range(entries, NOT_SHOWN), *shown]
+        text = _text(shown)
         spare = room - count(text)
         if spare >= 0:
             best = text
@@ -62,6 +77,14 @@ def render_words(entries: Sequence[Said], room: int, count: Count) -> str:
             break
         left += spare
     return best
+
+
+def _text(entries: Sequence[Said]) -> str:
+    """The lines, and a word on numbers that have none."""
+    shown = [entry for entry in entries if not entry.last]
+    gaps = any(after.number > before.number + 1 for before, after in pairwise(shown))
+    notes = any(entry.note == NOT_SHOWN for entry in entries)
+    return "\n".join([*([REPEATED] if gaps and not notes else []), *map(_line, entries)])
 
 
 def parse_words(text: str) -> list[Said]:
@@ -111,82 +134,88 @@ def _is_like_ours(line: str) -> bool:
     return bool(_HEAD.match(bare) or _MARKER.match(bare) or section_name(bare))
 
 
-def _point_to_repeats(entries: list[Said]) -> list[Said]:
-    """Of messages with the same words only the latest is shown: a later line holds where two differ."""
-    latest = {entry.text: entry.number for entry in entries if entry.text and not entry.is_short}
-    numbers = {entry.number for entry in entries if entry.text}
-    pointed: list[Said] = []
-    for entry in entries:
-        again = latest.get(entry.text, entry.number)
-        repeat = _REPEAT.fullmatch(entry.note)
-        if again != entry.number and len(entry.text) >= _WORTH_POINTING:
-            pointed.append(Said(entry.number, note=f"the same as {again}"))
-        elif repeat and int(repeat[1]) not in numbers:
-            pointed.append(replace(entry, note="not shown"))
-        else:
-            pointed.append(entry)
-    return pointed
+def _say_once(entries: list[Said]) -> list[Said]:
+    """Of messages with the same words only the latest: a later line holds where two differ."""
+    latest = {entry.text: entry.number for entry in entries if entry.text}
+    return [entry for entry in entries if not entry.text or latest[entry.text] == entry.number]
 
 
 def _share(entries: list[Said], room: int, count: Count) -> list[Said]:
-    """Each message gets the same share; what short ones leave goes to the others, and at last to the newer ones."""
-    sizes = [entry_tokens(entry, count) for entry in entries]
-    hidden = len(entries)
-    for most in _OPENINGS:
-        openings = [min(size, _opening(entry, most, count)) for entry, size in zip(entries, sizes, strict=True)]
-        hidden = _hidden(openings, room)
-        if not hidden:
-            break
-    if hidden == len(entries):
-        return [_range(entries)]
-    kept, sizes = entries[hidden:], sizes[hidden:]
-    left = room - (3 * _NUMBER_TOKENS if hidden else 0)
-    share = _level(sizes, left)
-    rarity = Rarity(entry.text for entry in entries)
-    shown: list[Said] = []
-    spare = left - sum(min(size, share) for size in sizes)
-    for entry, size in zip(kept, sizes, strict=True):
-        allowed = share + spare
-        if size <= allowed:
-            spare -= max(size - share, 0)
-            shown.append(entry)
-            continue
-        text = shorten(entry.text, max(int(allowed) - _NUMBER_TOKENS, 4), count, rarity)
-        short = Said(entry.number, text, is_short=True)
-        spare = max(allowed - entry_tokens(short, count) - 3, 0)
-        shown.append(short)
-    return [_range(entries[:hidden]), *shown] if hidden else shown
+    """Every message gets room for its beginning; the rest goes to the sentences that say most, newer ones first.
+
+    Where not even beginnings fit, what says most stays, and one line says that numbers without a line are not shown.
+    """
+    fill = _Fill(entries, room, count)
+    if fill.open_all() < 0:
+        fill = _Fill(entries, room - 3 * _NUMBER_TOKENS, count)
+    fill.take_best()
+    shown = fill.shown()
+    return shown if len(shown) == len(entries) else [_range(entries, NOT_SHOWN), *shown]
 
 
-def _opening(entry: Said, most: int, count: Count) -> int:
-    """What the first sentence takes, long ones cut to so many tokens."""
-    pieces = split_sentences(entry.text[:2_000])
-    first = entry.text[pieces[0].start : pieces[0].end] if pieces else ""
-    return min(count(clip_tokens(first, most, count)), most) + _NUMBER_TOKENS
+class _Fill:
+    """The room, filled sentence by sentence."""
+
+    def __init__(self, entries: list[Said], room: int, count: Count) -> None:
+        self._entries, self._left, self._count = entries, room, count
+        self._rarity = Rarity(entry.text for entry in entries)
+        self._pieces = [split_sentences(entry.text) for entry in entries]
+        self._chosen: dict[int, set[int]] = {}
+        self._clipped: set[int] = set()
+
+    def open_all(self) -> int:
+        """Take the first sentence of every message, the beginning of a very long one; the room that is left."""
+        for place, entry in enumerate(self._entries):
+            pieces = self._pieces[place]
+            first = self._count(entry.text[pieces[0].start : pieces[0].end]) + 2 if pieces else _NUMBER_TOKENS
+            self._left -= min(first, _OPENING) + _NUMBER_TOKENS
+            if not pieces or first <= _OPENING:
+                self._chosen[place] = {0} if pieces else set()
+            else:
+                self._clipped.add(place)
+        return self._left
+
+    def take_best(self) -> None:
+        """Take what says most for its length; of a message its best sentence before the others."""
+        offers: list[tuple[float, int, int, int]] = []
+        for place, entry in enumerate(self._entries):
+            made = [_offer(entry.text, piece, self._rarity, self._count) for piece in self._pieces[place]]
+            best = max((worth for worth, _ in made), default=0.0)
+            offers += (
+                (worth * (_BEST if worth == best else 1.0), place, number, tokens)
+                for number, (worth, tokens) in enumerate(made)
+                if number not in self._chosen.get(place, ())
+            )
+        for _, place, number, tokens in sorted(offers, key=lambda offer: (-offer[0], -offer[1], offer[2])):
+            is_open = place in self._chosen or place in self._clipped
+            price = tokens + (0 if is_open else _NUMBER_TOKENS)
+            if price <= self._left:
+                self._left -= price
+                self._chosen.setdefault(place, set()).add(number)
+
+    def shown(self) -> list[Said]:
+        return [said for place, entry in enumerate(self._entries) if (said := self._entry(place, entry)) is not None]
+
+    def _entry(self, place: int, entry: Said) -> Said | None:
+        pieces, numbers = self._pieces[place], sorted(self._chosen.get(place, ()))
+        if not pieces:
+            return entry if place in self._chosen else None
+        if len(numbers) == len(pieces):
+            return entry
+        opening = ""
+        if place in self._clipped and 0 not in numbers:
+            opening = clip_tokens(entry.text[pieces[0].start : pieces[0].end], _OPENING - 4, self._count)
+        rest = join_sentences(entry.text, pieces, numbers) if numbers else ""
+        text = " ".join(filter(None, (opening, rest.removeprefix(f"{GAP} ") if opening else rest)))
+        return Said(entry.number, text, is_short=True) if text else None
 
 
-def _hidden(openings: list[int], room: int) -> int:
-    """How many of the oldest cannot be shown even by their first sentences."""
-    left = room
-    for place in range(len(openings) - 1, -1, -1):
-        left -= openings[place]
-        if left < 0:
-            left_for_note = room - sum(openings[place + 1 :])
-            extra = 1 if left_for_note < 3 * _NUMBER_TOKENS and place + 1 < len(openings) else 0
-            return min(place + 1 + extra, len(openings))
-    return 0
+def _offer(text: str, piece: Sentence, rarity: Rarity, count: Count) -> tuple[float, int]:
+    """What a sentence is worth for its length, and its tokens. A question or a pasted block is worth least."""
+    part = text[piece.start : piece.end]
+    tokens = count(part) + 2
+    return rarity.score(part) / math.pow(tokens + 4, 0.7) * (0.25 if piece.minor else 1.0), tokens
 
 
-def _range(entries: Sequence[Said]) -> Said:
-    return Said(entries[0].number, note="not shown", last=max(entry.end for entry in entries))
-
-
-def _level(sizes: list[int], room: int) -> float:
-    """The share at which everybody's need, cut to it, fills the room."""
-    left, waiting = float(room), len(sizes)
-    for size in sorted(sizes):
-        if size * waiting >= left:
-            return max(left / waiting, 1.0)
-        left -= size
-        waiting -= 1
-    return float(max(sizes, default=1))
+def _range(entries: Sequence[Said], note: str = "not shown") -> Said:
+    return Said(min(entry.number for entry in entries), note=note, last=max(entry.end for entry in entries))

@@ -95,7 +95,7 @@ async def open_gateway(
             authenticator = await stack.enter_async_context(access)
         metrics = Metrics()
         models = await stack.enter_async_context(AsyncExitStack())  # closed after who asks them
-        manager = _manager(settings, store, known, models, EventReporter(metrics))
+        manager = await _manager(settings, store, known, models, EventReporter(metrics))
         stack.push_async_callback(manager.close)
         limits = Limits(**options.limits.model_dump())
         watch = _watch(store)
@@ -219,7 +219,7 @@ def _key(name: str | None) -> str | None:
     return key
 
 
-def _manager(
+async def _manager(
     config: Config, store: Store, upstreams: Sequence[Upstream], stack: AsyncExitStack, listener: Listener
 ) -> ProxyManager:  # fmt: skip
     from everthread.gateway.manager import ManagerSetup, ProxyManager
@@ -252,6 +252,7 @@ def _manager(
             store, engine, f"{engine.name} {digest}", writer, window, session_options(config), listener=listener,
             emulate_state=config.gateway.responses_state == "emulate", portable_engine=engine.is_portable,
             compaction_seconds=COMPACTION_SHARE * seconds, recall=config.gateway.recall,
+            summary_key=await store.shared_secret("summary"),
         )
     )  # fmt: skip
 

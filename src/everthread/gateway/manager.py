@@ -92,6 +92,8 @@ class ManagerSetup:
     """For one compaction, below what a request may take in all; then it is ended and the request goes on without."""
     recall: bool = True
     """Offer our own tool `recall` to clients whose thread was compacted."""
+    summary_key: bytes = b""
+    """Proves that a summary in a client's history is ours: the store's own secret."""
     emulate_state: bool = False
     """Resolve `previous_response_id` here, for upstreams that keep no state."""
     listener: Listener = _ignore_event
@@ -444,7 +446,7 @@ class ProxyManager:
         """A rewrite that covers more than what is used now; `how`: what else its `Task` says."""
         task = await self._task(turn, tokens, level=level, **how)
         given = self._summarizer_context(turn, task.thread)
-        setup = EngineSetup(self.setup.engine, turn.model, task.budget)
+        setup = EngineSetup(self.setup.engine, turn.model, task.budget, self.setup.summary_key)
         made = await self._rewrites.make(task, setup, given, self.setup.summarizer(given))
         if made is not None and made.depth >= FADING:
             self.setup.listener(Notice(task.thread, fading_text(made.depth)))

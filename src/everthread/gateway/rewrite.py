@@ -164,7 +164,7 @@ class RewriteStore:
         values = [value for value, _ in pairs[head:]]
         job = CompressionJob(
             task.api, task.frame, values, task.aimed_tokens, task.level, before.engine, pins,
-            min(len(task.sent) - task.start, len(values)),
+            setup.summary_key, min(len(task.sent) - task.start, len(values)),
         )  # fmt: skip
         result = await self._worker.run(WorkItem(setup, compress_history, job), writer, given.events)
         made, cut = result.compaction, result.cover
@@ -239,6 +239,7 @@ class CompressionJob:
     state: Mapping[str, Any]
     """Of the engine that made the rewrite before."""
     pins: Sequence[str]
+    summary_key: bytes
     most: int
     """How many messages at the end are the client's own."""
 
@@ -255,7 +256,7 @@ class CompressionResult:
 async def compress_history(engine: ContextEngine, job: CompressionJob) -> CompressionResult:
     """Have the engine make it smaller. Works in another process."""
     model, tools = job.frame.model, job.frame.tools
-    messages = recognize(decode_messages(job.api, job.values, model))
+    messages = recognize(decode_messages(job.api, job.values, model), job.summary_key)
     try:
         if job.state:
             engine.load_state(job.state)

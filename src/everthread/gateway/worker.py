@@ -77,9 +77,15 @@ class EngineSetup:
     engine: Callable[[Services], ContextEngine]
     model: str
     budget: Budget
+    summary_key: bytes = b""
 
     def create(self, summarizer: Summarizer, clock: Callable[[], float], events: Events) -> ContextEngine:
-        return self.engine(Services(summarizer, TokenCounter(self.model), self.budget, clock, events, is_stored=True))
+        return self.engine(
+            Services(
+                summarizer, TokenCounter(self.model), self.budget, clock, events, is_stored=True,
+                summary_key=self.summary_key,
+            )
+        )  # fmt: skip
 
 
 Work = Callable[[ContextEngine, Any], Awaitable[Any]]

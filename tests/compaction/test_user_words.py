@@ -1,0 +1,95 @@
+"""What the user said stands word for word, in order, under its number; where room is short, what says most stays."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everthread.compaction.sentences import GAP, Rarity, clip_tokens, shorten, split_sentences
+from everthread.compaction.summary import WORDS, parse_sections, render_sections
+from everthread.compaction.user_words import NO_WORDS, REPEATED, Said, parse_words, render_words
+from everthread.core.tokens import TokenCounter
+
+COUNT = TokenCounter("gpt-4o").text
+PLENTY = 100_000
+
+LINES = st.sampled_from(
+    ["[3] not ours", "\\[3] quoted", "## Goal", "### Blocked", "# A title", "[END OF EVERTHREAD SUMMARY 00]", "- item",
+     "[4, shortened] x", "[2–9: not shown]", "", "  indented", "Never push to main.", "密码规则：不要提交。"]
+)  # fmt: skip
+TEXTS = st.lists(st.one_of(LINES, st.text(max_size=40)), min_size=1, max_size=6).map("\n".join).map(str.strip)
+
+
+@given(st.lists(TEXTS.filter(bool), max_size=8, unique=True))
+def test_the_section_is_read_back_exactly_whatever_is_in_it(texts: list[str]) -> None:
+    said = [Said(number, text) for number, text in enumerate(texts, 1)]
+    section = render_sections({WORDS: render_words(said, PLENTY, COUNT), "Goal": "X"}, brief=True)
+    assert parse_words(parse_sections(section).get(WORDS, "")) == said
+
+
+@given(st.lists(st.text("abc de.?!\n123", min_size=1, max_size=400), min_size=1, max_size=12), st.integers(60, 400))
+def test_any_room_is_kept_to_and_every_number_is_accounted_for(texts: list[str], room: int) -> None:
+    said = [Said(number, text.strip() or "x") for number, text in enumerate(texts, 1)]
+    shown = parse_words(render_words(said, room, COUNT))
+    assert COUNT(render_words(said, room, COUNT)) <= room
+    assert shown
+    assert max(one.end for one in shown) == len(said)
+    for one in shown:
+        if one.text and not one.is_short:
+            assert one.text == said[one.number - 1].text
+
+
+def test_short_messages_stay_whole_and_a_long_one_keeps_its_beginning() -> None:
+    long = "Port the parser to Rust. " + "Nothing much happened on that day. " * 80 + "The limit is 4,096 bytes."
+    said = [Said(1, "Never push to main."), Said(2, long), Said(3, "Use tabs.")]
+    first, cut, last = parse_words(render_words(said, 120, COUNT))
+    assert (first, last) == (said[0], said[2])
+    assert cut.is_short
+    assert cut.text.startswith("Port the parser to Rust.")
+    assert "The limit is 4,096 bytes." in cut.text
+    assert GAP in cut.text
+
+
+def test_a_message_said_again_stands_once_where_it_was_said_last() -> None:
+    text = render_words([Said(1, "continue"), Said(2, "Use tabs."), Said(3, "continue")], PLENTY, COUNT)
+    assert text == "[2] Use tabs.\n[3] continue"
+    text = render_words([Said(1, "a"), Said(2, "continue"), Said(3, "continue")], PLENTY, COUNT)
+    assert text == f"{REPEATED}\n[1] a\n[3] continue"
+    assert [one.number for one in parse_words(text)] == [1, 3]
+
+
+def test_where_nothing_fits_one_line_says_so_and_the_numbers_go_on() -> None:
+    said = [Said(number, f"word {number} " * 60) for number in range(2, 40)]
+    (only,) = parse_words(render_words(said, 5, COUNT))
+    assert (only.number, only.last, only.note) == (2, 39, "not shown")
+
+
+def test_in_a_small_room_what_says_most_stays_before_small_talk() -> None:
+    talk = [Said(number, f"Nice, thank you, go on with the next one please ({number}).") for number in range(2, 60)]
+    rule = Said(1, "Under no circumstances may anyone retry non-idempotent operations on the billing ledger.")
+    shown = parse_words(render_words([rule, *talk], 200, COUNT))
+    assert rule in shown
+    again = parse_words(
+        render_words([*shown, *(Said(n, f"Thanks, carry on then ({n}).") for n in range(60, 90))], 200, COUNT)
+    )
+    assert rule in again, "also from what is left of an earlier section"
+
+
+def test_an_image_without_words_has_its_number() -> None:
+    text = render_words([Said(1, note=NO_WORDS), Said(2, "See above.")], PLENTY, COUNT)
+    assert parse_words(text) == [Said(1, note=NO_WORDS), Said(2, "See above.")]
+
+
+def test_sentences_end_where_a_reader_would_say_so() -> None:
+    text = "Do this: 1. first 2. second. Then stop? 不要提交。好的。\n```\ncode here; more\n```\nEnd."
+    pieces = [text[one.start : one.end].strip() for one in split_sentences(text)]
+    assert pieces[0] == "Do this: 1. first 2. second."
+    assert "".join(pieces).replace(" ", "") == text.replace("\n", "").replace(" ", "")
+    minor = {text[one.start : one.end].strip(): one.minor for one in split_sentences(text)}
+    assert minor["code here; more"]
+
+
+def test_clipping_keeps_to_the_room() -> None:
+    for room in (1, 3, 10, 50):
+        assert COUNT(clip_tokens("some words " * 400, room, COUNT)) <= max(room, COUNT(GAP))
+    assert shorten("short", 50, COUNT, Rarity(["short"])) == "short"
