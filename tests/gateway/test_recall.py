@@ -75,6 +75,7 @@ class Talk:
     events: list[Any] = field(default_factory=list)
     headers: dict[str, str] = field(default_factory=dict)
     raw: bytes = b""
+    told: dict[str, str] = field(default_factory=dict)
 
     async def ask(self, text: str = "", **more: Any) -> Reply:
         if text:
@@ -85,7 +86,7 @@ class Talk:
         async with httpx2.AsyncClient(timeout=30) as http:
             answer = await http.post(self.url + PATHS[self.client.api], json=body, headers=sent)
         assert answer.status_code == 200, answer.text
-        self.raw = answer.content
+        self.raw, self.told = answer.content, dict(answer.headers)
         if not self.streams:
             reply = codec.decode_reply(answer.json(), model=self.client.model)
         else:
@@ -153,8 +154,10 @@ async def test_what_was_compacted_is_found_again_and_the_client_sees_one_answer(
 ) -> None:
     async with talking(tmp_path, api, streams=streams) as talk:
         await talk.fill()
+        assert talk.told["x-everthread-receipt"].startswith("compaction 1: ")
         asked = len(talk.house.provider.log)
         reply = await talk.ask("What is the boat called?")
+        assert "x-everthread-receipt" not in talk.told
         text, calls = shown(reply)
         assert "Let me look that up." in text
         assert "Wilhelmina" in text

@@ -72,6 +72,8 @@ async def open_gateway(
     `trial` replays a stored thread for the pages; `announce` is told the path of a link that opens them.
     """
     from everthread.gateway.app import GatewayApp
+    from everthread.gateway.compact import PATH as COMPACT
+    from everthread.gateway.compact import CompactApp
     from everthread.gateway.limits import Limits
     from everthread.gateway.middleware import SitePolicy
     from everthread.gateway.observability import EventReporter, Metrics
@@ -104,6 +106,7 @@ async def open_gateway(
             telemetry=_telemetry(), watch=watch,
         )  # fmt: skip
         mounted = await _mounted(store, stack)
+        mounted[COMPACT] = CompactApp(manager, limits, known[0].root)
         if native is None and options.native.enabled:
             app = native_app(settings, store, limits, keyless=authenticator is None)
             stack.push_async_callback(app.close)

@@ -16,6 +16,7 @@ COMPACTIONS = "x-everthread-compactions"
 TOKENS = "x-everthread-tokens"
 NOTICE = "x-everthread-notice"
 PLAN = "x-everthread-plan"
+RECEIPT = "x-everthread-receipt"
 """Headers of ours in an answer."""
 
 Mode = Literal["managed", "observe", "off"]

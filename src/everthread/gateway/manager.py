@@ -53,7 +53,7 @@ from everthread.core.provider_errors import ErrorVerdict, classify_error
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import EverthreadError
-from everthread.gateway.base import THREAD, Incoming, Outcome, Outgoing, ProxyTurn, UnmanagedTurn
+from everthread.gateway.base import RECEIPT, THREAD, Incoming, Outcome, Outgoing, ProxyTurn, UnmanagedTurn
 from everthread.gateway.events import Recalled, RecordFailed, Unmanaged
 from everthread.gateway.reader import Reader, Sizes
 from everthread.gateway.recall import ROUNDS, RecallService, hidden_values
@@ -61,7 +61,7 @@ from everthread.gateway.recall import SECONDS as RECALL_SECONDS
 from everthread.gateway.responses_state import Responses
 from everthread.gateway.rewrite import SLIM, RewriteState, RewriteStore, RewriteTask, rewrite_key
 from everthread.gateway.threads import PendingAnswer, SaidMessages, ThreadIndex, ThreadMatch, ThreadRecorder, scope_of
-from everthread.gateway.turn import ThreadMemories, Turn, build_outgoing, send_untouched
+from everthread.gateway.turn import ThreadMemories, Turn, build_outgoing, receipt_text, send_untouched
 from everthread.gateway.worker import SECONDS, CompactionWorker, EngineSetup
 from everthread.providers.catalog import window_headers
 from everthread.store.models import NewUsage, Rewrite
@@ -296,10 +296,13 @@ class ProxyManager:
 
     def send(self, turn: Turn) -> Outgoing:
         """What goes upstream as things stand."""
-        turn.memory.rewrite = None if turn.used is None else rewrite_key(turn.used)
+        key = None if turn.used is None else rewrite_key(turn.used)
+        is_new, turn.memory.rewrite = key is not None and key != turn.memory.rewrite, key
         self._recall.offer(turn)
         turn.estimate = self.estimate(turn, turn.used)
         before, after = self.tokens(turn, None), self.tokens(turn, turn.used)
+        if is_new and turn.used is not None:
+            turn.headers[RECEIPT] = receipt_text(turn.used, before, after, recall=turn.recall.offered)
         ttl = self.setup.options.cache_ttl if self.setup.cache_markers else None
         sent = build_outgoing(turn, before, after, ttl=ttl)
         return replace(sent, rewritten=True) if turn.expanded else sent
@@ -498,6 +501,25 @@ class ProxyManager:
         factor = max(turn.memory.context.calibration.factor(turn.model), 0.1)
         ripe = turn.size + max(0, round((size.budget.threshold - size.tokens) / factor))
         self._job(turn, background=True, ripe=ripe)
+
+    async def compact_once(
+        self, incoming: Incoming, level: CompactionLevel, window: int | None = None
+    ) -> dict[str, Any]:
+        """A conversation made smaller now, for this window: its messages, a receipt, and the thread for recall."""
+        turn = await self._read(incoming)
+        turn.window = window or turn.window
+        place = await self._recorder.request(turn)
+        before = self.tokens(turn, None)
+        made = await self.compact(turn, level, before, reason="manual") if turn.rewritable else None
+        kept = [element.value for element in turn.elements[made.length if made else 0 :]]
+        lead = [element.value for element in turn.sliced.elements[: turn.first]]
+        messages = [*lead, *(turn.replaced_values(made) if made else ()), *kept]
+        receipt = {
+            "changed": made is not None, "tokens_before": before, "tokens_after": self.tokens(turn, made),
+            "messages_covered": made.length if made else 0, "thread": place.thread,
+            "system_note": RewriteState.load(made.state).note if made else "",
+        }  # fmt: skip
+        return {"messages": messages, "receipt": receipt, "handle": place.thread}
 
     # After a refusal
 

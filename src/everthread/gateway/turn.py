@@ -330,6 +330,12 @@ def send_untouched(turn: Turn) -> Outgoing:
     return Outgoing(turn.incoming.raw, headers=turn.headers)
 
 
+def receipt_text(used: Rewrite, before: int, after: int, *, recall: bool) -> str:
+    """What a compaction that takes effect did, in one line."""
+    back = "; the model gets it back with recall" if recall else ""
+    return f"compaction {used.depth}: {before} -> {after} tokens, {used.length} messages covered{back}"
+
+
 def build_outgoing(turn: Turn, before: int, after: int, *, ttl: str | None) -> Outgoing:
     """The request as it goes: `before` and `after` are its tokens without and with the rewrite."""
     told = turn.headers

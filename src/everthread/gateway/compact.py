@@ -1,0 +1,94 @@
+"""`POST /v1/compact`: a conversation of any of the three protocols in, the compacted one and a receipt out.
+
+Nothing is asked of a provider. What plug-ins of other agents call instead of their own compaction.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from everthread.compaction.summary import CompactionLevel
+from everthread.core.types import Api
+from everthread.errors import EverthreadError
+from everthread.gateway.auth import Caller
+from everthread.gateway.base import Incoming
+from everthread.gateway.body import LIST_FIELD, refuse_duplicates
+from everthread.gateway.encoding import decoded
+from everthread.gateway.errors import Refused, error_body, error_headers
+from everthread.gateway.limits import Limits
+from everthread.gateway.manager import ProxyManager
+from everthread.gateway.requests import ClientGone, RequestHead, read_body
+
+PATH = "/v1/compact"
+_LEAST = 1_000
+
+
+class CompactApp:
+    """Answers that path."""
+
+    def __init__(self, manager: ProxyManager, limits: Limits, upstream: str) -> None:
+        self._manager = manager
+        self._limits = limits
+        self._upstream = upstream
+        """Whose window counts where the request names a model only."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        caller: Caller = scope["state"]["caller"]
+        call = RequestHead.of(scope, caller)
+        try:
+            await _check(call)
+            body = await self._compacted(call, await read_body(receive, call, self._limits))
+        except ClientGone:
+            return
+        except Refused as refused:
+            said = error_body(call.speaks, refused)
+            await send(
+                {"type": "http.response.start", "status": refused.status, "headers": error_headers(refused, said)}
+            )
+            await send({"type": "http.response.body", "body": said})
+            return
+        text = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(text)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": text})
+
+    async def _compacted(self, call: RequestHead, raw: bytes) -> dict[str, Any]:
+        body = decoded(raw, call.headers.get("content-encoding", ""), self._limits.body_bytes) or b""
+        refuse_duplicates(body)
+        try:
+            asked: Any = json.loads(body)
+        except (ValueError, RecursionError):
+            asked = None
+        if not isinstance(asked, dict) or not isinstance(asked.get("model"), str):
+            raise Refused(400, "invalid_request", "The body is no object with `model` and `messages` or `input`.")
+        window = asked.get("window")
+        if window is not None and (not isinstance(window, int) or isinstance(window, bool) or window < _LEAST):
+            raise Refused(400, "invalid_request", f"`window` is a number of tokens from {_LEAST:,} on.")
+        api = _api(asked, call)
+        caller = call.caller
+        incoming = Incoming(api, call.path, call.headers, body, body, caller.tenant, self._upstream, "managed",
+                            caller.account)  # fmt: skip
+        try:
+            made = await self._manager.compact_once(incoming, CompactionLevel.NORMAL, window)
+        except EverthreadError as error:
+            raise Refused(400, "not_compacted", str(error)) from error
+        messages = made.pop("messages")
+        return {LIST_FIELD[api]: messages, **made}
+
+
+async def _check(call: RequestHead) -> None:
+    """Nothing is stored for a credential that anybody can make up."""
+    if call.method != "POST":
+        raise Refused(405, "method_not_allowed", "Only POST is answered here.")
+    credential = call.caller.credential
+    if credential is not None and not await credential.is_accepted():
+        raise Refused(403, "unknown_credential", "No upstream has accepted this credential yet.")
+
+
+def _api(asked: dict[str, Any], call: RequestHead) -> Api:
+    if "input" in asked:
+        return "openai_responses"
+    return "anthropic" if "system" in asked or "anthropic-version" in call.headers else "openai_chat"

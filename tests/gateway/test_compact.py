@@ -1,0 +1,35 @@
+"""`POST /v1/compact` over HTTP: three protocols in, fewer messages, a receipt and a handle out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from everthread.core.types import Api, Reply
+from tests.gateway.clients import APIS, Client, words
+from tests.gateway.house import house
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_conversation_comes_back_smaller_with_a_receipt(api: Api, tmp_path: Path) -> None:
+    client = Client(api, extra={"max_tokens": 500} if api == "anthropic" else {})
+    for turn in range(12):
+        client.says(f"Ledger {turn}: {words(600, f'ledger {turn}')}")
+        client.hears(Reply({"role": "assistant", "content": f"Noted {turn}."}, "stop"))
+    client.says("And now?")
+    field = "input" if api == "openai_responses" else "messages"
+    async with house(tmp_path) as place, httpx2.AsyncClient(timeout=60) as http:
+        url = await place.gateway("none", key=None)
+        answer = await http.post(f"{url}/v1/compact", json={**client.body(), "window": 8_000})
+        assert answer.status_code == 200, answer.text
+        made = answer.json()
+        assert made["receipt"]["changed"] is True
+        assert made["receipt"]["tokens_after"] < made["receipt"]["tokens_before"]
+        assert len(made[field]) < len(client.messages)
+        assert made[field][-1] == client.messages[-1]
+        assert len(await place.store.history(made["handle"])) == len(client.messages)
+        assert not place.provider.log, "no provider is asked"
+        refused = await http.post(f"{url}/v1/compact", content=b"[]")
+        assert refused.status_code == 400
