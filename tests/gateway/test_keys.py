@@ -94,7 +94,7 @@ async def test_when_the_store_does_not_answer_nobody_is_let_in(tmp_path: Path) -
 
 async def test_tenants_never_cross(tmp_path: Path) -> None:
     async with house(tmp_path, window=6_000) as here:
-        url = await here.gateway()
+        url = await here.gateway(settings="compression: {background: false}\n")
         ours, other = await here.key("ann"), await here.key("bob")
         secret = "The harbour password is zebrafish-seven."
         history: list[Any] = [{"role": "user", "content": secret}]

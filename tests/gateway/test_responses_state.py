@@ -21,6 +21,7 @@ def configured(folder: Path, provider: Provider, state: str) -> Any:
     return parse_config(
         f"gateway: {{port: 0, responses_state: {state}, upstreams: [{{name: lab, url: '{provider.url}'}}], "
         f"native: {{enabled: false}}}}\nstore: {{url: 'sqlite:///{folder / 'state.db'}'}}\n"
+        "compression: {background: false}\n"
     )
 
 
