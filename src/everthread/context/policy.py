@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
-from everthread.compaction.pacing import EFFECTIVE, PAUSE_GROWTH, PAUSE_SECONDS, STRIKES
 from everthread.compaction.summary import Summarizer
+from everthread.compaction.throttle import EFFECTIVE, PAUSE_GROWTH, PAUSE_SECONDS, STRIKES
 from everthread.core.pricing.cache_control import CACHE_SECONDS
 from everthread.core.pricing.economics import EARLIEST, CallPattern, Case, Decision, Rates, weigh
 from everthread.core.pricing.prices import prices_for

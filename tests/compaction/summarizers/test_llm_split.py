@@ -5,17 +5,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.compaction.summarizers.llm_record import Entry
+from everthread.compaction.summarizers.llm_record import RecordEntry
 from everthread.compaction.summarizers.llm_split import cut, pack, size
 from tests.compaction.summarizers.llm_doubles import COUNTER
 
 COUNT = COUNTER.text
 TEXTS = st.text(st.sampled_from("ab \n你é-{"), max_size=400)
-PIECES = st.lists(st.lists(st.builds(Entry, st.just("7 user"), TEXTS), max_size=4), max_size=6)
+PIECES = st.lists(st.lists(st.builds(RecordEntry, st.just("7 user"), TEXTS), max_size=4), max_size=6)
 
 
 @given(PIECES, st.integers(60, 300))
-def test_every_chunk_fits_and_together_they_are_all_of_it(pieces: list[list[Entry]], room: int) -> None:
+def test_every_chunk_fits_and_together_they_are_all_of_it(pieces: list[list[RecordEntry]], room: int) -> None:
     chunks = pack(pieces, room, COUNT)
     assert all(size(chunk, COUNT) <= room for chunk in chunks)
     assert all(chunks)
@@ -24,7 +24,7 @@ def test_every_chunk_fits_and_together_they_are_all_of_it(pieces: list[list[Entr
 
 
 @given(PIECES, st.integers(60, 300))
-def test_what_belongs_together_stays_together_where_it_fits(pieces: list[list[Entry]], room: int) -> None:
+def test_what_belongs_together_stays_together_where_it_fits(pieces: list[list[RecordEntry]], room: int) -> None:
     chunks = pack(pieces, room, COUNT)
     for piece in pieces:
         if piece and size(piece, COUNT) <= room:
@@ -33,19 +33,23 @@ def test_what_belongs_together_stays_together_where_it_fits(pieces: list[list[En
 
 
 def test_chunks_are_filled() -> None:
-    pieces = [[Entry("1 user", "word " * 20)] for _ in range(10)]
+    pieces = [[RecordEntry("1 user", "word " * 20)] for _ in range(10)]
     each = size(pieces[0], COUNT)
     assert [len(chunk) for chunk in pack(pieces, 3 * each, COUNT)] == [3, 3, 3, 1]
 
 
 def test_a_piece_too_large_is_cut_between_its_entries_first() -> None:
-    piece = [Entry("1 assistant calls ls", "{}"), Entry("2 result of ls", "word " * 80), Entry("3 result of ls", "x")]
+    piece = [
+        RecordEntry("1 assistant calls ls", "{}"),
+        RecordEntry("2 result of ls", "word " * 80),
+        RecordEntry("3 result of ls", "x"),
+    ]
     room = size(piece, COUNT) - 1
     assert pack([piece], room, COUNT) == [piece[:2], piece[2:]]
 
 
 def test_parts_of_an_entry_tell_that_they_are_parts() -> None:
-    chunks = pack([[Entry("1 user", "some words\n" * 200)]], 200, COUNT)
+    chunks = pack([[RecordEntry("1 user", "some words\n" * 200)]], 200, COUNT)
     labels = [entry.label for chunk in chunks for entry in chunk]
     assert labels == [f"1 user, part {n} of {len(labels)}" for n in range(1, len(labels) + 1)]
     assert len(labels) > 1

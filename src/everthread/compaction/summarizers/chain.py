@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
+from everthread.compaction.engine import Events, silent
 from everthread.compaction.summarizers.pricing import Quoted
 from everthread.compaction.summary import Summarizer, SummaryDraft, SummaryRequest
 from everthread.errors import SummaryError
@@ -19,16 +20,6 @@ from everthread.errors import SummaryError
 REST_PASSING = 60.0
 REST_MISSING = 600.0
 """Seconds a route rests after a failure that may pass, and after one that tells that no provider is there."""
-
-
-class Events(Protocol):
-    """Where the chain tells what it does."""
-
-    def __call__(self, kind: str, **details: Any) -> None: ...
-
-
-def _silent(kind: str, **details: Any) -> None:
-    """For whoever does not listen."""
 
 
 @runtime_checkable
@@ -47,7 +38,7 @@ class SummarizerChain:
         *,
         floor: Summarizer,
         clock: Callable[[], float],
-        events: Events = _silent,
+        events: Events = silent,
         rest_until: dict[str, float] | None = None,
     ) -> None:
         """`rest_until`: which routes rest and until when, where several chains share that."""

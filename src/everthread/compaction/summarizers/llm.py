@@ -16,7 +16,7 @@ from everthread.compaction.summarizers.llm_answer import TOLERATED
 from everthread.compaction.summarizers.llm_ask import TIME_LIMIT, Ledger, Writer
 from everthread.compaction.summarizers.llm_failures import PromptTooLongError
 from everthread.compaction.summarizers.llm_prompt import Question, instructions, task
-from everthread.compaction.summarizers.llm_record import Entry, block, inert, record
+from everthread.compaction.summarizers.llm_record import RecordEntry, block, inert, record
 from everthread.compaction.summarizers.llm_split import cut, pack, size
 from everthread.compaction.summarizers.pricing import Price
 from everthread.compaction.summary import Sections, SummaryDraft, SummaryRequest, TemplateName, render_sections
@@ -106,9 +106,9 @@ class _Work:
         chunks = pack(pieces, self._room(short), self._count)
         notes = await self._ask_all([self._part(chunk, n, len(chunks), short) for n, chunk in enumerate(chunks, 1)])
         earlier = cut(previous, short, self._count) if previous else []
-        return await self._join([*(Entry(_EARLIER, text) for text in earlier), *self._entries(notes)])
+        return await self._join([*(RecordEntry(_EARLIER, text) for text in earlier), *self._entries(notes)])
 
-    async def _join(self, notes: list[Entry]) -> Sections:
+    async def _join(self, notes: list[RecordEntry]) -> Sections:
         """One summary of successive notes. Several fit into one call, so that each round leaves at most half of
         them."""
         room, short = self._room(self._target()), self._note_target()
@@ -144,17 +144,17 @@ class _Work:
 
     # Questions
 
-    def _whole(self, pieces: Sequence[Sequence[Entry]], previous: str, target: int, given: int) -> Question:
+    def _whole(self, pieces: Sequence[Sequence[RecordEntry]], previous: str, target: int, given: int) -> Question:
         blocks = [block(_EARLIER, previous)] if previous else []
         blocks.append(block("record", _written(entry for piece in pieces for entry in piece)))
         return self._question([*blocks, *self._open()], "update" if previous else "first", target, given)
 
-    def _part(self, chunk: Sequence[Entry], number: int, total: int, target: int) -> Question:
+    def _part(self, chunk: Sequence[RecordEntry], number: int, total: int, target: int) -> Question:
         given = size(chunk, self._count)
         target = min(target, max(given // 2, _SMALL))
         return self._question([block("record", _written(chunk))], "part", target, given, number=number, total=total)
 
-    def _merge(self, notes: Sequence[Entry], target: int) -> Question:
+    def _merge(self, notes: Sequence[RecordEntry], target: int) -> Question:
         blocks = [block("notes", _written(notes)), *self._open()]
         tokens = size(notes, self._count)
         # Notes are dense already: joining few of them may take more words than they have.
@@ -179,9 +179,9 @@ class _Work:
             text = f"{text[:half]}\n[…]\n{text[-half:]}"
         return [block("open request of the user", text)] if text else []
 
-    def _entries(self, notes: Iterable[Sections]) -> list[Entry]:
+    def _entries(self, notes: Iterable[Sections]) -> list[RecordEntry]:
         texts = (render_sections(sections, template=self.writer.template, brief=True) for sections in notes)
-        return [Entry(f"notes {number}", inert(text)) for number, text in enumerate(texts, start=1)]
+        return [RecordEntry(f"notes {number}", inert(text)) for number, text in enumerate(texts, start=1)]
 
     # Sizes
 
@@ -206,5 +206,5 @@ class _Work:
         return self.writer.counter.text(text)
 
 
-def _written(entries: Iterable[Entry]) -> str:
+def _written(entries: Iterable[RecordEntry]) -> str:
     return "\n".join(map(str, entries))

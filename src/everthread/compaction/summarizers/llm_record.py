@@ -44,12 +44,12 @@ def line(label: str) -> str:
 
 
 def block(name: str, material: str) -> str:
-    """Material between two lines of ours. It is given as `inert` or `Entry` made it."""
+    """Material between two lines of ours. It is given as `inert` or `RecordEntry` made it."""
     return f"{line(name)}\n{material}\n{line(f'end of {name}')}"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RecordEntry:
     """One thing that was said or done. Both fields are inert."""
 
     label: str
@@ -59,7 +59,7 @@ class Entry:
         return f"{line(self.label)}\n{self.text}"
 
 
-def record(messages: Messages) -> list[list[Entry]]:
+def record(messages: Messages) -> list[list[RecordEntry]]:
     """The messages as entries, in the pieces that belong together: calls and their results are one piece."""
     names: dict[str, str] = {}
     return [
@@ -68,18 +68,18 @@ def record(messages: Messages) -> list[list[Entry]]:
     ]
 
 
-def _entries(number: int, message: Mapping[str, Any], names: dict[str, str]) -> Iterator[Entry]:
+def _entries(number: int, message: Mapping[str, Any], names: dict[str, str]) -> Iterator[RecordEntry]:
     """What one message holds: `names` is which tool each call so far was for, by the call's id."""
     calls, results = calls_of(message), results_of(message)
     names |= {call.id: call.name for call in calls}
     for who, text in _said(message):
         if text.strip():
-            yield Entry(f"{number} {who}", inert(text.strip()))
+            yield RecordEntry(f"{number} {who}", inert(text.strip()))
     for call in calls:
-        yield Entry(f"{number} assistant calls {_name(call.name)}", inert(call.arguments))
+        yield RecordEntry(f"{number} assistant calls {_name(call.name)}", inert(call.arguments))
     for result in results:
         name = _name(result.name or names.get(result.call_id, ""))
-        yield Entry(f"{number} result of {name}", inert(_shown(result.content)))
+        yield RecordEntry(f"{number} result of {name}", inert(_shown(result.content)))
 
 
 def _said(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -9,21 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from everthread.compaction.summarizers.llm_record import Entry
+from everthread.compaction.summarizers.llm_record import RecordEntry
 
 Count = Callable[[str], int]
 _LABEL = 24
 """Tokens kept free in a chunk for the label of a part of an entry."""
 
 
-def size(entries: Iterable[Entry], count: Count) -> int:
+def size(entries: Iterable[RecordEntry], count: Count) -> int:
     """Tokens of entries as they are written, one below the other."""
     return sum(count(str(entry)) + 1 for entry in entries)
 
 
-def pack(pieces: Sequence[Sequence[Entry]], room: int, count: Count) -> list[list[Entry]]:
+def pack(pieces: Sequence[Sequence[RecordEntry]], room: int, count: Count) -> list[list[RecordEntry]]:
     """The entries in chunks of at most `room` tokens, in order."""
-    chunks: list[list[Entry]] = []
+    chunks: list[list[RecordEntry]] = []
     left = 0
     for piece in pieces:
         for unit, tokens in _units(piece, room, count):
@@ -44,7 +44,7 @@ def cut(text: str, room: int, count: Count) -> list[str]:
     return [part for coarse in _steps(text, step) for part in cut(coarse, room, count)]
 
 
-def _units(piece: Sequence[Entry], room: int, count: Count) -> Iterator[tuple[Sequence[Entry], int]]:
+def _units(piece: Sequence[RecordEntry], room: int, count: Count) -> Iterator[tuple[Sequence[RecordEntry], int]]:
     """A piece as the smallest units that have to stay together, with their sizes."""
     tokens = size(piece, count)
     if tokens <= room:
@@ -56,7 +56,7 @@ def _units(piece: Sequence[Entry], room: int, count: Count) -> Iterator[tuple[Se
     else:
         parts = cut(piece[0].text, max(room - _LABEL, 1), count)
         for number, part in enumerate(parts, start=1):
-            entry = Entry(f"{piece[0].label}, part {number} of {len(parts)}", part)
+            entry = RecordEntry(f"{piece[0].label}, part {number} of {len(parts)}", part)
             yield [entry], size([entry], count)
 
 

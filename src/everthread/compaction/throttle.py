@@ -18,7 +18,7 @@ STRIKES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class PacingState:
+class ThrottleState:
     """What another process needs to continue."""
 
     compactions: int = 0
@@ -30,12 +30,12 @@ class PacingState:
     paused_tokens: int = 0
 
 
-class Pacing:
+class CompactionThrottle:
     """Counts what is reported, and pauses after two compactions in a row that brought hardly anything."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._state = PacingState()
+        self._state = ThrottleState()
 
     def update_from_response(self, usage: CanonicalUsage) -> None:
         """Output and reasoning never count: they do not fill the next prompt as such."""
@@ -92,5 +92,5 @@ class Pacing:
         return asdict(self._state)
 
     def load(self, state: Mapping[str, Any]) -> None:
-        known = {field.name for field in fields(PacingState)}
-        self._state = PacingState(**{key: value for key, value in state.items() if key in known})
+        known = {field.name for field in fields(ThrottleState)}
+        self._state = ThrottleState(**{key: value for key, value in state.items() if key in known})
