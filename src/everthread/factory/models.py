@@ -107,10 +107,9 @@ def summarizer_for(
     unless it is named for it: a small one does worse than the extract.
     """
     from everthread.compaction.journal import JournalWriter
-    from everthread.compaction.summarizers.chain import SummarizerChain
-    from everthread.compaction.summarizers.llm import LlmSummarizer
-    from everthread.compaction.summarizers.llm_warm import WarmPrefixSummarizer
-    from everthread.compaction.summarizers.pricing import Price
+    from everthread.compaction.summarizers.chain import Price, SummarizerChain
+    from everthread.compaction.summarizers.model import LlmSummarizer
+    from everthread.compaction.summarizers.warm import WarmPrefixSummarizer
     from everthread.core.tokens import TokenCounter
     from everthread.providers.resilience import FittingModel, MeteredModel
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from everthread.compaction.journal import JournalWriter
 from everthread.compaction.summarizers.chain import SummarizerChain
-from everthread.compaction.summarizers.llm import LlmSummarizer
+from everthread.compaction.summarizers.model import LlmSummarizer
 from everthread.compaction.summary import SummaryDraft, SummaryRequest
 from everthread.errors import SummaryError
 from tests.compaction.summarizers.http_model import USAGE, completion, failing, served
-from tests.compaction.summarizers.llm_doubles import COUNTER, GOOD, GOOD_TEXT, wanted
+from tests.compaction.summarizers.model_doubles import COUNTER, GOOD, GOOD_TEXT, wanted
 
 
 @dataclass

@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.compaction.summarizers.llm_record import RecordEntry
-from everthread.compaction.summarizers.llm_split import cut, pack, size
-from tests.compaction.summarizers.llm_doubles import COUNTER
+from everthread.compaction.summarizers.record import RecordEntry, cut, pack, size
+from tests.compaction.summarizers.model_doubles import COUNTER
 
 COUNT = COUNTER.text
 TEXTS = st.text(st.sampled_from("ab \n你é-{"), max_size=400)

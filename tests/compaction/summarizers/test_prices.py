@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import pytest
 
 from everthread.compaction.journal import JournalWriter
-from everthread.compaction.summarizers.chain import SummarizerChain
-from everthread.compaction.summarizers.llm import LlmSummarizer
-from everthread.compaction.summarizers.llm_warm import WarmPrefixSummarizer
-from everthread.compaction.summarizers.pricing import Price
+from everthread.compaction.summarizers.chain import Price, SummarizerChain
+from everthread.compaction.summarizers.model import LlmSummarizer
+from everthread.compaction.summarizers.warm import WarmPrefixSummarizer
 from everthread.compaction.summary import SummaryDraft, SummaryRequest
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter

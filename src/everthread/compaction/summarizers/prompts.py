@@ -1,4 +1,4 @@
-"""What a model is told. The words are in `prompts/`; here they are filled in and put around the record."""
+"""What a model is told. The words are in `texts/`; here they are filled in and put around the record."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any
 
-from everthread.compaction.summarizers.llm_record import inert
+from everthread.compaction.summarizers.record import inert
 from everthread.compaction.summary import CLASSIC, HANDOFF, TASK, WORDS, TemplateName
 from everthread.core.text import clip, one_line
 from everthread.core.types import Request
@@ -47,18 +47,18 @@ def instructions(template: TemplateName) -> str:
 
 
 def task(name: str, *, target: int, focus: str | None = None, **values: Any) -> str:
-    """What is to be done with the material before it; `name` is one of the tasks in `prompts/`."""
+    """What is to be done with the material before it; `name` is one of the tasks in `texts/`."""
     told = fill(name, target=target, words=max(target * 3 // 4, 1), **values)
     topic = clip(one_line(inert(focus)), _TOPIC) if focus else ""
     return f"{told}\n\n{fill('focus', focus=topic)}" if topic else told
 
 
 def fill(name: str, **values: Any) -> str:
-    """A text of `prompts/` with its blanks filled in; what is filled in is not looked at again."""
+    """A text of `texts/` with its blanks filled in; what is filled in is not looked at again."""
     return _text(name).substitute(values)
 
 
 @functools.cache
 def _text(name: str) -> string.Template:
-    path = resources.files("everthread.compaction.summarizers").joinpath(f"prompts/{name}.txt")
+    path = resources.files("everthread.compaction.summarizers").joinpath(f"texts/{name}.txt")
     return string.Template(path.read_text("utf-8").strip())

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from everthread.compaction.summarizers import llm_answer
+from everthread.compaction.summarizers import answer
 from everthread.compaction.summarizers.chain import SummarizerChain
-from everthread.compaction.summarizers.llm_warm import WarmPrefixSummarizer
+from everthread.compaction.summarizers.warm import WarmPrefixSummarizer
 from everthread.compaction.summary import SummaryDraft, SummaryRequest
 from everthread.core.messages import Message
 from everthread.core.pricing.cache_control import apply_cache_control
@@ -19,7 +19,7 @@ from everthread.errors import SummaryError
 from everthread.testing import ScriptedSummarizer
 from everthread.wire import openai_chat
 from tests.compaction.summarizers.http_model import USAGE, completion, served
-from tests.compaction.summarizers.llm_doubles import (
+from tests.compaction.summarizers.model_doubles import (
     COUNTER,
     GOOD,
     GOOD_TEXT,

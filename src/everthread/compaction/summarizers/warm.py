@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from everthread.compaction.summarizers.llm_answer import TOLERATED
-from everthread.compaction.summarizers.llm_ask import TIME_LIMIT, Ledger, Writer
-from everthread.compaction.summarizers.llm_prompt import Question, fill, task
-from everthread.compaction.summarizers.llm_record import inert
-from everthread.compaction.summarizers.pricing import Price, Reading
+from everthread.compaction.summarizers.answer import TOLERATED
+from everthread.compaction.summarizers.chain import Price, Reading
+from everthread.compaction.summarizers.model import TIME_LIMIT, Ledger, Writer
+from everthread.compaction.summarizers.prompts import Question, fill, task
+from everthread.compaction.summarizers.record import inert
 from everthread.compaction.summary import SummaryDraft, SummaryRequest, TemplateName
 from everthread.core.fingerprints import message_fingerprint
 from everthread.core.messages import Message, calls_of, text_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from everthread.compaction.summarizers.llm_failures import PromptTooLongError, failure
+from everthread.compaction.summarizers.model import PromptTooLongError, failure
 from everthread.errors import SummaryError, WireError
 
 

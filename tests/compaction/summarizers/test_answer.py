@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.compaction.summarizers import llm_answer
-from everthread.compaction.summarizers.llm_answer import Answer, judge, without_thinking
-from everthread.compaction.summarizers.llm_prompt import Question, headings
-from everthread.compaction.summarizers.llm_trim import fit
+from everthread.compaction.summarizers import answer
+from everthread.compaction.summarizers.answer import Answer, judge, without_thinking
+from everthread.compaction.summarizers.prompts import Question, headings
+from everthread.compaction.summarizers.record import fit
 from everthread.compaction.summary import HANDOFF, TemplateName, render_sections
 from everthread.core.marks import SUMMARY_END, SUMMARY_START
 from everthread.core.types import Request
-from tests.compaction.summarizers.llm_doubles import COUNTER, GOOD, GOOD_TEXT, reply, said
+from tests.compaction.summarizers.model_doubles import COUNTER, GOOD, GOOD_TEXT, reply, said
 
 COUNT = COUNTER.text
 

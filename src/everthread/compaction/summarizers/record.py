@@ -7,10 +7,13 @@ that no cut can hide half of one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
+from everthread.compaction.summary import DONE, Sections
 from everthread.core.messages import (
     CALL_BLOCKS,
     REASONING_BLOCKS,
@@ -130,3 +133,94 @@ def _words(part: Part) -> str:
 def _name(name: Any) -> str:
     """A role, kind or tool as part of a line of ours: short, on one line, without our signs."""
     return clip(one_line(inert(str(name or "something"))), _NAME)
+
+
+Count = Callable[[str], int]
+_LABEL = 24
+"""Tokens kept free in a chunk for the label of a part of an entry."""
+
+
+def size(entries: Iterable[RecordEntry], count: Count) -> int:
+    """Tokens of entries as they are written, one below the other."""
+    return sum(count(str(entry)) + 1 for entry in entries)
+
+
+def pack(pieces: Sequence[Sequence[RecordEntry]], room: int, count: Count) -> list[list[RecordEntry]]:
+    """The entries in chunks of at most `room` tokens, in order."""
+    chunks: list[list[RecordEntry]] = []
+    left = 0
+    for piece in pieces:
+        for unit, tokens in _units(piece, room, count):
+            if tokens > left or not chunks:
+                chunks.append([])
+                left = room
+            chunks[-1] += unit
+            left -= tokens
+    return chunks
+
+
+def cut(text: str, room: int, count: Count) -> list[str]:
+    """The text in parts of at most `room` tokens: together they are the text."""
+    tokens = count(text)
+    if tokens <= room or len(text) < 2:
+        return [text]
+    step = math.ceil(len(text) / max(2, math.ceil(1.05 * tokens / room)))
+    return [part for coarse in _steps(text, step) for part in cut(coarse, room, count)]
+
+
+def _units(piece: Sequence[RecordEntry], room: int, count: Count) -> Iterator[tuple[Sequence[RecordEntry], int]]:
+    """A piece as the smallest units that have to stay together, with their sizes."""
+    tokens = size(piece, count)
+    if tokens <= room:
+        if piece:
+            yield piece, tokens
+    elif len(piece) > 1:
+        for entry in piece:
+            yield from _units([entry], room, count)
+    else:
+        parts = cut(piece[0].text, max(room - _LABEL, 1), count)
+        for number, part in enumerate(parts, start=1):
+            entry = RecordEntry(f"{piece[0].label}, part {number} of {len(parts)}", part)
+            yield [entry], size([entry], count)
+
+
+def _steps(text: str, step: int) -> Iterator[str]:
+    """Parts of at most `step` characters, cut after a line or a word where one ends in the second half."""
+    start = 0
+    while start < len(text):
+        end = start + step
+        if end < len(text):
+            least = start + step // 2
+            end = text.rfind("\n", least, end) + 1 or text.rfind(" ", least, end) + 1 or end
+        yield text[start:end]
+        start = end
+
+
+_HEADING = 6
+_NOTE = 12
+"""Tokens of a heading, and of the line that tells what was left out."""
+
+
+def fit(sections: Mapping[str, str], room: int, count: Count) -> Sections:
+    """The sections within `room` tokens: short ones whole, the long ones share what is left evenly."""
+    sizes = {name: count(text) + _HEADING for name, text in sections.items()}
+    left = room
+    fitting: Sections = {}
+    for rank, name in enumerate(sorted(sizes, key=sizes.__getitem__)):
+        share = left // (len(sizes) - rank)
+        text = sections[name]
+        fitting[name] = text if sizes[name] <= share else _shortened(name, text, share - _HEADING, count)
+        left -= min(sizes[name], share)
+    return {name: fitting[name] for name in sections}
+
+
+def _shortened(name: str, text: str, room: int, count: Count) -> str:
+    """As many whole lines as fit: the latest of what was done, the first of anything else."""
+    lines = text.splitlines()
+    ordered = lines[::-1] if name == DONE else lines
+    kept = sum(tokens <= room - _NOTE for tokens in accumulate(count(each) + 1 for each in ordered))
+    if not kept:
+        chars = len(text) * max(room - _NOTE, 1) // max(count(text), 1)
+        return f"{text[:chars].rstrip()} … (the rest was left out)"
+    note = f"({len(lines) - kept} lines left out)"
+    return "\n".join([note, *lines[-kept:]] if name == DONE else [*lines[:kept], note])

@@ -8,21 +8,120 @@ it. The order of the parts, never the order of the answers, decides the result.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from everthread.compaction.summarizers.llm_answer import TOLERATED
-from everthread.compaction.summarizers.llm_ask import TIME_LIMIT, Ledger, Writer
-from everthread.compaction.summarizers.llm_failures import PromptTooLongError
-from everthread.compaction.summarizers.llm_prompt import Question, instructions, task
-from everthread.compaction.summarizers.llm_record import RecordEntry, block, inert, record
-from everthread.compaction.summarizers.llm_split import cut, pack, size
-from everthread.compaction.summarizers.pricing import Price
+from everthread.compaction.summarizers.answer import TOLERATED, Answer, judge
+from everthread.compaction.summarizers.chain import Price
+from everthread.compaction.summarizers.prompts import Question, instructions, task
+from everthread.compaction.summarizers.record import RecordEntry, block, cut, fit, inert, pack, record, size
 from everthread.compaction.summary import Sections, SummaryDraft, SummaryRequest, TemplateName, render_sections
+from everthread.core.provider_errors import Evidence, classify_error
+from everthread.core.redaction import redact
+from everthread.core.text import clip, one_line
 from everthread.core.tokens import TokenCounter
-from everthread.core.types import Model, Request
-from everthread.errors import SummaryError
+from everthread.core.types import Model, Reply, Request
+from everthread.errors import SummaryError, WireError
+
+_TOO_LONG = frozenset({"prompt_too_long", "max_tokens_too_large", "payload_too_large"})
+_MISSING = frozenset({401, 402, 403, 404})
+_PASSING = frozenset({408, 409, 425, 429})
+_NETWORK = re.compile(r"timeout|connect|unreach|network|transport|protocol|jsondecode")
+_NO_ACCESS = re.compile(r"authenticat|unauthori[sz]ed|credential|api[ _-]?key|no provider|not configured")
+_SHOWN = 300
+
+
+class PromptTooLongError(SummaryError):
+    """More than the model takes. `limit` is what it says it takes, where it says so."""
+
+    def __init__(self, message: str, *, limit: int | None = None) -> None:
+        super().__init__(message)
+        self.limit = limit
+
+
+def failure(error: Exception) -> SummaryError:
+    """What a model raised, as our failure: told in one line, without secrets."""
+    told = clip(redact(one_line(str(error))), _SHOWN)
+    told = f"{type(error).__name__}: {told}" if told else type(error).__name__
+    verdict = classify_error(error)
+    if verdict.kind in _TOO_LONG:
+        return PromptTooLongError(told, limit=verdict.context_limit)
+    if verdict.kind == "rate_limit":
+        return SummaryError(told, passing=True)
+    evidence = Evidence()
+    evidence.add(error)
+    if evidence.status is not None:
+        passing = evidence.status in _PASSING or evidence.status >= 500
+        return SummaryError(told, passing=passing, missing=evidence.status in _MISSING)
+    kinds = " ".join(kind.__name__ for kind in type(error).__mro__).lower()
+    if isinstance(error, OSError | WireError) or _NETWORK.search(kinds):
+        return SummaryError(told, passing=True)
+    return SummaryError(told, missing=_NO_ACCESS.search(f"{kinds} {told.lower()}") is not None)
+
+
+TIME_LIMIT = 300.0
+"""Seconds one call may take. Twelve thousand tokens at forty a second."""
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What the calls for one summary reported, and what was odd about them, in the order of the questions."""
+
+    usage: list[Mapping[str, Any]]
+    warnings: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """A model that is asked for summaries."""
+
+    model: Model
+    counter: TokenCounter
+    template: TemplateName
+    time_limit: float = TIME_LIMIT
+
+    async def write(self, question: Question, ledger: Ledger) -> Sections:
+        """The sections, or `SummaryError`. A bad answer gets one firmer question; one that is merely too long will
+        then do, cut to its size."""
+        answers: list[Answer] = []
+        asked = question
+        for _ in range(2):
+            reply = await self._call(asked.request, ledger)
+            answers.append(judge(reply, question, self.counter.text, self.template))
+            if not answers[-1].fault:
+                break
+            asked = question.firmer(answers[-1].fault, self.template)
+        usable = [answer for answer in answers if answer.usable]
+        if not usable:
+            faults = ", then ".join(dict.fromkeys(answer.fault for answer in answers))
+            raise SummaryError(f"the answer could not be used: {faults}")
+        return self._final(usable[-1], question, ledger)
+
+    def _final(self, answer: Answer, question: Question, ledger: Ledger) -> Sections:
+        if answer.truncated:
+            ledger.warnings.append(f"{self.model.name} stopped before its summary was complete")
+        if not answer.fault:
+            return answer.sections
+        ledger.warnings.append(f"{self.model.name} wrote too much; its summary was cut to {question.target} tokens")
+        return fit(answer.sections, question.target, self.counter.text)
+
+    async def _call(self, request: Request, ledger: Ledger) -> Reply:
+        scope = asyncio.timeout(self.time_limit)
+        try:
+            async with scope:
+                reply = await self.model.complete(request)
+        except SummaryError:
+            raise
+        except Exception as error:
+            if scope.expired():
+                raise SummaryError(f"no answer within {self.time_limit:g} seconds", passing=True) from error
+            raise failure(error) from error
+        if reply.usage is not None:
+            ledger.usage.append({**reply.usage, "model": reply.model or self.model.name})
+        return reply
+
 
 _SAFE = 0.95
 """How much of a window is used: the model may count otherwise than we do."""

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from everthread.compaction.summarizers import llm_answer
-from everthread.compaction.summarizers.llm import LlmSummarizer
+from everthread.compaction.summarizers import answer
+from everthread.compaction.summarizers.model import LlmSummarizer
 from everthread.compaction.summary import SummaryDraft, render_sections
 from everthread.errors import SummaryError
 from tests.compaction.summarizers.http_model import USAGE, HttpModel, asked, client_for, completion, failing, served
-from tests.compaction.summarizers.llm_doubles import COUNTER, GOOD, GOOD_TEXT, talk, wanted
+from tests.compaction.summarizers.model_doubles import COUNTER, GOOD, GOOD_TEXT, talk, wanted
 from tests.wire.recording import RecordingServer, Scripted
 
 RAMBLING = GOOD_TEXT.replace("8443", "8443 " * 20_000)

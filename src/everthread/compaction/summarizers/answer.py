@@ -6,9 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from everthread.compaction.summarizers.llm_prompt import Question, headings
-from everthread.compaction.summarizers.llm_record import OPEN
-from everthread.compaction.summarizers.llm_split import Count
+from everthread.compaction.summarizers.prompts import Question, headings
+from everthread.compaction.summarizers.record import OPEN, Count
 from everthread.compaction.summary import CLASSIC, HANDOFF, Sections, TemplateName, parse_sections, render_sections
 from everthread.core.marks import SUMMARY_END, SUMMARY_START
 from everthread.core.messages import calls_of, text_of

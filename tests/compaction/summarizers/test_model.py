@@ -9,15 +9,15 @@ from itertools import pairwise
 
 import pytest
 
-from everthread.compaction.summarizers.llm import LlmSummarizer
-from everthread.compaction.summarizers.llm_prompt import headings
-from everthread.compaction.summarizers.llm_record import CLOSE, OPEN, inert
+from everthread.compaction.summarizers.model import LlmSummarizer
+from everthread.compaction.summarizers.prompts import headings
+from everthread.compaction.summarizers.record import CLOSE, OPEN, inert
 from everthread.compaction.summary import SummaryDraft, SummaryRequest, render_sections
 from everthread.core.messages import Message
 from everthread.core.transcript import user_text
 from everthread.core.types import Reply, Request
 from everthread.errors import SummaryError
-from tests.compaction.summarizers.llm_doubles import (
+from tests.compaction.summarizers.model_doubles import (
     COUNTER,
     GOOD,
     GOOD_TEXT,
