@@ -77,19 +77,19 @@ CALL = {"id": "c", "type": "function", "function": {"name": "ls", "arguments": "
 ANSWERED = "The answer is 4. ## Not a heading of ours\n\n## Goal\nTo help you."
 HOLLOW = "\n\n".join(f"## {name}\nNone." for name in HANDOFF)
 BAD: dict[str, tuple[str, dict[str, Any], str]] = {
-    "empty": ("", {}, llm_answer.EMPTY),
-    "blank": (" \n", {}, llm_answer.EMPTY),
-    "only thinking": ("<think>What do they want? ## Goal", {}, llm_answer.THOUGHT),
-    "thinking, then nothing": ("<think>Hm.</think>\n", {}, llm_answer.THOUGHT),
-    "an answer": (ANSWERED, {}, llm_answer.UNSTRUCTURED),
-    "a refusal in words": ("I'm sorry, but I can't help with that.", {}, llm_answer.UNSTRUCTURED),
-    "a refusal": ("", {"stop": "refusal"}, llm_answer.REFUSED),
-    "a filtered answer": ("I can", {"stop": "content_filter"}, llm_answer.REFUSED),
-    "calls": ("", {"stop": "tool_calls", "message": {"role": "assistant", "tool_calls": [CALL]}}, llm_answer.CALLED),
-    "headings only": (HOLLOW, {}, llm_answer.HOLLOW),
-    "translated headings": ("## 目标\n修复\n## 关键决定\n无\n## 文件\na.py", {}, llm_answer.UNSTRUCTURED),
-    "cut off early": (GOOD_TEXT[:150], {"stop": "length"}, llm_answer.CUT_OFF),
-    "longer than its input": (GOOD_TEXT.replace("8443", "8443 " * 6000), {}, llm_answer.LONGER),
+    "empty": ("", {}, answer.EMPTY),
+    "blank": (" \n", {}, answer.EMPTY),
+    "only thinking": ("<think>What do they want? ## Goal", {}, answer.THOUGHT),
+    "thinking, then nothing": ("<think>Hm.</think>\n", {}, answer.THOUGHT),
+    "an answer": (ANSWERED, {}, answer.UNSTRUCTURED),
+    "a refusal in words": ("I'm sorry, but I can't help with that.", {}, answer.UNSTRUCTURED),
+    "a refusal": ("", {"stop": "refusal"}, answer.REFUSED),
+    "a filtered answer": ("I can", {"stop": "content_filter"}, answer.REFUSED),
+    "calls": ("", {"stop": "tool_calls", "message": {"role": "assistant", "tool_calls": [CALL]}}, answer.CALLED),
+    "headings only": (HOLLOW, {}, answer.HOLLOW),
+    "translated headings": ("## 目标\n修复\n## 关键决定\n无\n## 文件\na.py", {}, answer.UNSTRUCTURED),
+    "cut off early": (GOOD_TEXT[:150], {"stop": "length"}, answer.CUT_OFF),
+    "longer than its input": (GOOD_TEXT.replace("8443", "8443 " * 6000), {}, answer.LONGER),
 }
 
 
@@ -108,7 +108,7 @@ def test_cut_off_late_is_good_enough() -> None:
 
 def test_far_too_long_is_a_fault_but_will_do() -> None:
     text = GOOD_TEXT.replace("8443", "8443 " * 400)
-    assert judged(text).fault == llm_answer.TOO_LONG
+    assert judged(text).fault == answer.TOO_LONG
     assert judged(text).usable
     assert judged(text, target=1000).fault == "", "half as much again is tolerated"
 

@@ -68,13 +68,13 @@ def test_wrapping_costs_no_second_call(reply: Scripted) -> None:
 
 
 BAD = {
-    "empty": (completion(""), llm_answer.EMPTY),
-    "null": (completion(None), llm_answer.EMPTY),
+    "empty": (completion(""), answer.EMPTY),
+    "null": (completion(None), answer.EMPTY),
     "answers the conversation": (completion("Question 11: the parser is fine, it keeps positions."), "no checkpoint"),
-    "longer than its input": (completion(RAMBLING), llm_answer.LONGER),
-    "refusal": (completion(None, refusal="I will not."), llm_answer.REFUSED),
-    "truncated": (completion(GOOD_TEXT[:120], stop="length"), llm_answer.CUT_OFF),
-    "only thinking": (completion("<think>\nSo the user wants", stop="length"), llm_answer.THOUGHT),
+    "longer than its input": (completion(RAMBLING), answer.LONGER),
+    "refusal": (completion(None, refusal="I will not."), answer.REFUSED),
+    "truncated": (completion(GOOD_TEXT[:120], stop="length"), answer.CUT_OFF),
+    "only thinking": (completion("<think>\nSo the user wants", stop="length"), answer.THOUGHT),
 }
 
 
