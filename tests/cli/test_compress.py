@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from everthread import acompress, compress
-from everthread.core.marks import is_summary
+from everthread.core.marks import is_summary, recognize
 from everthread.core.validation import validate_messages
 from everthread.errors import InputError
 from everthread.testing import ScriptedSummarizer
@@ -32,7 +32,7 @@ def test_a_table_and_the_compacted_messages(everthread: Any, tmp_path: Path) -> 
     messages = json.loads(out.read_text("utf-8"))
     assert isinstance(messages, list), "a list comes back as a list"
     assert validate_messages(messages) == []
-    assert sum(map(is_summary, messages)) == 1
+    assert sum(map(is_summary, recognize(messages))) == 1
 
 
 def test_what_was_read_as_anthropic_is_written_as_anthropic(everthread: Any, tmp_path: Path) -> None:

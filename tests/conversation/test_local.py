@@ -11,4 +11,4 @@ from tests.conversation.small import overflow_for_real
 
 
 async def test_a_real_overflow_error_is_understood_and_repaired(tmp_path: Path, local_file: Path) -> None:
-    assert await overflow_for_real(tmp_path, local_file, window=1_200) == 1_200
+    assert await overflow_for_real(tmp_path, local_file, window=1_536) == 1_536

@@ -31,6 +31,7 @@ async def test_marks_that_move_blocks_that_flip_and_reminders(tmp_path: Path) ->
     async with Provider([ServedModel("claude-sonnet-5", 6_000, shows="max_model_len")]) as provider:
         config = parse_config(
             f"gateway: {{port: 0, upstreams: [{{name: lab, url: '{provider.url}'}}], native: {{enabled: false}}}}\n"
+            "compression: {background: false}\n"
             f"store: {{url: 'sqlite:///{tmp_path / 'looks.db'}'}}\n"
         )
         async with (

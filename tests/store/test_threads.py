@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from everthread.errors import InputError
 from everthread.factory import open_store
 from everthread.store.models import NewMessage, NewSession, ThreadRow
-from everthread.store.schema import migrations
 from everthread.store.store import Store
 from tests.store.conftest import Clock
 from tests.store.talk import compact, new_thread, says, summary, user
@@ -132,39 +130,6 @@ async def test_an_import_is_listed_as_where_it_came_from(store: Store, elsewhere
     await elsewhere.import_lines(await store.export(session.id))
     here, there = await row_of(store, session.id), await row_of(elsewhere, session.id)
     assert (counts(there), there.active, there.tip) == (counts(here), here.active, here.tip)
-
-
-def made_since(number: int, kind: str) -> list[str]:
-    """The tables of this migration and those after it."""
-    later = [migration for migration in migrations(kind) if migration.number >= number]
-    found = [re.match(r"CREATE TABLE (\w+)", statement) for migration in later for statement in migration.statements]
-    return [match[1] for match in found if match]
-
-
-async def test_a_store_from_before_lists_were_kept(kind: str, new_url: Callable[..., str]) -> None:
-    """A store of the schema before is brought up to date with what it holds."""
-    url = new_url(kind)
-    before = open_store(url)
-    session = await new_thread(before, *weighing(1, 2, 4, 8))
-    await compact(before, session.id)
-    await before.append(session.id, weighing(16))
-    empty = await new_thread(before)
-    rows = await before.list_threads()
-    await before.close()
-    execute(
-        url,
-        "DROP INDEX sessions_active",
-        "DROP INDEX sessions_active_of_tenant",
-        "DROP INDEX sessions_started",
-        *(f"ALTER TABLE sessions DROP COLUMN {column}" for column in ("active", "said", "said_tokens")),
-        *(f"DROP TABLE {table}" for table in made_since(4, kind)),
-        "DELETE FROM schema_version WHERE number >= 4",
-    )
-    after = open_store(url)
-    assert {row.first.id for row in rows} == {session.id, empty.id}
-    assert await after.list_threads() == rows
-    assert (await after.check()).problems == ()
-    await after.close()
 
 
 @pytest.mark.parametrize("tokens", [-1, 10**12, 1.5])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -110,7 +109,10 @@ async def test_a_proxied_thread_goes_on_with_the_rewrites_it_had(
     messages, seen = list(client["messages"]), []
     served = [ServedModel(client["model"], client["window"], shows="max_model_len")]
     async with Provider(served, lambda _: "Noted.") as provider:
-        config, upstreams = parse_config("gateway: {port: 0}\n"), [Upstream("lab", provider.url)]
+        config, upstreams = (
+            parse_config("gateway: {port: 0}\ncompression: {background: false}\n"),
+            [Upstream("lab", provider.url)],
+        )
         async with (
             open_gateway(config, auth="none", store=store, upstreams=upstreams, mode="managed") as gateway,
             httpx2.AsyncClient(timeout=60) as http,
@@ -133,9 +135,10 @@ async def test_a_proxied_thread_goes_on_with_the_rewrites_it_had(
     assert sent is not None
     assert len(sent.messages) < len(messages)
     context = "\n".join(map(text_of, sent.messages))
-    asked = len(client["messages"]) // 2
-    numbered = re.search(rf"\[{asked + 1}[^\]]*\] And page 0\?", context)
-    assert numbered, "the user's words are counted from the client's own messages, not from the old summary"
+    words = context.partition("## What the User Said")[2]
+    said = [text_of(message) for message in client["messages"] if message["role"] == "user"]
+    assert said[1].split(";")[0][:40] in words, "the user's words are taken from the client's own messages"
+    assert "[2, shortened] " in words
     await close_sound(store)
 
 

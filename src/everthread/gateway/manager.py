@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -59,7 +59,7 @@ from everthread.gateway.reader import Reader, Sizes
 from everthread.gateway.recall import ROUNDS, RecallService, hidden_values
 from everthread.gateway.recall import SECONDS as RECALL_SECONDS
 from everthread.gateway.responses_state import Responses
-from everthread.gateway.rewrite import SLIM, RewriteState, RewriteStore, RewriteTask, rewrite_key
+from everthread.gateway.rewrite import SLIM, RewriteMatch, RewriteState, RewriteStore, RewriteTask, rewrite_key
 from everthread.gateway.threads import PendingAnswer, SaidMessages, ThreadIndex, ThreadMatch, ThreadRecorder, scope_of
 from everthread.gateway.turn import ThreadMemories, Turn, build_outgoing, receipt_text, send_untouched
 from everthread.gateway.worker import SECONDS, CompactionWorker, EngineSetup
@@ -366,8 +366,7 @@ class ProxyManager:
 
     async def look_up(self, turn: Turn, *, forced: bool = False) -> None:
         """The longest rewrite of the history; `forced`: also one that is not ripe."""
-        key = self.engine_key(turn)
-        found = await self._rewrites.find(turn.incoming.tenant, key, turn.history, turn.size)
+        found = await self._find_rewrites(turn)
         if not forced:
             found = found.keeping(turn.memory.rewrite)
         turn.used, turn.ready = found.used, found.ready
@@ -375,8 +374,20 @@ class ProxyManager:
             turn.used, turn.ready = turn.ready, None
         await self._recall.load(turn)
 
+    async def _find_rewrites(self, turn: Turn) -> RewriteMatch:
+        """The rewrites of the history; where there are none, those from before our own tool was offered."""
+        key, tenant = self.engine_key(turn), turn.incoming.tenant
+        found = await self._rewrites.find(tenant, key, turn.history, turn.size)
+        plain = self._key_for(turn, turn.frame.tools)
+        if found.used is None and found.ready is None and plain != key:
+            found = await self._rewrites.find(tenant, plain, turn.history, turn.size)
+        return found
+
     def engine_key(self, turn: Turn) -> str:
-        return f"{turn.incoming.api} {self.setup.engine_key}{tools_key(turn.equipped_frame.tools)}"
+        return self._key_for(turn, turn.equipped_frame.tools)
+
+    def _key_for(self, turn: Turn, tools: Sequence[Mapping[str, Any]] | None) -> str:
+        return f"{turn.incoming.api} {self.setup.engine_key}{tools_key(tools)}"
 
     # The rounds of our own tool
 
@@ -440,8 +451,7 @@ class ProxyManager:
 
     async def _made_meanwhile(self, turn: Turn) -> Rewrite | None:
         """A rewrite of more than the request used, which somebody made since it was looked for."""
-        key = self.engine_key(turn)
-        found = await self._rewrites.find(turn.incoming.tenant, key, turn.history, turn.size)
+        found = await self._find_rewrites(turn)
         longest = found.ready or found.used
         return longest if longest and longest.length > (turn.used.length if turn.used else 0) else None
 
