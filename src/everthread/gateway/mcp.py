@@ -5,6 +5,7 @@ The official SDK is an extra; this module is imported where somebody asks for it
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -35,6 +36,7 @@ from everthread.compaction.lossless.tools import GREP, NAMES, Tools
 from everthread.compaction.lossless.tools import SCHEMAS as LOSSLESS
 from everthread.conversation.lookup import LookupCache, StoreLookup, ThreadGraph, expand
 from everthread.conversation.pins import PIN_CHARS, add_pin, list_pins, remove_pin
+from everthread.conversation.thread_state import load_thread_state, state_figures
 from everthread.core.redaction import redact
 from everthread.core.search.lookup import SearchMode, SearchScope, found_text, moment, passage_text
 from everthread.errors import AmbiguousIdError, EverthreadError, InputError, UnknownIdError
@@ -141,6 +143,13 @@ STATUS = schema(
     {"thread": _THREAD},
     [],
 )
+STATE = schema(
+    "state",
+    "How things stand in a thread, as JSON: files with their last change, commands and tests with their outcome, open "
+    "errors, the agent's to-do list.",
+    {"thread": _THREAD},
+    [],
+)
 
 
 def _in_any_thread(tool: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,7 +162,7 @@ def _in_any_thread(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 SCHEMAS: dict[str, dict[str, Any]] = {
-    tool["function"]["name"]: tool for tool in (SEARCH, EXPAND, PIN, STATUS, *map(_in_any_thread, LOSSLESS))
+    tool["function"]["name"]: tool for tool in (SEARCH, EXPAND, PIN, STATUS, STATE, *map(_in_any_thread, LOSSLESS))
 }
 
 
@@ -234,6 +243,7 @@ class LookupTools:
             "expand": self._expand,
             "pin": self._pin,
             "status": self._status,
+            "state": self._state,
             **{name: partial(self._lossless, name) for name in NAMES},
         }
 
@@ -302,6 +312,14 @@ class LookupTools:
         if thread is None:
             return await latest_text(self.store, reach.tenant)
         return await status_text(self.store, thread)
+
+    async def _state(self, reach: Reach, arguments: Mapping[str, Any]) -> str:
+        thread = await self._thread(reach, arguments)
+        if thread is None:
+            raise InputError("name the thread: `status` lists the latest ones")
+        figures = state_figures(await load_thread_state(self.store, thread))
+        text = json.dumps(figures, ensure_ascii=False, indent=1)
+        return text if len(text) <= MOST_CHARS else f"{text[:MOST_CHARS]}\n[cut: {len(text):,} characters in all]"
 
     async def _lossless(self, name: str, reach: Reach, arguments: Mapping[str, Any]) -> str:
         """A tool of the lossless engine, with the engine's own answers. Without a thread it searches them all."""

@@ -58,6 +58,8 @@ async def test_history_compaction_undo_branch_search_and_accounts(tmp_path: Path
         assert undone["data"]["messages"] == 24
         none = await ann.post(f"{at}/undo", json={})
         assert (none.status_code, none.json()["data"]) == (200, {"undone": False})
+        state = (await ann.get(f"{at}/state")).json()
+        assert (state["thread"], state["messages"], state["open_errors"]) == (thread, 24, [])
         sums = (await ann.get(f"{at}/usage")).json()["sums"]
         assert sums["main"]["calls"] == 12
         listed = (await ann.get("/api/threads")).json()["items"]

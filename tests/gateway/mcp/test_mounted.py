@@ -79,7 +79,7 @@ async def test_each_key_sees_its_own_tenant_and_nothing_else(tmp_path: Path) -> 
         kept = await store.put_output(theirs, "vault number nine")
         async with client(f"{url}/mcp", bearer("ann")) as ann:
             offered = {tool.name for tool in (await ann.list_tools()).tools}
-            assert offered == {"search", "expand", "pin", "status", "lcm_grep", "lcm_describe", "lcm_expand"}
+            assert offered == {"search", "expand", "pin", "status", "state", "lcm_grep", "lcm_describe", "lcm_expand"}
             for how in ({}, {"mode": "regex"}, {"scope": "all"}, {"thread": mine, "scope": "thread"}):
                 said, failed = await ask(ann, "search", query="vault", **how)
                 assert "behind the mirror" in said
@@ -97,6 +97,7 @@ async def test_each_key_sees_its_own_tenant_and_nothing_else(tmp_path: Path) -> 
                 ("expand", {"id": kept.id}),
                 ("expand", {"id": "message:99999999"}),
                 ("status", {"thread": theirs}),
+                ("state", {"thread": theirs}),
                 ("search", {"query": "vault", "thread": theirs}),
                 ("pin", {"text": "mine now", "thread": theirs}),
                 ("pin", {"id": f"message:{secret}", "thread": mine}),

@@ -13,7 +13,7 @@ SearchScope = Literal["thread", "all"]
 """This thread, or every thread of its tenant."""
 
 _LOOKUP_TOOL = re.compile(
-    r"(?:.*[^a-z0-9])?everthread[^a-z0-9]+(?:search|expand|status|pin|lcm_[a-z]{1,40})|recall|lcm_[a-z]{1,40}"
+    r"(?:.*[^a-z0-9])?everthread[^a-z0-9]+(?:search|expand|status|state|pin|lcm_[a-z]{1,40})|recall|lcm_[a-z]{1,40}"
 )
 GIST = 200
 """Characters that stay of an old answer."""

@@ -37,6 +37,7 @@ from everthread.gateway.api.schemas import (
     NoBody,
     Page,
     SendMessage,
+    StateView,
     ThreadDetail,
     Threads,
     Turns,
@@ -89,6 +90,10 @@ def endpoints(desk: TurnDesk, heartbeat: float) -> tuple[Endpoint, ...]:
         Endpoint(
             "POST", f"{_ONE}/branch", "Go on in a copy", threads.branch, ThreadDetail, Branch, status=201,
             errors=(404, 409),
+        ),
+        Endpoint(
+            "GET", f"{_ONE}/state", "How things stand: files, commands, open errors, to-do list", accounts.state,
+            StateView, errors=(404,),
         ),
         Endpoint("GET", f"{_ONE}/usage", "Tokens and cost of a thread", accounts.usage, UsageView, errors=(404,)),
         Endpoint(

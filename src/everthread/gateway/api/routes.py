@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from everthread.conversation.requests import Given
+from everthread.conversation.thread_state import load_thread_state, state_figures
 from everthread.core.redaction import redact
 from everthread.errors import InputError
 from everthread.gateway.api import events as sse
@@ -25,6 +26,7 @@ from everthread.gateway.api.schemas import (
     InsightsView,
     Messages,
     Problem,
+    StateView,
     ThreadDetail,
     Threads,
     Turns,
@@ -60,6 +62,11 @@ class AccountPages:
 
     async def search(self, ask: Ask) -> Answer:
         return await self._search(ask, None)
+
+    async def state(self, ask: Ask) -> Answer:
+        first = await self._desk.thread(ask.tenant, ask.thread)
+        figures = state_figures(await load_thread_state(self._store, first.id))
+        return Answer(StateView(thread=first.id, **figures))
 
     async def usage(self, ask: Ask) -> Answer:
         first = await self._desk.thread(ask.tenant, ask.thread)

@@ -262,6 +262,20 @@ class Cancelled(View):
     turns: list[TurnView] = Field(description="What was stopped, or is asked to stop.")
 
 
+class StateView(View):
+    """Read from the thread's calls, without secrets."""
+
+    thread: str
+    messages: int
+    directory: str
+    branch: str
+    files: list[dict[str, Any]] = Field(description="`path`, `last` (changed or read), `turn`; the latest first.")
+    commands: list[dict[str, Any]] = Field(description="`command`, `outcome`, `ok`, `test`, `turn`; the latest first.")
+    open_errors: list[dict[str, Any]] = Field(description="`source`, `lines`, `turn`.")
+    processes: list[str]
+    todo: list[dict[str, str]] = Field(description="The agent's own list: `text`, `status`.")
+
+
 class UsageView(View):
     thread: str
     sums: dict[str, Figures] = Field(description="By `main`, `auxiliary`, `subagents`, and `all`.")
