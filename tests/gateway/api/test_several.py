@@ -31,7 +31,7 @@ async def test_two_gateways_on_one_store(url: str) -> None:
         async with read as response:
             gate.set()
             elsewhere = await Events(response).all()
-        assert [name for name, _ in elsewhere] == ["turn"], "the events are the other process's"
+        assert elsewhere[-1][0] == "turn", "whichever process answers, a reader at any of them is told the end"
         assert elsewhere[-1][1]["answer"]["text"] == "re: held at one"
         assert (await held).json()["answer"]["text"] == "re: held at one"
         assert (await waiting).json()["answer"]["text"] == "re: queued at two"
