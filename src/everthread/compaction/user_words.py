@@ -109,11 +109,6 @@ def parse_words(text: str) -> list[Said]:
     return found
 
 
-def total_tokens(entries: Sequence[Said], count: Count) -> int:
-    """What the entries take when all of them are shown whole."""
-    return sum(entry_tokens(entry, count) for entry in entries)
-
-
 def entry_tokens(entry: Said, count: Count) -> int:
     """What an entry takes with its number."""
     return count(_line(entry)) + 1
