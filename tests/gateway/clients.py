@@ -21,7 +21,7 @@ from everthread.conversation.options import SessionOptions, SummarizerContext
 from everthread.core.pricing.usage import normalize_usage
 from everthread.core.types import Api, Reply, Request
 from everthread.gateway.base import Incoming, Mode, Outcome, Outgoing
-from everthread.gateway.manager import ManagerSetup, ProxyManager
+from everthread.gateway.management.manager import ManagerSetup, ProxyManager
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.store import Store
 from everthread.wire import anthropic, openai_chat, openai_responses

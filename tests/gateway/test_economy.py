@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from everthread.gateway.manager import ProxyManager
+from everthread.gateway.management.manager import ProxyManager
 from everthread.testing import SteppedClock
 from tests.gateway.clients import Client, Gate, ask, gate, thread_of, words
 

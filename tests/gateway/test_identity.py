@@ -21,8 +21,8 @@ from everthread.core.types import Api, Reply
 from everthread.errors import WireError
 from everthread.gateway.base import Outcome
 from everthread.gateway.body import slice_body, spliced
-from everthread.gateway.events import Branched
-from everthread.gateway.threads import build_history, identify
+from everthread.gateway.management.events import Branched
+from everthread.gateway.management.threads import build_history, identify
 from everthread.wire import openai_responses
 from tests.gateway.clients import APIS, Client, Gate, answer, running, thread_of, words
 

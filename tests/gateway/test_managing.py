@@ -12,7 +12,7 @@ import pytest
 from everthread.core.marks import SUMMARY_START
 from everthread.core.messages import text_of
 from everthread.core.types import Api, Reply, Request
-from everthread.gateway.events import Rewritten
+from everthread.gateway.management.events import Rewritten
 from tests.gateway.clients import APIS, CODECS, NAMES, Client, Gate, ask, gate, thread_of, words
 
 TOOL: dict[str, Any] = {

@@ -17,7 +17,7 @@ from everthread.core.marks import SUMMARY_START
 from everthread.core.pricing.usage import CanonicalUsage
 from everthread.core.types import Api, Request
 from everthread.gateway.base import Outcome, Outgoing
-from everthread.gateway.events import Rewritten, Slimmed
+from everthread.gateway.management.events import Rewritten, Slimmed
 from everthread.lab.provider import Fault
 from tests.gateway.clients import APIS, CODECS, Client, Gate, ask, gate, running, thread_of, words
 

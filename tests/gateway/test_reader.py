@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from everthread.core.types import Api
 from everthread.errors import WireError
 from everthread.gateway.body import slice_text
-from everthread.gateway.reader import Read, Reader, Sizes
+from everthread.gateway.management.reader import Read, Reader, Sizes
 
 TOOLS = [{"name": f"tool_{index}", "description": "Reads. " * 20, "input_schema": {}} for index in range(3)]
 WORDS = st.text('abcé漢 "\\', max_size=30)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tracemalloc
 
-from everthread.gateway.reader import ByteCache, Reader, Sizes
+from everthread.gateway.management.reader import ByteCache, Reader, Sizes
 
 
 def test_the_values_used_last_fit_into_so_many_bytes() -> None:

@@ -13,7 +13,7 @@ from everthread.core.messages import text_of
 from everthread.core.types import Reply
 from everthread.errors import StoreError
 from everthread.gateway.base import THREAD, Outcome
-from everthread.gateway.events import RecordFailed
+from everthread.gateway.management.events import RecordFailed
 from everthread.store.models import NewThreadLink, ThreadLink
 from everthread.store.store import Store
 from tests.gateway.clients import Client, Gate, running, thread_of

@@ -16,9 +16,9 @@ from everthread.core.outputs import persisted_block
 from everthread.core.types import Api
 from everthread.gateway.base import Outcome
 from everthread.gateway.body import slice_body
-from everthread.gateway.events import Drifted, Rewritten, Unmanaged
-from everthread.gateway.rewrite import Cover, name_tool
-from everthread.gateway.threads import build_history, identify
+from everthread.gateway.management.events import Drifted, Rewritten, Unmanaged
+from everthread.gateway.management.rewrite import Cover, name_tool
+from everthread.gateway.management.threads import build_history, identify
 from everthread.testing import ScriptedSummarizer
 from tests.gateway.clients import APIS, Client, Gate, answer, ask, gate, running, thread_of, words
 

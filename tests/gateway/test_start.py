@@ -11,10 +11,10 @@ import pytest
 from everthread.compaction.summarizers.chain import SummarizerChain
 from everthread.compaction.summary import SummaryRequest
 from everthread.config import parse_config
+from everthread.context.worker import DeferringFloor
 from everthread.errors import EngineError
 from everthread.factory import open_store
 from everthread.factory.gateway import open_gateway
-from everthread.gateway.worker import DeferringFloor
 from everthread.testing import ScriptedSummarizer
 from tests.gateway.house import FILLER, HELLO, ask_claude, house
 from tests.gateway.raw import Heard, raw_upstream

@@ -13,9 +13,9 @@ import pytest
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import ContextEngine
 from everthread.compaction.summary import SummaryDraft, SummaryRequest
+from everthread.context.worker import CompactionWorker, DeferringFloor, EngineSetup, WorkItem, report_in_loop
 from everthread.core.tokens.budget import Budget
 from everthread.errors import EngineError
-from everthread.gateway.worker import CompactionWorker, DeferringFloor, EngineSetup, WorkItem, report_in_loop
 
 REQUEST = SummaryRequest([{"role": "user", "content": "Mind the gap."}], [], 500)
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from everthread.gateway.base import Auth
     from everthread.gateway.dashboard.app import Dashboard
     from everthread.gateway.dashboard.reader import Trial
-    from everthread.gateway.manager import ProxyManager
+    from everthread.gateway.management.manager import ProxyManager
     from everthread.gateway.observability import Metrics, StoreWatch
     from everthread.gateway.router import Upstream
     from everthread.gateway.server import Gateway
@@ -71,9 +71,9 @@ async def open_gateway(
 
     `trial` replays a stored thread for the pages; `announce` is told the path of a link that opens them.
     """
+    from everthread.gateway.api.compact import PATH as COMPACT
+    from everthread.gateway.api.compact import CompactApp
     from everthread.gateway.app import GatewayApp
-    from everthread.gateway.compact import PATH as COMPACT
-    from everthread.gateway.compact import CompactApp
     from everthread.gateway.limits import Limits
     from everthread.gateway.middleware import SitePolicy
     from everthread.gateway.observability import EventReporter, Metrics
@@ -225,8 +225,8 @@ def _key(name: str | None) -> str | None:
 async def _manager(
     config: Config, store: Store, upstreams: Sequence[Upstream], stack: AsyncExitStack, listener: Listener
 ) -> ProxyManager:  # fmt: skip
-    from everthread.gateway.manager import ManagerSetup, ProxyManager
-    from everthread.gateway.worker import DeferringFloor
+    from everthread.context.worker import DeferringFloor
+    from everthread.gateway.management.manager import ManagerSetup, ProxyManager
     from everthread.providers.resilience import TimeLimitedModel, TimeLimits
 
     engine = EngineChoice.of(config)

@@ -18,7 +18,7 @@ from starlette.types import Message, Send
 from everthread.conversation.events import CompactionFailed, CompactionVoid, Event, UsageRecorded
 from everthread.core.redaction import redact
 from everthread.errors import EverthreadError
-from everthread.gateway.events import RecordFailed, Rewritten, Unmanaged
+from everthread.gateway.management.events import RecordFailed, Rewritten, Unmanaged
 
 LogForm = Literal["text", "json"]
 REQUEST_HEADER = b"x-everthread-request"

@@ -24,11 +24,11 @@ from everthread.gateway.body import peek_field, refuse_duplicates
 from everthread.gateway.encoding import decoded
 from everthread.gateway.errors import Refused, error_body, error_event
 from everthread.gateway.limits import Limits
+from everthread.gateway.management.rounds import MERGED, RECALL, merge_bodies
 from everthread.gateway.middleware import Admission
 from everthread.gateway.observability import STORE_SECONDS, Metrics, StoreWatch, about_thread
 from everthread.gateway.quotas import PassthroughMeter, charged_model, used_in
 from everthread.gateway.requests import ClientGone, RequestHead, Upload, read_body, until_gone
-from everthread.gateway.rounds import MERGED, RECALL, merge_bodies
 from everthread.gateway.router import Routes, Upstream, family_of
 from everthread.gateway.streaming import (
     Head,

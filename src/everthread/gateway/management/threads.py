@@ -38,14 +38,14 @@ from everthread.core.types import Api, System
 from everthread.errors import EverthreadError, UnknownIdError
 from everthread.gateway.base import THREAD, Outcome, decode_messages, encode_messages
 from everthread.gateway.body import Element
-from everthread.gateway.events import Branched, RecordFailed
+from everthread.gateway.management.events import Branched, RecordFailed
 from everthread.store.models import NewMessage, NewSession, NewThreadLink, ThreadLink, ThreadLinkMatch
 from everthread.store.store import Store
 
 # Identity
 
 if TYPE_CHECKING:
-    from everthread.gateway.turn import Turn
+    from everthread.gateway.management.turn import Turn
 
 TRIGGER = "compaction_trigger"
 """With this item at its end a request asks the provider for a compaction."""

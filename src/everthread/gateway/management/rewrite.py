@@ -18,6 +18,7 @@ from everthread.compaction.summary import Compaction, CompactionLevel, Summarize
 from everthread.context.accounting import Accounting
 from everthread.context.engine_guard import check_compaction
 from everthread.context.recovery import slim_messages
+from everthread.context.worker import CompactionWorker, EngineSetup, WorkItem
 from everthread.conversation.events import CompactionVoid, Listener
 from everthread.conversation.options import SummarizerContext
 from everthread.conversation.pins import list_pins
@@ -30,9 +31,8 @@ from everthread.core.types import Api, Request
 from everthread.errors import EngineError, EverthreadError
 from everthread.gateway.base import Account, decode_messages, encode_messages
 from everthread.gateway.body import LIST_FIELD, Element, Sliced, written
-from everthread.gateway.events import Drifted, Rewritten, Slimmed
-from everthread.gateway.threads import History
-from everthread.gateway.worker import CompactionWorker, EngineSetup, WorkItem
+from everthread.gateway.management.events import Drifted, Rewritten, Slimmed
+from everthread.gateway.management.threads import History
 from everthread.store.models import NewCompaction, Rewrite
 from everthread.store.store import Store
 from everthread.wire.codecs import CODECS

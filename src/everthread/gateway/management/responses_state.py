@@ -10,8 +10,8 @@ from typing import Any
 from everthread.core.types import Api, Reply
 from everthread.gateway.base import Incoming, encode_messages
 from everthread.gateway.body import peek_field
-from everthread.gateway.threads import PLATFORM, ThreadMatch
-from everthread.gateway.turn import Turn
+from everthread.gateway.management.threads import PLATFORM, ThreadMatch
+from everthread.gateway.management.turn import Turn
 from everthread.store.models import NewSession, NewThreadLink, ThreadLink
 from everthread.store.store import Store
 

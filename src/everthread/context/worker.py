@@ -35,7 +35,7 @@ SECONDS = 120.0
 """For one compaction, its summary included."""
 _NICENESS = 10
 _HEAD = struct.Struct(">Q")
-_COMMAND = "from everthread.gateway.worker import main; main()"
+_COMMAND = "from everthread.context.worker import main; main()"
 
 
 # Summaries

@@ -19,7 +19,7 @@ from everthread.gateway.body import LIST_FIELD, refuse_duplicates
 from everthread.gateway.encoding import decoded
 from everthread.gateway.errors import Refused, error_body, error_headers
 from everthread.gateway.limits import Limits
-from everthread.gateway.manager import ProxyManager
+from everthread.gateway.management.manager import ProxyManager
 from everthread.gateway.requests import ClientGone, RequestHead, read_body
 
 PATH = "/v1/compact"

@@ -18,8 +18,8 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Request
 from everthread.gateway.base import decode_messages
 from everthread.gateway.body import LIST_FIELD, Element, Fields, Layout, Sliced, Spans, slice_text
-from everthread.gateway.rewrite import frame_of
-from everthread.gateway.threads import (
+from everthread.gateway.management.rewrite import frame_of
+from everthread.gateway.management.threads import (
     History,
     IdentityCache,
     MessageIdentity,

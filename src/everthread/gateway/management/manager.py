@@ -34,6 +34,7 @@ from everthread.context.policy import (
     paused_text,
 )
 from everthread.context.recovery import NEAR_LIMIT, TOO_LARGE, RecoveryStep
+from everthread.context.worker import SECONDS, CompactionWorker, EngineSetup
 from everthread.conversation.events import (
     CompactionFailed,
     CompactionProgress,
@@ -54,15 +55,28 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import EverthreadError
 from everthread.gateway.base import RECEIPT, THREAD, Incoming, Outcome, Outgoing, ProxyTurn, UnmanagedTurn
-from everthread.gateway.events import Recalled, RecordFailed, Unmanaged
-from everthread.gateway.reader import Reader, Sizes
-from everthread.gateway.recall import ROUNDS, RecallService, hidden_values
-from everthread.gateway.recall import SECONDS as RECALL_SECONDS
-from everthread.gateway.responses_state import Responses
-from everthread.gateway.rewrite import SLIM, RewriteMatch, RewriteState, RewriteStore, RewriteTask, rewrite_key
-from everthread.gateway.threads import PendingAnswer, SaidMessages, ThreadIndex, ThreadMatch, ThreadRecorder, scope_of
-from everthread.gateway.turn import ThreadMemories, Turn, build_outgoing, receipt_text, send_untouched
-from everthread.gateway.worker import SECONDS, CompactionWorker, EngineSetup
+from everthread.gateway.management.events import Recalled, RecordFailed, Unmanaged
+from everthread.gateway.management.reader import Reader, Sizes
+from everthread.gateway.management.recall import ROUNDS, RecallService, hidden_values
+from everthread.gateway.management.recall import SECONDS as RECALL_SECONDS
+from everthread.gateway.management.responses_state import Responses
+from everthread.gateway.management.rewrite import (
+    SLIM,
+    RewriteMatch,
+    RewriteState,
+    RewriteStore,
+    RewriteTask,
+    rewrite_key,
+)
+from everthread.gateway.management.threads import (
+    PendingAnswer,
+    SaidMessages,
+    ThreadIndex,
+    ThreadMatch,
+    ThreadRecorder,
+    scope_of,
+)
+from everthread.gateway.management.turn import ThreadMemories, Turn, build_outgoing, receipt_text, send_untouched
 from everthread.providers.catalog import window_headers
 from everthread.store.models import NewUsage, Rewrite
 from everthread.store.store import Store

@@ -20,13 +20,13 @@ from everthread.core.types import Api, Reply
 from everthread.errors import EverthreadError, InputError
 from everthread.gateway.base import encode_messages
 from everthread.gateway.body import Sliced, written
-from everthread.gateway.rounds import RECALL
-from everthread.gateway.threads import History
+from everthread.gateway.management.rounds import RECALL
+from everthread.gateway.management.threads import History
 from everthread.store.store import Store
 from everthread.wire import anthropic, openai_responses
 
 if TYPE_CHECKING:
-    from everthread.gateway.turn import Turn
+    from everthread.gateway.management.turn import Turn
 
 HEADER = "x-everthread-recall"
 """A client's own word on it: `off`."""

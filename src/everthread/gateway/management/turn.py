@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from everthread.agent.tools.recall import SCHEMA as RECALL_SCHEMA
 from everthread.context.limits import LimitKey
 from everthread.context.policy import FADING, ContextOptions, ContextState, PolicyDecision, fading_text
 from everthread.context.recovery import Recovery
-from everthread.core.messages import SYSTEM_ROLES, kind_of, parts_of
+from everthread.core.messages import SYSTEM_ROLES, content_text, json_value, kind_of, parts_of
 from everthread.core.pricing.cache_control import (
     apply_cache_control,
     cache_route,
@@ -25,15 +26,21 @@ from everthread.core.tokens.budget import Budget
 from everthread.core.types import Api, Reply, Request
 from everthread.gateway.base import COMPACTIONS, NOTICE, PLAN, THREAD, TOKENS, Incoming, Outcome, Outgoing
 from everthread.gateway.body import Element, Sliced, slice_body, spliced, written
-from everthread.gateway.recall import RecallTurn, recall_changes
-from everthread.gateway.rewrite import RewriteKey, RewriteState, note_change, replaced, replacement_change, takes_blocks
-from everthread.gateway.threads import TRIGGER, History, PendingPoint, SaidMessages, ThreadMatch
-from everthread.gateway.unchanged import restored_values
+from everthread.gateway.management.recall import RecallTurn, recall_changes
+from everthread.gateway.management.rewrite import (
+    RewriteKey,
+    RewriteState,
+    note_change,
+    replaced,
+    replacement_change,
+    takes_blocks,
+)
+from everthread.gateway.management.threads import TRIGGER, History, PendingPoint, SaidMessages, ThreadMatch
 from everthread.providers.catalog import FIELDS, cap_field, window_headers
 from everthread.store.models import Rewrite
 
 if TYPE_CHECKING:
-    from everthread.gateway.manager import ProxyManager
+    from everthread.gateway.management.manager import ProxyManager
 
 STATEFUL = ("previous_response_id", "conversation")
 """Fields by which the provider keeps the history itself: such a request is never rewritten."""
@@ -389,3 +396,90 @@ def credential_digest(headers: Mapping[str, str]) -> str:
     """A digest of the credential a client shows; empty where it shows none."""
     shown = next((headers[name] for name in ("authorization", "x-api-key", "api-key") if headers.get(name)), "")
     return blake2b(shown.encode("utf-8", "replace"), digest_size=16).hexdigest() if shown else ""
+
+
+# A client's word that a file is unchanged, where that reading was compacted away: the file in its place
+
+_MARK = "unchanged since"
+_STUB = re.compile(r"unchanged since (?:your|the|its) last read", re.IGNORECASE)
+_LONGEST_STUB = 600
+_MOST = 60_000
+"""Characters of a file; a longer one is to be read again in parts."""
+_PATHS = ("file_path", "path", "filePath", "absolute_path", "filename")
+
+
+def restored_values(text: str, elements: Sequence[Element], covered: int) -> dict[int, Any]:
+    """The messages behind the covered ones that only say that a file is unchanged, with what the file held."""
+    if not 0 < covered < len(elements) or _MARK not in text[elements[covered].start :]:
+        return {}
+    values = [element.value for element in elements]
+    paths = {call: path for value in values for call, path in _calls(value)}
+    seen: dict[str, tuple[int, str]] = {}
+    found: dict[int, Any] = {}
+    for index, value in enumerate(values):
+        new = value
+        for call, content in _results(value):
+            path, said = paths.get(call), content_text(content)
+            if path is None:
+                continue
+            if not is_stub(said):
+                seen[path] = index, said
+            elif index >= covered and path in seen and seen[path][0] < covered and len(seen[path][1]) <= _MOST:
+                new = _with_result(new, call, seen[path][1])
+        if new is not value:
+            found[index] = new
+    return found
+
+
+def is_stub(text: str) -> bool:
+    return len(text) <= _LONGEST_STUB and _STUB.search(text) is not None
+
+
+def _calls(value: Any) -> Iterator[tuple[str, str]]:
+    """The calls in a message or item that name a file: id and path."""
+    if not isinstance(value, dict):
+        return
+    content = value.get("content")
+    blocks = [part for part in content if kind_of(part) == "tool_use"] if isinstance(content, list) else []
+    listed = value.get("tool_calls")
+    calls = [*blocks, *(listed if isinstance(listed, list) else ())]
+    if kind_of(value) == "function_call":
+        calls.append(value)
+    for call in calls:
+        if not isinstance(call, dict):
+            continue
+        function = call.get("function")
+        given = call.get("input") or (function if isinstance(function, dict) else call).get("arguments")
+        arguments = json_value(given) if isinstance(given, str) else given
+        path = (
+            next((arguments[key] for key in _PATHS if key in arguments), None) if isinstance(arguments, dict) else None
+        )
+        if isinstance(path, str):
+            yield str(call.get("call_id") or call.get("id")), path
+
+
+def _results(value: Any) -> Iterator[tuple[str, Any]]:
+    if not isinstance(value, dict):
+        return
+    if value.get("role") == "tool":
+        yield str(value.get("tool_call_id")), value.get("content")
+    elif kind_of(value) == "function_call_output":
+        yield str(value.get("call_id")), value.get("output")
+    elif isinstance(value.get("content"), list):
+        for part in value["content"]:
+            if kind_of(part) == "tool_result":
+                yield str(part.get("tool_use_id")), part.get("content")
+
+
+def _with_result(value: Mapping[str, Any], call: str, text: str) -> dict[str, Any]:
+    if value.get("role") == "tool":
+        return {**value, "content": text}
+    if kind_of(value) == "function_call_output":
+        return {**value, "output": text}
+    return {
+        **value,
+        "content": [
+            {**part, "content": text} if kind_of(part) == "tool_result" and part.get("tool_use_id") == call else part
+            for part in value["content"]
+        ],
+    }
