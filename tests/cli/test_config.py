@@ -19,6 +19,10 @@ import pytest
             "gateway: {upstreams: [{name: a, url: 'http://a.b', api_key_env: A_KEY}]}",
             "gateway.upstreams: a needs a key, and A_KEY is not set",
         ),
+        (
+            "gateway: {auth: keys, upstreams: [{name: a, url: 'https://api.openai.com/v1'}]}",
+            "the upstream a needs a key of the gateway's own: set OPENAI_API_KEY",
+        ),
     ],
 )
 def test_what_would_fail_at_start(everthread: Any, home: Path, text: str, words: str) -> None:

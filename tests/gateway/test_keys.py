@@ -164,6 +164,23 @@ async def test_passed_through_credentials_are_the_tenants(tmp_path: Path) -> Non
         assert len(here.provider.log) == 6
 
 
+async def test_without_keys_the_clients_own_goes_and_none_of_ours(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with house(tmp_path) as here:
+        url = await here.gateway("none", key=UPSTREAM_KEY)
+        assert "lab" in caplog.text
+        assert "api_key_env" in caplog.text
+        await ask_chat(here.chat(url, "sk-theirs"))
+        async with httpx2.AsyncClient() as http:
+            for path in ("/v1/files", "/v1/fine_tuning/jobs", "/v1/messages"):
+                await http.post(f"{url}{path}", json={"model": CLAUDE, "max_tokens": 9, "messages": HELLO})
+        sent = [one.headers for one in here.provider.log]
+        assert sent[0]["authorization"] == "Bearer sk-theirs"
+        assert not [headers for headers in sent if UPSTREAM_KEY in str(headers)]
+    assert UPSTREAM_KEY not in caplog.text
+
+
 async def test_where_it_may_listen(tmp_path: Path) -> None:
     async with house(tmp_path) as here:
         for auth, reason in (("none", "without API keys"), ("keys", "everthread keys create")):

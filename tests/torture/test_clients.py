@@ -138,16 +138,13 @@ async def test_far_past_the_window(client: str, api: Api, tmp_path: Path) -> Non
     assert min(cache.recovered) > 0.8
 
 
-async def test_a_real_model(local_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_real_model(local_file: Path, tmp_path: Path) -> None:
     """LiteLLM's client before a small model on this machine, whose server refuses what does not fit."""
     home = tmp_path / "home"
     home.mkdir()
     model = LocalModel(local_file, name="smollm2", window=1_024)
     address, key = await model.serve()
-    monkeypatch.setenv("KEY_OF_THE_MODEL", key)
-    (home / "config.yaml").write_text(
-        f"gateway: {{upstreams: [{{name: here, url: '{address}', api_key_env: KEY_OF_THE_MODEL}}]}}\n"
-    )
+    (home / "config.yaml").write_text(f"gateway: {{upstreams: [{{name: here, url: '{address}'}}]}}\n")
     fleet = Fleet(home)
     try:
         url = await fleet.start()
@@ -159,6 +156,7 @@ async def test_a_real_model(local_file: Path, tmp_path: Path, monkeypatch: pytes
             "system": "Be brief.",
             "says": said,
             "most": 16,
+            "key": key,
         }
         heard = await answers("litellm", tmp_path, job)
     finally:

@@ -26,7 +26,9 @@ class UpstreamOptions(Options):
         None, description="It also gets what no pattern decides, in this protocol. Null: in any."
     )
     api_key_env: EnvironmentName | None = Field(
-        None, description="The environment variable with the key that replaces the client's. Null: the client's goes."
+        None,
+        description="The environment variable with the key that goes there under `auth: keys`, in place of the "
+        "client's. Null: the provider's usual one.",
     )
     mode: GatewayMode | None = Field(None, description="Instead of `gateway.mode`.")
 

@@ -84,8 +84,7 @@ async def open_gateway(
     settings = config or load_config()
     options = settings.gateway
     known = list(upstreams) if upstreams is not None else upstreams_of(settings, mode)
-    if (auth or options.auth) == "keys":
-        known = [with_own_key(one) for one in known]
+    known = with_keys(known, auth or options.auth)
     async with AsyncExitStack() as stack:
         known = await with_local(known, settings, stack)
         if store is None:
@@ -93,7 +92,7 @@ async def open_gateway(
             stack.push_async_callback(store.close)
         address = host or options.host
         if authenticator is None:
-            access = open_access(auth or options.auth, store, known, address)
+            access = open_access(auth or options.auth, store, address)
             authenticator = await stack.enter_async_context(access)
         metrics = Metrics()
         models = await stack.enter_async_context(AsyncExitStack())  # closed after who asks them
@@ -185,6 +184,24 @@ _USUAL_KEYS = {
     "openrouter.ai": "OPENROUTER_API_KEY",
 }
 """The variable each provider's own key is usually in; it goes to nobody else."""
+
+
+def with_keys(upstreams: Sequence[Upstream], auth: Auth) -> list[Upstream]:
+    """With the keys of ours that go there, which are for clients that showed a key of this gateway and nobody else."""
+    if auth == "keys":
+        return [with_own_key(one) for one in upstreams]
+    named = ", ".join(one.name for one in upstreams if one.api_key is not None)
+    if named and auth == "passthrough":
+        raise InputError(
+            f"under gateway.auth: passthrough a client's own credential goes upstream; {named} has an api_key_env, "
+            "which anybody could use then: leave it out, or use gateway.auth: keys"
+        )
+    if named:
+        _LOG.warning(
+            "gateway.auth is none: the client's own key goes to %s; that of api_key_env is for gateway.auth: keys",
+            named,
+        )
+    return [replace(one, api_key=None) for one in upstreams]
 
 
 def with_own_key(upstream: Upstream) -> Upstream:
@@ -315,9 +332,7 @@ def _readiness(store: Store) -> Any:
 
 
 @asynccontextmanager
-async def open_access(
-    auth: Auth, store: Store, upstreams: Sequence[Upstream], host: str
-) -> AsyncIterator[Authenticator | None]:
+async def open_access(auth: Auth, store: Store, host: str) -> AsyncIterator[Authenticator | None]:
     """The authenticator; None: whoever reaches the address, which then is this machine's own."""
     from everthread.gateway.auth import SECRET, AcceptedCredentials, KeyAuthenticator, PassthroughAuthenticator
     from everthread.gateway.middleware import is_loopback
@@ -330,11 +345,6 @@ async def open_access(
             )
         yield None
     elif auth == "passthrough":
-        if named := [upstream.name for upstream in upstreams if upstream.api_key is not None]:
-            raise InputError(
-                f"under gateway.auth: passthrough a client's own credential goes upstream; {', '.join(named)} has an "
-                "api_key_env, which anybody could use then: leave it out, or use gateway.auth: keys"
-            )
         yield PassthroughAuthenticator(await store.shared_secret(SECRET), AcceptedCredentials(store))
     else:
         keys = KeyAuthenticator(store)

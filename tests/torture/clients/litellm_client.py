@@ -15,7 +15,8 @@ def main() -> None:
     job = json.loads(sys.argv[1])
     litellm.telemetry = False
     address = job["url"] if job["api"] == "anthropic" else f"{job['url']}/v1"
-    known: dict[str, Any] = {"model": f"{FAMILY[job['api']]}/{job['model']}", "api_base": address, "api_key": "any"}
+    known: dict[str, Any] = {"model": f"{FAMILY[job['api']]}/{job['model']}", "api_base": address}
+    known["api_key"] = job.get("key", "any")
     # Without a cap it asks for as much as the real model can say, which is more than the whole window.
     known["max_tokens"] = job.get("most", 500)
     history = [{"role": "system", "content": job["system"]}]

@@ -74,6 +74,7 @@ def check(
 def problems_at_start(config: Config) -> Iterator[str]:
     """What a start would refuse: the engine, the auxiliary model, the gateway's address and upstreams."""
     from everthread.compaction.registry import find_engine
+    from everthread.factory.gateway import upstreams_of, with_keys
     from everthread.gateway.middleware import is_loopback
     from everthread.providers.resolve import choose
 
@@ -101,6 +102,11 @@ def problems_at_start(config: Config) -> Iterator[str]:
     for upstream in gateway.upstreams:
         if upstream.api_key_env and not os.environ.get(upstream.api_key_env, "").strip():
             yield f"gateway.upstreams: {upstream.name} needs a key, and {upstream.api_key_env} is not set"
+            return
+    try:
+        with_keys(upstreams_of(config), gateway.auth)
+    except EverthreadError as error:
+        yield f"gateway.upstreams: {error}"
 
 
 @app.command()

@@ -53,13 +53,14 @@ def serve(
 
     Ctrl-C ends it, after what is being answered.
     """
-    from everthread.factory.gateway import open_gateway, upstreams_of
+    from everthread.factory.gateway import open_gateway, upstreams_of, with_keys
     from everthread.gateway.observability import set_up_logs
     from everthread.lab.replay.trial import Trials
 
     config = load_config()
     known = [named_upstream(text, mode or config.gateway.mode) for text in upstream or []] or upstreams_of(config, mode)
     set_up_logs(log, verbose=verbose, quiet=quiet or as_json)
+    known = with_keys(known, auth or config.gateway.auth)
 
     async def run() -> None:
         enough = asyncio.Event()
@@ -119,7 +120,7 @@ def _tell(gateway: Gateway, upstreams: list[Upstream], config: Config, auth: Aut
 def _key_of(upstream: Upstream, auth: Auth) -> str:
     """Which key goes there."""
     if upstream.api_key is not None:
-        return "its own key goes there" + (", for clients that show one of ours" if auth == "keys" else "")
+        return "its own key goes there, for clients that show one of ours"
     return "no key goes there" if auth == "keys" else "the client's own key goes there"
 
 
