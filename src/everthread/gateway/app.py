@@ -6,8 +6,9 @@ import contextlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
-from urllib.parse import unquote
 
+from starlette.middleware import Middleware
+from starlette.routing import BaseRoute, Match, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from everthread.errors import InputError
@@ -15,18 +16,21 @@ from everthread.gateway.api.requests import Sender, error_answer
 from everthread.gateway.auth import Anybody, Authenticator, Caller
 from everthread.gateway.dashboard.app import Dashboard, is_page
 from everthread.gateway.errors import Refused
-from everthread.gateway.middleware import SitePolicy, is_loopback, is_preflight, preflight_headers, with_cors
-from everthread.gateway.observability import Metrics, StoreWatch, identified
+from everthread.gateway.middleware import PathMiddleware, RequestIdMiddleware, SiteMiddleware, SitePolicy, is_loopback
+from everthread.gateway.observability import Metrics, StoreWatch
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.requests import ClientGone, RequestHead, header_map
-from everthread.gateway.router import normalize_path
 from everthread.gateway.streaming import ResponseWriter
+
+__all__ = ["Anybody", "Authenticator", "Caller", "GatewayApp", "Refused"]
 
 Ready = Callable[[], Awaitable[str | None]]
 """Why it cannot serve now; None when it can."""
+Refuse = Callable[[Scope, Send, Refused], Awaitable[None]]
+"""Answers a request that is not let in."""
 
 
-class Health:
+class HealthApp:
     """Answers `/healthz`, `/readyz` and `/metrics`."""
 
     def __init__(self, metrics: Metrics, ready: Ready | None = None) -> None:
@@ -34,7 +38,8 @@ class Health:
         self._ready = ready
         self.ending = False
 
-    async def answer(self, path: str, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        path = scope["path"]
         if path == "/metrics":
             await _page(send, 200, self._metrics.text().encode(), b"text/plain; version=0.0.4; charset=utf-8")
             return
@@ -54,17 +59,58 @@ async def _page(send: Send, status: int, body: bytes, kind: bytes) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-__all__ = ["Anybody", "Authenticator", "Caller", "GatewayApp", "Refused"]
-
-_NATIVE = "/api"
-_HEALTH = ("/healthz", "/readyz")
-
-
 class Native(Protocol):
     """The application under `/api`; who calls is in the request's state."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
     async def close(self, patience: float = 0.0) -> None: ...
+
+
+class PathRoute(BaseRoute):
+    """A route for every request that a test accepts; path and root stay as they came."""
+
+    def __init__(self, accepts: Callable[[Scope], bool], app: ASGIApp) -> None:
+        self._accepts = accepts
+        self._app = app
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        return (Match.FULL if self._accepts(scope) else Match.NONE), {}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+
+class CallerMiddleware:
+    """Finds out who calls, and puts it into the request's state."""
+
+    def __init__(self, app: ASGIApp, find_caller: Callable[[Scope], Awaitable[Caller]], refuse: Refuse) -> None:
+        self._app = app
+        self._find_caller = find_caller
+        self._refuse = refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            caller = await self._find_caller(scope)
+        except Refused as refused:
+            await self._refuse(scope, send, refused)
+            return
+        await self._app({**scope, "state": {**scope.get("state", {}), "caller": caller}}, receive, send)
+
+
+class CountMiddleware:
+    """Counts the answers of the threads API by their status."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def count(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._metrics.count("requests", api="native", status=str(message["status"]))
+            await send(message)
+
+        await self._app(scope, receive, count)
 
 
 class GatewayApp:
@@ -83,16 +129,44 @@ class GatewayApp:
         pages: Dashboard | None = None,
     ) -> None:
         self.proxy = proxy
-        self.health = Health(proxy.metrics, ready)
+        self.health = HealthApp(proxy.metrics, ready)
         self.has_keys = authenticator is not None
         self._authenticator: Authenticator = authenticator or Anybody()
         self._watch = watch
-        self._sites = sites or SitePolicy(has_keys=self.has_keys)
         self.pages = pages
         """For people, at `/`; they let in whom they know themselves."""
         self._native = native
-        self._mounted = mounted or {}
-        """By path, for callers that were let in; who it is stands in the state of the request."""
+        self._router = self._routes(sites or SitePolicy(has_keys=self.has_keys), mounted or {})
+
+    def _routes(self, sites: SitePolicy, mounted: Mapping[str, ASGIApp]) -> Router:
+        """Each path with its checks, the outermost first; what no route takes is the proxy's.
+
+        The pages check Host and Origin themselves: a link to them may be followed from anywhere.
+        """
+
+        def site(refuse: Refuse = self._refuse, *, checks_host: bool = True) -> Middleware:
+            return Middleware(SiteMiddleware, sites=sites, refuse=refuse, checks_host=checks_host)
+
+        def caller(find: Callable[[Scope], Awaitable[Caller]], refuse: Refuse = self._refuse) -> Middleware:
+            return Middleware(CallerMiddleware, find_caller=find, refuse=refuse)
+
+        routes: list[BaseRoute] = []
+        if self.pages is not None:
+            routes.append(PathRoute(lambda scope: is_page(scope["method"], scope["path"]), self.pages))
+        if self._native is not None:
+            checks = [
+                site(self._refuse_native),
+                Middleware(CountMiddleware, metrics=self.proxy.metrics),
+                caller(self._native_caller, self._refuse_native),
+            ]
+            routes.append(PathRoute(_is_native, _wrapped(self._native, checks)))
+        alive = _wrapped(self.health, [site(checks_host=False)])
+        routes += [Route("/healthz", alive), Route("/readyz", alive)]
+        routes += [Route(path, _wrapped(app, [site(), caller(self._mounted_caller)])) for path, app in mounted.items()]
+        routes.append(Route("/metrics", _wrapped(self.health, [site(), caller(self._caller)])))
+        proxied = _wrapped(self.proxy, [site(checks_host=not sites.has_keys), caller(self._proxy_caller)])
+        outermost = [Middleware(RequestIdMiddleware), Middleware(PathMiddleware)]
+        return Router(routes, redirect_slashes=False, default=proxied, middleware=outermost)
 
     def may_listen(self, host: str) -> None:
         """`InputError` for an address that others reach, while nobody needs a key."""
@@ -103,74 +177,8 @@ class GatewayApp:
             )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        send = identified(send)
-        raw = normalize_path(scope["raw_path"])
-        if raw != scope["raw_path"]:
-            scope = {**scope, "raw_path": raw, "path": unquote(raw.decode("ascii"))}
-        try:
-            origin = self._check_site(scope)
-        except Refused as refused:
-            await self._refuse(scope, send, refused)
-            return
-        send = with_cors(send, origin)
-        if origin is not None and is_preflight(scope):
-            await send({"type": "http.response.start", "status": 204, "headers": preflight_headers(scope)})
-            await send({"type": "http.response.body"})
-            return
-        await self._dispatch(scope, receive, send)
-
-    def _check_site(self, scope: Scope) -> str | None:
-        """The listed origin of a page that calls. `Refused` for another page, another name, another protocol."""
-        path, headers = scope["path"], scope["headers"]
-        if self._is_page(scope):
-            return None  # they check that themselves: a link may be followed from anywhere
-        origin = self._sites.check_origin(headers)
-        is_proxied = not (self._is_native(path) or path in self._mounted or path == "/metrics")
-        if path not in _HEALTH and not (self._sites.has_keys and is_proxied):
-            self._sites.check_host(headers)
-        if any(name == b"upgrade" and value.strip().lower() == b"websocket" for name, value in headers):
-            raise Refused(426, "no_websocket", "WebSockets are not served here; send the request over HTTP.")
-        return origin
-
-    def _is_page(self, scope: Scope) -> bool:
-        return self.pages is not None and is_page(scope["method"], scope["path"])
-
-    def _is_native(self, path: str) -> bool:
-        return self._native is not None and (path == _NATIVE or path.startswith(f"{_NATIVE}/"))
-
-    async def _refuse(self, scope: Scope, send: Send, refused: Refused) -> None:
-        with contextlib.suppress(ClientGone):
-            if self._is_native(scope["path"]):
-                await Sender(send, self.proxy.limits.write_seconds).answer(error_answer(refused))
-            else:
-                call = RequestHead.of(scope, Caller())
-                await ResponseWriter(send, call, self.proxy.metrics, self.proxy.limits.write_seconds).refuse(refused)
-
-    async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope["path"]
-        if self.pages is not None and self._is_page(scope):
-            await self.pages(scope, receive, send)
-            return
-        if self._native is not None and self._is_native(path):
-            await self._to_native(self._native, scope, receive, send)
-            return
-        if path in _HEALTH:
-            await self.health.answer(path, send)
-            return
-        try:
-            caller = await self._caller(path, header_map(scope))
-        except Refused as refused:
-            await self._refuse(scope, send, refused)
-            return
-        if path in self._mounted:
-            scope["state"] = {**scope.get("state", {}), "caller": caller}
-            await self._mounted[path](scope, receive, send)
-        elif path == "/metrics":
-            await self.health.answer(path, send)
-        else:
-            await self.proxy.handle(scope, receive, send, caller)
+        if scope["type"] == "http":
+            await self._router(scope, receive, send)
 
     async def end(self, patience: float) -> None:
         """Turns of the native API have this long to end."""
@@ -180,38 +188,60 @@ class GatewayApp:
         if self._native is not None:
             await self._native.close(patience)
 
-    async def _to_native(self, native: Native, scope: Scope, receive: Receive, sending: Send) -> None:
-        async def send(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                self.proxy.metrics.count("requests", api="native", status=str(message["status"]))
-            await sending(message)
+    # Refusals, in the words of who would have answered
 
-        try:
-            caller = await self._caller(scope["path"], header_map(scope))
-        except Refused as refused:
-            await self._refuse(scope, send, refused)
-            return
-        await native({**scope, "state": {**scope.get("state", {}), "caller": caller}}, receive, send)
+    async def _refuse(self, scope: Scope, send: Send, refused: Refused) -> None:
+        call = RequestHead.of(scope, Caller())
+        with contextlib.suppress(ClientGone):
+            await ResponseWriter(send, call, self.proxy.metrics, self.proxy.limits.write_seconds).refuse(refused)
 
-    async def _caller(self, path: str, headers: Mapping[str, str]) -> Caller:
-        """Who it is."""
-        if (self._is_native(path) or path in self._mounted) and self._watch is not None and await self._watch.is_away():
-            raise Refused(503, "store_unavailable", "The store does not answer; try again in a second.", retry_after=1)
+    async def _refuse_native(self, _scope: Scope, send: Send, refused: Refused) -> None:
+        with contextlib.suppress(ClientGone):
+            await Sender(send, self.proxy.limits.write_seconds).answer(error_answer(refused))
+
+    # Who calls, and whether that is enough for the path
+
+    async def _caller(self, scope: Scope) -> Caller:
+        headers = header_map(scope)
         size = sum(len(name) + len(value) for name, value in headers.items())
         if size > self.proxy.limits.header_bytes:
             raise Refused(
                 431, "headers_too_large", f"The request's headers have {size:,} bytes, more than allowed here."
             )
-        caller = await self._authenticator.authenticate(headers)
-        if path == _NATIVE or path.startswith(f"{_NATIVE}/"):
-            if self.has_keys and "threads" not in caller.scopes:
-                raise Refused(403, "missing_scope", "Conversations need a key with the scope `threads`.")
-            return caller
-        if path in self._mounted:
-            if caller.key_id is not None and not caller.passthrough and "threads" not in caller.scopes:
-                raise Refused(403, "missing_scope", "Reading conversations needs a key with the scope `threads`.")
-            caller.admit()
-            return caller
-        if caller.key_id is not None and "proxy" not in caller.scopes and path != "/metrics":
+        return await self._authenticator.authenticate(headers)
+
+    async def _native_caller(self, scope: Scope) -> Caller:
+        await self._check_store()
+        caller = await self._caller(scope)
+        if self.has_keys and "threads" not in caller.scopes:
+            raise Refused(403, "missing_scope", "Conversations need a key with the scope `threads`.")
+        return caller
+
+    async def _mounted_caller(self, scope: Scope) -> Caller:
+        await self._check_store()
+        caller = await self._caller(scope)
+        if caller.key_id is not None and not caller.passthrough and "threads" not in caller.scopes:
+            raise Refused(403, "missing_scope", "Reading conversations needs a key with the scope `threads`.")
+        caller.admit()
+        return caller
+
+    async def _proxy_caller(self, scope: Scope) -> Caller:
+        caller = await self._caller(scope)
+        if caller.key_id is not None and "proxy" not in caller.scopes:
             raise Refused(403, "missing_scope", "This key may not use the proxy; it lacks the scope `proxy`.")
         return caller
+
+    async def _check_store(self) -> None:
+        if self._watch is not None and await self._watch.is_away():
+            raise Refused(503, "store_unavailable", "The store does not answer; try again in a second.", retry_after=1)
+
+
+def _is_native(scope: Scope) -> bool:
+    path: str = scope["path"]
+    return path == "/api" or path.startswith("/api/")
+
+
+def _wrapped(app: ASGIApp, middleware: list[Middleware]) -> ASGIApp:
+    for cls, args, kwargs in reversed(middleware):
+        app = cls(app, *args, **kwargs)
+    return app

@@ -1,17 +1,19 @@
-"""What stands before every request: which web pages may call, under which names, and how many at once."""
+"""What stands before every request: its name, its path, which web pages may call, and how many at once."""
 
 from __future__ import annotations
 
 import ipaddress
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from urllib.parse import unquote
 
-from starlette.types import Message, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from everthread.gateway.errors import Refused
-from everthread.gateway.observability import printable
+from everthread.gateway.observability import identified, printable
+from everthread.gateway.router import normalize_path
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -96,20 +98,6 @@ def preflight_headers(scope: Scope) -> Headers:
     return answer
 
 
-def with_cors(send: Send, origin: str | None) -> Send:
-    """Answers with our own CORS headers, which only a listed origin gets."""
-    if origin is None:
-        return send
-    ours = _cors_headers(origin)
-
-    async def sending(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message.get("headers", []), *ours]}
-        await send(message)
-
-    return sending
-
-
 def _cors_headers(origin: str) -> Headers:
     return [
         (b"access-control-allow-origin", origin.encode("latin-1")),
@@ -133,6 +121,80 @@ def _is_address(host: str) -> bool:
 
 def _values(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> list[str]:
     return [value.decode("latin-1").strip() for name, value in headers if name == wanted]
+
+
+class RequestIdMiddleware:
+    """Gives every request a name, which its answer and its log lines carry."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, identified(send))
+
+
+class PathMiddleware:
+    """Makes one path of all its spellings, before anything is decided by it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raw = normalize_path(scope["raw_path"])
+        if raw != scope["raw_path"]:
+            scope = {**scope, "raw_path": raw, "path": unquote(raw.decode("ascii"))}
+        await self._app(scope, receive, send)
+
+
+class SiteMiddleware:
+    """Keeps out foreign pages, foreign names and WebSockets; answers CORS preflights of the listed origins.
+
+    `checks_host` False: any name will do, for the path needs a key or tells nothing.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        sites: SitePolicy,
+        refuse: Callable[[Scope, Send, Refused], Awaitable[None]],
+        checks_host: bool = True,
+    ) -> None:
+        self._app = app
+        self._sites = sites
+        self._refuse = refuse
+        self._checks_host = checks_host
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            origin = self._check(scope["headers"])
+        except Refused as refused:
+            await self._refuse(scope, send, refused)
+            return
+        if origin is None:
+            await self._app(scope, receive, send)
+            return
+        ours = _cors_headers(origin)
+
+        async def send_with_cors(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", []), *ours]}
+            await send(message)
+
+        if is_preflight(scope):
+            await send_with_cors({"type": "http.response.start", "status": 204, "headers": preflight_headers(scope)})
+            await send_with_cors({"type": "http.response.body"})
+            return
+        await self._app(scope, receive, send_with_cors)
+
+    def _check(self, headers: Headers) -> str | None:
+        """The listed origin of a page that calls."""
+        origin = self._sites.check_origin(headers)
+        if self._checks_host:
+            self._sites.check_host(headers)
+        if any(name == b"upgrade" and value.strip().lower() == b"websocket" for name, value in headers):
+            raise Refused(426, "no_websocket", "WebSockets are not served here; send the request over HTTP.")
+        return origin
 
 
 class Admission:

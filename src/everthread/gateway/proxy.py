@@ -550,7 +550,9 @@ class Proxy:
         """Bodies on their way here: one that comes slowly takes no place of those that are there."""
         self._telling: set[asyncio.Task[None]] = set()
 
-    async def handle(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request whose caller stands in its state."""
+        caller: Caller = scope["state"]["caller"]
         call = RequestHead.of(scope, caller)
         writer = ResponseWriter(send, call, self.metrics, self.limits.write_seconds)
         try:
