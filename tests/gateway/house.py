@@ -79,10 +79,10 @@ class House:
 
 
 @asynccontextmanager
-async def house(folder: Path, window: int = 128_000) -> AsyncIterator[House]:
-    """`window`: of the Claude model."""
+async def house(folder: Path, window: int = 128_000, script: Any = None) -> AsyncIterator[House]:
+    """`window`: of the Claude model. `script`: what the provider answers."""
     models = [ServedModel(CHAT, shows="max_model_len"), ServedModel(CLAUDE, window, shows="max_model_len")]
-    async with Provider(models) as provider, AsyncExitStack() as stack:
+    async with Provider(models, script) as provider, AsyncExitStack() as stack:
         store = open_store(folder / "gateway.db")
         stack.push_async_callback(store.close)
         yield House(provider, store, stack, folder / "gateway.db")

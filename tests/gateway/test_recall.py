@@ -83,7 +83,7 @@ class Talk:
         body = {**self.client.body(), **more, "stream": self.streams}
         codec = CODECS[self.client.api]
         sent = {"x-api-key": "k", "authorization": "Bearer k", "anthropic-version": "2023-06-01", **self.headers}
-        async with httpx2.AsyncClient(timeout=30) as http:
+        async with httpx2.AsyncClient(timeout=180) as http:
             answer = await http.post(self.url + PATHS[self.client.api], json=body, headers=sent)
         assert answer.status_code == 200, answer.text
         self.raw, self.told = answer.content, dict(answer.headers)

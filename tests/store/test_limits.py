@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from everthread.core.messages import Message
 from everthread.errors import InputError, UnknownIdError
-from everthread.store.models import NewSession
+from everthread.store.models import NewMessage, NewSession, NewThreadLink, SessionKind, ThreadLink
 from everthread.store.store import Store
 from tests.store.conftest import Clock
 from tests.store.talk import new_thread, numbered
 
 DAY = 86_400.0
 URL = "https://api.example.test/v1"
+CALL: Any = {"id": "c1", "type": "function", "function": {"name": "task", "arguments": "{}"}}
 
 
 async def test_a_limit_holds_at_once_for_the_tenant_that_met_it_and_for_no_other(store: Store) -> None:
@@ -107,13 +111,45 @@ async def test_pins_go_with_an_export(store: Store, elsewhere: Store) -> None:
     assert await elsewhere.pins(thread.id) == [kept]
 
 
+def ask(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+def client_link(
+    thread: str, kind: SessionKind, *bodies: Message, previous: str = "", client_parent: str = "s1"
+) -> NewThreadLink:
+    """A request of a client's session, as the gateway stores one."""
+    digest = f"{thread}-{len(bodies)}-{previous}"
+    session = NewSession(id=thread, kind=kind, client="coder", client_session="s1")
+    link = ThreadLink("default", "", digest, previous, "", thread, len(bodies), None, "")
+    new = [NewMessage(body, event=f"{digest}:{index}") for index, body in enumerate(bodies)]
+    return NewThreadLink(link, previous, session, None, new, client_parent)
+
+
 async def test_side_calls_stand_under_the_conversation_of_their_client(store: Store) -> None:
-    talk = await store.create_session(NewSession(id="talk", client="coder", client_session="s1"))
-    side = await store.create_session(NewSession(id="title", kind="side", parent="talk", client_session="s1"))
-    await store.create_session(NewSession(id="count"))
-    await store.set_client("count", client="coder", client_session="s1", parent="talk")
-    assert [row.first.id for row in await store.list_threads()] == ["talk"]
-    assert {session.id for session in await store.client_sessions("default", "s1")} == {"talk", "title", "count"}
-    assert set(await store.subagents("talk")) == {side.id, "count"}
-    assert await store.client_sessions("other", "s1") == []
-    assert await store.delete_thread(talk.id) == 3
+    await store.extend_link(client_link("title", "side", ask("Find a title")))
+    assert [row.first.id for row in await store.list_threads()] == ["title"], "nobody knows of a conversation yet"
+    asked: tuple[Message, Message] = ask("Mend the parser"), {"role": "assistant", "content": "", "tool_calls": [CALL]}
+    await store.extend_link(client_link("talk", "main", *asked))
+    await store.extend_link(client_link("agent", "main", ask("Look for tests")))
+    await store.extend_link(client_link("count", "side", ask("How many?")))
+    [row] = await store.list_threads()
+    assert (row.first.id, row.side_calls) == ("talk", 3)
+    assert set(await store.subagents("talk")) == {"title", "agent", "count"}
+    assert (await store.thread_row("talk")).side_calls == 3
+    assert await store.delete_thread("talk") == 4
+
+
+async def test_a_second_conversation_of_one_client_session_stands_alone(store: Store) -> None:
+    """A client may use one name for all it does: only while the first one waits for results another works for it."""
+    answered: tuple[Message, Message] = ask("Mend the parser"), {"role": "assistant", "content": "It is mended."}
+    await store.extend_link(client_link("first", "main", *answered))
+    await store.extend_link(client_link("second", "main", ask("Now the printer")))
+    await store.extend_link(client_link("words", "side", ask("Just a word")))
+    assert {row.first.id for row in await store.list_threads()} == {"first", "second"}
+    await store.extend_link(client_link("words", "side", ask("And another"), previous="words-1-"))
+    assert {row.first.id for row in await store.list_threads()} == {"first", "second", "words"}, "it goes on"
+    await store.extend_link(client_link("helper", "subagent", ask("Help")))
+    await store.extend_link(client_link("stray", "subagent", ask("Help"), client_parent="s9"))
+    listed = {row.first.id: row.first.label for row in await store.list_threads()}
+    assert listed == {"first": "main", "second": "main", "words": "main", "stray": "main"}

@@ -6,7 +6,25 @@ from typing import Any
 
 from everthread.compaction.state import CHANGED, ThreadState, state_of
 from everthread.core.redaction import redact
+from everthread.core.transcript import user_text
+from everthread.store.models import Session
 from everthread.store.store import Store
+
+_FIRST = 8
+"""So many messages are looked through for the first words of the user."""
+_MOST = 4_000
+"""Characters that are read of them: a secret is known by what stands around it."""
+
+
+async def load_title(store: Store, session: Session) -> str:
+    """A thread's title; without one, the first words of the user, without secrets and headings."""
+    if session.title:
+        return redact(session.title)
+    first = await store.history(session.id, limit=_FIRST)
+    words = next((words for message in first if (words := user_text(message.body))), "")
+    lines = [line for line in redact(words[:_MOST]).splitlines() if line.strip()]
+    spoken = [line for line in lines if not line.startswith("#")]
+    return "\n".join(spoken or [line.lstrip("# ") for line in lines])
 
 
 async def load_thread_state(store: Store, thread: str) -> ThreadState:

@@ -69,6 +69,8 @@ class Outgoing:
     """The prompt's tokens as the provider counts them; None where nobody looked."""
     hold: bool = False
     """So full that an overflow is likely: a stream's first events are held until one tells."""
+    notice: str = ""
+    """A line for the person, at the end of the answer."""
     recall: bool = False
     """It offers our own tool: its calls are answered here and never reach the client."""
 

@@ -41,7 +41,8 @@ from everthread.core.redaction import redact
 from everthread.core.search.lookup import SearchMode, SearchScope, found_text, moment, passage_text
 from everthread.errors import AmbiguousIdError, EverthreadError, InputError, UnknownIdError
 from everthread.gateway.auth import Caller
-from everthread.gateway.management.threads import SESSION_HEADER, named_thread_id
+from everthread.gateway.management.clients import SESSION_HEADER
+from everthread.gateway.management.threads import named_thread_id
 from everthread.gateway.requests import header_map
 from everthread.gateway.server import LoopServer, listen
 from everthread.store.models import UsageRow

@@ -24,6 +24,7 @@ from everthread.gateway.body import peek_field, refuse_duplicates
 from everthread.gateway.encoding import decoded
 from everthread.gateway.errors import Refused, error_body, error_event
 from everthread.gateway.limits import Limits
+from everthread.gateway.management.notice import NoticeStream, with_notice
 from everthread.gateway.management.rounds import MERGED, RECALL, merge_bodies
 from everthread.gateway.middleware import Admission
 from everthread.gateway.observability import STORE_SECONDS, Metrics, StoreWatch, about_thread
@@ -31,6 +32,7 @@ from everthread.gateway.quotas import PassthroughMeter, charged_model, used_in
 from everthread.gateway.requests import ClientGone, RequestHead, Upload, read_body, until_gone
 from everthread.gateway.router import Routes, Upstream, family_of
 from everthread.gateway.streaming import (
+    Filters,
     Head,
     Pieces,
     ResponseWriter,
@@ -311,7 +313,7 @@ class ProxyExchange:
         asking = self._asking()
         self._asks_usage = asking is not None
         if (
-            plain or sent.recall or asking is not None
+            plain or sent.recall or sent.notice or asking is not None
         ):  # so that the extra chunk can be taken out again, or comments put between
             headers = [(name, value) for name, value in headers if name != b"accept-encoding"]
             headers.append((b"accept-encoding", b"identity"))
@@ -370,21 +372,36 @@ class ProxyExchange:
             body = _readable(await pieces.whole(_ERROR_BYTES), response) or b""
             await writer.end(error_event(self._incoming.api, response.status_code, body))
             return
+        notice = self._notice(response)
         if not begun:
             headers = for_client(response.headers.raw)
             await self._ascertain()
-            await writer.start(response.status_code, _unmeasured(headers) if drop else headers, self.sent.headers)
+            await writer.start(
+                response.status_code, _unmeasured(headers) if drop or notice else headers, self.sent.headers
+            )
+        if notice and not streams:
+            body = b"".join([piece async for piece in pieces.all()])
+            if tap is not None:
+                tap.feed(body)
+            await writer.end(with_notice(self._incoming.api, body, notice))
+            return
+        shown = Filters([*([drop] if drop else []), *([NoticeStream(self._incoming.api, notice)] if notice else [])])
         for piece in pieces.seen:
-            kept = drop.feed(piece) if drop else piece
+            kept = shown.feed(piece)
             if kept:
                 await writer.body(kept)
         async for piece in pieces.after_seen():
-            kept = drop.feed(piece) if drop else piece
+            kept = shown.feed(piece)
             if kept:
                 await writer.body(kept)
             if tap is not None:
                 tap.feed(piece)
-        await writer.end(drop.end() if drop else b"")
+        await writer.end(shown.end())
+
+    def _notice(self, response: UpstreamResponse) -> str:
+        """The line for the person that goes with this answer."""
+        encoding = response.headers.get("content-encoding", "identity")
+        return self.sent.notice if response.status_code < 300 and encoding == "identity" else ""
 
     # Rounds in which our own tool is called
 
@@ -404,17 +421,24 @@ class ProxyExchange:
             tap.feed(body)
             await self._ascertain()
             await writer.start(self.status, headers, self.sent.headers)
-            await writer.end(body)
+            notice = self.sent.notice if self.status < 300 else ""
+            await writer.end(with_notice(self._incoming.api, body, notice) if notice else body)
             return
         if not pulse.begun:
             await self._ascertain()
             await writer.start(response.status_code, headers, self.sent.headers)
             pulse.begun = True
-        drop = UsageChunkFilter() if self._asks_usage else None
+        notice = self._notice(response)
+        drop = Filters(
+            [
+                *([UsageChunkFilter()] if self._asks_usage else []),
+                *([NoticeStream(self._incoming.api, notice)] if notice else []),
+            ]
+        )
 
         async def put(data: bytes) -> None:
             tap.feed(data)
-            shown = drop.feed(data) if drop else data
+            shown = drop.feed(data)
             if shown:
                 await writer.body(shown)
 
@@ -440,7 +464,7 @@ class ProxyExchange:
                     await put(merged.feed(piece))
             finally:
                 await following.aclose()
-        await writer.end(drop.end() if drop else b"")
+        await writer.end(drop.end())
 
     async def _whole_rounds(self, pieces: Pieces) -> bytes:
         """The same for answers that come whole; an error of a later round is the answer then."""

@@ -7,9 +7,9 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from starlette.types import Send
 
@@ -193,6 +193,31 @@ class UsageChunkFilter:
 
     def end(self) -> bytes:
         rest, self._rest = self._rest, b""
+        return rest
+
+
+class StreamFilter(Protocol):
+    """Changes a stream on its way."""
+
+    def feed(self, chunk: bytes) -> bytes: ...
+    def end(self) -> bytes: ...
+
+
+class Filters:
+    """Filters one behind the other; without any, every piece goes on as it came."""
+
+    def __init__(self, filters: Sequence[StreamFilter]) -> None:
+        self._filters = filters
+
+    def feed(self, chunk: bytes) -> bytes:
+        for one in self._filters:
+            chunk = one.feed(chunk)
+        return chunk
+
+    def end(self) -> bytes:
+        rest = b""
+        for one in self._filters:
+            rest = (one.feed(rest) if rest else b"") + one.end()
         return rest
 
 

@@ -26,6 +26,10 @@ SessionKind = Literal["main", "continuation", "subagent", "side", "branch", "rev
 LimitKind = Literal["window", "output"]
 MessageKind = Literal["message", "summary", "derived"]
 """`derived`: a smaller form of a message (pruned, cited, a stub) that only the context shows, never the history."""
+UNDONE = "undone:"
+"""Before the digest of a rewrite that was taken back."""
+UNDONE_STATE = "undone"
+"""Of a proxied thread: `until` which size of its messages no compaction follows one that was taken back."""
 UsageTask = Literal["main", "auxiliary"]
 DEFAULT_TENANT = "default"
 
@@ -81,6 +85,11 @@ class Session:
     def live(self) -> bool:
         return self.ended is None
 
+    @property
+    def label(self) -> str:
+        """Its kind for people: a side call that no conversation was found for stands like one."""
+        return "main" if self.kind == "side" and self.parent is None else self.kind
+
 
 @dataclass(frozen=True, slots=True)
 class ThreadRow:
@@ -98,6 +107,8 @@ class ThreadRow:
     """When the last of them was said; when it began, where nothing was."""
     compactions: int
     """Without those that were undone."""
+    side_calls: int = 0
+    """Threads that stand under it: titles, counts, subagents of its client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,6 +402,8 @@ class NewThreadLink:
     branch_of: tuple[str, int] | None = None
     """For a branch: the thread and the message it leaves at."""
     messages: Sequence[NewMessage] = ()
+    client_parent: str = ""
+    """The client's session whose conversation a side call stands under; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,6 +439,10 @@ class Rewrite:
     """How many compactions are in it."""
     state: Mapping[str, Any] = field(default_factory=dict)
     """Of the engine that made it."""
+
+    @property
+    def is_undone(self) -> bool:
+        return self.chain.startswith(UNDONE)
 
     @property
     def is_older(self) -> bool:

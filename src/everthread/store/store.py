@@ -171,16 +171,6 @@ class Store:
     async def set_title(self, thread: str, title: str) -> None:
         await self._change(thread, sessions.set_title, thread, title)
 
-    async def set_client(
-        self, thread: str, *, client: str, client_session: str = "", parent: str | None = None
-    ) -> None:
-        """Which program a thread is of; `parent`: the conversation whose side call it is."""
-        await self._change(thread, sessions.set_client, thread, client, client_session, parent)
-
-    async def client_sessions(self, tenant: str, client_session: str) -> list[Session]:
-        """The first sessions of the threads that a client's session has, the earliest first."""
-        return await self._read(sessions.list_client_sessions, tenant, client_session)
-
     async def end_session(self, session_id: str, reason: str, *, lease: Lease | None = None) -> Session:
         """A real end. A session that was continued meanwhile ends at its tip."""
         return await self._change(session_id, sessions.end_session, session_id, reason, self._clock(), lease)

@@ -28,6 +28,7 @@ from everthread.cli.options import (
     with_store,
 )
 from everthread.cli.output import console, counted, excerpt, paged, print_json, share, short, visible
+from everthread.conversation.thread_state import load_title
 from everthread.core.messages import (
     REASONING_BLOCKS,
     Message,
@@ -39,9 +40,8 @@ from everthread.core.messages import (
     results_of,
     text_of,
 )
-from everthread.core.redaction import redact, redact_value
+from everthread.core.redaction import redact_value
 from everthread.core.search.terms import phrase_terms
-from everthread.core.transcript import user_text
 from everthread.errors import InputError, UnknownIdError
 
 if TYPE_CHECKING:
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from everthread.store.store import Store
 
 PAGE = 2_000
-FIRST = 20
-"""So many messages are looked through for the first words of the user."""
 
 
 async def threads(store: Store, tenant: str | None) -> list[str]:
@@ -65,11 +63,7 @@ async def threads(store: Store, tenant: str | None) -> list[str]:
 
 async def title_of(store: Store, session: Session) -> str:
     """Its title, or the first words of the user."""
-    if session.title:
-        return excerpt(redact(session.title), 100)
-    first = await store.history(session.id, limit=FIRST)
-    # A secret is known by what stands around it: more is read than shown.
-    return next((excerpt(redact(words[:4_000]), 100) for m in first if (words := user_text(m.body))), "")
+    return excerpt(await load_title(store, session), 100)
 
 
 def state_of(session: Session) -> str:

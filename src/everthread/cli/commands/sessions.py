@@ -236,20 +236,23 @@ class Listed:
     tokens: int | None = None
     compactions: int | None = None
     """Both are known of threads."""
+    side_calls: int = 0
 
     @property
     def label(self) -> str:
         """The title, then the model: where there is little room, that is what can be missed."""
-        return " · ".join(filter(None, (excerpt(self.title, 70), excerpt(self.session.model, 30))))
+        beside = f"+{counted(self.side_calls, 'side call')}" if self.side_calls else ""
+        return " · ".join(filter(None, (excerpt(self.title, 70), excerpt(self.session.model, 30), beside)))
 
     def plain(self) -> dict[str, Any]:
         session = self.session
-        names = ("id", "thread", "parent", "kind", "tenant", "platform", "user", "model")
+        names = ("id", "thread", "parent", "kind", "tenant", "platform", "user", "model", "client", "client_session")
         return {name: getattr(session, name) for name in names} | {
             "title": self.title,
             "messages": self.messages,
             "tokens": self.tokens,
             "compactions": self.compactions,
+            "side_calls": self.side_calls,
             "state": self.state,
             "started": iso(session.started),
             "last": iso(self.last),
@@ -297,7 +300,7 @@ def _print(shown: list[Listed], now: float, *, every: bool) -> None:
         cells |= {"tokens>": [row.tokens for row in shown], "compactions>": [row.compactions for row in shown]}
     # What every row says says nothing.
     for name, usual, values in (
-        ("kind", "main", [row.session.kind for row in shown]),
+        ("kind", "main", [row.session.label for row in shown]),
         ("state", "live", [row.state for row in shown]),
     ):
         cells |= {name: [*values]} if set(values) != {usual} else {}
@@ -306,7 +309,9 @@ def _print(shown: list[Listed], now: float, *, every: bool) -> None:
 
 async def _thread(store: Store, row: ThreadRow) -> Listed:
     title = await title_of(store, row.first)
-    return Listed(row.first, state_of(row.tip), row.messages, row.active, title, row.tokens, row.compactions)
+    return Listed(
+        row.first, state_of(row.tip), row.messages, row.active, title, row.tokens, row.compactions, row.side_calls
+    )
 
 
 async def _session(store: Store, session: Session) -> Listed:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from everthread.conversation.requests import Given
-from everthread.conversation.thread_state import load_thread_state, state_figures
+from everthread.conversation.thread_state import load_thread_state, load_title, state_figures
 from everthread.core.redaction import redact
-from everthread.errors import InputError
+from everthread.errors import InputError, NothingToUndoError
 from everthread.gateway.api import events as sse
 from everthread.gateway.api.agents import NewThread
 from everthread.gateway.api.options import WAIT_SECONDS
@@ -45,6 +45,8 @@ from everthread.store.sql.usage import sum_usage, usage_figures, usage_row
 
 _DAY = 86_400
 _COUNTS = ("threads", "sessions", "messages", "compactions", "tokens_saved")
+PLATFORM = "gateway"
+TITLE = 200
 _TABLES = ("by_day", "by_model", "by_platform", "by_task")
 
 
@@ -130,7 +132,8 @@ class ThreadPages:
         found = await self._store.list_threads(tenant=ask.tenant, limit=limit + 1, offset=offset)
         rows, following = paged(found, limit, offset)
         settings = await asyncio.gather(*(self._desk.agents.settings(row.first.id) for row in rows))
-        items = [thread_item(row, own) for row, own in zip(rows, settings, strict=True)]
+        titles = await asyncio.gather(*(self._title(row.first) for row in rows))
+        items = [thread_item(row, own, title) for row, own, title in zip(rows, settings, titles, strict=True)]
         return Answer(Threads(items=items, next=following))
 
     async def get(self, ask: Ask) -> Answer:
@@ -164,18 +167,25 @@ class ThreadPages:
         await self._desk.agents.inherit(first.id, made.id)
         return Answer(await self._detail(made), 201, {"location": f"/api/threads/{made.id}"})
 
+    async def _title(self, first: Session) -> str:
+        """Of a proxied thread the user's first words: nobody gave it a title."""
+        return (await load_title(self._store, first))[:TITLE] if first.platform == PLATFORM else first.title
+
     async def _tip(self, first: Session) -> Session:
         return await self._store.session(await self._store.get_compression_tip(first.id))
 
     async def _detail(self, first: Session) -> ThreadDetail:
-        tip, settings, records, turns = await asyncio.gather(
+        tip, title, settings, started, records, turns = await asyncio.gather(
             self._tip(first),
+            self._title(first),
             self._desk.agents.settings(first.id),
+            self._store.started_by(first.id),
             self._store.compactions(first.id),
             self._store.turns(first.id, only_open=True, limit=100),
         )
         return ThreadDetail(
-            **thread_view(first, tip, settings),
+            **thread_view(first, tip, settings, title),
+            side_calls=[child.id for child in started if child.kind == "side"],
             compactions=sum(record.reverted is None for record in records),
             turns=[turn_view(turn) for turn in turns],
         )
@@ -229,7 +239,15 @@ class TurnPages:
         return await self._command(ask, " ".join(words))
 
     async def undo(self, ask: Ask) -> Answer:
-        return await self._command(ask, "/undo")
+        first = await self._desk.thread(ask.tenant, ask.thread)
+        if first.platform != PLATFORM:
+            return await self._command(ask, "/undo")
+        try:
+            await self._desk.store.undo(first.id)
+        except NothingToUndoError as error:
+            raise Refused(STATUS["command_failed"], "command_failed", str(error)) from error
+        words = "The last compaction was taken back: the next request goes on without it."
+        return Answer(CommandView(text=words, data={"thread": first.id}))
 
     # Inside
 

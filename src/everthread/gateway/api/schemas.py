@@ -196,10 +196,14 @@ class ErrorView(View):
 class ThreadView(View):
     id: str
     title: str
-    kind: str = Field(description="`main`, `branch`, or `subagent` for one that works for another thread.")
+    kind: str = Field(
+        description="`main`, `branch`, `subagent` for one that works for another thread, or `side` for a title, a "
+        "count or a subagent of a proxied client."
+    )
     model: str = Field(description="Which it began with.")
     platform: str
-    parent: str | None = Field(description="The session it began in, for branches and subagents.")
+    client: str = Field(description="The program that talks, where it gave its name.")
+    parent: str | None = Field(description="The session it began in, for branches, subagents and side calls.")
     created: float
     session: str = Field(description="Where it goes on now; each compaction begins a new one.")
     in_view: int = Field(description="Messages the model sees.")
@@ -211,11 +215,13 @@ class ThreadItem(ThreadView):
     tokens: int
     active: float
     compactions: int
+    side_calls: int = Field(description="Titles, counts and subagents of its client: they stand under it.")
 
 
 class ThreadDetail(ThreadView):
     compactions: int
     turns: list[TurnView] = Field(description="That are open: the one that runs, and what waits.")
+    side_calls: list[str] = Field(description="The threads that stand under it.")
 
 
 class MessageView(View):
@@ -314,20 +320,23 @@ def turn_view(turn: QueuedTurn) -> TurnView:
     )  # fmt: skip
 
 
-def thread_view(first: Session, tip: Session, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields every form of a thread has."""
+def thread_view(first: Session, tip: Session, settings: Mapping[str, Any], title: str = "") -> dict[str, Any]:
+    """The fields every form of a thread has. `title`: for one that has none."""
     metadata = settings.get("metadata")
     return {
-        "id": first.id, "title": tip.title or first.title, "kind": first.kind,
+        "id": first.id, "title": tip.title or first.title or title, "kind": first.label,
         "model": settings.get("model") or tip.model,
-        "platform": first.platform, "parent": first.parent, "created": first.started, "session": tip.id,
-        "in_view": tip.messages, "metadata": metadata if isinstance(metadata, dict) else {},
+        "platform": first.platform, "client": first.client, "parent": first.parent, "created": first.started,
+        "session": tip.id, "in_view": tip.messages, "metadata": metadata if isinstance(metadata, dict) else {},
     }  # fmt: skip
 
 
-def thread_item(row: ThreadRow, settings: Mapping[str, Any]) -> ThreadItem:
-    own = {"messages": row.messages, "tokens": row.tokens, "active": row.active, "compactions": row.compactions}
-    return ThreadItem(**thread_view(row.first, row.tip, settings), **own)
+def thread_item(row: ThreadRow, settings: Mapping[str, Any], title: str) -> ThreadItem:
+    own = {
+        "messages": row.messages, "tokens": row.tokens, "active": row.active, "compactions": row.compactions,
+        "side_calls": row.side_calls,
+    }  # fmt: skip
+    return ThreadItem(**thread_view(row.first, row.tip, settings, title), **own)
 
 
 def message_view(stored: StoredMessage) -> MessageView:

@@ -12,11 +12,11 @@ from typing import Any, Protocol
 
 from everthread.compaction.state import ThreadState, state_of
 from everthread.conversation.pins import list_pins
+from everthread.conversation.thread_state import load_title
 from everthread.core.marks import is_summary
 from everthread.core.messages import Message, text_of
 from everthread.core.pricing.prices import Prices, prices_for
 from everthread.core.redaction import redact
-from everthread.core.transcript import is_user_message, user_text
 from everthread.errors import UnknownIdError
 from everthread.gateway.dashboard import views
 from everthread.gateway.dashboard.access import Viewer
@@ -145,8 +145,9 @@ class Reader:
         figures, limits = await asyncio.gather(self.store.thread_figures(ids), self._limits())
         compacted = [row.first.id for row in rows if row.compactions]
         savings = await self._savings(compacted, limits)
-        untitled = [row.first.id for row in rows if not (row.tip.title or row.first.title)]
-        openings = dict(zip(untitled, await asyncio.gather(*map(self._opening, untitled)), strict=True))
+        untitled = [row.first for row in rows if not (row.tip.title or row.first.title)]
+        words = await asyncio.gather(*(load_title(self.store, first) for first in untitled))
+        openings = {first.id: title for first, title in zip(untitled, words, strict=True)}
         items = []
         for row in rows:
             known = figures.get(row.first.id) or ThreadFigures(row.first.id)
@@ -159,11 +160,6 @@ class Reader:
                 )
             )
         return items
-
-    async def _opening(self, thread: str) -> str:
-        """The first words of a thread without a title."""
-        first = await self.store.messages(thread, limit=6)
-        return next((text for one in first if is_user_message(one.body) and (text := user_text(one.body))), "")
 
     async def _limits(self) -> dict[str, int]:
         """Windows that were learnt, by model."""
@@ -203,7 +199,7 @@ class Reader:
 
     async def title(self, first: Session, tip: Session) -> str:
         named = tip.title or first.title
-        return views.thread_title(first, tip, "" if named else await self._opening(first.id))
+        return views.thread_title(first, tip, "" if named else await load_title(self.store, first))
 
     async def thread_page(self, viewer: Viewer, thread: str, page: int | None) -> dict[str, Any]:
         row = await self._row(viewer, thread)
@@ -214,8 +210,9 @@ class Reader:
         shown = pages if page is None else max(1, min(page, pages))
         start = max(0, row.messages - (pages - shown + 1) * MESSAGES)  # the last page is a full one
         most = row.messages - (pages - shown) * MESSAGES - start
-        account, history, pinned, todo = await asyncio.gather(
+        account, side_calls, history, pinned, todo = await asyncio.gather(
             self._account(row),
+            self._side_calls(viewer, row),
             self.store.history(tip.id, start=start, limit=most),
             list_pins(self.store, thread),
             self.store.get_state(thread, "todo"),
@@ -229,9 +226,17 @@ class Reader:
                 views.message_view(message, chars=CHARS, fate=context.fate(message, start + number), show=excerpt)
                 for number, message in enumerate(history)
             ],
-            "page": shown, "pages": pages,
+            "page": shown, "pages": pages, "side_calls": side_calls,
         }  # fmt: skip
         return model
+
+    async def _side_calls(self, viewer: Viewer, row: ThreadRow) -> list[ThreadItem]:
+        """What the client asked beside the conversation, the newest first."""
+        if not row.side_calls:
+            return []
+        started = [child for child in await self.store.started_by(row.first.id) if child.kind == "side"]
+        found = [await self._row(viewer, child.id) for child in started[: -THREADS - 1 : -1]]
+        return await self._items([side for side in found if side is not None], {})
 
     async def _context(self, account: _Account, tip: Session, history: Sequence[StoredMessage]) -> views.Context:
         if account.rewrite is not None:
@@ -271,7 +276,7 @@ class Reader:
         known = figures.get(thread) or ThreadFigures(thread)
         model = known.model or tip.model
         size = self._window(model, limits.get(model))
-        used = rewrites[-1].rewrite if rewrites else None
+        used = next((one.rewrite for one in reversed(rewrites) if not one.rewrite.is_undone), None)
         texts = [text_of(message.body) for message in summaries]
         if used is not None:
             replaced = views.replacement_messages(used)
@@ -312,12 +317,10 @@ class Reader:
         live = [one for one in records if one.reverted is None]
         is_last = bool(live) and live[-1].id == record.id
         why = "Only the last compaction can be undone." if not is_last else ""
-        if item.proxied:
-            why = "The client holds the whole history itself; what left is found by recall and here."
         return {
             "thread": first, "title": await self.title(first, tip), "made": item,
             "focus": line_of(made.focus or "", 200), "left": len(sides.left),
-            "may_undo": is_last and not item.proxied and record.reverted is None, "why_no_undo": why,
+            "may_undo": is_last and record.reverted is None, "why_no_undo": why,
             "branch_at": sides.last, "warnings": [clean(redact(text)) for text in made.warnings],
             "before": _side(sides.before, sides.left), "before_more": max(0, len(sides.before) - SIDE),
             "after": _side(sides.after, frozenset()), "after_more": max(0, len(sides.after) - SIDE),

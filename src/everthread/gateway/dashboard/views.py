@@ -78,6 +78,7 @@ class ThreadItem:
     saved: float | None
     compactions: int
     compacted: float | None
+    side_calls: int = 0
     snippets: tuple[Snippet, ...] = ()
     """What a search found."""
 
@@ -97,8 +98,9 @@ def thread_item(  # noqa: PLR0913, PLR0917 - what a line of the list tells
     first, tip = row.first, row.tip
     return ThreadItem(
         first.id, thread_title(first, tip, opening), client_name(first), figures.model or tip.model, first.tenant,
-        first.kind, figures.calls, row.messages, row.active, figures.prompt, window, figures.cost,
-        saving.saved if saving else None, row.compactions, figures.compacted, tuple(snippets),
+        first.label, figures.calls, row.messages, row.active, figures.prompt, window, figures.cost,
+        saving.saved if saving else None, row.compactions, figures.compacted, row.side_calls,
+        tuple(snippets),
     )  # fmt: skip
 
 

@@ -44,6 +44,15 @@ class Rewritten(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class CompactionReceipt(Event):
+    """A rewrite goes upstream for the first time."""
+
+    kind = "receipt"
+    text: str
+    """What it did, and how to get back what left, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
 class Slimmed(Event):
     """After a request of too many bytes: the beginning without old images, its big results stored."""
 

@@ -34,7 +34,7 @@ from everthread.context.policy import (
     paused_text,
 )
 from everthread.context.recovery import NEAR_LIMIT, TOO_LARGE, RecoveryStep
-from everthread.context.worker import PROCESSES, SECONDS, CompactionWorker, EngineSetup
+from everthread.context.worker import SECONDS, CompactionWorker, EngineSetup
 from everthread.conversation.events import (
     CompactionFailed,
     CompactionProgress,
@@ -55,7 +55,9 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import EverthreadError
 from everthread.gateway.base import RECEIPT, THREAD, Incoming, Outcome, Outgoing, ProxyTurn, UnmanagedTurn
-from everthread.gateway.management.events import Recalled, RecordFailed, Unmanaged
+from everthread.gateway.management.clients import scope_of
+from everthread.gateway.management.events import CompactionReceipt, Recalled, RecordFailed, Unmanaged
+from everthread.gateway.management.notice import has_notice, notice_line, strip_notices, takes_notice
 from everthread.gateway.management.reader import Reader, Sizes
 from everthread.gateway.management.recall import ROUNDS, RecallService, hidden_values
 from everthread.gateway.management.recall import SECONDS as RECALL_SECONDS
@@ -74,11 +76,10 @@ from everthread.gateway.management.threads import (
     ThreadIndex,
     ThreadMatch,
     ThreadRecorder,
-    scope_of,
 )
 from everthread.gateway.management.turn import ThreadMemories, Turn, build_outgoing, receipt_text, send_untouched
 from everthread.providers.catalog import window_headers
-from everthread.store.models import NewUsage, Rewrite
+from everthread.store.models import UNDONE_STATE, NewUsage, Rewrite
 from everthread.store.store import Store
 
 
@@ -104,12 +105,12 @@ class ManagerSetup:
     """The engine can be made in another process: compactions then have processes of their own."""
     compaction_seconds: float = SECONDS
     """For one compaction, below what a request may take in all; then it is ended and the request goes on without."""
-    compaction_processes: int = PROCESSES
-    """So many at once."""
     recall: bool = True
     """Offer our own tool `recall` to clients whose thread was compacted."""
     summary_key: bytes = b""
     """Proves that a summary in a client's history is ours: the store's own secret."""
+    notice: bool = False
+    """Show the person one line in the answer when a compaction takes effect."""
     emulate_state: bool = False
     """Resolve `previous_response_id` here, for upstreams that keep no state."""
     listener: Listener = _ignore_event
@@ -133,9 +134,7 @@ class ProxyManager:
         self.accounting = Accounting(setup.store, setup.wall, self._report_usage)
         self.limits = ModelLimits(setup.store, setup.clock)
         self.policy = CompactionPolicy(setup.options, setup.wall)
-        self.worker = CompactionWorker(
-            portable=setup.portable_engine, seconds=setup.compaction_seconds, processes=setup.compaction_processes
-        )
+        self.worker = CompactionWorker(portable=setup.portable_engine, seconds=setup.compaction_seconds)
         self._windows: dict[tuple[str, str, str], int] = {}
         self._threads = ThreadIndex(setup.store)
         self._recorder = ThreadRecorder(self._threads, setup.listener)
@@ -152,11 +151,12 @@ class ProxyManager:
     async def prepare(self, incoming: Incoming) -> ProxyTurn:
         if incoming.mode == "off":
             return UnmanagedTurn(incoming)
-        whole = await self._responses.expanded(incoming) if self._emulates(incoming) else None
-        turn = await self._read(whole or incoming)
+        plain = self._without_notices(incoming)
+        whole = await self._responses.expanded(plain) if self._emulates(incoming) else None
+        turn = await self._read(whole or plain)
         if not len(turn.history):
             return UnmanagedTurn(incoming)  # nothing was said: there is no thread it could belong to
-        turn.expanded = whole is not None
+        turn.expanded = whole is not None or plain is not incoming
         self._recorder.begin(turn)
         if turn.rewritable and self.setup.options.enabled:
             await self._fit(turn)
@@ -168,6 +168,13 @@ class ProxyManager:
             if turn.unmanaged_reason and incoming.mode == "managed":
                 self.setup.listener(Unmanaged(turn.place.thread, turn.unmanaged_reason))
         return turn
+
+    def _without_notices(self, incoming: Incoming) -> Incoming:
+        """The request without the lines of ours that a client keeps among the assistant's words."""
+        if incoming.mode != "managed" or not has_notice(incoming.body):
+            return incoming
+        text = strip_notices(incoming.body.decode("utf-8", "replace"), incoming.api, self.setup.summary_key)
+        return incoming if text is None else replace(incoming, raw=text.encode(), body=text.encode())
 
     async def response_headers(self, turn: Turn) -> Mapping[str, str]:
         """The thread is told once that is certain."""
@@ -235,11 +242,6 @@ class ProxyManager:
     def _emulates(self, incoming: Incoming) -> bool:
         return self.setup.emulate_state and incoming.mode == "managed" and incoming.api == "openai_responses"
 
-    def warm(self) -> None:
-        """Get ready for the first compaction, beside the requests."""
-        setup = EngineSetup(self.setup.engine, "gpt-4o", self.setup.options.budget(128_000), self.setup.summary_key)
-        self.worker.warm_soon(setup)
-
     async def close(self) -> None:
         """What is prepared in the background is paid for, and may end; what takes longer is given up, and counted."""
         jobs = [job for job in self._jobs.values() if not job.done()]
@@ -260,7 +262,8 @@ class ProxyManager:
             incoming.api, read.frame.model,
             [element.value for element in read.sliced.elements[read.first : len(read.sliced.elements) - read.trailing]],
         )  # fmt: skip
-        place = await self._threads.place(incoming.tenant, scope_of(incoming.headers), read.history, values)
+        scope = scope_of(incoming.headers, read.sliced.fields)
+        place = await self._threads.place(incoming.tenant, scope, read.history, values)
         memory = await self._memory(place)
         turn = Turn(
             self, incoming, read.sliced, read.first, read.history, read.frame, read.sizes, read.fixed, place, memory,
@@ -325,7 +328,10 @@ class ProxyManager:
         turn.estimate = self.estimate(turn, turn.used)
         before, after = self.tokens(turn, None), self.tokens(turn, turn.used)
         if is_new and turn.used is not None:
-            turn.headers[RECEIPT] = receipt_text(turn.used, before, after, recall=turn.recall.offered)
+            turn.headers[RECEIPT] = receipt = receipt_text(turn.used, before, after, recall=turn.recall.offered)
+            self.setup.listener(CompactionReceipt(turn.place.thread, receipt))
+            if self.setup.notice and takes_notice(turn.incoming.api, turn.sliced.fields):
+                turn.notice = notice_line(f"{receipt}; thread {turn.place.thread[:12]}", self.setup.summary_key)
         ttl = self.setup.options.cache_ttl if self.setup.cache_markers else None
         sent = build_outgoing(turn, before, after, ttl=ttl)
         return replace(sent, rewritten=True) if turn.expanded else sent
@@ -338,6 +344,9 @@ class ProxyManager:
         if turn.sliced.single or (small and not turn.memory.slim):
             return
         await self.look_up(turn)
+        if turn.held and not self.size(turn, self.tokens(turn, turn.used)).is_full:
+            turn.ready, turn.decision = None, PolicyDecision("send", "the last compaction was taken back by hand")
+            return
         turn.decision = self._decide(turn)
         if turn.decision.action == "wait":
             return
@@ -393,6 +402,8 @@ class ProxyManager:
         if not forced:
             found = found.keeping(turn.memory.rewrite)
         turn.used, turn.ready = found.used, found.ready
+        undone = await self.setup.store.get_state(turn.place.thread, UNDONE_STATE)
+        turn.held = isinstance(undone, dict) and turn.size < undone.get("until", 0)
         if forced and turn.ready is not None:
             turn.used, turn.ready = turn.ready, None
         await self._recall.load(turn)
@@ -525,7 +536,7 @@ class ProxyManager:
 
     def _prepare_ahead(self, turn: Turn, outcome: Outcome) -> None:
         """From 80 % of the threshold on the next rewrite is made beside the conversation."""
-        if turn.ready is not None or turn.sliced.single:
+        if turn.ready is not None or turn.held or turn.sliced.single:
             return
         said = outcome.usage.output_tokens if outcome.usage else 0
         size = self.size(turn, self.tokens(turn, turn.used) + said)

@@ -34,12 +34,14 @@ from everthread.core.messages import (
     kind_of,
     text_of,
 )
+from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, System
 from everthread.errors import EverthreadError, UnknownIdError
 from everthread.gateway.base import THREAD, Outcome, decode_messages, encode_messages
 from everthread.gateway.body import Element
+from everthread.gateway.management.clients import BODY, SESSION_HEADER, ClientSession, read_client, scope_of
 from everthread.gateway.management.events import Branched, RecordFailed
-from everthread.store.models import NewMessage, NewSession, NewThreadLink, ThreadLink, ThreadLinkMatch
+from everthread.store.models import NewMessage, NewSession, NewThreadLink, SessionKind, ThreadLink, ThreadLinkMatch
 from everthread.store.store import Store
 
 # Identity
@@ -49,17 +51,6 @@ if TYPE_CHECKING:
 
 TRIGGER = "compaction_trigger"
 """With this item at its end a request asks the provider for a compaction."""
-SESSION_HEADER = "x-everthread-session"
-SCOPE_HEADERS = (
-    "x-claude-code-session-id",
-    "x-session-id",
-    "x-session-affinity",
-    "session_id",
-    "session-id",
-    "x-conversation-id",
-    "conversation_id",
-)
-"""What clients name their own sessions with. One session may hold several conversations: subagents, titles."""
 _CLEARED = re.compile(
     r"\b(?:clear|remov|omit|truncat|prun|elid|compact|trimm|delet|redact|drop|snip|no longer|not shown|old tool)",
     re.IGNORECASE,
@@ -266,13 +257,6 @@ def trailing_system(elements: Sequence[Element], first: int) -> int:
     return count
 
 
-def scope_of(headers: Mapping[str, str]) -> str:
-    """The client's own session, where it names one; an explicit session of ours before any other."""
-    if headers.get(SESSION_HEADER):
-        return f"{SESSION_HEADER}:{headers[SESSION_HEADER]}"
-    return next((f"{name}:{headers[name]}" for name in SCOPE_HEADERS if headers.get(name)), "")
-
-
 def is_cleared(content: Any) -> bool:
     """Whether a tool result is nothing but a placeholder."""
     text = content_text(content).strip()
@@ -468,9 +452,13 @@ class ThreadIndex:
 
         `said`: the messages themselves, to be compared with the stored ones where they seem to go on otherwise.
         """
-        found = self._remembered(tenant, scope, history) if remembered else None
-        if found is None:
-            found = await self._stored(tenant, scope, history)
+        found = await self._known(tenant, scope, history, remembered=remembered)
+        if found is None and scope.startswith(BODY):
+            found = await self._known(tenant, "", history, remembered=remembered)
+            if found is None or (await self._store.session(found[0].link.thread)).client_session:
+                found = None  # of another session of the client's
+            else:
+                scope = ""  # from before sessions were read from a request's fields
         named = await self._named_thread(tenant, scope)
         if found is None:
             return ThreadMatch(tenant, scope, named or _id(tenant, scope, "", history.digest(len(history))))
@@ -485,6 +473,12 @@ class ThreadIndex:
             branch = _id(tenant, scope, known.link.digest, history.digest(len(history)))
             return replace(place, thread=branch, branch_of=(known.link.thread, known.link.message))
         return place
+
+    async def _known(
+        self, tenant: str, scope: str, history: History, *, remembered: bool
+    ) -> tuple[ThreadLinkMatch, int] | None:
+        found = self._remembered(tenant, scope, history) if remembered else None
+        return found or await self._stored(tenant, scope, history)
 
     def expect(self, place: ThreadMatch, history: History) -> PendingPoint:
         """A history that will be stored there: who goes on from it meanwhile belongs to the same thread."""
@@ -520,7 +514,9 @@ class ThreadIndex:
         *,
         system: System = None,
         model: str = "",
-        client: str = "",
+        client: ClientSession | None = None,
+        kind: SessionKind = "main",
+        sizes: Sequence[int] = (),
     ) -> ThreadMatch | None:
         """Store what is new. The place it ended up at; None where the thread went on otherwise meanwhile."""
         length = len(history)
@@ -528,12 +524,20 @@ class ThreadIndex:
             return place
         digest = history.digest(length)
         link = _link(place, history)
+        client = client or ClientSession()
         session = NewSession(
-            id=place.thread, tenant=place.tenant, platform=PLATFORM, model=model, system=system, client=client
-        )
-        new = [NewMessage(body, event=f"{digest}:{index}") for index, body in enumerate(messages)]
+            id=place.thread, kind=kind, tenant=place.tenant, platform=PLATFORM, model=model, system=system,
+            client=client.client, client_session=client.session,
+        )  # fmt: skip
+        tokens = share_tokens(sizes, messages)
+        new = [
+            NewMessage(body, event=f"{digest}:{index}", tokens=size)
+            for index, (body, size) in enumerate(zip(messages, tokens, strict=True))
+        ]
         step = digest if place.explicit else place.previous
-        stored = await self._store.extend_link(NewThreadLink(link, step, session, place.branch_of, new))
+        stored = await self._store.extend_link(
+            NewThreadLink(link, step, session, place.branch_of, new, client.parent or client.session)
+        )
         if stored is None:
             return None
         self._remember(stored, history)
@@ -645,13 +649,12 @@ class ThreadIndex:
         return self._named[tenant, scope]
 
 
-_PRODUCT = re.compile(r"[A-Za-z][\w.+-]{0,39}")
-
-
-def client_name(headers: Mapping[str, str]) -> str:
-    """How a client calls itself: the first product of its `User-Agent`, without its version."""
-    found = _PRODUCT.match(headers.get("user-agent", ""))
-    return found[0] if found else ""
+def share_tokens(sizes: Sequence[int], messages: Sequence[Message]) -> list[int | None]:
+    """The tokens of messages, of which the wire's own are known: shared by length where it has more of them."""
+    if not sizes or len(sizes) == len(messages):
+        return list(sizes) or [None] * len(messages)
+    lengths = [len(content_text(message.get("content"))) + 8 for message in messages]
+    return [sum(sizes) * length // sum(lengths) for length in lengths]
 
 
 def _link(place: ThreadMatch, history: History) -> ThreadLink:
@@ -723,7 +726,8 @@ class ThreadRecorder:
         stored = None
         try:
             if place.matched == len(turn.history):
-                stored = await self._threads.store(place, answer.history, [answer.message])
+                size = TokenCounter(turn.model).message(answer.message)
+                stored = await self._threads.store(place, answer.history, [answer.message], sizes=[size])
         finally:
             self._threads.fulfil(answer.expected, stored.thread if stored else None)
 
@@ -754,15 +758,23 @@ class ThreadRecorder:
                 place = await self._threads.place(place.tenant, place.scope, turn.history, turn.said, remembered=False)
             new = [element.value for element in turn.elements_from(place.matched)]
             messages = decode_messages(turn.incoming.api, new, turn.model)
+            client = read_client(turn.incoming.headers, turn.sliced.fields)
             stored = await self._threads.store(
-                place, turn.history, messages, system=turn.frame.system, model=turn.model,
-                client=client_name(turn.incoming.headers),
+                place, turn.history, messages, system=turn.frame.system, model=turn.model, client=client,
+                kind=thread_kind(client, has_tools=bool(turn.frame.tools)), sizes=turn.sizes[place.matched :],
             )  # fmt: skip
             if stored is not None:
                 if place.branch_of is not None:
                     self._tell(Branched(stored.thread, place.branch_of[0], place.matched))
                 return stored
             certain = False
+
+
+def thread_kind(client: ClientSession, *, has_tools: bool) -> SessionKind:
+    """As what a thread begins: within a client's session, one without tools is a title or a count until it goes on."""
+    if client.is_subagent:
+        return "subagent"
+    return "side" if client.session and not has_tools else "main"
 
 
 def _says_something(value: Mapping[str, Any]) -> bool:

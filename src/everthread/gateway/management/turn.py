@@ -94,10 +94,14 @@ class Turn:
     """What was done about refusals."""
     headers: dict[str, str] = field(default_factory=dict)
     """For the client."""
+    notice: str = ""
+    """A line for the person, in the answer."""
     sent: Outgoing = field(init=False)
     """What goes upstream as things stand."""
     decision: PolicyDecision | None = None
     """Whether to compact before this call, and why; None where nobody asked."""
+    held: bool = False
+    """Its last compaction was taken back by hand, and no other is due yet."""
     relieved: int = 0
     """The prompt without the rewrite that took effect with this request, in tokens as the provider counts."""
     expanded: bool = False
@@ -334,7 +338,7 @@ def send_untouched(turn: Turn) -> Outgoing:
     turn.headers[THREAD] = turn.place.thread
     if turn.unmanaged_reason:
         turn.headers[NOTICE] = f"passed on unmanaged: {turn.unmanaged_reason}"
-    return Outgoing(turn.incoming.raw, headers=turn.headers)
+    return Outgoing(turn.incoming.raw, rewritten=turn.expanded, headers=turn.headers)
 
 
 def receipt_text(used: Rewrite, before: int, after: int, *, recall: bool) -> str:
@@ -361,7 +365,10 @@ def build_outgoing(turn: Turn, before: int, after: int, *, ttl: str | None) -> O
     hold = after > HOLD_SHARE * turn.window
     if text is turn.sliced.text or text == turn.sliced.text:
         return Outgoing(turn.incoming.raw, headers=told, tokens=after, hold=hold)
-    return Outgoing(text.encode(), rewritten=True, headers=told, tokens=after, hold=hold, recall=turn.recall.offered)
+    return Outgoing(
+        text.encode(), rewritten=True, headers=told, tokens=after, hold=hold, notice=turn.notice,
+        recall=turn.recall.offered,
+    )  # fmt: skip
 
 
 def _capped(api: Api, upstream: str, text: str, cap: int) -> str:

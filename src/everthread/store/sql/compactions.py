@@ -11,7 +11,16 @@ from typing import Any
 from everthread.core.types import Node, System
 from everthread.errors import InputError, NothingToUndoError, UnknownIdError
 from everthread.store.database import LAST, Row, Tx, decode_json, encode_json, placeholders
-from everthread.store.models import CompactionRecord, Continuation, Lease, NewCompaction, NewSession, Session
+from everthread.store.models import (
+    UNDONE,
+    UNDONE_STATE,
+    CompactionRecord,
+    Continuation,
+    Lease,
+    NewCompaction,
+    NewSession,
+    Session,
+)
 from everthread.store.sql.messages import (
     SESSION_MESSAGES,
     AppendRequest,
@@ -20,6 +29,7 @@ from everthread.store.sql.messages import (
     insert_message,
 )
 from everthread.store.sql.sessions import (
+    ThreadTip,
     check_fence,
     find_thread,
     insert_session,
@@ -30,7 +40,7 @@ from everthread.store.sql.sessions import (
     recount_thread,
     session_chain,
 )
-from everthread.store.sql.state import copy_pins, list_nodes, put_nodes
+from everthread.store.sql.state import copy_pins, list_nodes, put_nodes, put_state
 
 
 def continue_session(
@@ -130,6 +140,8 @@ def undo_compaction(tx: Tx, session_id: str, now: float, lease: Lease | None) ->
     """Take back the thread's last compaction: its parent is live again and gets what was added since."""
     tip = lock_tip(tx, session_id)
     check_fence(tx, tip.thread, lease)
+    if _undo_rewrite(tx, tip, now):
+        return load_session(tx, tip.id)
     if tip.kind != "continuation" or tip.parent is None:
         raise NothingToUndoError(f"thread {tip.thread} has no compaction that could be undone")
     parent = load_session(tx, tip.parent)
@@ -147,6 +159,37 @@ def undo_compaction(tx: Tx, session_id: str, now: float, lease: Lease | None) ->
     _set_end(tx, tip.id, now, "reverted")
     tx.run("UPDATE compactions SET reverted = ? WHERE session_id = ?", (now, tip.id))
     return load_session(tx, parent.id)
+
+
+def _undo_rewrite(tx: Tx, tip: ThreadTip, now: float) -> bool:
+    """The same for a proxied thread: the rewrite is kept, but never found again.
+
+    Its client sends the whole history, which is as large as before: until it has grown by a tenth no other is made.
+    """
+    last = tx.one(
+        "SELECT id, created FROM compactions WHERE session_id = ? AND parent_id = session_id AND reverted IS NULL "
+        "ORDER BY id DESC LIMIT 1",
+        (tip.id,),
+    )
+    if last is None:
+        return False
+    tx.run(
+        "UPDATE rewrites SET chain = ? || chain, skeleton = '' WHERE thread_id = ? AND chain NOT LIKE ? "
+        "AND replacement IN (SELECT replacement FROM rewrites WHERE thread_id = ? AND ABS(created - ?) < 0.001)",
+        (f"{UNDONE}{last[0]}:", tip.thread, f"{UNDONE}%", tip.thread, last[1]),
+    )
+    size = tx.one(
+        "SELECT COALESCE(SUM(COALESCE(tokens, (LENGTH(body) + 3) / 4)), 0) FROM messages "
+        "WHERE thread_id = ? AND kind = 'message'",
+        (tip.thread,),
+    )
+    assert size is not None
+    put_state(tx, tip.thread, UNDONE_STATE, {"until": round(UNDO_GROWTH * int(size[0]))}, now)
+    tx.run("UPDATE compactions SET reverted = ? WHERE id = ?", (now, last[0]))
+    return True
+
+
+UNDO_GROWTH = 1.1
 
 
 def list_compactions(tx: Tx, thread: str) -> list[CompactionRecord]:

@@ -20,7 +20,7 @@ from everthread.store.models import (
 from everthread.store.sql.compactions import as_compaction
 from everthread.store.sql.messages import MESSAGE_COLUMNS, as_stored
 from everthread.store.sql.proxy import REWRITE_COLUMNS, as_rewrite
-from everthread.store.sql.sessions import AT_TIP, find_thread, load_session
+from everthread.store.sql.sessions import AT_TIP, SIDE_CALLS, find_thread, load_session
 from everthread.store.sql.usage import PICO
 
 THREADS_AT_ONCE = 500
@@ -143,10 +143,12 @@ def load_thread_row(tx: Tx, thread: str) -> ThreadRow:
         f"SELECT t.id, t.said, t.said_tokens, t.active FROM sessions t WHERE t.thread_id = ? AND {AT_TIP}", (known,)
     )
     made = tx.one("SELECT COUNT(*) FROM compactions WHERE thread_id = ? AND reverted IS NULL", (known,))
+    sides = tx.one(f"SELECT {SIDE_CALLS.format('?')}", (known,))
     assert tip is not None
     assert made is not None
+    assert sides is not None
     first, last = load_session(tx, known), load_session(tx, tip[0])
-    return ThreadRow(first, last, int(tip[1]), int(tip[2]), tip[3], int(made[0]))
+    return ThreadRow(first, last, int(tip[1]), int(tip[2]), tip[3], int(made[0]), int(sides[0]))
 
 
 def context_sizes(tx: Tx, session_id: str, start: int) -> list[tuple[str, str, bool, int]]:

@@ -15,7 +15,13 @@ from everthread.store.database import Row, Tx, decode_json, encode_json, placeho
 from everthread.store.models import NewCompaction, NewThreadLink, Rewrite, ThreadLink, ThreadLinkMatch
 from everthread.store.sql.compactions import branch_thread, record_compaction
 from everthread.store.sql.messages import AppendRequest, append_messages
-from everthread.store.sql.sessions import create_session, load_session
+from everthread.store.sql.sessions import (
+    adopt_side_calls,
+    create_session,
+    load_session,
+    place_side_call,
+    promote_side_call,
+)
 
 LINK_COLUMNS = "tenant, scope, digest, previous, skeleton, thread_id, length, message_id, results"
 DIGESTS_AT_ONCE = 400
@@ -51,17 +57,22 @@ def extend_link(tx: Tx, new: NewThreadLink, request: AppendRequest, now: float) 
 
 def _open_thread(tx: Tx, new: NewThreadLink, now: float) -> None:
     """The thread it belongs to, made where it is not there."""
-    row = tx.one("SELECT tenant FROM sessions WHERE id = ?", (new.link.thread,))
+    row = tx.one("SELECT tenant, kind, parent_id FROM sessions WHERE id = ?", (new.link.thread,))
     if row is not None:
         if row[0] != new.link.tenant:
             raise InputError(f"the id {new.link.thread!r} is taken by another session")
+        if row[1] == new.session.kind == "side":
+            promote_side_call(tx, new.link.thread, row[2])
         return
     if new.branch_of is not None:
         thread, message = new.branch_of
         if load_session(tx, thread).tenant == new.link.tenant:
             branch_thread(tx, thread, message, new.session, new.session.id, now)
             return
-    create_session(tx, new.session, now)
+    session = place_side_call(tx, new.session, new.client_parent)
+    create_session(tx, session, now)
+    if session.kind == "main" and session.client_session:
+        adopt_side_calls(tx, session.id)
 
 
 def find_link(tx: Tx, tenant: str, scope: str, digests: Sequence[str]) -> ThreadLinkMatch | None:

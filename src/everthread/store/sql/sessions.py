@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from everthread.core.messages import calls_of
 from everthread.core.types import System
 from everthread.errors import AmbiguousIdError, InputError, LeaseLostError, UnknownIdError
 from everthread.store.database import Row, Tx, clean_text, decode_json, encode_json, placeholders
@@ -231,28 +232,50 @@ def store_system_prompt(tx: Tx, system: System) -> str | None:
     return key
 
 
-def set_client(tx: Tx, thread: str, client: str, client_session: str, parent: str | None) -> None:
-    """Which program a thread is of. With a `parent` a thread that stands alone becomes a side call of it."""
-    thread = lock_thread(tx, thread)
-    tx.run(
-        "UPDATE sessions SET client = ?, client_session = ? WHERE thread_id = ?",
-        (clean_text(client), clean_text(client_session), thread),
-    )
-    if parent is not None and find_thread(tx, parent) != thread:
-        tx.run(
-            "UPDATE sessions SET kind = 'side', parent_id = ? WHERE id = ? AND kind = 'main' AND parent_id IS NULL",
-            (parent, thread),
-        )
-
-
-def list_client_sessions(tx: Tx, tenant: str, client_session: str) -> list[Session]:
-    """The first sessions of the threads of a client's session, the earliest first."""
-    rows = tx.all(
-        f"{SELECT_SESSION} WHERE s.tenant = ? AND s.client_session = ? AND s.client_session <> '' "
-        "AND s.id = s.thread_id ORDER BY s.started, s.id",
+def find_conversation(tx: Tx, tenant: str, client_session: str) -> str | None:
+    """The thread whose side calls a client's session names: the newest that is a conversation."""
+    row = tx.one(
+        "SELECT id FROM sessions WHERE tenant = ? AND client_session = ? AND client_session <> '' AND kind = 'main' "
+        "AND id = thread_id ORDER BY started DESC, id DESC LIMIT 1",
         (tenant, clean_text(client_session)),
     )
-    return [as_session(row) for row in rows]
+    return None if row is None else str(row[0])
+
+
+def has_open_calls(tx: Tx, thread: str) -> bool:
+    """Whether the last word of a thread is an assistant's that calls tools: somebody works for it now."""
+    row = tx.one(
+        "SELECT body FROM messages WHERE thread_id = ? AND kind = 'message' ORDER BY id DESC LIMIT 1", (thread,)
+    )
+    return row is not None and bool(calls_of(decode_json(row[0])))
+
+
+def place_side_call(tx: Tx, new: NewSession, client_parent: str) -> NewSession:
+    """A new thread as it begins: under its client's conversation, where it is no conversation itself.
+
+    A client may use one session for many conversations: one that has tools stands under another only while that waits
+    for the results of its calls, or where the client says so.
+    """
+    found = find_conversation(tx, new.tenant, client_parent)
+    if found is not None and (new.kind != "main" or has_open_calls(tx, found)):
+        return replace(new, kind="side", parent=found)
+    return replace(new, kind="side") if new.kind == "subagent" else new
+
+
+def adopt_side_calls(tx: Tx, thread: str) -> None:
+    """A thread is a conversation: what its client asked beside it, and stood alone so far, stands under it."""
+    tx.run(
+        "UPDATE sessions SET parent_id = ? WHERE kind = 'side' AND parent_id IS NULL AND client_session <> '' "
+        "AND (tenant, client_session) = (SELECT tenant, client_session FROM sessions WHERE id = ?)",
+        (thread, thread),
+    )
+
+
+def promote_side_call(tx: Tx, thread: str, parent: str | None) -> None:
+    """A thread that goes on is a conversation after all, unless its parent waits for it."""
+    if parent is None or not has_open_calls(tx, parent):
+        tx.run("UPDATE sessions SET kind = 'main', parent_id = NULL WHERE id = ?", (thread,))
+        adopt_side_calls(tx, thread)
 
 
 def set_title(tx: Tx, thread: str, title: str) -> None:
@@ -303,11 +326,15 @@ ALONE = " AND NOT (t.kind = 'side' AND t.parent_id IS NOT NULL)"
 """Side calls stand under their conversation."""
 
 
+SIDE_CALLS = "(SELECT COUNT(*) FROM sessions d WHERE d.parent_id = {} AND d.kind = 'side')"
+
+
 def list_threads(tx: Tx, tenant: str | None, limit: int, offset: int) -> list[ThreadRow]:
     """The last used first."""
     where, values = ("", ()) if tenant is None else (" AND t.tenant = ?", (tenant,))
     rows = tx.all(
-        "SELECT r.*, (SELECT COUNT(*) FROM compactions c WHERE c.thread_id = r.thread_id AND c.reverted IS NULL) "
+        "SELECT r.*, (SELECT COUNT(*) FROM compactions c WHERE c.thread_id = r.thread_id AND c.reverted IS NULL), "
+        f"{SIDE_CALLS.format('r.thread_id')} "
         "FROM (SELECT t.id, t.thread_id, t.said, t.said_tokens, t.active FROM sessions t "
         f"WHERE {AT_TIP}{ALONE}{where} ORDER BY t.active DESC, t.id DESC LIMIT ? OFFSET ?) r "
         "ORDER BY r.active DESC, r.id DESC",

@@ -1,0 +1,159 @@
+"""A client's session groups its titles, counts and subagents under the conversation. Over real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from typer.testing import CliRunner
+
+from everthread.cli.main import app
+from everthread.core.messages import text_of
+from everthread.core.types import Reply, Request
+from everthread.gateway.management.clients import ClientSession, body_session, read_client, scope_of
+from tests.gateway.house import CHAT, CLAUDE, house
+
+BASH: Any = {"name": "Bash", "description": "Run", "input_schema": {"type": "object", "properties": {}}}
+UUID = "4f9a1f9e-3c5b-4a60-9a5e-0d6c1a2b3c4d"
+USER_ID = f"user_{'a' * 64}_account__session_{UUID}"
+
+
+def script(request: Request) -> Any:
+    """A task is given to somebody else; everything else is answered."""
+    asked = text_of(request.messages[-1])
+    if "Mend" in asked:
+        call: Any = {"id": "toolu_1", "type": "function", "function": {"name": "Bash", "arguments": "{}"}}
+        return Reply({"role": "assistant", "content": "Somebody looks.", "tool_calls": [call]})
+    return "Done."
+
+
+async def claude_code(http: httpx2.AsyncClient, url: str, *messages: Any, **more: Any) -> httpx2.Response:
+    """A request as Claude Code makes it."""
+    body = {"model": CLAUDE, "max_tokens": 500, "messages": list(messages), "metadata": {"user_id": USER_ID}, **more}
+    answer = await http.post(
+        f"{url}/v1/messages", json=body, headers={"user-agent": "claude-cli/2.1.0 (external, cli)", "x-api-key": "k"}
+    )
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+async def invoke(*arguments: str) -> str:
+    """The output of a command, which has a loop of its own."""
+    done = await asyncio.to_thread(CliRunner().invoke, app, arguments, env={"COLUMNS": "140"})
+    return str(done.output)
+
+
+def said(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+async def talk(http: httpx2.AsyncClient, url: str) -> str:
+    """A title, the conversation, a subagent of two calls while it waits, and the conversation again; its id."""
+    await claude_code(http, url, said("Write a title for: Mend the parser"), system="You name conversations.")
+    opening = [said("<system-reminder>Be nice.</system-reminder>Mend the parser, please")]
+    first = await claude_code(http, url, *opening, tools=[BASH])
+    search = [said("Look for the parser's tests")]
+    searched = await claude_code(http, url, *search, tools=[BASH], system="You search.")
+    more = [*search, {"role": "assistant", "content": searched.json()["content"]}, said("And its fixtures")]
+    await claude_code(http, url, *more, tools=[BASH], system="You search.")
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "4 tests"}
+    last = await claude_code(
+        http, url, *opening, {"role": "assistant", "content": first.json()["content"]},
+        {"role": "user", "content": [result]}, tools=[BASH],
+    )  # fmt: skip
+    await claude_code(http, url, said("How many tokens?"), system="You count.")
+    assert first.headers["x-everthread-thread"] == last.headers["x-everthread-thread"]
+    return first.headers["x-everthread-thread"]
+
+
+async def test_side_calls_are_folded_in_the_list_the_api_and_the_pages(tmp_path: Path) -> None:
+    async with house(tmp_path, script=script) as place, httpx2.AsyncClient(timeout=60) as http:
+        url = await place.gateway("none", key=None)
+        thread = await talk(http, url)
+        listed = (await http.get(f"{url}/api/threads")).json()["items"]
+        assert [(item["id"], item["side_calls"], item["client"]) for item in listed] == [(thread, 3, "claude-cli")]
+        assert listed[0]["title"] == "Mend the parser, please"
+        assert listed[0]["tokens"] > 0
+        detail = (await http.get(f"{url}/api/threads/{thread}")).json()
+        assert len(detail["side_calls"]) == 3
+        side = (await http.get(f"{url}/api/threads/{detail['side_calls'][0]}")).json()
+        assert (side["kind"], side["parent"]) == ("side", thread)
+        rows = await place.store.list_threads()
+    shown = await invoke("sessions", "list", "--store", str(place.file))
+    assert "+3 side calls" in shown, shown
+    plain = await invoke("sessions", "list", "--json", "--store", str(place.file))
+    [row] = json.loads(plain)["sessions"]
+    assert (row["side_calls"], row["client_session"], row["tokens"]) == (3, UUID, rows[0].tokens)
+    tree = await invoke("sessions", "tree", thread, "--store", str(place.file))
+    assert "Look for the parser" in tree
+
+
+async def test_two_sessions_of_a_client_that_begin_alike_are_two_threads(tmp_path: Path) -> None:
+    async with house(tmp_path) as place, httpx2.AsyncClient(timeout=60) as http:
+        url = await place.gateway("none", key=None)
+        threads = []
+        for key in ("one", "two", "one"):
+            body = {"model": CHAT, "messages": [said("hello")], "prompt_cache_key": key}
+            answer = await http.post(f"{url}/v1/chat/completions", json=body)
+            threads.append(answer.headers["x-everthread-thread"])
+        assert threads[0] == threads[2] != threads[1]
+
+
+async def test_a_thread_from_before_sessions_were_read_from_the_body_goes_on(tmp_path: Path) -> None:
+    async with house(tmp_path) as place, httpx2.AsyncClient(timeout=60) as http:
+        url = await place.gateway("none", key=None)
+        messages = [said("hello")]
+        before = await http.post(f"{url}/v1/chat/completions", json={"model": CHAT, "messages": messages})
+        messages += [before.json()["choices"][0]["message"], said("go on")]
+        body = {"model": CHAT, "messages": messages, "prompt_cache_key": "one"}
+        after = await http.post(f"{url}/v1/chat/completions", json=body)
+        assert before.headers["x-everthread-thread"] == after.headers["x-everthread-thread"]
+
+
+async def test_a_title_is_the_users_first_words_after_a_compaction_of_the_clients(tmp_path: Path) -> None:
+    beginnings = (
+        "This session is being continued from a previous conversation that ran out of context. ## Context: a parser",
+        "Another language model started to solve this problem and produced a summary of its thinking. ## Context",
+        "The conversation history before this point was compacted into the following summary:\n<summary>## Context",
+        "<state_snapshot>## Context</state_snapshot>",
+    )
+    async with house(tmp_path) as place, httpx2.AsyncClient(timeout=60) as http:
+        url = await place.gateway("none", key=None)
+        for words in beginnings:
+            body = {"model": CHAT, "messages": [said(words), said("Now the printer")]}
+            await http.post(f"{url}/v1/chat/completions", json=body)
+        headed = {"model": CHAT, "messages": [said("## Task\nMend the scanner")]}
+        await http.post(f"{url}/v1/chat/completions", json=headed)
+        items = (await http.get(f"{url}/api/threads")).json()["items"]
+        assert sorted(item["title"] for item in items) == ["Mend the scanner", *["Now the printer"] * 4]
+
+
+@pytest.mark.parametrize(
+    ("fields", "session"),
+    [
+        ({"metadata": {"user_id": USER_ID}}, UUID),
+        ({"metadata": {"user_id": json.dumps({"device_id": "d", "session_id": UUID})}}, UUID),
+        ({"metadata": {"user_id": "somebody"}}, ""),
+        ({"metadata": {"user_id": "{broken"}}, ""),
+        ({"metadata": {"sessionId": "q1", "promptId": "q1########1"}}, "q1"),
+        ({"metadata": "text", "prompt_cache_key": "k1"}, "k1"),
+        ({"session_id": "router"}, "router"),
+        ({"prompt_cache_key": 7}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_session_that_a_request_names(fields: dict[str, Any], session: str) -> None:
+    assert body_session(fields) == session
+
+
+def test_headers_come_before_fields() -> None:
+    headers = {"user-agent": "opencode/1.2", "x-session-id": "child", "x-parent-session-id": "parent"}
+    found = read_client(headers, {"prompt_cache_key": "other"})
+    assert found == ClientSession("opencode", "child", "parent", is_subagent=True)
+    assert scope_of(headers, {"prompt_cache_key": "other"}) == "x-session-id:child"
+    assert scope_of({}, {"prompt_cache_key": "other"}) == "body:other"
+    assert scope_of({}) == ""

@@ -1,0 +1,63 @@
+"""A compaction of a proxied thread taken back: through the API, the page and the command. Over real HTTP."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from everthread.errors import NothingToUndoError
+from everthread.store.models import NewCompaction, Rewrite
+from tests.gateway.pages import SUMMARY, desk, make_thread
+from tests.gateway.test_recall import FACT, talking
+
+
+async def test_the_next_requests_go_without_it_until_another_is_due(tmp_path: Path) -> None:
+    async with talking(tmp_path, "openai_chat", streams=False) as talk, httpx2.AsyncClient(timeout=60) as http:
+        await talk.fill()
+        [row] = await talk.house.store.list_threads()
+        thread = row.first.id
+        answer = await http.post(f"{talk.url}/api/threads/{thread}/undo", json={})
+        assert answer.status_code == 200, answer.text
+        assert "taken back" in answer.json()["text"]
+        for question in ("And now?", "And then?"):
+            await talk.ask(question)
+            assert talk.messages() == [_as_parts(message) for message in talk.client.body()["messages"][:-1]]
+            assert talk.told["x-everthread-compactions"] == "0"
+            assert FACT in json.dumps(talk.sent())
+        again = await http.post(f"{talk.url}/api/threads/{thread}/undo", json={})
+        assert again.status_code >= 400, "there is nothing left to take back"
+        records = await talk.house.store.compactions(thread)
+        assert [record.reverted is not None for record in records] == [True]
+        await talk.ask(f"Much more: {'the ledger was settled and compared with its receipt. ' * 400}")
+        await talk.ask("And at last?")
+        assert talk.told["x-everthread-compactions"] == "1", "it has grown, and another one is due"
+
+
+def _as_parts(message: dict[str, object]) -> dict[str, object]:
+    content = message.get("content")
+    return {**message, "content": [{"type": "text", "text": content}]} if isinstance(content, str) else message
+
+
+async def test_the_page_takes_it_back(tmp_path: Path) -> None:
+    async with desk(tmp_path) as here:
+        thread = await make_thread(here.store, turns=4)
+        said = await here.store.history(thread)
+        first = Rewrite("default", "chat compressor", "digest", 0, 8, "skeleton", "", thread, b'{"role":"user"}')
+        await here.store.put_rewrite(first, NewCompaction(tokens_before=900, tokens_after=300, summary=SUMMARY))
+        [record] = await here.store.compactions(thread)
+        me = await here.browser().enter()
+        page = await me.get(f"/dashboard/threads/{thread}/compactions/{record.id}")
+        assert (await me.post(f"/dashboard/threads/{thread}/undo", page.form("/undo"))).status == 303
+        assert "undone" in (await me.get(f"/dashboard/threads/{thread}")).words
+        assert await here.store.find_rewrites("default", "chat compressor", ["digest"]) == []
+        assert await here.store.find_similar_rewrites("default", "chat compressor", ["skeleton"]) == []
+        assert [one.id for one in await here.store.history(thread)] == [one.id for one in said]
+        shown = await me.get(f"/dashboard/threads/{thread}/compactions/{record.id}")
+        assert "undone" in shown.words, "it can still be read"
+        await here.store.put_rewrite(first, NewCompaction(tokens_before=900, tokens_after=300, summary=SUMMARY))
+        await here.store.undo(thread)
+        with pytest.raises(NothingToUndoError):
+            await here.store.undo(thread)
