@@ -12,7 +12,7 @@ from everthread.factory import open_store
 from everthread.gateway.auth import AcceptedCredentials, PassthroughAuthenticator
 from everthread.gateway.base import Outgoing
 from tests.gateway.house import Clock
-from tests.gateway.raw import JSON, Heard, Plain, ask, gateway, post, raw_upstream, say
+from tests.gateway.raw import JSON, STREAM, Heard, Plain, ask, chunk, gateway, head, post, raw_upstream, say
 
 CHAT = "/v1/chat/completions"
 BODY = b'{"model": "gpt-4o", "messages": [{"role": "user", "content": "Hi"}]}'
@@ -60,6 +60,28 @@ async def test_an_accepted_one_is_managed_from_its_second_request_on(tmp_path: P
             assert (heard.status, heard.body) == (200, FINE)
     assert [incoming.mode for incoming in manager.prepared] == ["observe", "managed"], "the first is recorded"
     assert [request.body for request in upstream.heard] == [BODY, BODY]
+    await store.close()
+
+
+async def test_the_first_request_is_known_before_its_answer_has_ended(tmp_path: Path) -> None:
+    """A client that goes on at the last event of a stream does not wait for its end."""
+    store, manager, enough = open_store(tmp_path / "s.db"), Plain(), asyncio.Event()
+
+    async def slowly(_request: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(head(200, STREAM) + chunk(b'data: {"choices": []}\n\n'))
+        await enough.wait()
+        writer.write(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+
+    auth = PassthroughAuthenticator(b"secret", AcceptedCredentials(store))
+    async with raw_upstream(slowly) as upstream, gateway(upstream.url, manager, authenticator=auth) as (url, _):
+        seen: list[list[str]] = []
+
+        def look(_piece: bytes) -> None:
+            seen.append([incoming.mode for incoming in manager.prepared])
+            enough.set()
+
+        assert (await ask(url, shown(b"good"), chunked=look)).status == 200
+    assert seen[0] == ["observe"]
     await store.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from everthread.compaction.summary import SummaryDraft, SummaryRequest
 from everthread.conversation import events
 from everthread.core.marks import SUMMARY_START
 from everthread.core.outputs import persisted_block
@@ -380,6 +382,35 @@ async def test_a_client_without_pauses_gets_one_rewrite_at_a_time(tmp_path: Path
         depth = max(made.depth for made in place.of(Rewritten))
         assert depth > 2
         assert breaks <= depth
+
+    await running(tmp_path, run)
+
+
+async def test_a_draft_that_the_conversation_outgrew_is_not_sent_by_itself(tmp_path: Path) -> None:
+    """One that comes late covers too little: the next goes on from it, and what is sent changes once."""
+
+    class Late(ScriptedSummarizer):
+        async def summarize(self, request: SummaryRequest) -> SummaryDraft:
+            await written.wait()
+            return await super().summarize(request)
+
+    written = asyncio.Event()
+
+    async def run(place: Gate) -> None:
+        manager = place.manager(economics=False, protect_last_n=2, summarizer=Late({"Goal": "Compare the entries."}))
+        client, heads = Client("openai_chat"), []
+        long_talk(client, 5, 260)
+        for number in range(8):
+            client.says(f"Question {number}: {words(160, f'entry {number}')}")
+            sent = await answer(manager, client, f"Answer {number}. {words(30, f'reply {number}')}")
+            sliced = slice_body(sent.body, "openai_chat")
+            heads.append(sliced.of(sliced.elements[1]) if sent.rewritten else "")
+            if number == 3:
+                assert not sent.rewritten, "it goes on without"
+                written.set()
+                await manager.settle()
+        assert any(heads)
+        assert sum(one != other for one, other in itertools.pairwise(heads)) == 1
 
     await running(tmp_path, run)
 

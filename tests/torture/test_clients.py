@@ -1,6 +1,7 @@
 """Clients that know nothing of the gateway, each as it is installed, talk far past the upstream's window through it.
 
-Each runs in an environment of its own under `.venv-peers/`; only the base URL is another one than its user had before.
+Programs are started by `everthread wrap`, in a network that has only loopback where the machine permits it; libraries
+run in an environment of their own. What came of each is in `build/torture/clients/`.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,17 +20,21 @@ import pytest
 
 from benchmarks.peers import PeerAbsentError, environment
 from everthread import open_store
+from everthread.context.recovery import TOO_LARGE
 from everthread.core.messages import text_of
 from everthread.core.types import Api, Reply, Request
 from everthread.lab.provider import Provider, ServedModel
 from everthread.lab.provider.log import Record
 from everthread.providers.local import LocalModel
+from tests.torture.clients.install import AbsentError, install_npm, install_python, loopback_only, version_of
+from tests.torture.clients.model import FACT
+from tests.torture.clients.programs import PROGRAMS, Program
 from tests.torture.fleet import Fleet
 
 pytestmark = pytest.mark.timeout(1_800)
 WINDOW, TURNS = 12_000, 44
 MODELS: dict[Api, str] = {"openai_chat": "gpt-4o", "openai_responses": "gpt-5", "anthropic": "claude-sonnet-5"}
-FACT = "7731-KESTREL"
+RESULTS = Path(__file__).parents[2] / "build" / "torture" / "clients"
 FILLER = "the ledger of the northern branch was settled and every entry was compared twice with its receipt. "
 SYSTEM = "You keep the books of the northern branch. Answer briefly, and never guess a number. " * 4
 CLIENTS: list[tuple[str, Api]] = [
@@ -111,6 +118,48 @@ def _breaks(before: Record, after: Record) -> bool:
     if after.shared is None or after.shared.extends or before.request is None:
         return False
     return after.shared.shared_messages < len(before.request.messages) - 2
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_goes_on_far_past_its_window(name: str, tmp_path: Path) -> None:
+    """Two runs of one conversation, the second asks for what stood in the first file that was read."""
+    program = PROGRAMS[name]
+    found = run_program(program, tmp_path)
+    assert found["codes"] == [0, 0], found["errors"]
+    assert found["refused"] == []
+    assert all(kind in TOO_LARGE for kind in found["upstream_refusals"]), found["upstream_errors"]
+    assert len(found["upstream_refusals"]) <= (0 if program.stated else 2)
+    assert len(found["conversations"]) == 1, found["threads"]
+    assert found["tokens_said"] >= 3 * program.window
+    assert found["compactions"] >= 3
+    assert found["breaks"] <= found["compactions"], found["break_places"]
+    if program.window >= 40_000:
+        assert found["cached"] >= 0.85
+    assert found["answered_by_recall"]
+    assert FACT in found["said"][1]
+    assert f"{found['compactions']:,} compactions" in found["errors"][0], "the receipt"
+
+
+def run_program(program: Program, folder: Path) -> dict[str, Any]:
+    """What came of both runs; skips where the program cannot be installed."""
+    try:
+        install = install_python if program.is_python else install_npm
+        places = os.pathsep.join(map(str, install(program.packages)))
+    except AbsentError as error:
+        pytest.skip(f"{program.name} cannot be installed here: {error}")
+    before, network = loopback_only()
+    command = [*before, sys.executable, "-m", "tests.torture.clients.run", program.name, str(folder), places]
+    root = Path(__file__).parents[2]
+    closed = {} if before else {"HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}
+    away = {**closed, "NO_PROXY": "127.0.0.1,localhost"} if closed else {}
+    done = subprocess.run(command, cwd=root, env={**os.environ, **away}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3_000:]
+    found: dict[str, Any] = json.loads((folder / "result.json").read_text("utf-8"))
+    version = version_of([program.client, "--version"], f"{places}{os.pathsep}{os.environ['PATH']}")
+    kept = RESULTS / f"{program.name}.json"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps({**found, "version": version, "network": network}, indent=1) + "\n", "utf-8")
+    return found
 
 
 @pytest.mark.parametrize(("client", "api"), CLIENTS)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -133,8 +134,11 @@ def _is_for_terminal(record: logging.LogRecord) -> bool:
     return "status" in fields or fields.get("event") == "rewrite"
 
 
-def set_up_logs(form: LogForm, *, verbose: bool, quiet: bool = True) -> None:
-    """For a process that is nothing but a gateway. Not `quiet`: a short line for each request and compaction."""
+def set_up_logs(form: LogForm, *, verbose: bool, quiet: bool = True, file: Path | None = None) -> None:
+    """For a process that is nothing but a gateway. Not `quiet`: a short line for each request and compaction.
+
+    `file` gets all of it as JSON, whatever the terminal shows.
+    """
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     told = verbose or form == "json"
@@ -144,9 +148,13 @@ def set_up_logs(form: LogForm, *, verbose: bool, quiet: bool = True) -> None:
         lines = logging.StreamHandler()
         lines.setFormatter(TerminalLines())
         lines.addFilter(_is_for_terminal)
-        gateway = logging.getLogger("everthread.gateway")
-        gateway.setLevel(logging.INFO)
-        gateway.addHandler(lines)
+        _LOG.setLevel(logging.INFO)
+        _LOG.addHandler(lines)
+    if file is not None:
+        record = logging.FileHandler(file, encoding="utf-8")
+        record.setFormatter(JsonLines())
+        _LOG.setLevel(logging.INFO)
+        _LOG.addHandler(record)
     for noisy in ("httpx2", "httpcore2", "httpcore"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 

@@ -199,8 +199,6 @@ class ProxyExchange:
         self.turn: ProxyTurn = UnmanagedTurn(incoming)
         self.sent = self.turn.sent
         self.status = 0
-        self.is_introduced = False
-        """It went as it came, and an upstream accepted its credential with it."""
 
     async def run(self, writer: ResponseWriter) -> None:
         desk = self._desk
@@ -244,7 +242,8 @@ class ProxyExchange:
         """Forward as it came what shows a credential that no upstream has accepted; whether it is answered.
 
         Anybody can make one up, so nothing is summarised, stored or learnt for it. An upstream that refuses the size
-        has accepted the credential: then the request is managed and sent again.
+        has accepted the credential: then the request is managed and sent again. One that it answers is recorded from
+        then on, so that the client's next request, which may come before this answer's last byte, goes on from it.
         """
         credential = self._call.caller.credential
         if credential is None or await credential.is_accepted():
@@ -252,18 +251,14 @@ class ProxyExchange:
         response = await self._send()
         if response.status_code not in (401, 403):
             await credential.accept()
-            self.is_introduced = response.status_code < 300
         if response.status_code in _SIZE_STATUSES:
             await response.aclose()
             return False
+        if response.status_code < 300:
+            self.turn = await self._desk.manager.prepare(replace(self._incoming, mode="observe"))
+            self.sent = self.turn.sent
         await self._answered(response, writer, pulse, last=True)
         return True
-
-    async def record(self, outcome: Outcome) -> None:
-        """Store what was said and used; of a request that introduced its credential what can be recorded now."""
-        if self.is_introduced:
-            self.turn = await self._desk.manager.prepare(replace(self._incoming, mode="observe"))
-        await self.turn.record(outcome)
 
     def _streams(self) -> bool:
         stream = peek_field(self._incoming.body, "stream")
@@ -683,7 +678,7 @@ class Proxy:
             answered = outcome.reply.model if outcome.reply is not None else ""
             for one in (*outcome.hidden, used):
                 incoming.account.spend(one, charged_model(model, answered))
-        task = asyncio.create_task(passage.record(outcome))
+        task = asyncio.create_task(passage.turn.record(outcome))
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)
         return outcome

@@ -69,8 +69,11 @@ CLIENTS = {
     for row in (
         ClientRow(
             "claude", "claude",
-            {"ANTHROPIC_BASE_URL": "{url}", "DISABLE_AUTO_COMPACT": "1", "ENABLE_TOOL_SEARCH": "true"},
-            note="its own compaction is off (/compact stays), tool search stays on",
+            {
+                "ANTHROPIC_BASE_URL": "{url}", "DISABLE_AUTO_COMPACT": "1", "ENABLE_TOOL_SEARCH": "true",
+                "CLAUDE_CODE_BLOCKING_LIMIT_OVERRIDE": str(NEVER),
+            },
+            note="its own compaction and its own limit are off (/compact stays), tool search stays on",
         ),
         ClientRow(
             "codex", "codex",
@@ -108,12 +111,15 @@ def wrap(
     ] = None,
     listed: Annotated[bool, typer.Option("--list", help="The clients, and which are installed.")] = False,
     printed: Annotated[bool, typer.Option("--print", help="Say what would be set, and start nothing.")] = False,
+    log: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a JSON line there for each request and compaction.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The list or what would be set as JSON.")] = False,
 ) -> None:
     """Start another agent with a gateway in front of its provider, and say at the end what that brought.
 
-    What stands behind `--` goes to it. Only this process is changed: variables, flags, a configuration in a temporary
-    folder.
+    What stands behind `--` goes to it, `{url}` in it as the gateway's address, which is in EVERTHREAD_URL too. Only
+    this process is changed: variables, flags, a configuration in a temporary folder.
     """
     if listed:
         _list(as_json=as_json)
@@ -129,7 +135,7 @@ def wrap(
             return
         if shutil.which(row.program) is None:
             raise InputError(f"{row.program} is not installed, or not in PATH")
-        code = asyncio.run(_run(row, gateway, upstream or [], context.args, Path(folder)))
+        code = asyncio.run(_run(row, gateway, upstream or [], context.args, Path(folder), log))
     raise typer.Exit(code)
 
 
@@ -151,7 +157,7 @@ def _settings(row: ClientRow, url: str, folder: Path) -> tuple[dict[str, str], l
             text = text.replace(name, value)
         return text
 
-    variables = {name: filled(value) for name, value in row.variables.items()}
+    variables = {"EVERTHREAD_URL": url, **{name: filled(value) for name, value in row.variables.items()}}
     if row.folder is not None:
         variables |= row.folder(folder, url)
     return variables, [filled(argument) for argument in row.arguments]
@@ -167,13 +173,15 @@ def _print(row: ClientRow, variables: Mapping[str, str], arguments: list[str], *
     typer.echo(f"# {row.note}")
 
 
-async def _run(row: ClientRow, running: str | None, upstreams: list[str], words: list[str], folder: Path) -> int:
+async def _run(
+    row: ClientRow, running: str | None, upstreams: list[str], words: list[str], folder: Path, log: Path | None
+) -> int:
     from everthread.factory.gateway import open_gateway
     from everthread.factory.store import open_store, store_url
     from everthread.gateway.observability import set_up_logs
 
     config = load_config()
-    set_up_logs("text", verbose=False, quiet=True)
+    set_up_logs("text", verbose=False, quiet=True, file=log)
     if running is not None:
         return await _start(row, running.rstrip("/"), words, folder)
     known = [named_upstream(text, config.gateway.mode) for text in upstreams] or None
@@ -197,7 +205,10 @@ async def _start(row: ClientRow, url: str, words: list[str], folder: Path) -> in
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, lambda: None)
     process = await asyncio.create_subprocess_exec(
-        shutil.which(row.program) or row.program, *arguments, *words, env={**os.environ, **variables}
+        shutil.which(row.program) or row.program,
+        *arguments,
+        *(word.replace("{url}", url) for word in words),
+        env={**os.environ, **variables},
     )
     loop.add_signal_handler(signal.SIGTERM, process.terminate)
     return await process.wait()

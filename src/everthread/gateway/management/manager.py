@@ -324,6 +324,7 @@ class ProxyManager:
         """What goes upstream as things stand."""
         key = None if turn.used is None else rewrite_key(turn.used)
         is_new, turn.memory.rewrite = key is not None and key != turn.memory.rewrite, key
+        turn.memory.has_sent = True
         self._recall.offer(turn)
         turn.estimate = self.estimate(turn, turn.used)
         before, after = self.tokens(turn, None), self.tokens(turn, turn.used)
@@ -337,7 +338,11 @@ class ProxyManager:
         return replace(sent, rewritten=True) if turn.expanded else sent
 
     async def _fit(self, turn: Turn) -> None:
-        """Use the rewrite there is; make one where it is time. Waits only where the request cannot go without."""
+        """Use the rewrite there is; make one where it is time. Waits only where the request cannot go without.
+
+        A draft that the conversation outgrew while it was written is not sent: the next one goes on from it, so that
+        one compaction breaks the provider's cache once.
+        """
         options, budget = self.setup.options, turn.budget(self.setup.options)
         earliest = EARLIEST * budget.threshold if options.economics else budget.background_start
         small = self.tokens(turn, None) < earliest
@@ -347,6 +352,7 @@ class ProxyManager:
         if turn.held and not self.size(turn, self.tokens(turn, turn.used)).is_full:
             turn.ready, turn.decision = None, PolicyDecision("send", "the last compaction was taken back by hand")
             return
+        sent = None if self._is_unsent(turn) else turn.used
         turn.decision = self._decide(turn)
         if turn.decision.action == "wait":
             return
@@ -357,15 +363,28 @@ class ProxyManager:
         for _ in range(2):  # what is under way may be of an earlier request, and cover too little
             if turn.decision is not decision or turn.used is not None:
                 decision = self._decide(turn, again=True)
-            if not decision.compacts:
+            outgrown = self._is_outgrown(turn)
+            if not decision.compacts and not outgrown:
                 return
-            job = self._job(turn, background=options.background, reason=decision.reason)
-            waits = None if decision.must_wait or not options.background else GRACE
-            await asyncio.wait({job}, timeout=waits)
+            job = self._job(turn, background=options.background, reason=decision.reason or "in-loop")
+            full = decision.must_wait or (outgrown and self.size(turn, self.tokens(turn, sent)).is_full)
+            await asyncio.wait({job}, timeout=None if full or not options.background else GRACE)
             if not job.done():
+                turn.used = sent if outgrown else turn.used
                 return
             await self.look_up(turn, forced=True)
             decision = self._decide(turn, again=True)
+
+    def _is_unsent(self, turn: Turn) -> bool:
+        """Whether the rewrite in use would go upstream for the first time."""
+        return turn.used is not None and turn.memory.has_sent and rewrite_key(turn.used) != turn.memory.rewrite
+
+    def _is_outgrown(self, turn: Turn) -> bool:
+        """Whether a new rewrite leaves so much that the next one is due at once."""
+        if not self._is_unsent(turn):
+            return False
+        size = self.size(turn, self.tokens(turn, turn.used))
+        return size.tokens >= size.budget.background_start and not self.policy.is_vain(size, turn.memory.context)
 
     def size(self, turn: Turn, tokens: int) -> PromptSize:
         """A prompt of so many tokens, for the policy."""

@@ -58,6 +58,8 @@ class ThreadMemory:
     """A request had too many bytes: what was made smaller then is used whatever the tokens."""
     rewrite: RewriteKey | None = None
     """The rewrite that was sent last: it is sent again until the next compaction is due."""
+    has_sent: bool = False
+    """This process sent a request of the thread: without a `rewrite` that was the client's own history."""
 
 
 @dataclass(slots=True)

@@ -1,0 +1,139 @@
+"""The model that the clients talk to: it reads files with the client's own tools until several windows are full.
+
+The simulated provider asks it for every answer. It knows only what the prompt says: the fact it is asked for at the end
+stood in an early answer or result, so that it needs the gateway's `recall` once that was compacted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from everthread.core.messages import Message, text_of
+from everthread.core.types import Reply, Request
+
+FACT = "7731-KESTREL"
+WHERE = "northern vault"
+QUESTION = f"What is the code of the {WHERE}?"
+TASK = (
+    "Read the files part-001.txt, part-002.txt and so on in this folder, one after the other, and compare the entries. "
+    "Work alone, and ask nothing back."
+)
+RECALL = "recall"
+_PLACES = ("Aldersgate", "Brockley", "Camberwell", "Deptford", "Eltham", "Finchley", "Greenwich", "Hackney")
+
+
+def file_text(number: int, characters: int) -> str:
+    """Lines of a ledger, no two alike; the fact stands in the first file only."""
+    lines: list[str] = []
+    size = 0
+    while size < characters:
+        at = len(lines)
+        place = _PLACES[(number * 7 + at * 3) % len(_PLACES)]
+        amount = (number * 7919 + at * 104_729) % 1_000_003
+        lines.append(f"{number:03d}/{at:04d} {place}: entry {amount} was settled, receipt {amount * 31 % 99_991:05d}")
+        size += len(lines[-1]) + 1
+        if number == 1 and at == 9:
+            lines.append(f"001/note The code of the {WHERE} is {FACT}.")
+    return "\n".join(lines) + "\n"
+
+
+@dataclass
+class ScriptedModel:
+    """Answers every request. `tools`: a client's tools, each with the arguments that read file `{name}`."""
+
+    steps: int
+    """Rounds of reading before the work is done."""
+    tools: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    width: int = 1
+    """Files read in one round, in parallel."""
+    thinks: bool = False
+    answers: Sequence[str] = ()
+    """For a client without tools: what is said at each turn, in place of reading."""
+    side: list[str] = field(default_factory=list)
+    """Who asked beside the conversation: the beginning of what was said."""
+    recalls: int = 0
+    recalled: bool = False
+    """The fact came from a call of `recall`."""
+    found: bool = False
+    """The fact was in the prompt when it was asked for."""
+    unknown_tools: list[str] = field(default_factory=list)
+    main: list[int] = field(default_factory=list)
+    """Which requests belong to the conversation, counted from 0."""
+    asked: int = 0
+    done: int = 0
+
+    def __call__(self, request: Request) -> Reply | str:
+        self.asked += 1
+        names = [str(tool.get("function", tool).get("name")) for tool in request.tools or ()]
+        if self._is_beside(request, names):
+            self.side.append(_last_words(request)[:80])
+            return "Ledgers compared"
+        self.main.append(self.asked - 1)
+        if QUESTION in _recent(request):
+            return self._answer(request, names)
+        if self.done >= self.steps:
+            return f"All {self.done} rounds are read, and the entries agree."
+        self.done += 1
+        if not self.tools:
+            return self.answers[(self.done - 1) % len(self.answers)]
+        return self._read(names)
+
+    def _is_beside(self, request: Request, names: Sequence[str]) -> bool:
+        """A title, a check of the quota, a subagent: nothing of the task is said, or no tool to read is there."""
+        if self.tools:
+            return not any(name in self.tools for name in names)
+        return not request.messages
+
+    def _read(self, names: Sequence[str]) -> Reply:
+        usable = [name for name in names if name in self.tools]
+        calls = []
+        for at in range(self.width):
+            number = (self.done - 1) * self.width + at + 1
+            name = usable[number % len(usable)]
+            arguments = _filled(self.tools[name], f"part-{number:03d}.txt")
+            function = {"name": name, "arguments": json.dumps(arguments)}
+            calls.append({"id": f"call_{number:04d}", "type": "function", "function": function})
+        message: Any = {"role": "assistant", "content": f"Round {self.done}: I read on.", "tool_calls": calls}
+        if self.thinks:
+            message["reasoning_content"] = f"Round {self.done} goes on where round {self.done - 1} ended."
+        return Reply(message, "tool_calls")
+
+    def _answer(self, request: Request, names: Sequence[str]) -> Reply | str:
+        everything = "\n".join(map(_whole_text, request.messages))
+        if FACT in everything:
+            self.found = not self.recalled and not self.recalls
+            self.recalled = self.recalls > 0
+            return f"The code of the {WHERE} is {FACT}."
+        if RECALL not in names or self.recalls >= 3:
+            return "Nobody told me, and I cannot look it up."
+        self.recalls += 1
+        call = {"name": RECALL, "arguments": json.dumps({"query": f"code of the {WHERE}"})}
+        asked: Any = {"id": f"call_recall_{self.recalls}", "type": "function", "function": call}
+        return Reply({"role": "assistant", "content": None, "tool_calls": [asked]}, "tool_calls")
+
+
+def _filled(value: Any, name: str) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _filled(part, name) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_filled(part, name) for part in value]
+    return value.replace("{name}", name) if isinstance(value, str) else value
+
+
+def _recent(request: Request) -> str:
+    """What the user said last, with what came after it."""
+    last = max((at for at, message in enumerate(request.messages) if text_of(message) and message["role"] == "user"),
+               default=0)  # fmt: skip
+    return "\n".join(map(_whole_text, request.messages[last:]))
+
+
+def _last_words(request: Request) -> str:
+    return text_of(request.messages[-1]).strip() if request.messages else ""
+
+
+def _whole_text(message: Message) -> str:
+    """Everything it says, results included."""
+    return json.dumps({key: value for key, value in message.items() if key != "_native"}, ensure_ascii=False)

@@ -1,0 +1,174 @@
+"""One client, behind `everthread wrap`, before the simulated provider.
+
+`python -m tests.torture.clients.run NAME FOLDER PATH`. It is meant for a network namespace that has only
+loopback, and writes what it found to `FOLDER/result.json`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from everthread import estimate_request_tokens, open_store
+from everthread.core.pricing.cache_control import shared_prefix
+from everthread.core.provider_errors import classify_error
+from everthread.lab.provider import Provider, ServedModel
+from everthread.lab.provider.log import Record
+from tests.torture.clients.model import QUESTION, TASK, ScriptedModel, file_text
+from tests.torture.clients.programs import PROGRAMS, Program
+
+SECONDS = 900
+MOST_SIDE_CALLS = 1
+"""A title or a check is one call; what has more is a conversation."""
+
+
+async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
+    """Both runs of the program, and what they came to."""
+    home, work, store_home = folder / "home", folder / "work", folder / "everthread"
+    for place in (home, work, store_home):
+        place.mkdir(parents=True)
+    for number in range(1, program.steps * program.width + 2):
+        (work / f"part-{number:03d}.txt").write_text(file_text(number, program.characters), "utf-8")
+    if program.prepare is not None:
+        program.prepare(home)
+    model = ScriptedModel(program.steps, _placed(program.tools, work), program.width, program.thinks)
+    served = ServedModel(
+        program.model, program.window, shows="max_model_len" if program.stated else None, max_output=program.max_output
+    )
+    log = folder / "gateway.log"
+    variables = {
+        "HOME": str(home), "EVERTHREAD_HOME": str(store_home), "XDG_CONFIG_HOME": str(home / ".config"),
+        "XDG_DATA_HOME": str(home / ".local/share"), "XDG_CACHE_HOME": str(home / ".cache"),
+        "XDG_STATE_HOME": str(home / ".local/state"), "PATH": f"{binaries}:{os.environ['PATH']}", **program.variables,
+    }  # fmt: skip
+    began, spoken = time.monotonic(), []
+    async with Provider([served], model) as provider:
+        for arguments in (program.begin, program.go_on):
+            words = [text.replace("{task}", TASK).replace("{question}", QUESTION) for text in arguments]
+            command = [
+                sys.executable, "-m", "everthread", "wrap", program.client, "--upstream", f"lab={provider.url}",
+                "--log", str(log), "--", *words,
+            ]  # fmt: skip
+            spoken.append(await _command(command, work, variables))
+    report = {
+        "client": program.name,
+        "seconds": round(time.monotonic() - began, 1),
+        "codes": [code for code, _, _ in spoken],
+        "said": [out[-2_000:] for _, out, _ in spoken],
+        "errors": [errors[-2_000:] for _, _, errors in spoken],
+        **_upstream(provider.log, model),
+        **_client_side(log),
+        **await _stored(store_home),
+    }
+    if os.environ.get("TORTURE_BODIES"):
+        (folder / "bodies.jsonl").write_text("\n".join(json.dumps(_body(record)) for record in provider.log), "utf-8")
+    return report
+
+
+def _body(record: Record) -> dict[str, Any]:
+    return {"path": record.path, "headers": dict(record.headers), "status": record.status, "error": record.error,
+            "prompt": record.prompt_tokens, "cached": record.cached_tokens, "body": record.body}  # fmt: skip
+
+
+def _placed(value: Any, work: Path) -> Any:
+    if isinstance(value, dict):
+        return {key: _placed(part, work) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_placed(part, work) for part in value]
+    return value.replace("{folder}", str(work)) if isinstance(value, str) else value
+
+
+async def _command(command: Sequence[str], folder: Path, variables: dict[str, str]) -> tuple[int, str, str]:
+    kept = {name: value for name, value in os.environ.items() if name in ("LANG", "TERM", "TMPDIR", "PYTHONPATH")}
+    process = await asyncio.create_subprocess_exec(
+        *command, cwd=folder, env={**kept, **variables}, stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(SECONDS):
+            out, errors = await process.communicate()
+    except TimeoutError:
+        os.killpg(process.pid, 9)
+        out, errors = await process.communicate()
+    return process.returncode or 0, out.decode(errors="replace"), errors.decode(errors="replace")
+
+
+def _upstream(log: Sequence[Record], model: ScriptedModel) -> dict[str, Any]:
+    """What the provider saw. Only requests that were right got as far as the model."""
+    answered = [record for record in log if record.reply is not None]
+    main = [answered[at] for at in model.main if at < len(answered)]
+    breaks = [at for at in range(1, len(main)) if _breaks(main[at - 1], main[at])]
+    prompts = sum(record.prompt_tokens for record in main)
+    refused = [record for record in log if record.status != 200]
+    return {
+        "calls": len(main),
+        "side_calls": model.side,
+        "upstream_refusals": [classify_error(status=record.status, message=record.error).kind for record in refused],
+        "upstream_errors": [f"{record.status} {record.path} {record.error}"[:300] for record in refused],
+        "largest_prompt": max((record.prompt_tokens for record in main), default=0),
+        "cached": round(sum(record.cached_tokens for record in main) / prompts, 4) if prompts else 0.0,
+        "breaks": len(breaks),
+        "break_places": [
+            f"{at}: {shared_prefix(main[at - 1].request, main[at].request)}"[:300]  # type: ignore[arg-type]
+            for at in breaks
+        ],
+        "recalls": model.recalls,
+        "answered_by_recall": model.recalled,
+        "fact_in_prompt": model.found,
+    }
+
+
+def _breaks(before: Record, after: Record) -> bool:
+    """The second does not go on from the first. A reminder behind the last words, taken away again, is none."""
+    if before.request is None or after.request is None:
+        return False
+    shared = shared_prefix(before.request, after.request)
+    return not shared.extends and shared.shared_messages < len(before.request.messages) - 2
+
+
+def _client_side(log: Path) -> dict[str, Any]:
+    """What the client was answered, from the gateway's own log."""
+    lines = [json.loads(line) for line in log.read_text("utf-8").splitlines()] if log.exists() else []
+    statuses = Counter(line["status"] for line in lines if "status" in line)
+    refused = [f"{line['method']} {line['path']} {line['status']}" for line in lines if line.get("status", 200) >= 400]
+    events = Counter(line["event"] for line in lines if "event" in line)
+    return {"statuses": dict(statuses), "refused": refused, "events": dict(events)}
+
+
+async def _stored(home: Path) -> dict[str, Any]:
+    store = open_store(home / "everthread.db")
+    try:
+        threads: list[dict[str, Any]] = []
+        for row in await store.list_threads():
+            calls = [usage for usage in await store.usage(row.first.id) if usage.task == "main"]
+            said = [message.body for message in await store.history(row.first.id)]
+            threads.append({
+                "id": row.first.id, "title": row.first.title, "messages": row.messages, "calls": len(calls),
+                "compactions": row.compactions, "tokens": estimate_request_tokens(said),
+            })  # fmt: skip
+    finally:
+        await store.close()
+    threads.sort(key=lambda row: -row["calls"])
+    return {
+        "threads": threads,
+        "conversations": [row["id"] for row in threads if row["calls"] > MOST_SIDE_CALLS],
+        "compactions": sum(row["compactions"] for row in threads),
+        "tokens_said": sum(row["tokens"] for row in threads),
+    }
+
+
+def main() -> None:
+    name, folder, binaries = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+    found = asyncio.run(run(PROGRAMS[name], folder, binaries))
+    (folder / "result.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
