@@ -1,10 +1,12 @@
 """The store on both databases: appending, loading, searching, and how that grows.
 
-`python -m benchmarks.store [MESSAGES]`: 20,000 messages unless told otherwise. `--full` is a million: half an hour.
+`python -m benchmarks.store [MESSAGES] [--data FOLDER] [--only sqlite|postgresql]`: 20,000 messages unless told
+otherwise; a million takes an hour. What was loaded stays in the folder, and is searched again by the next run.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import json
@@ -30,9 +32,9 @@ from everthread.factory import open_store
 from everthread.store.index import searchable_text
 from everthread.store.models import NewCompaction, NewMessage, NewSession, SearchQuery
 from everthread.store.store import Store
-from tests.store.postgres_server import NoServerError, make_server
+from tests.store.postgres_server import NoServerError, make_server, server_at
 
-QUICK, FULL = 20_000, 1_000_000
+QUICK = 20_000
 SMALL = 10_000
 """Growth is measured from this many messages on."""
 THREAD = 1_000
@@ -40,7 +42,7 @@ ROUNDS, APPENDS, WRITERS = 15, 20, 32
 CORPUS = Corpus()
 SEARCH_MS = {"SQLite": 20, "PostgreSQL": 50}
 """What a search may take, in the middle."""
-PLAIN_TABLE = "CREATE TABLE messages (id INTEGER PRIMARY KEY, body TEXT)"
+PLAIN_TABLE = "CREATE TABLE IF NOT EXISTS messages (id INTEGER PRIMARY KEY, body TEXT)"
 
 Body = dict[str, Any]
 
@@ -100,6 +102,8 @@ class Postgres:
 
     def __post_init__(self) -> None:
         self.plain = psycopg.connect(self.server, autocommit=True)
+        if self.plain.execute("SELECT FROM pg_database WHERE datname = 'store'").fetchone():
+            return
         for setting in ("fsync", "autovacuum"):  # as they are on a server that is no test's
             self.plain.execute(f"ALTER SYSTEM SET {setting} = on".encode())
         for statement in ("SELECT pg_reload_conf()", "CREATE DATABASE store"):
@@ -120,31 +124,54 @@ class Postgres:
 
 
 @contextlib.contextmanager
-def sqlite() -> Iterator[Backend]:
-    with tempfile.TemporaryDirectory(prefix="everthread-bench-") as folder:
-        backend = Sqlite(folder)
+def sqlite(kept: Path | None) -> Iterator[Backend]:
+    with contextlib.ExitStack() as stack:
+        folder = kept or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="everthread-bench-")))
+        backend = Sqlite(str(folder))
         yield backend
         backend.plain.close()
 
 
 @contextlib.contextmanager
-def postgresql() -> Iterator[Backend]:
-    server = make_server()
+def postgresql(kept: Path | None) -> Iterator[Backend]:
+    server = make_server() if kept is None else server_at(kept / "server")
     try:
         backend = Postgres(server.url(), server.url("store"))
         yield backend
         backend.plain.close()
     finally:
         server.stop()
-        shutil.rmtree(server.directory)
+        if kept is None:
+            shutil.rmtree(server.directory)
+
+
+BACKENDS = {"sqlite": sqlite, "postgresql": postgresql}
 
 
 # --- measurements ---------------------------------------------------------------------------------------------------
 
 
-async def measure(backend: Backend, count: int) -> list[Row]:
-    store, name = open_store(backend.url), backend.name
+@dataclass(frozen=True)
+class LoadNote:
+    """Which threads a folder holds that keeps what was loaded; None: nothing is kept."""
+
+    file: Path | None
+
+    def read(self) -> list[str]:
+        return json.loads(self.file.read_text("utf-8")) if self.file is not None and self.file.exists() else []
+
+    def write(self, threads: list[str]) -> None:
+        if self.file is not None:
+            self.file.write_text(json.dumps(threads), "utf-8")
+
+
+async def measure(backend: Backend, count: int, note: LoadNote) -> list[Row]:
+    """All of it; of a store that was loaded before only what is asked of it."""
+    store, name, at = open_store(backend.url), backend.name, f"at {count:,} messages"
     try:
+        if threads := note.read():
+            loaded = await load(store, backend, threads[len(threads) // 2], at)
+            return [loaded, *await searches(store, backend, threads, at)]
         rows = await appends(store, backend)
         rows.append(await continuation(store, backend))
         start = backend.size()
@@ -157,7 +184,7 @@ async def measure(backend: Backend, count: int) -> list[Row]:
         rows.append(ratio(f"{name}: {span}: time to append and index", after / before, "≤", 1.5))
         rows.append(ratio(f"{name}: {span}: bytes a message", grown, "≤", 1.2))
         rows.append(Row(f"{name}: bytes a message, index included", f"{(large - start) / count:,.0f}"))
-        at = f"at {count:,} messages"
+        note.write(threads)
         rows.append(await load(store, backend, threads[len(threads) // 2], at))
         return rows + await searches(store, backend, threads, at)
     finally:
@@ -246,7 +273,8 @@ async def indexed(store: Store) -> None:
 
 
 async def load(store: Store, backend: Backend, thread: str, at: str) -> Row:
-    backend.insert(CORPUS.messages(THREAD - ROUNDS * APPENDS, seed=2), ROUNDS * APPENDS)
+    held = len(backend.read())
+    backend.insert(CORPUS.messages(THREAD - held, seed=2), held)
     pairs = []
     for _ in range(9):
         plain = await seconds(lambda: asyncio.to_thread(backend.read))
@@ -324,18 +352,31 @@ async def seconds(work: Callable[[], Awaitable[Any]]) -> float:
     return time.perf_counter() - start
 
 
-def run(count: int = QUICK) -> list[Row]:
+def run(count: int = QUICK, data: Path | None = None, only: str | None = None) -> list[Row]:
     rows = [preparing()]
-    for make in (sqlite, postgresql):
+    for name, make in BACKENDS.items():
+        if only not in (None, name):
+            continue
+        kept = data / name if data is not None else None
+        if kept is not None:
+            kept.mkdir(parents=True, exist_ok=True)
         try:
-            with make() as backend:
-                rows += asyncio.run(measure(backend, count))
+            with make(kept) as backend:
+                rows += asyncio.run(measure(backend, count, LoadNote(kept / f"loaded-{count}.json" if kept else None)))
         except NoServerError as error:
             rows.append(Row("PostgreSQL", str(error)))
     return rows
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.store", description=__doc__)
+    parser.add_argument("messages", nargs="?", default=f"{QUICK}")
+    parser.add_argument("--data", type=Path, help="a folder that keeps what was loaded")
+    parser.add_argument("--only", choices=BACKENDS)
+    given = parser.parse_args()
+    count = int(given.messages.replace(",", "").replace("_", ""))
+    sys.stdout.write(markdown(f"store, {count:,} messages", run(count, given.data, given.only)))
+
+
 if __name__ == "__main__":
-    sizes = [int(word.replace(",", "").replace("_", "")) for word in sys.argv[1:] if word[0].isdigit()]
-    asked = FULL if "--full" in sys.argv else sizes[0] if sizes else QUICK
-    sys.stdout.write(markdown(f"store, {asked:,} messages", run(asked)))
+    main()

@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md from the configuration's schema: `python docs/generate.py`."""
+"""Writes the pages of settings and commands from the schema and the command line: `python docs/generate.py`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from everthread.cli.main import COMMANDS, GROUPS, load
 from everthread.config import Config
 
-TARGET = Path(__file__).with_name("configuration.md")
+REFERENCE = Path(__file__).parent / "reference"
 INTRO = """# Configuration
 
 *Generated from the schema by `docs/generate.py`.*
@@ -30,8 +31,16 @@ variable that holds one.
 """
 
 
-def reference() -> str:
-    """The page."""
+COMMANDS_INTRO = """# Commands
+
+*Generated from the command line by `docs/generate.py`.*
+
+Every command has `--help`. Exit codes: 0 done, 1 failed, 2 bad input. `--json` prints figures for programs.
+"""
+
+
+def settings_page() -> str:
+    """Every setting: key, default, what is allowed, meaning."""
     return "\n".join([INTRO, *_sections(Config, "")])
 
 
@@ -68,5 +77,42 @@ def _words(schema: dict[str, Any]) -> str:
     return f"{schema.get('type', 'any')}{bounds}"
 
 
+def commands_page() -> str:
+    """Every command with its arguments and options."""
+    in_groups = {name for names in GROUPS.values() for name in names}
+    groups = {**GROUPS, "More": tuple(name for name in COMMANDS if name not in in_groups)}
+    lines = [COMMANDS_INTRO]
+    for title, names in groups.items():
+        lines.append(f"## {title}\n")
+        for name in names:
+            lines += _command(load(name), name)
+    return "\n".join(lines)
+
+
+def _command(command: Any, path: str) -> Iterator[str]:
+    arguments = " ".join(one.metavar or one.name.upper() for one in _arguments(command))
+    yield f"### everthread {path}\n"
+    yield f"{' '.join((command.help or '').split())}\n"
+    if arguments:
+        yield f"Takes `{arguments}`.\n"
+    options = [one for one in command.params if one.param_type_name == "option" and not one.hidden]
+    if options:
+        yield "| option | meaning |\n| --- | --- |"
+        for one in options:
+            names = ", ".join(f"`{name}`" for name in (*one.opts, *one.secondary_opts))
+            yield f"| {names} | {' '.join((one.help or '').split()).replace('|', chr(92) + '|')} |"
+        yield ""
+    for name, child in sorted(getattr(command, "commands", {}).items()):
+        yield from _command(child, f"{path} {name}")
+
+
+def _arguments(command: Any) -> list[Any]:
+    return [one for one in command.params if one.param_type_name == "argument"]
+
+
+PAGES = {REFERENCE / "configuration.md": settings_page, REFERENCE / "commands.md": commands_page}
+
+
 if __name__ == "__main__":
-    TARGET.write_text(reference(), "utf-8")
+    for target, page in PAGES.items():
+        target.write_text(page(), "utf-8")

@@ -1,10 +1,14 @@
-"""Draws docs/context.svg from a real run: the example session, replayed: `python docs/picture.py`."""
+"""Draws docs/context.svg and docs/compaction.svg from the example session: `python docs/picture.py`."""
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from everthread import TokenCounter, compress
 from everthread.conversation.options import SessionOptions
 from everthread.gateway.dashboard.charts import Chart, Limit, Line, Mark, draw
 from everthread.lab.importers.reader import read_log
@@ -51,5 +55,56 @@ def picture() -> str:
     return text.replace("<title", f"<style>{STYLE}</style><title", 1).replace("</svg>", f"{names}</svg>") + "\n"
 
 
+def parts(messages: Sequence[Mapping[str, Any]], summary: str) -> list[tuple[str, str, int]]:
+    """What fills a context: name, colour, tokens. The user's words count for themselves, also inside a summary."""
+    counter = TokenCounter("claude-sonnet-4-5")
+    roles = {"system": "system prompt", "user": "user", "assistant": "assistant and its calls", "tool": "tool results"}
+    sizes = dict.fromkeys(("system prompt", "user", "journal", "assistant and its calls", "tool results"), 0)
+    for message in messages:
+        sizes[roles[message["role"]]] += counter.message(message)
+    if summary:
+        words = summary.partition("## What the User Said")[2].partition("\n## ")[0]
+        sizes["journal"] = counter.text(summary) - counter.text(words)
+        sizes["user"] -= sizes["journal"]
+    colours = ("#64748b", "#0b6bcb", "#7c3aed", "#0f9d76", "#c2410c")
+    return [(name, colour, size) for (name, size), colour in zip(sizes.items(), colours, strict=True)]
+
+
+def compaction_picture() -> str:
+    """A compaction's before and after as two bars on one scale."""
+    messages = json.loads(SESSION.read_text("utf-8"))["messages"]
+    made = compress(messages, window=200_000, model="claude-sonnet-4-5", summarizer="journal")
+    bars = [
+        (f"before: {len(messages)} messages", parts(messages, "")),
+        (f"after: {len(made.messages)} messages", parts(made.messages, made.summary)),
+    ]
+    scale = 820 / sum(size for _, _, size in bars[0][1])
+    drawn = []
+    for row, (title, filled) in enumerate(bars):
+        top, left = 34 + row * 78, 20.0
+        total = sum(size for _, _, size in filled)
+        drawn.append(f'<text x="20" y="{top - 8}" class="title">{title}, {total:,} tokens</text>')
+        for name, colour, size in filled:
+            width = size * scale
+            drawn.append(
+                f'<rect x="{left:.1f}" y="{top}" width="{width:.1f}" height="34" fill="{colour}">'
+                f"<title>{name}: {size:,} tokens</title></rect>"
+            )
+            left += width
+    for place, (name, colour, _) in enumerate(bars[0][1]):
+        left = 20 + place * 168
+        after = bars[1][1][place][2]
+        drawn.append(f'<rect x="{left}" y="166" width="12" height="12" fill="{colour}"/>')
+        drawn.append(f'<text x="{left + 18}" y="176">{name}</text>')
+        drawn.append(f'<text x="{left + 18}" y="194" class="figure">{bars[0][1][place][2]:,} → {after:,}</text>')
+    style = "text{font:12px system-ui,sans-serif;fill:#1f2933}.title{font-weight:600}.figure{fill:#5b6470}"
+    return (
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 880 208" role="img" '
+        'aria-label="A compaction, before and after">'
+        f'<style>{style}</style><rect width="880" height="208" fill="#fff"/>{"".join(drawn)}</svg>\n'
+    )
+
+
 if __name__ == "__main__":
     TARGET.write_text(picture(), "utf-8")
+    TARGET.with_name("compaction.svg").write_text(compaction_picture(), "utf-8")

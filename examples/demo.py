@@ -49,7 +49,7 @@ Try next:
   open {REPORT} in a browser
   everthread serve, and OPENAI_BASE_URL or ANTHROPIC_BASE_URL in the client you have
   everthread replay YOUR_SESSION (Claude Code's and Codex's logs are read as they are)
-  docs/guide.md"""
+  docs/README.md"""
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tarfile
 import tempfile
 import venv
 from collections.abc import Callable
@@ -75,6 +76,18 @@ def langchain_missing() -> str:
     return ""
 
 
+def package_source(name: str) -> Path:
+    """A peer's source as the package index has it: suites and data that its wheel leaves out."""
+    wanted = (HERE / f"{name}.txt").read_text("utf-8").strip()
+    folder = ENVIRONMENTS / f"{name}-source" / wanted.replace("==", "-")
+    if not folder.is_dir():
+        fetch = ["-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", name, "--dest", str(folder.parent)]
+        _run([str(environment(name)), *fetch, wanted])
+        with tarfile.open(folder.parent / f"{folder.name}.tar.gz") as archive:
+            archive.extractall(folder.parent, filter="data")
+    return folder
+
+
 def environment(name: str) -> Path:
     """The Python of a peer's environment, which is made when it is first asked for."""
     folder = ENVIRONMENTS / name
@@ -83,13 +96,19 @@ def environment(name: str) -> Path:
     ready = folder / "installed.txt"
     if ready.exists() and ready.read_text("utf-8") == wanted:
         return python
-    command = [str(python), "-m", "pip", "install", "--quiet", "-r", str(HERE / f"{name}.txt")]
     try:
         venv.create(folder, with_pip=True, clear=True)
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALLING)  # noqa: S603 - as above
+    except OSError as error:
+        raise PeerAbsentError(str(error)) from error
+    _run([str(python), "-m", "pip", "install", "--quiet", "-r", str(HERE / f"{name}.txt")])
+    ready.write_text(wanted, "utf-8")
+    return python
+
+
+def _run(command: list[str]) -> None:
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALLING)  # noqa: S603 - ours
     except subprocess.CalledProcessError as error:
         raise PeerAbsentError(error.stderr.strip().split("\n")[-1]) from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise PeerAbsentError(str(error)) from error
-    ready.write_text(wanted, "utf-8")
-    return python

@@ -355,7 +355,7 @@ class TestExample:
     def test_it_is_what_the_documentation_shows_and_short(self) -> None:
         root = Path(__file__).parents[2]
         code = (root / "examples/engine_plugin/recent_turns/__init__.py").read_text("utf-8")
-        assert f"```python\n{code}```" in (root / "docs/engines.md").read_text("utf-8")
+        assert f"```python\n{code}```" in (root / "docs/reference/engines.md").read_text("utf-8")
         assert len(code.splitlines()) <= 60
 
     @pytest.mark.parametrize("level", list(CompactionLevel))

@@ -75,6 +75,19 @@ def test_in_a_small_room_what_says_most_stays_before_small_talk() -> None:
     assert rule in again, "also from what is left of an earlier section"
 
 
+def test_a_decision_behind_an_empty_first_sentence_stays_among_small_talk_that_repeats_itself() -> None:
+    talk = ["I keep hearing about a podcast.", "My internet has been slow today.", "Is the weather nice where you are?"]
+    decision = "Actually, wait, scratch that. Instead, let's hold database locks during calls. Ignore the rest."
+    said = [Said(1, decision)]
+    said += (Said(number, f"{talk[number % 3]} {talk[number % 2]}") for number in range(2, 60))
+    section = render_words(said, 120, COUNT)
+    for _ in range(3):
+        said = [*parse_words(section), *(Said(one.number + 100, f"{talk[one.number % 3]} Well.") for one in said[-9:])]
+        section = render_words(said, 120, COUNT)
+    assert f"[1] {decision}" in section
+    assert all(section.count(line) <= 1 for line in talk)
+
+
 def test_an_image_without_words_has_its_number() -> None:
     text = render_words([Said(1, note=NO_WORDS), Said(2, "See above.")], PLENTY, COUNT)
     assert parse_words(text) == [Said(1, note=NO_WORDS), Said(2, "See above.")]

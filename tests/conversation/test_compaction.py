@@ -219,6 +219,23 @@ async def test_two_in_vain_pause_it_with_one_notice(tmp_path: Path) -> None:
         assert len(place.watch.of(CompactionDone)) <= 3
 
 
+async def test_compactions_by_a_person_are_never_judged(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+
+        def stubborn(_request: Any) -> Reply:
+            usage = {"prompt_tokens": 7_000, "completion_tokens": 5}
+            return Reply({"role": "assistant", "content": words(100)}, "stop", usage=usage)
+
+        conversation = await place.open(ScriptedModel(stubborn, window=16_000), background=False)
+        for _ in range(3):
+            for _ in range(6):
+                await conversation.send(words(300))
+            await conversation.compress()
+        await conversation.send("and now?")
+        assert len(place.watch.of(CompactionDone)) == 3
+        assert not [item for item in place.watch.of(Notice) if "paused" in item.text]
+
+
 async def test_from_the_second_on_the_user_is_told_that_detail_may_fade(tmp_path: Path) -> None:
     async with room(tmp_path) as place:
         conversation = await filled(place, 5_000)

@@ -148,6 +148,19 @@ def make_server() -> Server:
     return server
 
 
+def server_at(directory: Path) -> Server:
+    """A running server whose data stay in this folder; it is made where there is none."""
+    user, group = _account()
+    directory.mkdir(parents=True, exist_ok=True)
+    if user is not None and group is not None:
+        os.chown(directory, user, group)
+    server = Server(directory, _usable(find_programs(), directory))
+    if not server.data.exists():
+        server.initialise()
+    server.start()
+    return server
+
+
 @contextlib.contextmanager
 def server_in(folder: Path) -> Iterator[Server]:
     """The one server of this folder, started by whoever asks first; it goes with the last who uses it."""

@@ -13,7 +13,7 @@ from everthread.compaction.composition import (
     request_messages,
     write_summary,
 )
-from everthread.compaction.engine import ContextEngine, Services
+from everthread.compaction.engine import ContextEngine, PromptReports, Services
 from everthread.compaction.journal import AUTHOR
 from everthread.compaction.plan import NO_MIDDLE, Plan, make_plan, read_earlier, reason_for, state_from_text
 from everthread.compaction.pruning import Memo
@@ -30,7 +30,6 @@ from everthread.compaction.summary import (
     render_sections,
 )
 from everthread.compaction.task import task_lines
-from everthread.compaction.throttle import CompactionThrottle
 from everthread.compaction.user_words import render_words
 from everthread.core.marks import seal_summary
 from everthread.core.messages import Messages
@@ -48,7 +47,7 @@ class ContextCompressor(ContextEngine):
     def __init__(self, services: Services, *, template: TemplateName = "handoff") -> None:
         self._services = services
         self._template: TemplateName = template
-        self._throttle = CompactionThrottle(services)
+        self._reports = PromptReports()
         self._state: ThreadState | None = None
         self._notes: tuple[str, ...] = ()
         self._memo: Memo = {}
@@ -56,10 +55,10 @@ class ContextCompressor(ContextEngine):
     # When
 
     def update_from_response(self, usage: CanonicalUsage) -> None:
-        self._throttle.update_from_response(usage)
+        self._reports.take(usage)
 
     def should_compress(self, prompt_tokens: int | None = None) -> bool:
-        return self._throttle.should_compress(prompt_tokens)
+        return self._reports.reach(self._services.budget.threshold, prompt_tokens)
 
     def has_content_to_compress(self, messages: Messages) -> bool:
         return has_content(messages, self._services, self._memo)
@@ -154,24 +153,24 @@ class ContextCompressor(ContextEngine):
     def on_compacted(self, compaction: Compaction) -> None:
         if not compaction.changed:
             return
-        self._throttle.on_compacted(compaction)
+        self._reports.on_compacted()
         if compaction.state:  # one that summarised nothing knows nothing new
             self._state = ThreadState.load(compaction.state)
 
     def update_model(self, services: Services) -> None:
         """Another window, another tokenizer: what was reported before no longer counts."""
         self._services = services
-        self._throttle.update_model(services)
+        self._reports.prompt_tokens = 0
 
     @property
     def compactions(self) -> int:
-        return self._throttle.compactions
+        return self._reports.compactions
 
     def dump_state(self) -> dict[str, Any]:
-        return self._throttle.dump() | ({"thread": self._state.dump()} if self._state is not None else {})
+        return self._reports.dump() | ({"thread": self._state.dump()} if self._state is not None else {})
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        self._throttle.load(state)
+        self._reports.load(state)
         thread = state.get("thread")
         # A state of the version before has other fields: it is rebuilt with the summary.
         self._state = ThreadState.load(thread) if isinstance(thread, Mapping) and "todo" in thread else None

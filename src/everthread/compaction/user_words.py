@@ -33,7 +33,7 @@ _MARKER = re.compile(r"\[(?:END OF )?EVERTHREAD SUMMARY")
 _NUMBER_TOKENS = 6
 """About what an entry's number and a mark cost."""
 _OPENING = 30
-"""Tokens that the beginning of every message gets where not all fit."""
+"""A message of so many tokens is short; of a longer one the beginning gets so many where not all fit."""
 _BEST = 1.5
 """How much more a message's best sentence counts: a word of each before more words of one."""
 
@@ -64,9 +64,9 @@ def render_words(entries: Sequence[Said], room: int, count: Count) -> str:
     text = _text(given)
     if count(text) <= room and not was_cut:
         return text
-    best, left = _line(_range(entries)), room
+    best, left, offers = _line(_range(entries)), room, _Offers(given, count)
     for _ in range(5):
-        shown = _share(given, left, count)
+        shown = offers.share(left)
         if was_cut and shown[0].note != NOT_SHOWN:
             shown = [_range(entries, NOT_SHOWN), *shown]
         text = _text(shown)
@@ -135,81 +135,104 @@ def _say_once(entries: list[Said]) -> list[Said]:
     return [entry for entry in entries if not entry.text or latest[entry.text] == entry.number]
 
 
-def _share(entries: list[Said], room: int, count: Count) -> list[Said]:
-    """Every message gets room for its beginning; the rest goes to the sentences that say most, newer ones first.
+class _Offers:
+    """Every sentence with its tokens and its worth for its length; one that stands in a later message too is none."""
 
-    Where not even beginnings fit, what says most stays, and one line says that numbers without a line are not shown.
-    """
-    fill = _Fill(entries, room, count)
-    if fill.open_all() < 0:
-        fill = _Fill(entries, room - 3 * _NUMBER_TOKENS, count)
-    fill.take_best()
-    shown = fill.shown()
-    return shown if len(shown) == len(entries) else [_range(entries, NOT_SHOWN), *shown]
+    def __init__(self, entries: list[Said], count: Count) -> None:
+        self.entries, self.count = entries, count
+        self.pieces = [split_sentences(entry.text) for entry in entries]
+        rarity = Rarity(entry.text for entry in entries)
+        latest = {self._key(place, piece): place for place, found in enumerate(self.pieces) for piece in found}
+        self.fresh = [
+            [number for number, piece in enumerate(found) if latest[self._key(place, piece)] == place]
+            for place, found in enumerate(self.pieces)
+        ]
+        self.tokens: list[list[int]] = []
+        self.best: list[tuple[int, int]] = []
+        """Message and sentence, what says most first; of a message its best sentence before the others."""
+        worths: list[tuple[float, int, int]] = []
+        for place, found in enumerate(self.pieces):
+            texts = [self.words(place, number) for number in range(len(found))]
+            self.tokens.append([count(text) + 2 for text in texts])
+            told = [
+                rarity.score(text) / math.pow(tokens + 4, 0.7) * (0.25 if piece.minor else 1.0)
+                for text, tokens, piece in zip(texts, self.tokens[place], found, strict=True)
+            ]
+            most = max(told, default=0.0)
+            worths += ((told[at] * (_BEST if told[at] == most else 1.0), place, at) for at in self.fresh[place])
+        self.best = [(place, at) for _, place, at in sorted(worths, key=lambda one: (-one[0], -one[1], one[2]))]
+
+    def words(self, place: int, number: int) -> str:
+        piece = self.pieces[place][number]
+        return self.entries[place].text[piece.start : piece.end].strip()
+
+    def _key(self, place: int, piece: Sentence) -> str:
+        """What makes a sentence the same as another: its words, without the mark of an earlier cut."""
+        return self.entries[place].text[piece.start : piece.end].replace(GAP, "").strip()
+
+    def share(self, room: int) -> list[Said]:
+        """Short messages whole and of longer ones the first sentence; the rest of the room to what says most.
+
+        Where not even that fits, what says most stays, and one line says that numbers without a line are not shown.
+        """
+        fill = _Fill(self, room)
+        if fill.open_all() < 0:
+            fill = _Fill(self, room - 3 * _NUMBER_TOKENS)
+        fill.take_best()
+        shown = fill.shown()
+        return shown if len(shown) == len(self.entries) else [_range(self.entries, NOT_SHOWN), *shown]
 
 
 class _Fill:
     """The room, filled sentence by sentence."""
 
-    def __init__(self, entries: list[Said], room: int, count: Count) -> None:
-        self._entries, self._left, self._count = entries, room, count
-        self._rarity = Rarity(entry.text for entry in entries)
-        self._pieces = [split_sentences(entry.text) for entry in entries]
+    def __init__(self, offers: _Offers, room: int) -> None:
+        self._offers, self._left = offers, room
         self._chosen: dict[int, set[int]] = {}
-        self._clipped: set[int] = set()
+        self._clipped: dict[int, int] = {}
 
     def open_all(self) -> int:
-        """Take the first sentence of every message, the beginning of a very long one; the room that is left."""
-        for place, entry in enumerate(self._entries):
-            pieces = self._pieces[place]
-            first = self._count(entry.text[pieces[0].start : pieces[0].end]) + 2 if pieces else _NUMBER_TOKENS
-            self._left -= min(first, _OPENING) + _NUMBER_TOKENS
-            if not pieces or first <= _OPENING:
-                self._chosen[place] = {0} if pieces else set()
+        """Take every short message, of others the first sentence or its beginning; the room that is left."""
+        for place, fresh in enumerate(self._offers.fresh):
+            if self._offers.pieces[place] and not fresh:
+                continue
+            sizes = [self._offers.tokens[place][number] for number in fresh]
+            if sum(sizes) <= _OPENING:
+                self._chosen[place] = set(fresh)
+            elif sizes[0] <= _OPENING:
+                self._chosen[place] = {fresh[0]}
             else:
-                self._clipped.add(place)
+                self._clipped[place] = fresh[0]
+            self._left -= (sum(sizes) if sum(sizes) <= _OPENING else min(sizes[0], _OPENING)) + _NUMBER_TOKENS
         return self._left
 
     def take_best(self) -> None:
-        """Take what says most for its length; of a message its best sentence before the others."""
-        offers: list[tuple[float, int, int, int]] = []
-        for place, entry in enumerate(self._entries):
-            made = [_offer(entry.text, piece, self._rarity, self._count) for piece in self._pieces[place]]
-            best = max((worth for worth, _ in made), default=0.0)
-            offers += (
-                (worth * (_BEST if worth == best else 1.0), place, number, tokens)
-                for number, (worth, tokens) in enumerate(made)
-                if number not in self._chosen.get(place, ())
-            )
-        for _, place, number, tokens in sorted(offers, key=lambda offer: (-offer[0], -offer[1], offer[2])):
-            is_open = place in self._chosen or place in self._clipped
-            price = tokens + (0 if is_open else _NUMBER_TOKENS)
+        for place, number in self._offers.best:
+            chosen = self._chosen.get(place)
+            if chosen is not None and number in chosen:
+                continue
+            is_open = chosen is not None or place in self._clipped
+            price = self._offers.tokens[place][number] + (0 if is_open else _NUMBER_TOKENS)
             if price <= self._left:
                 self._left -= price
                 self._chosen.setdefault(place, set()).add(number)
 
     def shown(self) -> list[Said]:
-        return [said for place, entry in enumerate(self._entries) if (said := self._entry(place, entry)) is not None]
+        found = (self._entry(place, entry) for place, entry in enumerate(self._offers.entries))
+        return [said for said in found if said is not None]
 
     def _entry(self, place: int, entry: Said) -> Said | None:
-        pieces, numbers = self._pieces[place], sorted(self._chosen.get(place, ()))
+        pieces, numbers = self._offers.pieces[place], sorted(self._chosen.get(place, ()))
         if not pieces:
             return entry if place in self._chosen else None
         if len(numbers) == len(pieces):
             return entry
-        opening = ""
-        if place in self._clipped and 0 not in numbers:
-            opening = clip_tokens(entry.text[pieces[0].start : pieces[0].end], _OPENING - 4, self._count)
+        opening, clipped = "", self._clipped.get(place)
+        if clipped is not None and clipped not in numbers:
+            opening = clip_tokens(self._offers.words(place, clipped), _OPENING - 4, self._offers.count)
         rest = join_sentences(entry.text, pieces, numbers) if numbers else ""
         text = " ".join(filter(None, (opening, rest.removeprefix(f"{GAP} ") if opening else rest)))
         return Said(entry.number, text, is_short=True) if text else None
-
-
-def _offer(text: str, piece: Sentence, rarity: Rarity, count: Count) -> tuple[float, int]:
-    """What a sentence is worth for its length, and its tokens. A question or a pasted block is worth least."""
-    part = text[piece.start : piece.end]
-    tokens = count(part) + 2
-    return rarity.score(part) / math.pow(tokens + 4, 0.7) * (0.25 if piece.minor else 1.0), tokens
 
 
 def _range(entries: Sequence[Said], note: str = "not shown") -> Said:

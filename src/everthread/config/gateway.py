@@ -116,6 +116,9 @@ class GatewayOptions(Options):
         description="Where it listens: an address of this machine only, as long as clients need no key.",
     )
     port: Annotated[int, Field(ge=0, le=65_535)] = Field(8484, description="0 finds a free one.")
+    workers: Annotated[int, Field(ge=1, le=64)] = Field(
+        1, description="Processes that answer behind the one port; about one for each core that is free for it."
+    )
     auth: Auth = Field(
         "none",
         description="Who is let in: `keys`, who shows a key of `everthread keys`; `passthrough`, who shows a "

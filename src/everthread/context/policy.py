@@ -12,7 +12,6 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 from everthread.compaction.summary import Summarizer
-from everthread.compaction.throttle import EFFECTIVE, PAUSE_GROWTH, PAUSE_SECONDS, STRIKES
 from everthread.core.pricing.cache_control import CACHE_SECONDS
 from everthread.core.pricing.economics import EARLIEST, CallPattern, Case, Decision, Rates, weigh
 from everthread.core.pricing.prices import prices_for
@@ -28,6 +27,11 @@ FADING = 2
 """From this compaction of a thread on the user is told that detail may fade."""
 GROWTH = 1.10
 """After a compaction that could make nothing smaller, the next automatic one waits for this growth."""
+EFFECTIVE = 0.90
+"""A compaction is effective if the next reported prompt has at most this share of the one before."""
+STRIKES = 2
+PAUSE_SECONDS = 300.0
+PAUSE_GROWTH = 1.10
 HYGIENE_MESSAGES = 4
 NEARLY_COLD = 0.8
 """Share of the time a cache is kept after which a summary is written from it, while reading it is still cheap."""
@@ -110,6 +114,8 @@ class CompactionPause:
     since: float | None = None
     tokens: int = 0
     """The prompt's size when it began."""
+    relieved: int = 0
+    """The prompt before a compaction whose effect is not reported yet."""
 
     def judge(self, depth: int, before: int, reported: int, now: float) -> bool:
         """Take note of the prompt the provider counted after a compaction; True where a pause begins with it."""
@@ -121,6 +127,11 @@ class CompactionPause:
             return False
         self.since, self.tokens = now, reported
         return True
+
+    def report(self, reported: int, now: float) -> bool:
+        """The first prompt counted after a compaction of `relieved` tokens; True where a pause begins with it."""
+        before, self.relieved = self.relieved, 0
+        return before > 0 and self.judge(self.judged + 1, before, reported, now)
 
     def exempt(self, depth: int) -> None:
         """A compaction after an overflow is not judged by what it brings."""
@@ -146,6 +157,7 @@ class CompactionPause:
             int(numbers.get("strikes", 0)),
             None if since is None else float(since),
             int(numbers.get("tokens", 0)),
+            int(numbers.get("relieved", 0)),
         )
 
 

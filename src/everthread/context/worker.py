@@ -101,6 +101,15 @@ class WorkItem:
     argument: Any
 
 
+async def _make_ready(_engine: ContextEngine, model: str) -> None:
+    """The engine's code is there already; so are the tables of the tokenizer then."""
+    TokenCounter(model).messages([{"role": "user", "content": "Ready?"}])
+
+
+def _unheard(kind: str, **details: Any) -> None:
+    """Nothing is told of it."""
+
+
 class CompactionWorker:
     """The processes and threads compactions run in."""
 
@@ -123,10 +132,17 @@ class CompactionWorker:
         except TimeoutError as error:
             raise EngineError(f"the compaction took longer than {self._seconds:,.0f} s and was ended") from error
 
-    async def warm(self) -> None:
-        """Start a process ahead, so that the first compaction does not wait for it."""
+    def warm_soon(self, setup: EngineSetup) -> None:
+        """Start a process ahead that has read its code, so that the first compaction does not wait for it."""
         if self._portable and not self._free:
-            self._free.append(await _Process.start())
+            warming = asyncio.ensure_future(self._warm(setup))
+            self._running.add(warming)
+            warming.add_done_callback(self._thread_ended)
+
+    async def _warm(self, setup: EngineSetup) -> None:
+        await self._in_process(
+            WorkItem(setup, _make_ready, setup.model), JournalWriter(TokenCounter(setup.model)), _unheard
+        )
 
     async def _in_process(self, item: WorkItem, summarizer: Summarizer, events: Events) -> Any:
         async with self._places:

@@ -160,7 +160,8 @@ async def _switch(
     live.toolbox.use(left_out, "a compaction")
     live.compactions += 1
     live.context.compacted, live.context.rhythm = live.tokens, live.context.rhythm.rewritten()
-    live.engine.on_compacted(replace(compaction, reason=_strike_reason(reason)))
+    live.context.pause.relieved = compaction.tokens_before if reason in AUTOMATIC else 0
+    live.engine.on_compacted(compaction)
     live.engine.on_session_start(live.session.id, reason="compression", previous=old)
     await live.save()
     try:
@@ -182,11 +183,6 @@ async def _switch(
                 "/new starts afresh; what must last belongs into memory.",
             )
         )
-
-
-def _strike_reason(reason: str) -> str:
-    """Only automatic compactions are judged by what they bring."""
-    return "automatic" if reason in AUTOMATIC else reason
 
 
 def _entries(live: ConversationState, made: Draft) -> list[int | NewMessage]:

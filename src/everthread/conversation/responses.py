@@ -10,7 +10,8 @@ from decimal import Decimal
 from typing import Any, TypeVar, cast
 
 from everthread.context.accounting import usage_of
-from everthread.conversation.events import LimitLearnt
+from everthread.context.policy import paused_text
+from everthread.conversation.events import LimitLearnt, Notice
 from everthread.conversation.requests import PreparedRequest, decode_response, open_stubs
 from everthread.conversation.state import ConversationState
 from everthread.core.messages import CALL_BLOCKS, Call, Message, calls_of, kind_of, off_the_wire, text_of
@@ -149,6 +150,9 @@ class Recorder:
         live.engine.update_from_response(usage)
         if own and not estimated:
             live.context.observe(usage, live.setup.wall(), ttl=live.setup.options.cache_seconds)
+            if usage.prompt_tokens and live.context.pause.report(usage.prompt_tokens, live.setup.wall()):
+                text = f"{paused_text(usage.prompt_tokens)} /compress works at any time."
+                live.emit(Notice(live.session.id, text))
         new = [*(NewMessage(stub) for stub in open_stubs(live.open_calls)), NewMessage(message, event=new_id())]
         stored, cost, _ = await asyncio.gather(
             live.append(new), self._account(usage, estimated=estimated, model=answered), live.save()

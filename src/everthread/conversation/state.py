@@ -208,6 +208,7 @@ class ConversationState:
     def use(self, route: Route) -> None:
         """Another model: its window, its way of counting."""
         self.context.changed = f"the model is {route.name} now"
+        self.context.pause.relieved = 0
         self.route = route
         self.counter = TokenCounter(route.name)
         self.summarizer = self.setup.summarizer(self._desk())

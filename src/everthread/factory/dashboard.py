@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from everthread.config import Config
@@ -31,15 +32,20 @@ async def make_dashboard(
     trial: Trial | None = None,
     announce: Callable[[str], None] | None = None,
     failures: Callable[[], Sequence[tuple[str, int]]] | None = None,
+    links: Path | None = None,
 ) -> Dashboard:
-    """The pages. With `auth: none` a link lets in, with `keys` a key; with `passthrough` only the dashboard's own."""
-    from everthread.gateway.dashboard.access import SECRET, Access
+    """The pages. With `auth: none` a link lets in, with `keys` a key; with `passthrough` only the dashboard's own.
+
+    `links`: the folder in which several processes share the links that let in.
+    """
+    from everthread.gateway.dashboard.access import SECRET, Access, LoginLinks
     from everthread.gateway.dashboard.app import Dashboard, Settings
     from everthread.gateway.dashboard.reader import Reader
 
     key = _operator_key(config)
     doors: dict[Auth, Door] = {"none": "local", "keys": "keys", "passthrough": "operator" if key else "off"}
-    access = Access(store, await store.shared_secret(SECRET), door=doors[auth], operator_key=key)
+    secret = await store.shared_secret(SECRET)
+    access = Access(store, secret, door=doors[auth], operator_key=key, links=LoginLinks(links))
     compression = config.compression
     settings = Settings(compression.threshold, compression.target_ratio)
     reader = Reader(store, window_source(config), ttl=CACHE_SECONDS[config.prompt_caching.cache_ttl])

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from everthread.gateway.observability import Metrics, StoreWatch
     from everthread.gateway.router import Upstream
     from everthread.gateway.server import Gateway
+    from everthread.gateway.supervisor import WorkerPlace
     from everthread.gateway.telemetry import Telemetry
 
 
@@ -53,7 +54,7 @@ COMPACTION_SHARE, SUMMARY_SHARE = 0.75, 0.5
 
 
 @asynccontextmanager
-async def open_gateway(
+async def open_gateway(  # noqa: PLR0915 - one part after the other
     config: Config | None = None,
     *,
     host: str | None = None,
@@ -66,11 +67,15 @@ async def open_gateway(
     native: Native | None = None,
     trial: Trial | None = None,
     announce: Callable[[str], None] | None = None,
+    place: WorkerPlace | None = None,
+    warm: bool = False,
 ) -> AsyncIterator[Gateway]:
     """The gateway, listening. What is given stands before what is configured; a store that is given stays open.
 
-    `trial` replays a stored thread for the pages; `announce` is told the path of a link that opens them.
+    `trial` replays a stored thread for the pages; `announce` is told the path of a link that opens them; `place`: this
+    is one of several processes; `warm`: a process for compactions is started ahead.
     """
+    from everthread.context.worker import PROCESSES
     from everthread.gateway.api.compact import PATH as COMPACT
     from everthread.gateway.api.compact import CompactApp
     from everthread.gateway.app import GatewayApp
@@ -84,7 +89,8 @@ async def open_gateway(
     settings = config or load_config()
     options = settings.gateway
     known = list(upstreams) if upstreams is not None else upstreams_of(settings, mode)
-    known = with_keys(known, auth or options.auth)
+    if place is None:  # else whoever started the workers did it
+        known = with_keys(known, auth or options.auth)
     async with AsyncExitStack() as stack:
         known = await with_local(known, settings, stack)
         if store is None:
@@ -96,7 +102,8 @@ async def open_gateway(
             authenticator = await stack.enter_async_context(access)
         metrics = Metrics()
         models = await stack.enter_async_context(AsyncExitStack())  # closed after who asks them
-        manager = await _manager(settings, store, known, models, EventReporter(metrics))
+        processes = max(1, PROCESSES // (place.count if place else 1))
+        manager = await _manager(settings, store, known, models, EventReporter(metrics), processes=processes)
         stack.push_async_callback(manager.close)
         limits = Limits(**options.limits.model_dump())
         watch = _watch(store)
@@ -117,14 +124,19 @@ async def open_gateway(
         if options.dashboard.enabled:
             pages = await make_dashboard(
                 settings, store, auth=auth or options.auth, sites=sites, trial=trial, announce=announce,
-                failures=_failures(metrics),
+                failures=_failures(metrics), links=place.links if place else None,
             )  # fmt: skip
         service = GatewayApp(
             proxy, authenticator=authenticator, native=native, mounted=mounted, ready=_readiness(store),
             sites=sites, pages=pages, watch=watch,
         )  # fmt: skip
-        listening = Gateway(service, host=address, port=options.port if port is None else port)
+        listening = Gateway(
+            service, host=address, port=options.port if port is None else port,
+            listener=place.listener if place else None,
+        )  # fmt: skip
         gateway = await stack.enter_async_context(listening)
+        if warm:
+            manager.warm()
         if pages is not None:
             within_gateway(pages, gateway.url)
         yield gateway
@@ -240,7 +252,8 @@ def _key(name: str | None) -> str | None:
 
 
 async def _manager(
-    config: Config, store: Store, upstreams: Sequence[Upstream], stack: AsyncExitStack, listener: Listener
+    config: Config, store: Store, upstreams: Sequence[Upstream], stack: AsyncExitStack, listener: Listener, *,
+    processes: int,
 ) -> ProxyManager:  # fmt: skip
     from everthread.context.worker import DeferringFloor
     from everthread.gateway.management.manager import ManagerSetup, ProxyManager
@@ -271,7 +284,7 @@ async def _manager(
         ManagerSetup(
             store, engine, f"{engine.name} {digest}", writer, window, session_options(config), listener=listener,
             emulate_state=config.gateway.responses_state == "emulate", portable_engine=engine.is_portable,
-            compaction_seconds=COMPACTION_SHARE * seconds, recall=config.gateway.recall,
+            compaction_seconds=COMPACTION_SHARE * seconds, compaction_processes=processes, recall=config.gateway.recall,
             notice=config.gateway.notice,
             summary_key=await store.shared_secret("summary"),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 from starlette.types import Message, Send
 
 from everthread.conversation.events import CompactionFailed, CompactionVoid, Event, UsageRecorded
@@ -227,16 +229,26 @@ class StoreWatch:
         return away
 
 
+METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+"""Names the folder of the figures that several processes share; prometheus-client reads it when it is imported."""
+
+
 class Metrics:
-    """What happened since the gateway started, in a registry of its own: several may run in one process."""
+    """What happened since the gateway started, in a registry of its own: several may run in one process.
+
+    The workers of one gateway share a folder (`METRICS_VARIABLE`): each tells the sums of all.
+    """
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
+        self._folder = os.environ.get(METRICS_VARIABLE)
         self._counters = {
             name: Counter(f"everthread_{name}", words, labels, registry=self._registry)
             for name, (words, labels) in _COUNTERS.items()
         }
-        self._in_flight = Gauge("everthread_in_flight", "Requests being answered now.", registry=self._registry)
+        self._in_flight = Gauge(
+            "everthread_in_flight", "Requests being answered now.", registry=self._registry, multiprocess_mode="livesum"
+        )
         self._first_byte = Histogram(
             "everthread_first_byte_seconds",
             "Time until the first byte of an answer, upstream included.",
@@ -254,9 +266,9 @@ class Metrics:
         wanted = labels.items()
         return sum(
             sample.value
-            for family in self._counters[name].collect()
+            for family in (self._all().collect() if self._folder else self._counters[name].collect())
             for sample in family.samples
-            if sample.name.endswith("_total") and wanted <= sample.labels.items()
+            if sample.name == f"everthread_{name}_total" and wanted <= sample.labels.items()
         )
 
     @property
@@ -273,7 +285,13 @@ class Metrics:
 
     def text(self) -> str:
         """In the form that Prometheus reads."""
-        return generate_latest(self._registry).decode()
+        return generate_latest(self._all() if self._folder else self._registry).decode()
+
+    def _all(self) -> CollectorRegistry:
+        """What all workers wrote down."""
+        shared = CollectorRegistry()
+        MultiProcessCollector(shared, path=self._folder)  # type: ignore[no-untyped-call]
+        return shared
 
 
 _LOG = logging.getLogger("everthread.gateway")

@@ -276,7 +276,7 @@ _TELLING = 2.0
 class Gateway:
     """Listens, serves, and ends after what it is answering."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - where and how long, each by its name
         self,
         service: GatewayApp,
         *,
@@ -284,6 +284,7 @@ class Gateway:
         port: int = 0,
         patience: float = _PATIENCE,
         connections: int | None = None,
+        listener: socket.socket | None = None,
     ) -> None:
         service.may_listen(host)
         self._service = service
@@ -292,6 +293,8 @@ class Gateway:
         self._patience = patience
         self._connections = connections
         """At once; None: as many as the system allows."""
+        self._listener = listener
+        """Bound already; None: one of its own."""
         self._server: LoopServer | None = None
 
     @property
@@ -309,7 +312,7 @@ class Gateway:
         return f"{self.url}{pages.new_link()}" if pages.access.door == "local" else f"{self.url}/"
 
     async def __aenter__(self) -> Self:
-        listener = listen(self._port, self._host)
+        listener = self._listener or listen(self._port, self._host)
         self._port = listener.getsockname()[1]
         limits = self._service.proxy.limits
         self._server = LoopServer(

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from typing import TYPE_CHECKING, Annotated, Literal
+import socket
+import sys
+import tempfile
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import typer
@@ -16,7 +22,6 @@ from everthread.errors import InputError
 if TYPE_CHECKING:
     from everthread.gateway.base import Auth, Mode
     from everthread.gateway.router import Upstream
-    from everthread.gateway.server import Gateway
 
 
 def serve(
@@ -41,6 +46,10 @@ def serve(
             help="Let in who shows a key, a credential for the upstream, or anybody here. Default: gateway.auth."
         ),
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, max=64, help="Processes that answer behind the one port. Default: gateway.workers."),
+    ] = None,
     log: Annotated[
         Literal["text", "json"],
         typer.Option(help="How to log on standard error: `json` has a line for each request, with its id and thread."),
@@ -53,33 +62,144 @@ def serve(
 
     Ctrl-C ends it, after what is being answered.
     """
-    from everthread.factory.gateway import open_gateway, upstreams_of, with_keys
+    from everthread.factory.gateway import upstreams_of, with_keys
     from everthread.gateway.observability import set_up_logs
-    from everthread.lab.replay.trial import Trials
 
     config = load_config()
     known = [named_upstream(text, mode or config.gateway.mode) for text in upstream or []] or upstreams_of(config, mode)
-    set_up_logs(log, verbose=verbose, quiet=quiet or as_json)
     known = with_keys(known, auth or config.gateway.auth)
+    task = ServeTask(config, known, host or config.gateway.host, auth, log, verbose=verbose, quiet=quiet or as_json)
+    set_up_logs(log, verbose=verbose, quiet=task.quiet)
+    chosen = config.gateway.port if port is None else port
+    count = workers or config.gateway.workers
+    told = StartText(known, config, auth or config.gateway.auth, as_json=as_json)
+    asyncio.run(_serve_alone(task, chosen, told) if count == 1 else _serve_with_workers(task, chosen, count, told))
 
-    async def run() -> None:
-        enough = asyncio.Event()
+
+@dataclass(frozen=True, slots=True)
+class ServeTask:
+    """What is served: the same for every worker."""
+
+    config: Config
+    upstreams: list[Upstream]
+    host: str
+    auth: Auth | None
+    log: Literal["text", "json"]
+    verbose: bool
+    quiet: bool
+
+
+async def _serve_alone(task: ServeTask, port: int, told: StartText) -> None:
+    from everthread.factory.gateway import open_gateway
+    from everthread.lab.replay.trial import Trials
+
+    enough = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, enough.set)
+    opened = open_gateway(
+        task.config, host=task.host, port=port, upstreams=task.upstreams, auth=task.auth, trial=Trials().run,
+        announce=told.announce, warm=True,
+    )  # fmt: skip
+    async with opened as gateway:
+        told.begin(gateway.url, gateway.page())
+        await enough.wait()
+
+
+_COMMAND = "from everthread.cli.commands.serve import serve_worker; serve_worker()"
+
+
+async def _serve_with_workers(task: ServeTask, port: int, count: int, told: StartText) -> None:
+    """Several processes, until a signal; a second one ends them at once."""
+    from everthread.factory.gateway import with_local
+    from everthread.gateway.supervisor import PortSockets, Supervisor
+
+    enough, loop = asyncio.Event(), asyncio.get_running_loop()
+    pages: list[str | None] = []
+
+    def hear(said: dict[str, Any]) -> None:
+        if "link" in said:
+            told.announce(said["link"])
+        elif said.get("ready"):
+            pages.append(said["page"])
+
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="everthread-serve-")))
+        served = replace(task, upstreams=await with_local(task.upstreams, task.config, stack))
+        sockets = PortSockets(task.host, port, count)
+        supervisor = Supervisor(
+            [sys.executable, "-c", _COMMAND], lambda index: (served, count, folder / "links", index == 0), sockets,
+            folder, count=count, tell=hear,
+        )  # fmt: skip
+
+        def end() -> None:
+            if enough.is_set():
+                supervisor.signal(signal.SIGKILL)
+            enough.set()
+
         for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, enough.set)
-        url = ""
-
-        def announce(path: str) -> None:
-            typer.echo(f"See your context, with a link that works once: {url}{path}", err=as_json)
-
-        opened = open_gateway(
-            config, host=host, port=port, upstreams=known, auth=auth, trial=Trials().run, announce=announce
-        )
-        async with opened as gateway:
-            url = gateway.url
-            _tell(gateway, known, config, auth or config.gateway.auth, as_json=as_json)
+            loop.add_signal_handler(number, end)
+        async with supervisor:
+            shown = f"[{task.host}]" if ":" in task.host else task.host
+            told.begin(f"http://{shown}:{sockets.port}", next(filter(None, pages), None), count)
             await enough.wait()
 
-    asyncio.run(run())
+
+def serve_worker() -> None:
+    """The process of one worker."""
+    from everthread.gateway.supervisor import serve_as_worker
+
+    serve_as_worker(_serve_place)
+
+
+async def _serve_place(listener: socket.socket, given: tuple[ServeTask, int, Path, bool]) -> None:
+    from everthread.factory.gateway import open_gateway
+    from everthread.gateway.observability import set_up_logs
+    from everthread.gateway.supervisor import WorkerPlace, report, until_ended
+    from everthread.lab.replay.trial import Trials
+
+    task, count, links, is_first = given
+    set_up_logs(task.log, verbose=task.verbose, quiet=task.quiet)
+    opened = open_gateway(
+        task.config, host=task.host, upstreams=task.upstreams, auth=task.auth, trial=Trials().run,
+        announce=lambda path: report(link=path), place=WorkerPlace(listener, count, links), warm=True,
+    )  # fmt: skip
+    async with opened as gateway:
+        report(ready=True, page=gateway.page() if is_first else None)
+        await until_ended()
+
+
+class StartText:
+    """What is printed once the gateway listens, and links that open its pages later on."""
+
+    def __init__(self, upstreams: list[Upstream], config: Config, auth: Auth, *, as_json: bool) -> None:
+        self._upstreams = upstreams
+        self._config = config
+        self._auth = auth
+        self._as_json = as_json
+        self._url = ""
+
+    def begin(self, url: str, page: str | None, workers: int = 1) -> None:
+        self._url = url
+        if self._as_json:
+            listed = [{"name": one.name, "url": one.root, "mode": one.mode} for one in self._upstreams]
+            typer.echo(json_text({"url": url, "upstreams": listed, "page": page, "workers": workers}))
+            return
+        width = max(len(one.name) for one in self._upstreams)
+        lines = [f"Everthread listens on {url}{f' with {workers} workers' if workers > 1 else ''} in front of"]
+        lines += [
+            f"  {one.name:{width}}  {one.root} ({one.mode}); {_key_of(one, self._auth)}" for one in self._upstreams
+        ]
+        lines += ["Set in a client:", f"  OPENAI_BASE_URL={url}/v1", f"  ANTHROPIC_BASE_URL={url}"]
+        lines.append(_writer_of(self._config))
+        if page is None:
+            lines.append("The pages at / are off: set gateway.dashboard.key_env to see your context.")
+        else:
+            lines.append(f"See your context{' (the link works once)' if self._auth == 'none' else ''}: {page}")
+        lines.append("Ctrl-C ends it.")
+        typer.echo(visible("\n".join(lines)))
+
+    def announce(self, path: str) -> None:
+        typer.echo(f"See your context, with a link that works once: {self._url}{path}", err=self._as_json)
 
 
 def named_upstream(text: str, mode: Mode) -> Upstream:
@@ -96,25 +216,6 @@ def named_upstream(text: str, mode: Mode) -> Upstream:
     if "anthropic" in name.lower():
         return Upstream(name, url, ("claude-*",), "anthropic", mode=mode)
     return Upstream(name, url, mode=mode)
-
-
-def _tell(gateway: Gateway, upstreams: list[Upstream], config: Config, auth: Auth, *, as_json: bool) -> None:
-    if as_json:
-        listed = [{"name": one.name, "url": one.root, "mode": one.mode} for one in upstreams]
-        typer.echo(json_text({"url": gateway.url, "upstreams": listed, "page": gateway.page()}))
-        return
-    width = max(len(one.name) for one in upstreams)
-    lines = [f"Everthread listens on {gateway.url} in front of"]
-    lines += [f"  {one.name:{width}}  {one.root} ({one.mode}); {_key_of(one, auth)}" for one in upstreams]
-    lines += ["Set in a client:", f"  OPENAI_BASE_URL={gateway.url}/v1", f"  ANTHROPIC_BASE_URL={gateway.url}"]
-    lines.append(_writer_of(config))
-    page = gateway.page()
-    if page is None:
-        lines.append("The pages at / are off: set gateway.dashboard.key_env to see your context.")
-    else:
-        lines.append(f"See your context{' (the link works once)' if auth == 'none' else ''}: {page}")
-    lines.append("Ctrl-C ends it.")
-    typer.echo(visible("\n".join(lines)))
 
 
 def _key_of(upstream: Upstream, auth: Auth) -> str:

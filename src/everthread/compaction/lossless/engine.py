@@ -8,7 +8,7 @@ from typing import Any
 
 from everthread.compaction.assembly import assemble, system_note
 from everthread.compaction.composition import has_content, marker_text, pinned_text, request_messages
-from everthread.compaction.engine import ContextEngine, Services
+from everthread.compaction.engine import ContextEngine, PromptReports, Services
 from everthread.compaction.journal import AUTHOR
 from everthread.compaction.lossless.graph import (
     Part,
@@ -34,7 +34,6 @@ from everthread.compaction.summary import (
 )
 from everthread.compaction.task import task_lines
 from everthread.compaction.texts import text as text_file
-from everthread.compaction.throttle import CompactionThrottle
 from everthread.compaction.user_words import render_words
 from everthread.core.marks import seal_summary
 from everthread.core.messages import Message, Messages, Result, calls_of
@@ -96,7 +95,7 @@ class LosslessEngine(ContextEngine):
     def __init__(self, services: Services, options: LosslessOptions | None = None) -> None:
         self._services = services
         self._options = options or LosslessOptions()
-        self._throttle = CompactionThrottle(services)
+        self._reports = PromptReports()
         self._memo: Memo = {}
         self._notes: tuple[str, ...] = ()
         self._nodes: dict[str, Node] = {}
@@ -106,10 +105,10 @@ class LosslessEngine(ContextEngine):
     # When
 
     def update_from_response(self, usage: CanonicalUsage) -> None:
-        self._throttle.update_from_response(usage)
+        self._reports.take(usage)
 
     def should_compress(self, prompt_tokens: int | None = None) -> bool:
-        return self._throttle.should_compress(prompt_tokens)
+        return self._reports.reach(self._services.budget.threshold, prompt_tokens)
 
     def has_content_to_compress(self, messages: Messages) -> bool:
         return has_content(messages, self._services, self._memo)
@@ -166,25 +165,25 @@ class LosslessEngine(ContextEngine):
     def on_compacted(self, compaction: Compaction) -> None:
         if not compaction.changed:
             return
-        self._throttle.on_compacted(compaction)
+        self._reports.on_compacted()
         self._nodes |= {node.id: replace(node, thread="") for node in compaction.nodes}
 
     def update_model(self, services: Services) -> None:
         """Another window, another tokenizer: what was reported before no longer counts."""
         self._services = services
-        self._throttle.update_model(services)
+        self._reports.prompt_tokens = 0
         self._tools = Tools.of(services)
 
     @property
     def compactions(self) -> int:
-        return self._throttle.compactions
+        return self._reports.compactions
 
     def dump_state(self) -> dict[str, Any]:
         """The graph is in the store, and what of it is in view is in the context: nothing of it is told again."""
-        return self._throttle.dump()
+        return self._reports.dump()
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        self._throttle.load(state)
+        self._reports.load(state)
 
 
 def create(services: Services, options: Mapping[str, Any]) -> ContextEngine:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
 from typing import Any, Literal
 
 from everthread.gateway.keys import digest_of, is_key
@@ -44,6 +45,49 @@ class Viewer:
         return self.tenant is None or self.tenant == tenant
 
 
+class LoginLinks:
+    """Links that nobody used yet, by the digests of their codes; the newest `LINKS` of them.
+
+    In a folder, where several processes share them: a link is good while its file is there, and who removes it used it.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._known: dict[str, None] = {}
+        if folder is not None:
+            folder.mkdir(mode=0o700, exist_ok=True)
+
+    def add(self, digest: str) -> None:
+        if self._folder is None:
+            self._known[digest] = None
+            while len(self._known) > LINKS:
+                del self._known[next(iter(self._known))]
+            return
+        (self._folder / digest).touch(mode=0o600)
+        for old in sorted(self._folder.iterdir(), key=_changed, reverse=True)[LINKS:]:
+            old.unlink(missing_ok=True)
+
+    def take(self, digest: str) -> bool:
+        """Whether it was there; it is not any more."""
+        if self._folder is None:
+            return self._known.pop(digest, _MISSING) is None
+        try:
+            (self._folder / digest).unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+
+_MISSING: Any = object()
+
+
+def _changed(file: Path) -> float:
+    try:
+        return file.stat().st_mtime
+    except FileNotFoundError:  # used at this moment
+        return 0.0
+
+
 class Access:
     """Decides who sees the pages."""
 
@@ -56,6 +100,7 @@ class Access:
         operator_key: str | None = None,
         secure: bool = False,
         wall: Callable[[], float] = time.time,
+        links: LoginLinks | None = None,
     ) -> None:
         self._store = store
         self._secret = hmac.digest(secret, b"cookie", "sha256")
@@ -65,24 +110,20 @@ class Access:
         """Its own for each store: cookies know no ports."""
         self._secure = secure
         self._wall = wall
-        self._links: dict[str, None] = {}
+        self._links = links or LoginLinks()
 
     # Letting in
 
     def new_link(self) -> str:
         """The path of a link that lets one browser in, once."""
         code = secrets.token_urlsafe(32)
-        self._links[_digest(code)] = None
-        while len(self._links) > LINKS:
-            del self._links[next(iter(self._links))]
+        self._links.add(_digest(code))
         return f"/dashboard/login?code={code}"
 
     def use_link(self, code: str) -> str | None:
         """A cookie for who has a link; None where it was used or never was."""
-        known = _digest(code)
-        if self.door != "local" or known not in self._links:
+        if self.door != "local" or not self._links.take(_digest(code)):
             return None
-        del self._links[known]
         return self._signed({"kind": "local", "tenant": None, "who": "this machine"})
 
     async def use_key(self, key: str) -> str | None:

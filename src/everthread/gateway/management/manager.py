@@ -34,7 +34,7 @@ from everthread.context.policy import (
     paused_text,
 )
 from everthread.context.recovery import NEAR_LIMIT, TOO_LARGE, RecoveryStep
-from everthread.context.worker import SECONDS, CompactionWorker, EngineSetup
+from everthread.context.worker import PROCESSES, SECONDS, CompactionWorker, EngineSetup
 from everthread.conversation.events import (
     CompactionFailed,
     CompactionProgress,
@@ -105,6 +105,8 @@ class ManagerSetup:
     """The engine can be made in another process: compactions then have processes of their own."""
     compaction_seconds: float = SECONDS
     """For one compaction, below what a request may take in all; then it is ended and the request goes on without."""
+    compaction_processes: int = PROCESSES
+    """So many at once."""
     recall: bool = True
     """Offer our own tool `recall` to clients whose thread was compacted."""
     summary_key: bytes = b""
@@ -134,7 +136,9 @@ class ProxyManager:
         self.accounting = Accounting(setup.store, setup.wall, self._report_usage)
         self.limits = ModelLimits(setup.store, setup.clock)
         self.policy = CompactionPolicy(setup.options, setup.wall)
-        self.worker = CompactionWorker(portable=setup.portable_engine, seconds=setup.compaction_seconds)
+        self.worker = CompactionWorker(
+            portable=setup.portable_engine, seconds=setup.compaction_seconds, processes=setup.compaction_processes
+        )
         self._windows: dict[tuple[str, str, str], int] = {}
         self._threads = ThreadIndex(setup.store)
         self._recorder = ThreadRecorder(self._threads, setup.listener)
@@ -241,6 +245,11 @@ class ProxyManager:
 
     def _emulates(self, incoming: Incoming) -> bool:
         return self.setup.emulate_state and incoming.mode == "managed" and incoming.api == "openai_responses"
+
+    def warm(self) -> None:
+        """Get ready for the first compaction, beside the requests."""
+        setup = EngineSetup(self.setup.engine, "gpt-4o", self.setup.options.budget(128_000), self.setup.summary_key)
+        self.worker.warm_soon(setup)
 
     async def close(self) -> None:
         """What is prepared in the background is paid for, and may end; what takes longer is given up, and counted."""

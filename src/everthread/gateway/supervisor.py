@@ -1,0 +1,298 @@
+"""Several processes of one gateway behind one port: started together, each replaced when it dies.
+
+On Linux every worker has a listening socket of its own on the same port (SO_REUSEPORT), between which the kernel shares
+out connections. The supervisor holds the sockets too: the connections that wait for a worker that died are answered by
+its successor. Elsewhere all workers accept from one socket.
+
+A worker is told what to serve on its standard input, and ends when that ends: none outlives its supervisor. It answers
+with lines of JSON on its standard output: `ready`, `failed`, and what is to be printed. Each has its own session, so
+that Ctrl-C on a terminal reaches the supervisor alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import pickle  # nosec B403  between a process and the child it started, over their own pipes
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from everthread.errors import EverthreadError, InputError
+from everthread.gateway.observability import METRICS_VARIABLE
+from everthread.gateway.server import listen
+
+MOST_WORKERS = 64
+END_SECONDS = 40.0
+"""For a worker to end after what it is answering; then it is killed."""
+START_SECONDS = 180.0
+_PAUSES = (0.0, 1.0, 2.0, 5.0, 15.0)
+"""Seconds before a worker that did not get up is started again: longer each time."""
+_LOG = logging.getLogger("everthread.gateway")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlace:
+    """Where a worker stands among the others."""
+
+    listener: socket.socket
+    count: int
+    """Of all workers."""
+    links: Path
+    """The folder of the links that let people in: each opens the pages once, whichever worker is asked."""
+
+
+class PortSockets:
+    """Sockets bound to one port, one for each worker, where the system shares out connections between them."""
+
+    def __init__(self, host: str, port: int, count: int) -> None:
+        probe = listen(port, host)  # who else has the port is found out without sharing it
+        self._family, self._address = probe.family, probe.getsockname()
+        self.port = int(self._address[1])
+        self.is_shared = sys.platform != "linux"
+        if self.is_shared:
+            self._sockets = [probe] * count
+        else:
+            probe.close()
+            self._sockets = [self._bound() for _ in range(count)]
+
+    def __getitem__(self, index: int) -> socket.socket:
+        return self._sockets[index]
+
+    def renew(self, index: int) -> None:
+        """A new socket, which listens once its worker is up: until then the others get its connections."""
+        if not self.is_shared:
+            self._sockets[index].close()
+            self._sockets[index] = self._bound()
+
+    def close(self) -> None:
+        for one in self._sockets:
+            one.close()
+
+    def _bound(self) -> socket.socket:
+        made = socket.socket(self._family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        try:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            made.bind(self._address)
+        except OSError as error:
+            made.close()
+            raise InputError(f"port {self.port} cannot be used: {error.strerror or error}") from error
+        return made
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A place for a worker, and who is in it."""
+
+    index: int
+    process: asyncio.subprocess.Process | None = None
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    failures: int = 0
+    """Starts in a row after which it did not get up."""
+
+
+class Supervisor:
+    """Starts workers with `command` and keeps them up, until it is closed.
+
+    `setup` is handed to each: any value that can be pickled. `tell` gets what a worker wants printed.
+    """
+
+    def __init__(  # noqa: PLR0913 - each by its name
+        self,
+        command: Sequence[str],
+        setup: Callable[[int], Any],
+        sockets: PortSockets,
+        folder: Path,
+        *,
+        count: int,
+        tell: Callable[[dict[str, Any]], None],
+    ) -> None:
+        if sys.platform == "win32":
+            raise InputError("several workers need a system that hands sockets to child processes; use one")
+        self._command = list(command)
+        self._setup = setup
+        self._sockets = sockets
+        self._metrics = folder / "metrics"
+        self._tell = tell
+        self._slots = [_Slot(index) for index in range(count)]
+        self._keepers: list[asyncio.Task[None]] = []
+        self._failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._is_ending = False
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the workers that are up."""
+        return [slot.process.pid for slot in self._slots if slot.process is not None and slot.ready.is_set()]
+
+    async def __aenter__(self) -> Self:
+        """All are up. `InputError` where one cannot start: then none does."""
+        self._metrics.mkdir(exist_ok=True)
+        self._keepers = [asyncio.create_task(self._keep(slot)) for slot in self._slots]
+        up = asyncio.create_task(self._wait_until_ready())
+        waits: list[asyncio.Future[Any]] = [up, self._failed]
+        await asyncio.wait(waits, timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        if not up.done():
+            up.cancel()
+            await self.close()
+            raise InputError(self._failed.result() if self._failed.done() else "the workers did not get up in time")
+        return self
+
+    async def _wait_until_ready(self) -> None:
+        for slot in self._slots:
+            await slot.ready.wait()
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End all, each after what it is answering."""
+        self._is_ending = True
+        self.signal(signal.SIGTERM)
+        if self._keepers:
+            _, late = await asyncio.wait(self._keepers, timeout=END_SECONDS)
+            if late:
+                self.signal(signal.SIGKILL)
+                await asyncio.wait(late)
+        self._sockets.close()
+
+    def signal(self, number: signal.Signals) -> None:
+        for slot in self._slots:
+            if slot.process is not None and slot.process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    slot.process.send_signal(number)
+
+    async def _keep(self, slot: _Slot) -> None:
+        """One worker after the other in this place."""
+        while not self._is_ending:
+            await asyncio.sleep(_PAUSES[min(slot.failures, len(_PAUSES) - 1)])
+            begun = time.monotonic()
+            code = await self._run(slot)
+            was_up = slot.ready.is_set()
+            slot.process = None
+            slot.ready.clear()
+            if self._is_ending:
+                return
+            if was_up:
+                slot.failures = 0
+                _LOG.warning(
+                    "worker %d ended (%s) after %.0f s; another takes its place",
+                    slot.index + 1, _end_text(code), time.monotonic() - begun,
+                )  # fmt: skip
+            else:
+                slot.failures += 1
+                _LOG.error("worker %d did not get up (%s)", slot.index + 1, _end_text(code))
+                self._sockets.renew(slot.index)
+
+    async def _run(self, slot: _Slot) -> int:
+        """A worker from its start to its end; its exit code."""
+        listener = self._sockets[slot.index]
+        environment = {
+            **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), METRICS_VARIABLE: str(self._metrics),
+        }  # fmt: skip
+        process = slot.process = await asyncio.create_subprocess_exec(
+            *self._command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            pass_fds=[listener.fileno()], env=environment, start_new_session=True,
+        )  # fmt: skip
+        if self._is_ending:  # told to end while it was being started
+            process.terminate()
+        given, said = process.stdin, process.stdout
+        if given is None or said is None:
+            raise InputError("a worker cannot be reached")
+        with contextlib.suppress(ConnectionError):
+            given.write(pickle.dumps((listener.fileno(), self._setup(slot.index))))
+            await given.drain()
+        with contextlib.suppress(ValueError, ConnectionError):
+            while line := await said.readline():
+                self._hear(slot, json.loads(line))
+        code = await process.wait()
+        given.close()
+        _forget_gauges(process.pid, self._metrics)
+        if not slot.ready.is_set() and not self._failed.done():
+            self._failed.set_result(f"a worker ended at its start ({_end_text(code)})")
+        return code
+
+    def _hear(self, slot: _Slot, said: dict[str, Any]) -> None:
+        if "failed" in said:
+            if not self._failed.done():
+                self._failed.set_result(str(said["failed"]))
+            _LOG.error("worker %d: %s", slot.index + 1, said["failed"])
+            return
+        if said.get("ready"):
+            slot.ready.set()
+        self._tell(said)
+
+
+def _end_text(code: int) -> str:
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            return signal.Signals(-code).name
+    return f"code {code}"
+
+
+def _forget_gauges(pid: int, folder: Path) -> None:
+    """What a process that is gone counted stays in the sums; what it was doing does not."""
+    for file in folder.glob(f"gauge_live*_{pid}.db"):
+        file.unlink(missing_ok=True)
+
+
+# In the worker
+
+
+def read_setup() -> tuple[socket.socket, Any]:
+    """What the supervisor says first: the socket, and what to serve."""
+    number, setup = pickle.load(sys.stdin.buffer)  # noqa: S301  # nosec B301  our own parent wrote it
+    return socket.socket(fileno=number), setup
+
+
+def report(**said: Any) -> None:
+    """To the supervisor."""
+    sys.stdout.write(json.dumps(said) + "\n")
+    sys.stdout.flush()
+
+
+async def until_ended() -> None:
+    """Until the supervisor says so, or is gone."""
+    loop = asyncio.get_running_loop()
+    enough = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, enough.set)
+    gone = asyncio.create_task(_until_closed(sys.stdin.fileno()))
+    ended = asyncio.create_task(enough.wait())
+    await asyncio.wait({gone, ended}, return_when=asyncio.FIRST_COMPLETED)
+    gone.cancel()
+    ended.cancel()
+
+
+async def _until_closed(number: int) -> None:
+    """Until the other side of a pipe has closed it."""
+    loop = asyncio.get_running_loop()
+    closed = asyncio.Event()
+
+    def look() -> None:
+        if not os.read(number, 1024):
+            loop.remove_reader(number)
+            closed.set()
+
+    loop.add_reader(number, look)
+    try:
+        await closed.wait()
+    finally:
+        loop.remove_reader(number)
+
+
+def serve_as_worker(work: Callable[[socket.socket, Any], Any]) -> None:
+    """Run `work(listener, setup)` in this process; why it cannot serve is told to the supervisor."""
+    listener, setup = read_setup()
+    try:
+        asyncio.run(work(listener, setup))
+    except EverthreadError as error:
+        report(failed=str(error))
+        raise SystemExit(2) from error

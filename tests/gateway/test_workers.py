@@ -1,0 +1,208 @@
+"""Several workers behind one port, as processes and over real HTTP: one gateway to its clients, whoever dies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from everthread.core.types import Request
+from everthread.errors import InputError
+from everthread.factory import open_store
+from everthread.gateway.auth import TTL
+from everthread.gateway.dashboard.access import LINKS, LoginLinks
+from everthread.gateway.keys import issue
+from everthread.gateway.server import listen
+from everthread.gateway.supervisor import PortSockets
+from everthread.lab.provider import Provider
+from everthread.lab.provider.faults import Fault
+from tests.gateway.load import Numbered, Sdk, Talker, compactions, failed_open, models, problems
+from tests.store.conftest import kind, new_url, postgres, run_folder
+
+__all__ = ["kind", "new_url", "postgres", "run_folder"]
+pytestmark = [
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(sys.platform != "linux", reason="the children of a process are read from /proc"),
+]
+COMMAND = [sys.executable, "-m", "everthread", "serve", "--port", "0", "--workers", "2", "--json"]
+MANY = 16
+"""Connections, of which each worker gets some."""
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """What another process does cannot be waited for otherwise."""
+    while not true():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def served(home: Path, config: str, *options: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, Any]]:
+    """`everthread serve` with two workers, and what it printed at its start."""
+    home.mkdir(exist_ok=True)
+    (home / "config.yaml").write_text(config, "utf-8")
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND, *options, env={**os.environ, "EVERTHREAD_HOME": str(home)}, stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        line = await process.stdout.readline()
+        yield process, json.loads(line)
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+        _, said = await process.communicate()
+    assert process.returncode in (0, -signal.SIGKILL), said.decode()
+    assert b"Traceback" not in said
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text("utf-8")
+    except FileNotFoundError:
+        return False
+
+
+async def ask_anew(url: str, **headers: str) -> httpx2.Response:
+    """Over a connection of its own."""
+    async with httpx2.AsyncClient(timeout=60) as client:
+        return await client.get(url, headers=headers)
+
+
+class Slow:
+    """Streams slowly, so that a kill meets an answer in the middle."""
+
+    def __init__(self) -> None:
+        self._numbered = Numbered()
+
+    def __call__(self, request: Request) -> Fault:
+        return Fault("slow", reply=self._numbered(request), seconds=0.02)
+
+
+async def test_a_worker_that_is_killed_costs_only_what_it_was_answering(
+    kind: str, new_url: Callable[..., str], tmp_path: Path
+) -> None:
+    database = new_url(kind)
+    async with Provider(models(6_000), Slow()) as provider:
+        config = (
+            f"store: {{url: '{database}'}}\ncompression: {{background: false, economics: false}}\n"
+            f"gateway: {{native: {{enabled: false}}, upstreams: [{{name: lab, url: '{provider.url}'}}]}}\n"
+        )
+        async with served(tmp_path / "home", config) as (process, told):
+            assert told["workers"] == 2
+            before = children(process.pid)
+            assert len(before) == 2
+            sdk = Sdk()
+            talkers = [Talker(number, lambda: told["url"], sdk, stream=True, words=60) for number in range(MANY)]
+            await asyncio.gather(*(talker.turn() for talker in talkers))
+            answered = sum(record.status == 200 for record in provider.log)
+            metrics = (await ask_anew(f"{told['url']}/metrics")).text
+            assert _requests(metrics) == answered, "each worker tells the sum of all"
+            assert failed_open(metrics) == []
+            for _ in range(3):  # until a kill met an answer in the middle: connections fall where they fall
+                talks = [asyncio.create_task(talker.turn()) for talker in talkers]
+                wanted = answered + MANY // 2
+                await until(lambda: len(provider.log) >= wanted)  # noqa: B023
+                os.kill(children(process.pid)[0], signal.SIGKILL)
+                await asyncio.gather(*talks)
+                if any(talker.failures for talker in talkers):
+                    break
+                answered = len(provider.log)
+            assert any(talker.failures for talker in talkers)
+            await until(lambda: len(children(process.pid)) == 2)
+            assert set(children(process.pid)) != set(before), "another takes its place"
+            await asyncio.gather(*(talker.turn() for talker in talkers))
+            await sdk.close()
+            metrics = (await ask_anew(f"{told['url']}/metrics")).text
+            assert _requests(metrics) >= 3 * MANY, "what a worker counted that is gone stays in the sum"
+            assert "everthread_in_flight 0" in metrics
+        store = open_store(database)
+        try:
+            assert await problems(store, provider.log, talkers, ends=True, lost=2 * MANY) == {}
+            assert await compactions(store)
+        finally:
+            await store.close()
+
+
+def _requests(metrics: str) -> int:
+    found = re.findall(r'everthread_requests_total\{api="[a-z_]+",status="200"\} (\S+)', metrics)
+    return sum(int(float(number)) for number in found)
+
+
+async def test_a_link_opens_the_pages_once_whichever_worker_is_asked(tmp_path: Path) -> None:
+    async with served(tmp_path, "gateway: {upstreams: [{name: nobody, url: 'http://127.0.0.1:9'}]}") as (process, told):
+        texts = [(await ask_anew(told["page"])).text for _ in range(MANY)]
+        assert "You are in." in texts[0]
+        assert all("was used already" in text for text in texts[1:])
+        workers = children(process.pid)
+        process.send_signal(signal.SIGKILL)
+        await until(lambda: not any(map(is_alive, workers)))  # none outlives who started it
+
+
+async def test_a_revoked_key_is_dead_in_every_worker(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "everthread.db")
+    token, key = issue(scopes=("proxy",))
+    await store.create_key(key)
+    config = "gateway: {auth: keys, upstreams: [{name: nobody, url: 'http://127.0.0.1:9'}]}"
+    try:
+        async with served(tmp_path, config) as (_, told):
+            address, shown = f"{told['url']}/metrics", {"authorization": f"Bearer {token}"}
+            assert {(await ask_anew(address, **shown)).status_code for _ in range(MANY)} == {200}
+            await store.revoke_key(key.id)
+            await asyncio.sleep(TTL + 0.1)
+            assert {(await ask_anew(address, **shown)).status_code for _ in range(MANY)} == {401}
+    finally:
+        await store.close()
+
+
+def test_workers_that_cannot_start_say_why_once(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "--host", "0.0.0.0"],  # noqa: S104
+        capture_output=True, text=True, check=False, env={**os.environ, "EVERTHREAD_HOME": str(tmp_path)}, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "everthread: without API keys the gateway listens on this machine only" in done.stderr
+
+
+def test_a_port_that_others_have_is_not_shared_with_them() -> None:
+    with listen(0) as taken, pytest.raises(InputError, match="cannot be used"):
+        PortSockets("127.0.0.1", taken.getsockname()[1], 2)
+    ours = PortSockets("127.0.0.1", 0, 2)
+    try:
+        ours[0].listen()
+        with pytest.raises(InputError, match="cannot be used"):
+            PortSockets("127.0.0.1", ours.port, 2)
+        before = ours[1].fileno(), ours[1].getsockname()
+        ours.renew(1)
+        assert ours[1].getsockname() == before[1]
+    finally:
+        ours.close()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_newest_links_stay_good_and_each_is_used_once(shared: bool, tmp_path: Path) -> None:
+    links = LoginLinks(tmp_path / "links" if shared else None)
+    others = LoginLinks(tmp_path / "links") if shared else links
+    for number in range(LINKS + 5):
+        links.add(f"{number:04}")
+        if shared:
+            os.utime(tmp_path / "links" / f"{number:04}", (number, number))
+    assert not others.take("0000")
+    assert others.take(f"{LINKS:04}")
+    assert not links.take(f"{LINKS:04}")
