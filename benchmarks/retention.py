@@ -25,7 +25,7 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor
 
 from benchmarks.peers import Peer, langchain_missing
 from benchmarks.retained.conversations import REAL, conversations
-from benchmarks.retained.fabrications import Marked, measure
+from benchmarks.retained.fabrications import Marked, is_refused, measure
 from benchmarks.retained.labelled import DEPTHS as LABEL_DEPTHS
 from benchmarks.retained.labelled import Outcome
 from benchmarks.retained.labelled import measure as measure_labels
@@ -189,11 +189,16 @@ def _marks(pool: Executor, count: int) -> list[Row]:
         wrongly = _pooled(found, invented=False)
         rows.append(Row(f"inventions marked, {when}", f"{marked:.1%}", f"≥ {MARKED:.0%}", marked >= MARKED))
         rows.append(Row(f"true names marked, {when}", f"{wrongly:.1%}", f"≤ {WRONGLY:.0%}", wrongly <= WRONGLY))
-    return rows
+    refused = sum(work.result() for work in [pool.submit(_refused, place) for place in range(count)])
+    return [*rows, Row("summaries half invented, refused", f"{refused} of {count}", "all", refused == count)]
 
 
 def _measured(place: int, *, again: bool) -> Marked:
     return measure(conversations()[place], again=again)
+
+
+def _refused(place: int) -> bool:
+    return is_refused(conversations()[place])
 
 
 def _pooled(found: Iterable[Marked], *, invented: bool) -> float:

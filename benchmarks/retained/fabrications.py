@@ -1,11 +1,13 @@
 """Whether a summary's inventions are marked: drafts that mix names of the conversation with names nobody ever said.
 
 True names are read from the raw messages by plain patterns, in the forms in which people write them. Invented ones are
-made up, or are true ones with a piece changed. Each stands in a line of its own, some beside a true one.
+made up, or are true ones with a piece changed. Each stands in a line of its own, some beside a true one. One line in
+six is an invention: a summary in which more than a quarter is invented must be refused whole, which is measured apart.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from collections.abc import Iterator, Sequence
@@ -19,7 +21,9 @@ from everthread.testing import ScriptedSummarizer
 
 WINDOW = 200_000
 EACH = 14
-"""So many true and as many invented names of a kind in one draft."""
+"""So many true names of a kind in one draft."""
+DRAFTS = 3
+"""So many drafts of a conversation."""
 MARK = "(unverified)"
 SECTIONS = ("Completed Actions", "Key Decisions", "Relevant Files", "Critical Context")
 
@@ -67,20 +71,34 @@ class Marked:
 
 
 def measure(conversation: Conversation, *, again: bool = False) -> Marked:
-    """The lines of a draft in the summary; `again`: told once more, unmarked, in the summary after that."""
+    """The lines of some drafts in their summaries; `again`: told once more, unmarked, in the summary after that."""
     counter = TokenCounter("gpt-4o")
     coming = conversation.messages()
     messages = _until(coming, WINDOW // 2, counter)
-    items = draft(messages, conversation.seed)
-    summarizer = ScriptedSummarizer(_sections(items))
-    result = compress(messages, window=WINDOW, summarizer=summarizer)
-    if again:
-        messages = [*result.messages, *_until(coming, WINDOW // 4, counter)]
+    more = _until(coming, WINDOW // 4, counter) if again else []
+    items: list[Item] = []
+    marks: list[bool] = []
+    for number in range(DRAFTS):
+        told = draft(messages, conversation.seed + 1_000 * number, 1 / 5)
+        summarizer = ScriptedSummarizer(_sections(told))
         result = compress(messages, window=WINDOW, summarizer=summarizer)
-    lines = result.summary.split("\n")
-    told = [(item, next((line for line in lines if line.startswith(f"- {item.line}")), None)) for item in items]
-    found = [(item, line.endswith(MARK)) for item, line in told if line is not None]
-    return Marked(tuple(item for item, _ in found), tuple(mark for _, mark in found))
+        if again:
+            result = compress([*result.messages, *more], window=WINDOW, summarizer=summarizer)
+        lines = result.summary.split("\n")
+        for item in told:
+            line = next((line for line in lines if line.startswith(f"- {item.line}")), None)
+            if line is not None:
+                items.append(item)
+                marks.append(line.endswith(MARK))
+    return Marked(tuple(items), tuple(marks))
+
+
+def is_refused(conversation: Conversation) -> bool:
+    """Whether none of a draft stands in the summary that invents as many names as it tells true ones."""
+    messages = _until(conversation.messages(), WINDOW // 2, TokenCounter("gpt-4o"))
+    told = draft(messages, conversation.seed, 1)
+    result = compress(messages, window=WINDOW, summarizer=ScriptedSummarizer(_sections(told)))
+    return not any(item.line in result.summary for item in told)
 
 
 def _until(coming: Iterator[Message], tokens: int, counter: TokenCounter) -> list[Message]:
@@ -103,22 +121,24 @@ def _sections(items: Sequence[Item]) -> dict[str, str]:
     }
 
 
-def draft(messages: Sequence[Message], seed: int) -> list[Item]:
+def draft(messages: Sequence[Message], seed: int, share: float) -> list[Item]:
+    """Lines with true names, and for each true one so much of an invention, dealt to the kinds in turn."""
     rng = random.Random(seed)  # noqa: S311 - always the same
     text = "\n".join(map(text_of, messages))
-    items: list[Item] = []
-    for kind, pattern in PATTERNS.items():
-        names = sorted({name for name in pattern.findall(text) if len(name) < 100})
-        true = rng.sample(names, min(len(names), EACH))
-        items += (
-            Item(rng.choice(LINES[kind]).format(_written(name, kind, rng)), kind, invented=False) for name in true
-        )
-        for number in range(EACH):
-            base = rng.choice(names) if names and number % 2 else ""
-            name = _invented(kind, base, text, rng)
-            line = rng.choice(LINES[kind]).format(name)
-            beside = f" (as in {rng.choice(true)})" if true and number % 5 == 4 and kind != "error" else ""
-            items.append(Item(line + beside, kind, invented=True))
+    names = {
+        kind: sorted({name for name in pattern.findall(text) if len(name) < 100}) for kind, pattern in PATTERNS.items()
+    }
+    true = {kind: rng.sample(found, min(len(found), EACH)) for kind, found in names.items()}
+    items = [
+        Item(rng.choice(LINES[kind]).format(_written(name, kind, rng)), kind, invented=False)
+        for kind, found in true.items()
+        for name in found
+    ]
+    for number, kind in zip(range(int(len(items) * share)), itertools.cycle(PATTERNS), strict=False):
+        base = rng.choice(names[kind]) if names[kind] and number % 2 else ""
+        line = rng.choice(LINES[kind]).format(_invented(kind, base, text, rng))
+        beside = f" (as in {rng.choice(true[kind])})" if true[kind] and number % 7 == 4 and kind != "error" else ""
+        items.append(Item(line + beside, kind, invented=True))
     rng.shuffle(items)
     return items
 

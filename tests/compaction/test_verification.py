@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from everthread import compress
 from everthread.compaction.verification import UNVERIFIED, is_refused, mark_sections, source_text
 from everthread.core.messages import Message
+from everthread.testing import ScriptedSummarizer
 
 SOURCES: list[Message] = [
     {"role": "user", "content": "The retry limit of the importer is 7 and the timeout 30 seconds."},
@@ -49,6 +51,21 @@ def test_what_no_source_says_is_marked_once_at_the_end(line: str) -> None:
     assert unknown >= 1
     assert checked >= unknown
     assert mark_sections(marked, TEXT)[0] == marked
+
+
+def test_an_invention_told_again_is_marked_again() -> None:
+    talk: list[Message] = [
+        {"role": role, "content": f"Step {number}: src/step_{number}.py is done, {'on and on ' * 40}"}
+        for number in range(60)
+        for role in ("user", "assistant")
+    ]
+    lines = "\n".join(f"- src/step_{number}.py was done" for number in range(8))
+    writer = ScriptedSummarizer({"Goal": f"{lines}\n- src/none.py was done"})
+    once = compress(talk, window=8_000, summarizer=writer)
+    twice = compress([*once.messages, *talk], window=8_000, summarizer=writer)
+    for result in (once, twice):
+        assert f"- src/none.py was done {UNVERIFIED}" in result.summary
+        assert result.summary.count(UNVERIFIED) == 1
 
 
 def test_a_summary_that_names_too_much_is_refused() -> None:

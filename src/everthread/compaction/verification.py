@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from everthread.compaction.names import ERROR, HASH, Name, checkable_names
 from everthread.compaction.sentences import words_of
 from everthread.compaction.summary import Sections
+from everthread.core.marks import without_summary
 from everthread.core.messages import Message, calls_of, results_of, strings_in, text_of
 
 UNVERIFIED = "(unverified)"
@@ -34,7 +35,8 @@ def source_text(messages: Iterable[Message], earlier: str) -> str:
     What an earlier summary said and no source did is no source: told again without its mark it is marked again.
     """
     known = "\n".join(line for line in earlier.split("\n") if not line.endswith(UNVERIFIED))
-    return "\n".join([known, *map(_said, messages)])
+    spoken = (rest for message in messages if (rest := without_summary(message)) is not None)
+    return "\n".join([known, *map(_said, spoken)])
 
 
 def _said(message: Message) -> str:
