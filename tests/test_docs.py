@@ -102,6 +102,7 @@ def each(kind: str) -> list[Any]:
     return [
         pytest.param(body, id=f"{named(page)}-{number}")
         for page in PAGES
+        if kind != "python" or not example_of(page)
         for number, body in enumerate(fences(page, kind), 1)
     ]
 
@@ -135,6 +136,23 @@ def run(zygote: Zygote, examples: Path, tmp_path: Path, monkeypatch: pytest.Monk
             return code, err.read().decode()
 
     return go
+
+
+def example_of(page: Path) -> Path | None:
+    """What a framework's recipe shows. It needs the framework: `make torture PART=integrations` runs it."""
+    example = ROOT / "examples" / f"{page.stem.replace('-', '_')}_agent.py"
+    return example if page.parent.name == "recipes" and example.exists() else None
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if example_of(page)], ids=named)
+def test_a_recipe_shows_its_example(page: Path) -> None:
+    example = example_of(page)
+    assert example is not None
+    shown = fences(page, "python")
+    assert shown[0] in example.read_text("utf-8")
+    assert shown[0].count("\n") > 12, "all but the docstring"
+    for other in shown[1:]:
+        compile(other, named(page), "exec")
 
 
 @pytest.mark.parametrize("code", each("python"))

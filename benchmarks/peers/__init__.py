@@ -14,7 +14,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 ENVIRONMENTS = HERE.parents[1] / ".venv-peers"
-INSTALLING = 300
+INSTALLING = 900
 """Seconds; a machine without a package index is told apart from a slow one."""
 
 
@@ -88,11 +88,12 @@ def package_source(name: str) -> Path:
     return folder
 
 
-def environment(name: str) -> Path:
-    """The Python of a peer's environment, which is made when it is first asked for."""
+def environment(name: str, requirements: Path | None = None, *besides: str) -> Path:
+    """The Python of a peer's environment, which is made when it is first asked for. `besides`: told to pip too."""
     folder = ENVIRONMENTS / name
     python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
-    wanted = (HERE / f"{name}.txt").read_text("utf-8")
+    listed = requirements or HERE / f"{name}.txt"
+    wanted = listed.read_text("utf-8")
     ready = folder / "installed.txt"
     if ready.exists() and ready.read_text("utf-8") == wanted:
         return python
@@ -100,7 +101,7 @@ def environment(name: str) -> Path:
         venv.create(folder, with_pip=True, clear=True)
     except OSError as error:
         raise PeerAbsentError(str(error)) from error
-    _run([str(python), "-m", "pip", "install", "--quiet", "-r", str(HERE / f"{name}.txt")])
+    _run([str(python), "-m", "pip", "install", "--quiet", *besides, "-r", str(listed)])
     ready.write_text(wanted, "utf-8")
     return python
 

@@ -15,9 +15,9 @@ import json
 import sys
 from typing import Any
 
-from langchain.agents.middleware import SummarizationMiddleware  # type: ignore[import-not-found] # its own environment
-from langchain_core.language_models.fake_chat_models import FakeListChatModel  # type: ignore[import-not-found] # its own environment
-from langchain_core.messages import BaseMessage, RemoveMessage, convert_to_messages, trim_messages  # type: ignore[import-not-found] # its own environment
+from langchain.agents.middleware import SummarizationMiddleware
+from langchain_core.language_models.fake_chat_models import FakeListChatModel
+from langchain_core.messages import BaseMessage, RemoveMessage, convert_to_messages, trim_messages
 
 Line = dict[str, Any]
 

@@ -13,6 +13,7 @@ The tree:
     gateway/    an HTTP service: a faithful proxy that compacts where it must, an API of threads, MCP
     config/     config.yaml
     factory/    where the parts are put together
+    integrations/  inside agents of LangChain and other frameworks: their history in, what fits out
     lab/        a provider that can be told what to do; replay and its report
     testing     test doubles; pytest_plugin for suites of others
     cli/        the `everthread` command

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -29,11 +30,11 @@ from everthread.conversation.requests import (
 from everthread.conversation.responses import Answer, Recorder, finish
 from everthread.conversation.state import ConversationState, create_session, find_tip, load_state
 from everthread.conversation.toolbox import FIND, FoundTools, Toolbox
-from everthread.core.messages import Message, results_of
+from everthread.core.messages import Message, calls_of, results_of
 from everthread.core.types import Reply, StreamDelta, StreamingModel, System
 from everthread.errors import ConfigError, InputError, ModelError
 from everthread.providers.base import ModelEvent
-from everthread.store.models import NewMessage, NewSession, Session, UsageRecord, new_id
+from everthread.store.models import NewMessage, NewSession, Session, StoredMessage, UsageRecord, new_id
 from everthread.store.store import Store
 
 
@@ -108,6 +109,11 @@ class Conversation:
         return list(self._live.bodies)
 
     @property
+    def stored(self) -> list[StoredMessage]:
+        """The same with their ids and kinds, as the store has them."""
+        return list(self._live.stored)
+
+    @property
     def tokens(self) -> int:
         """The size of the next prompt."""
         return self._live.tokens
@@ -168,9 +174,12 @@ class Conversation:
         self._recorder.sent = build_request(live, injected, cap=self._recovery.cap)
         return self._recorder.sent
 
-    async def record(self, response: Any) -> Answer:
-        """Store and account for an answer: of a client, as it came; a list of stream chunks; or a `Reply`."""
-        answer = await self._recorder.record(response)
+    async def record(self, response: Any, *, event: str | None = None) -> Answer:
+        """Store and account for an answer: of a client, as it came; a list of stream chunks; or a `Reply`.
+
+        `event`: under which a history that is kept elsewhere brings it again, see `follow`.
+        """
+        answer = await self._recorder.record(response, event)
         self._compactor.prepare_ahead()
         if not answer.calls:
             self._compactor.rest()
@@ -249,6 +258,29 @@ class Conversation:
         fitting = await limit_results(live, given)
         await live.append([NewMessage(message) for message in fitting])
         return fitting
+
+    async def follow(self, messages: Sequence[NewMessage]) -> list[StoredMessage]:
+        """Store what is new in a history that is kept elsewhere, in its order; the same event is stored once.
+
+        Results that are too large are stored outside the context, as those of `add_results`.
+        """
+        stored: list[StoredMessage] = []
+        async with self._turn:
+            for are_results, run in itertools.groupby(messages, lambda item: item.body["role"] == "tool"):
+                new = list(run)
+                if are_results:
+                    bodies = await limit_results(self._live, [item.body for item in new])
+                    new = [replace(item, body=body) for item, body in zip(new, bodies, strict=True)]
+                    stored += await self._live.append(new)
+                    continue
+                opened, batch = set(self._live.open_calls), list[NewMessage]()
+                for item in new:  # a call that the next message does not answer was never answered
+                    batch += (NewMessage(stub) for stub in open_stubs(opened))
+                    batch.append(item)
+                    opened = {call.id for call in calls_of(item.body)}
+                given = {item.event for item in new}
+                stored += (item for item in await self._live.append(batch) if item.event in given)
+        return stored
 
     async def add(self, message: Given) -> None:
         """Store a message without asking the model; it is in view from the next request on."""

@@ -137,7 +137,7 @@ class Recorder:
         """The model that answers the request under way."""
         return self._live.answering if self._asked == self._live.route.name else self._asked
 
-    async def record(self, response: Any) -> Answer:
+    async def record(self, response: Any, event: str | None = None) -> Answer:
         """Store and account for an answer, in whichever form it came."""
         live = self._live
         reply = decode_response(response, api=self._api, model=self._asked)
@@ -153,7 +153,10 @@ class Recorder:
             if usage.prompt_tokens and live.context.pause.report(usage.prompt_tokens, live.setup.wall()):
                 text = f"{paused_text(usage.prompt_tokens)} /compress works at any time."
                 live.emit(Notice(live.session.id, text))
-        new = [*(NewMessage(stub) for stub in open_stubs(live.open_calls)), NewMessage(message, event=new_id())]
+        new = [
+            *(NewMessage(stub) for stub in open_stubs(live.open_calls)),
+            NewMessage(message, event=event or new_id()),
+        ]
         stored, cost, _ = await asyncio.gather(
             live.append(new), self._account(usage, estimated=estimated, model=answered), live.save()
         )

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -87,8 +88,12 @@ class LoopThread:
         self._thread = threading.Thread(target=self._loop.run_forever, name="everthread", daemon=True)
         self._thread.start()
 
+    def submit(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
+        """Begin it; the result can be waited for in any loop or thread."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = self.submit(work)
         try:
             return future.result()
         except BaseException:

@@ -12,9 +12,9 @@ def main() -> None:
     job = json.loads(sys.argv[1])
     os.environ |= {"OPENAI_API_BASE": f"{job['url']}/v1", "OPENAI_API_KEY": "any"}
     os.environ |= {"ANTHROPIC_API_BASE": job["url"], "ANTHROPIC_API_KEY": "any"}
-    from aider.coders import Coder  # type: ignore[import-not-found] # noqa: PLC0415  its own environment
-    from aider.io import InputOutput  # type: ignore[import-not-found] # noqa: PLC0415  as above
-    from aider.models import Model  # type: ignore[import-not-found] # noqa: PLC0415  as above
+    from aider.coders import Coder  # noqa: PLC0415  after its settings
+    from aider.io import InputOutput  # noqa: PLC0415  after its settings
+    from aider.models import Model  # noqa: PLC0415  after its settings
 
     family = "anthropic" if job["api"] == "anthropic" else "openai"
     model: Any = Model(f"{family}/{job['model']}")

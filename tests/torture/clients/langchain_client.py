@@ -6,9 +6,9 @@ import json
 import sys
 from typing import Any
 
-from langchain_anthropic import ChatAnthropic  # type: ignore[import-not-found] # its own environment
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage  # type: ignore[import-not-found] # its own environment
-from langchain_openai import ChatOpenAI  # type: ignore[import-not-found] # its own environment
+from langchain_anthropic import ChatAnthropic
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
+from langchain_openai import ChatOpenAI
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Any
 
-import litellm  # type: ignore[import-not-found] # its own environment
+import litellm
 
 FAMILY = {"openai_chat": "openai", "anthropic": "anthropic"}
 

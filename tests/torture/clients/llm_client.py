@@ -14,7 +14,7 @@ def main() -> None:
     known = {"model_id": "behind", "model_name": job["model"], "api_base": f"{job['url']}/v1", "api_key_name": "any"}
     (folder / "extra-openai-models.yaml").write_text(json.dumps([known]), "utf-8")
     (folder / "keys.json").write_text('{"any": "any"}', "utf-8")
-    import llm  # type: ignore[import-not-found] # noqa: PLC0415  its own environment; it reads the folder now
+    import llm  # noqa: PLC0415  it reads the folder now
 
     conversation = llm.get_model("behind").conversation()
     answers = []

@@ -6,11 +6,11 @@ import json
 import sys
 from typing import Any
 
-from pydantic_ai import Agent  # type: ignore[import-not-found] # its own environment
-from pydantic_ai.models.anthropic import AnthropicModel  # type: ignore[import-not-found] # its own environment
-from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel  # type: ignore[import-not-found] # its own environment
-from pydantic_ai.providers.anthropic import AnthropicProvider  # type: ignore[import-not-found] # its own environment
-from pydantic_ai.providers.openai import OpenAIProvider  # type: ignore[import-not-found] # its own environment
+from pydantic_ai import Agent
+from pydantic_ai.models.anthropic import AnthropicModel
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+from pydantic_ai.providers.anthropic import AnthropicProvider
+from pydantic_ai.providers.openai import OpenAIProvider
 
 
 def look_up(entry: str) -> str:

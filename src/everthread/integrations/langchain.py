@@ -1,0 +1,228 @@
+"""LangChain and LangGraph: `create_agent(model, tools, middleware=[EverthreadMiddleware()])`.
+
+The graph's state is not touched: only what the model is sent differs from it. The thread is the run's `thread_id`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Unpack
+
+from everthread.compaction.journal import journal_of, state_sections
+from everthread.compaction.plan import said_in
+from everthread.compaction.summary import CRITICAL, DONE, WORDS, render_sections
+from everthread.compaction.user_words import render_words
+from everthread.core.messages import Message, calls_of
+from everthread.core.text import clip
+from everthread.core.tokens import TokenCounter
+from everthread.core.transcript import is_user_message
+from everthread.integrations.thread import RECALL, ModelCall, ThreadOptions, Threads, Turn, lacks, require
+
+require("langchain", "1.1", "langchain", "AgentMiddleware.wrap_model_call")
+try:
+    from langchain.agents.middleware import AgentMiddleware
+    from langchain_core.messages import (
+        AIMessage,
+        BaseMessage,
+        HumanMessage,
+        SystemMessage,
+        ToolMessage,
+        convert_to_openai_messages,
+    )
+    from langchain_core.runnables import RunnableConfig
+    from langchain_core.tools import StructuredTool
+    from langchain_core.utils.function_calling import (
+        convert_to_openai_tool,
+    )
+    from langgraph.config import get_config
+except ImportError as error:
+    raise lacks("langchain", "agents.middleware.AgentMiddleware", "langchain", error) from error
+
+__all__ = ["EverthreadMiddleware", "summarize"]
+logger = logging.getLogger("langchain.everthread")
+
+WORDS_TOKENS, JOURNAL_TOKENS, STATE_TOKENS, EARLIER_CHARS = 4_000, 2_000, 800, 8_000
+"""Room in a summary for LangChain's own middleware, which says nothing of its size."""
+
+
+class EverthreadMiddleware(AgentMiddleware):
+    """Keeps an agent going past its model's window. `recall_tool`: whether the agent is offered `recall`.
+
+    What happens is told to the logger `langchain.everthread`, and to `stream_mode="custom"` under `everthread`.
+    """
+
+    def __init__(self, *, recall_tool: bool = True, **how: Unpack[ThreadOptions]) -> None:
+        super().__init__()
+        self.threads = Threads("langchain", logger, **how)
+        self.tools = [self._recall_tool()] if recall_tool else []
+
+    def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
+        """Send what fits; after a refusal for size, something smaller."""
+        turn = self.threads.run(self.threads.prepare(_model_call(request)))
+        while True:
+            try:
+                response = handler(_managed(request, turn))
+            except Exception as error:  # noqa: BLE001 - whatever a provider's client raises; what is not of size is raised again
+                turn = self.threads.run(self.threads.recover(turn, error))
+            else:
+                self.threads.run(self.threads.record(turn, *_answer(response)))
+                return response
+
+    async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
+        """The same in an event loop."""
+        turn = await self.threads.arun(self.threads.prepare(_model_call(request)))
+        while True:
+            try:
+                response = await handler(_managed(request, turn))
+            except Exception as error:  # noqa: BLE001 - as above
+                turn = await self.threads.arun(self.threads.recover(turn, error))
+            else:
+                await self.threads.arun(self.threads.record(turn, *_answer(response)))
+                return response
+
+    def close(self) -> None:
+        """Let go of the store; it is closed at the end of the program in any case."""
+        self.threads.close()
+
+    def _recall_tool(self) -> Any:
+        def recall(config: RunnableConfig, **arguments: Any) -> str:
+            return self.threads.run(self.threads.recall(_thread_id(config), arguments))
+
+        async def arecall(config: RunnableConfig, **arguments: Any) -> str:
+            return await self.threads.arun(self.threads.recall(_thread_id(config), arguments))
+
+        return StructuredTool.from_function(
+            recall, arecall, name=RECALL["name"], description=RECALL["description"], args_schema=RECALL["parameters"]
+        )
+
+
+def summarize(messages: list[Any]) -> str:
+    """What was said and done, without a model: for `SummarizationMiddleware(model, summarizer=summarize)`.
+
+    The user's words and a journal; what an earlier summary said stays, shortened where it is long.
+    """
+    count = TokenCounter().text
+    own = [message for message in messages if message.additional_kwargs.get("lc_source") == "summarization"]
+    core = [to_core(message) for message in messages if message not in own]
+    journal, state = journal_of(core)
+    spoken = [message for message in core if is_user_message(message)]
+    words = render_words([said_in(message, number) for number, message in enumerate(spoken, 1)], WORDS_TOKENS, count)
+    earlier = "\n\n".join(str(message.text) for message in own)
+    sections = {
+        WORDS: words,
+        DONE: journal.fit(JOURNAL_TOKENS, count).text(),
+        **state_sections(state, STATE_TOKENS, count),
+        CRITICAL: clip(earlier, EARLIER_CHARS),
+    }
+    return render_sections(sections, brief=True)
+
+
+# A model call
+
+
+def _model_call(request: Any) -> ModelCall:
+    model = request.model
+    profile = getattr(model, "profile", None) or {}
+    system = request.system_message
+    return ModelCall(
+        [to_core(message) for message in request.messages],
+        _attribute(model, "model_name", "model", "model_id") or type(model).__name__,
+        key=_thread_id(get_config()),
+        system=str(system.text) if system is not None else None,
+        tools=[tool if "function" in tool else {"type": "function", "function": {"name": str(tool.get("type"))}}
+               for tool in map(convert_to_openai_tool, request.tools)],
+        window=profile.get("max_input_tokens") if isinstance(profile, Mapping) else None,
+        base_url=_attribute(model, "openai_api_base", "anthropic_api_url", "base_url"),
+        max_tokens=request.model_settings.get("max_tokens") or getattr(model, "max_tokens", None),
+    )  # fmt: skip
+
+
+def _managed(request: Any, turn: Turn | None) -> Any:
+    """The request with what fits; itself where nothing is to be changed."""
+    if turn is None:
+        return request
+    for event in turn.events:
+        request.runtime.stream_writer({"everthread": event.as_dict()})
+    changes: dict[str, Any] = {}
+    if turn.changed:
+        changes["messages"] = turn.send(request.messages, from_core)
+    if turn.note and request.system_message is not None:
+        blocks = request.system_message.content_blocks
+        changes["system_message"] = SystemMessage([*blocks, {"type": "text", "text": turn.note}])
+    if turn.cap is not None:
+        changes["model_settings"] = {**request.model_settings, "max_tokens": turn.cap}
+    return request.override(**changes) if changes else request
+
+
+def _answer(response: Any) -> tuple[Message, dict[str, Any] | None, str | None]:
+    """The model's own message, what it used, why it stopped."""
+    response = getattr(response, "model_response", response)
+    results = [response] if isinstance(response, BaseMessage) else response.result
+    message = next((item for item in results if isinstance(item, AIMessage)), AIMessage(""))
+    used = message.usage_metadata
+    stop = message.response_metadata.get("finish_reason") or message.response_metadata.get("stop_reason")
+    return to_core(message), None if used is None else usage_of(used), stop
+
+
+def usage_of(used: Mapping[str, Any]) -> dict[str, Any]:
+    """LangChain's usage in the form of OpenAI's: its input contains what came from the cache and went into it."""
+    read, output = used.get("input_token_details") or {}, used.get("output_token_details") or {}
+    written = read.get("cache_creation") or sum(value for name, value in read.items() if name.startswith("ephemeral"))
+    return {
+        "prompt_tokens": used.get("input_tokens", 0),
+        "completion_tokens": used.get("output_tokens", 0),
+        "prompt_tokens_details": {"cached_tokens": read.get("cache_read", 0), "cache_write_tokens": written},
+        "completion_tokens_details": {"reasoning_tokens": output.get("reasoning", 0)},
+    }
+
+
+def _thread_id(config: Mapping[str, Any]) -> str:
+    return str(config.get("configurable", {}).get("thread_id") or "")
+
+
+def _attribute(model: Any, *names: str) -> str:
+    found = (getattr(model, name, None) for name in names)
+    return next((value for value in found if isinstance(value, str)), "")
+
+
+# Messages
+
+
+def to_core(message: Any) -> Message:
+    """A message of LangChain as a chat message; reasoning is left to LangChain's own."""
+    if isinstance(message, AIMessage):
+        called = [*message.tool_calls, *message.invalid_tool_calls]
+        made: Message = {"role": "assistant", "content": str(message.text) or None}
+        if called:
+            made["tool_calls"] = [_call(call) for call in called]
+        return made
+    (written,) = convert_to_openai_messages([message.model_copy(update={"name": None})])
+    if isinstance(message, ToolMessage):
+        made = {"role": "tool", "tool_call_id": message.tool_call_id, "content": written["content"]}
+        if message.name:
+            made["name"] = message.name
+        return {**made, "is_error": True} if message.status == "error" else made
+    return {"role": "user", "content": written["content"]}
+
+
+def from_core(message: Message) -> Any:
+    """A chat message as LangChain's."""
+    if message["role"] == "assistant":
+        calls = [{"id": call.id, "name": call.name, "args": call.parsed, "type": "tool_call"}
+                 for call in calls_of(message)]  # fmt: skip
+        return AIMessage(message.get("content") or "", tool_calls=calls)
+    content: Any = message.get("content") or ""
+    if message["role"] == "tool":
+        status = "error" if message.get("is_error") else "success"
+        return ToolMessage(
+            content, tool_call_id=message.get("tool_call_id", ""), name=message.get("name"), status=status
+        )
+    return HumanMessage(content)
+
+
+def _call(call: Mapping[str, Any]) -> Any:
+    arguments = call["args"] if isinstance(call["args"], str) else json.dumps(call["args"], ensure_ascii=False)
+    function = {"name": call["name"] or "", "arguments": arguments}
+    return {"id": call["id"] or "", "type": "function", "function": function}

@@ -1,0 +1,267 @@
+"""The thread behind a framework's conversation, without a framework: what each integration builds on."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from everthread.config import parse_config
+from everthread.conversation.events import CompactionDone, Event
+from everthread.core.messages import Message, text_of
+from everthread.core.validation import validate_messages
+from everthread.integrations.thread import ModelCall, Threads, Turn, identify, lacks, opening_key, require
+
+WINDOW = 6_000
+FILLER = "the ledger of the northern branch was settled and every entry was compared with its receipt. "
+FACT = "The code of the vault is 7731-KESTREL."
+USAGE = {"prompt_tokens": 1_200, "completion_tokens": 20, "prompt_tokens_details": {"cached_tokens": 1_000}}
+
+
+def user(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+def answer(text: str) -> Message:
+    return {"role": "assistant", "content": text}
+
+
+def calls(*ids: str) -> Message:
+    return {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": one, "type": "function", "function": {"name": "look_up", "arguments": "{}"}} for one in ids
+        ],
+    }
+
+
+def result(call_id: str, text: str = "settled") -> Message:
+    return {"role": "tool", "tool_call_id": call_id, "content": text}
+
+
+class Framework:
+    """Keeps its whole history, as frameworks do, and checks every request it sends."""
+
+    def __init__(self, threads: Threads, key: str = "books") -> None:
+        self.threads, self.key = threads, key
+        self.history: list[Message] = []
+        self.sent: list[list[Message]] = []
+
+    async def prepare(self) -> Turn:
+        turn = await self.threads.prepare(
+            ModelCall(list(self.history), "gpt-4o", self.key, "You keep the books.", window=WINDOW)
+        )
+        assert turn is not None
+        self.sent.append(turn.send(self.history, lambda message: message))
+        assert validate_messages(self.sent[-1]) == []
+        return turn
+
+    async def ask(self, *said: Message, reply: Message | None = None) -> Turn:
+        self.history += said
+        turn = await self.prepare()
+        message = reply or answer(f"Noted {len(self.history)}.")
+        await self.threads.record(turn, message, None, "stop")
+        self.history.append(message)
+        return turn
+
+    async def work(self, turns: int, start: int = 0) -> None:
+        """So many turns, each with a tool's page."""
+        for number in range(start, start + turns):
+            await self.ask(user(f"Entry {number}: {FILLER}"), reply=calls(f"call_{self.key}_{number}"))
+            await self.ask(result(f"call_{self.key}_{number}", FILLER * 8))
+
+
+@pytest.fixture
+def heard() -> list[Event]:
+    return []
+
+
+@pytest.fixture
+async def threads(tmp_path: Path, heard: list[Event]) -> AsyncIterator[Threads]:
+    made = opened(tmp_path, heard)
+    yield made
+    await made._close()  # its loop is the test's own
+
+
+def opened(folder: Path, heard: list[Event]) -> Threads:
+    settings = parse_config("compression: {background: false}")
+    return Threads("lab", logging.getLogger("lab"), store=folder / "books.db", config=settings, listener=heard.append)
+
+
+async def test_what_fits_is_sent_as_it_is(threads: Threads) -> None:
+    framework = Framework(threads)
+    turn = await framework.ask(user("Hello."), reply=calls("call_1", "call_2"))
+    assert not turn.changed
+    turn = await framework.ask(result("call_1"), result("call_2"))
+    assert turn.items == [0, 1, 2, 3]
+    assert turn.note == ""
+
+
+async def test_far_past_the_window_in_one_thread(
+    threads: Threads, heard: list[Event], caplog: pytest.LogCaptureFixture
+) -> None:
+    framework = Framework(threads)
+    await framework.ask(user(f"Hello. {FACT}"))
+    with caplog.at_level(logging.INFO, "lab"):
+        await framework.work(20)
+    done = [event for event in heard if isinstance(event, CompactionDone)]
+    assert len(done) >= 3
+    assert len(framework.sent[-1]) < len(framework.history)
+    assert "Everthread compacted the conversation" in caplog.text
+    store = await threads._opened_store()
+    (thread,) = await store.list_threads()
+    assert thread.messages == len(framework.history)
+    assert (thread.first.client, thread.first.client_session) == ("lab", "books")
+    assert len(await store.usage(thread.first.id)) == len(framework.sent)
+    assert "7731-KESTREL" in await threads.recall("books", {"query": "code of the vault"})
+    assert "could not be looked up" in await threads.recall("books", {"id": "output:none"})
+
+
+async def test_events_and_the_note_come_with_the_turn_that_is_sent(threads: Threads) -> None:
+    framework = Framework(threads)
+    turns = [await framework.ask(user(f"Entry {number}: {FILLER * 10}")) for number in range(20)]
+    told = [turn for turn in turns if any(isinstance(event, CompactionDone) for event in turn.events)]
+    assert told
+    assert told[0].changed
+    assert told[0].note.startswith("Note: parts of this conversation are compacted")
+
+
+async def test_another_process_goes_on(threads: Threads, tmp_path: Path, heard: list[Event]) -> None:
+    first = Framework(threads)
+    await first.work(12)
+    later = opened(tmp_path, heard)
+    second = Framework(later)
+    second.history = list(first.history)
+    turn = await second.ask(user("And now?"))
+    assert turn.changed
+    assert turn.thread.conversation.id == (await first.ask(user("And now?"))).thread.conversation.id
+    (thread,) = await (await threads._opened_store()).list_threads()
+    assert thread.messages == len(second.history)
+    await later._close()
+
+
+async def test_a_history_that_goes_another_way_is_a_branch(threads: Threads) -> None:
+    framework = Framework(threads)
+    await framework.work(2)
+    first = (await framework.prepare()).thread.conversation.id
+    whole = list(framework.history)
+    framework.history = whole[:4]
+    turn = await framework.ask(user("Rather something else."))
+    assert turn.thread.conversation.id != first
+    assert turn.items == [0, 1, 2, 3, 4]
+    framework.history = whole
+    again = await framework.ask(user("Go on."))
+    assert again.thread.conversation.id == first
+
+
+async def test_a_subagent_under_the_same_name_is_a_thread_of_its_own(threads: Threads) -> None:
+    main, helper = Framework(threads), Framework(threads)
+    await main.ask(user("Settle the books."), reply=calls("call_1"))
+    await helper.ask(user("Look for receipts."))
+    turn = await main.ask(result("call_1"))
+    assert turn.items == [0, 1, 2]
+    assert len(await (await threads._opened_store()).list_threads()) == 2
+
+
+async def test_without_a_name_it_is_known_by_how_it_opened(
+    threads: Threads, tmp_path: Path, heard: list[Event]
+) -> None:
+    one, other = Framework(threads, key=""), Framework(threads, key="")
+    await one.ask(user("Hello."), reply=answer("Good morning."))
+    await other.ask(user("Hello."), reply=answer("Good evening."))
+    first, second = await one.ask(user("Go on.")), await other.ask(user("Go on."))
+    assert first.thread is not second.thread
+    later = opened(tmp_path, heard)
+    again = Framework(later, key="")
+    again.history = one.history
+    assert (await again.ask(user("Once more."))).thread.conversation.id == first.thread.conversation.id
+    await later._close()
+
+
+async def test_a_re_worded_answer_and_edited_arguments_are_the_same_message(threads: Threads) -> None:
+    framework = Framework(threads)
+    await framework.ask(user("Hello."), reply=answer("Good morning, and welcome."))
+    framework.history[-1] = answer("Good morning.")
+    turn = await framework.ask(user("Go on."))
+    assert turn.items == [0, 1, 2]
+    assert text_of(framework.sent[-1][1]) == "Good morning."
+    assert identify(calls("a")) != identify(calls("b"))
+    assert identify(result("a", "x")) != identify(result("a", "y"))
+    assert opening_key([user("Hello.")]) == ""
+
+
+async def test_a_refusal_for_size_is_recovered_from_and_others_are_raised(threads: Threads) -> None:
+    framework = Framework(threads)
+    for number in range(6):
+        await framework.ask(user(f"Entry {number}: {FILLER * 5}"))
+    turn = await framework.prepare()
+    refusal = RuntimeError("This model's maximum context length is 2000 tokens, however you requested 2400 tokens")
+    smaller = await threads.recover(turn, refusal)
+    assert len(smaller.items) < len(turn.items)
+    assert smaller.thread.conversation.window == 2_000
+    with pytest.raises(RuntimeError, match="of money"):
+        await threads.recover(smaller, RuntimeError("out of money"))
+    with pytest.raises(RuntimeError, match="maximum"):
+        await threads.recover(None, refusal)
+
+
+async def test_a_large_result_is_stored_and_cited(threads: Threads) -> None:
+    framework = Framework(threads)
+    await framework.ask(user("Hello."), reply=calls("call_1"))
+    await framework.ask(result("call_1", FILLER * 4_000))
+    assert "output:" in text_of(framework.sent[-1][-1])
+    assert len(framework.history[2]["content"] or "") > 300_000
+
+
+async def test_what_fails_here_does_not_stop_the_framework(threads: Threads, caplog: pytest.LogCaptureFixture) -> None:
+    framework = Framework(threads)
+    turn = await framework.ask(user("Hello."))
+    await turn.thread.conversation.store.close()
+    more = [*framework.history, user("Go on.")]
+    assert await threads.prepare(ModelCall(more, "gpt-4o", "books", window=WINDOW)) is None
+    await threads.record(turn, answer("Hi."))
+    assert "could not prepare a model call" in caplog.text
+    assert "could not record an answer" in caplog.text
+    assert await threads.prepare(ModelCall([], "gpt-4o")) is None
+    await threads.record(None, answer("Hi."))
+
+
+def test_from_a_thread_without_a_loop(tmp_path: Path, heard: list[Event]) -> None:
+    made = opened(tmp_path, heard)
+    turn = made.run(made.prepare(ModelCall([user("Hello.")], "gpt-4o", "books")))
+    assert turn is not None
+    made.run(made.record(turn, answer("Hi."), USAGE))
+    made.close()
+    assert "Hello." in made.run(made.recall("books", {"query": "Hello"}))
+    assert made.run(made.recall("others", {"query": "Hello"})) == "Nothing was said in this conversation yet."
+    made.close()
+
+
+# Packages
+
+MODULES = {"langchain": "langchain"}
+
+
+@pytest.mark.parametrize(("module", "package"), MODULES.items())
+def test_a_package_that_is_missing_is_named(module: str, package: str) -> None:
+    name = f"everthread.integrations.{module}"
+    with pytest.raises(ImportError, match=rf"needs the package {package}, .*pip install 'everthread\["):
+        importlib.import_module(name)
+    assert name not in sys.modules
+
+
+def test_a_version_that_lacks_the_hook_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = tmp_path / "langchain-0.3.27.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: langchain\nVersion: 0.3.27\n", "utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ImportError, match=r"langchain 0\.3\.27 is installed; .* needs 1\.1 or newer"):
+        importlib.import_module("everthread.integrations.langchain")
+    require("langchain", "0.3", "langchain", "nothing")
+    told = lacks("langchain", "a hook", "langchain", ImportError("no name"))
+    assert "langchain 0.3.27 has no a hook (no name)" in str(told)

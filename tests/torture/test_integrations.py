@@ -1,0 +1,156 @@
+"""Agents of the frameworks people use, each as it is installed, go far past their model's window.
+
+Each runs in an environment of its own under `.venv-peers/`, with the versions that `frameworks/NAME.txt` pins. The same
+agent is refused without the integration; with it nothing is, and what was said first is found again by `recall`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.peers import PeerAbsentError, environment
+from everthread import open_store
+from everthread.core.messages import results_of, text_of
+from everthread.core.types import Reply, Request
+from everthread.lab.provider import Provider, ServedModel
+
+pytestmark = pytest.mark.timeout(1_800)
+HERE = Path(__file__).parent / "frameworks"
+ROOT = HERE.parents[2]
+FRAMEWORKS = sorted(file.stem for file in HERE.glob("*.txt"))
+MODEL, WINDOW, TURNS = "gpt-4o", 12_000, 40
+FACT = "7731-KESTREL"
+FILLER = "the ledger of the northern branch was settled and every entry was compared twice with its receipt. "
+SYSTEM = "You keep the books of the northern branch. Answer briefly, and never guess a number."
+PAGE = "Entry {entry} is settled; " + FILLER * 12
+SAYS = [
+    f"Hello. The code of the vault is {FACT}; remember it.",
+    *(f"Entry {number}: {FILLER * 8}" for number in range(TURNS)),
+    "What is the code of the vault?",
+]
+
+
+def bookkeeper(request: Request) -> Reply | str:
+    """Looks up every entry; asked for the code, it looks into what was said, and says what it found there."""
+    last = request.messages[-1]
+    said = next(text_of(message) for message in reversed(request.messages) if message["role"] == "user")
+    said = text_of(last) if last["role"] == "user" else said
+    if last["role"] == "tool":
+        found = results_of(last)[0].text
+        if found.startswith("recall "):
+            return f"The code is {FACT}." if FACT in found else "It is nowhere."
+        return f"It is noted. {FILLER}"
+    everything = "\n".join(text_of(message) for message in request.messages)
+    asked = "What is the code" in everything
+    entry = everything.rpartition("Entry ")[2].partition(":")[0]
+    offered = {tool["function"]["name"] for tool in request.tools}
+    if asked and "recall" not in offered:
+        return f"The code is {FACT}." if FACT in everything else "Nobody told me."
+    if not asked and "Entry" not in said:
+        return "Hello."
+    name, arguments = ("recall", {"query": "code of the vault"}) if asked else ("look_up", {"entry": entry})
+    call: Any = {
+        "id": f"call_{len(everything)}_{entry if not asked else 'code'}",
+        "type": "function",
+        "function": {"name": name, "arguments": json.dumps(arguments)},
+    }
+    return Reply({"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls")
+
+
+async def python_of(framework: str) -> Path:
+    """Its environment; skips where it cannot be installed."""
+    try:
+        return await asyncio.to_thread(environment, f"{framework}_agent", HERE / f"{framework}.txt", "-e", str(ROOT))
+    except PeerAbsentError as error:
+        pytest.skip(f"{framework} cannot be installed here: {error}")
+
+
+async def run(framework: str, folder: Path, script: Path, *arguments: str, **variables: str) -> str:
+    own = {"HOME": str(folder), "EVERTHREAD_HOME": str(folder / "home"), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    process = await asyncio.create_subprocess_exec(
+        str(await python_of(framework)), str(script), *arguments, cwd=folder,
+        env={**os.environ, **own, "OPENAI_API_KEY": "any", **variables},
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, errors = await process.communicate()
+    assert process.returncode == 0, errors.decode()[-4_000:]
+    return out.decode()
+
+
+async def drive(framework: str, folder: Path, provider: Provider, **how: Any) -> dict[str, Any]:
+    job = {"url": provider.url, "model": MODEL, "system": SYSTEM, "page": PAGE, "says": SAYS, "managed": True,
+           "store": str(folder / "books.db"), "window": WINDOW}  # fmt: skip
+    said = await run(framework, folder, HERE / f"{framework}_agent.py", json.dumps({**job, **how}))
+    found: dict[str, Any] = json.loads(said.strip().rpartition("\n")[2])
+    return found
+
+
+def served() -> Provider:
+    return Provider([ServedModel(MODEL, WINDOW)], bookkeeper)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+async def test_without_the_integration_it_is_refused(framework: str, tmp_path: Path) -> None:
+    async with served() as provider:
+        found = await drive(framework, tmp_path, provider, managed=False)
+    assert found["refused"]
+    assert len(found["heard"]) < len(SAYS)
+    assert provider.log[-1].status == 400
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+async def test_with_it_nothing_is_refused(framework: str, tmp_path: Path) -> None:
+    async with served() as provider:
+        found = await drive(framework, tmp_path, provider)
+    assert [(record.status, record.error) for record in provider.log if record.status != 200] == []
+    assert found["refused"] == ""
+    assert len(found["heard"]) == len(SAYS)
+    assert FACT in found["heard"][-1]
+    calls = [text for record in provider.log if record.request for text in map(text_of, record.request.messages[-1:])]
+    assert sum(text.startswith("recall ") for text in calls) == 1
+    assert found["kept"] >= 4 * TURNS, "the framework's own history is whole"
+    assert found["pieces"] > len(SAYS) // 3, "what is streamed comes in pieces"
+    assert "compaction_done" in found["told"], "the framework is told of compactions"
+    store = open_store(tmp_path / "books.db")
+    try:
+        (thread,) = await store.list_threads()
+        assert thread.compactions >= 3
+        assert thread.messages >= 4 * TURNS
+        used = [row for row in await store.usage(thread.first.id) if row.task == "main"]
+        assert len(used) == len(provider.log)
+        assert [row.usage.prompt_tokens for row in used] == [record.prompt_tokens for record in provider.log]
+        assert all(row.cost for row in used)
+    finally:
+        await store.close()
+    print(f"{framework}: {len(provider.log)} calls, {thread.compactions} compactions, largest prompt "
+          f"{max(record.prompt_tokens for record in provider.log):,} of {WINDOW:,}")  # fmt: skip
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+async def test_a_refusal_is_recovered_from(framework: str, tmp_path: Path) -> None:
+    """The window is thought to be ten times what it is: the first refusal teaches it."""
+    async with served() as provider:
+        found = await drive(framework, tmp_path, provider, window=10 * WINDOW)
+    assert found["refused"] == ""
+    assert FACT in found["heard"][-1]
+    assert [record.status for record in provider.log if record.status != 200] == [400]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+async def test_its_example_runs(framework: str, tmp_path: Path) -> None:
+    async with Provider([ServedModel(MODEL, 128_000)], ["Done."] * 20) as provider:
+        said = await run(framework, tmp_path, ROOT / "examples" / f"{framework}_agent.py",
+                         OPENAI_BASE_URL=f"{provider.url}/v1")  # fmt: skip
+    assert said.count("Done.") >= 3
+    store = open_store(tmp_path / "home" / "everthread.db")
+    try:
+        (thread,) = await store.list_threads()
+        assert thread.messages == 2 * len(provider.log)
+    finally:
+        await store.close()
