@@ -359,7 +359,11 @@ async def open_access(auth: Auth, store: Store, host: str) -> AsyncIterator[Auth
             )
         yield None
     elif auth == "passthrough":
-        yield PassthroughAuthenticator(await store.shared_secret(SECRET), AcceptedCredentials(store))
+        accepted = AcceptedCredentials(store)
+        try:
+            yield PassthroughAuthenticator(await store.shared_secret(SECRET), accepted)
+        finally:
+            await accepted.close()
     else:
         keys = KeyAuthenticator(store)
         if not is_loopback(host) and not await keys.has_keys():

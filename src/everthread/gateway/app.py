@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
@@ -17,7 +18,7 @@ from everthread.gateway.auth import Anybody, Authenticator, Caller
 from everthread.gateway.dashboard.app import Dashboard, is_page
 from everthread.gateway.errors import Refused
 from everthread.gateway.middleware import PathMiddleware, RequestIdMiddleware, SiteMiddleware, SitePolicy, is_loopback
-from everthread.gateway.observability import Metrics, StoreWatch
+from everthread.gateway.observability import STORE_SECONDS, Metrics, StoreWatch
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.requests import ClientGone, RequestHead, header_map
 from everthread.gateway.streaming import ResponseWriter
@@ -113,6 +114,49 @@ class CountMiddleware:
         await self._app(scope, receive, count)
 
 
+class StoreMiddleware:
+    """For what needs the store: a client that has heard nothing yet is told when that is away, within a second."""
+
+    def __init__(self, app: ASGIApp, watch: StoreWatch | None, refuse: Refuse) -> None:
+        self._app = app
+        self._watch = watch
+        self._refuse = refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._watch is None:
+            await self._app(scope, receive, send)
+            return
+        is_begun = False
+
+        async def note(message: Message) -> None:
+            nonlocal is_begun
+            is_begun = True
+            await send(message)
+
+        async def answer() -> None:
+            await self._app(scope, receive, note)
+
+        if await self._watch.is_away():
+            await self._refuse(scope, send, _away())
+            return
+        work = asyncio.ensure_future(answer())
+        try:
+            done, _ = await asyncio.wait({work}, timeout=STORE_SECONDS / 2)
+            if not done and await self._watch.is_away() and not is_begun:
+                work.cancel()
+                await asyncio.wait({work})
+            if work.cancelled() and not is_begun:
+                await self._refuse(scope, send, _away())
+            else:
+                await work
+        finally:
+            work.cancel()
+
+
+def _away() -> Refused:
+    return Refused(503, "store_unavailable", "The store does not answer; try again in a second.", retry_after=1)
+
+
 class GatewayApp:
     """Lets clients in, and sends each to who answers it. `authenticator` None: no keys, this machine only."""
 
@@ -150,6 +194,9 @@ class GatewayApp:
         def caller(find: Callable[[Scope], Awaitable[Caller]], refuse: Refuse = self._refuse) -> Middleware:
             return Middleware(CallerMiddleware, find_caller=find, refuse=refuse)
 
+        def stored(refuse: Refuse = self._refuse) -> Middleware:
+            return Middleware(StoreMiddleware, watch=self._watch, refuse=refuse)
+
         routes: list[BaseRoute] = []
         if self.pages is not None:
             routes.append(PathRoute(lambda scope: is_page(scope["method"], scope["path"]), self.pages))
@@ -157,12 +204,14 @@ class GatewayApp:
             checks = [
                 site(self._refuse_native),
                 Middleware(CountMiddleware, metrics=self.proxy.metrics),
+                stored(self._refuse_native),
                 caller(self._native_caller, self._refuse_native),
             ]
             routes.append(PathRoute(_is_native, _wrapped(self._native, checks)))
         alive = _wrapped(self.health, [site(checks_host=False)])
         routes += [Route("/healthz", alive), Route("/readyz", alive)]
-        routes += [Route(path, _wrapped(app, [site(), caller(self._mounted_caller)])) for path, app in mounted.items()]
+        checks = [site(), stored(), caller(self._mounted_caller)]
+        routes += [Route(path, _wrapped(app, checks)) for path, app in mounted.items()]
         routes.append(Route("/metrics", _wrapped(self.health, [site(), caller(self._caller)])))
         proxied = _wrapped(self.proxy, [site(checks_host=not sites.has_keys), caller(self._proxy_caller)])
         outermost = [Middleware(RequestIdMiddleware), Middleware(PathMiddleware)]
@@ -211,14 +260,12 @@ class GatewayApp:
         return await self._authenticator.authenticate(headers)
 
     async def _native_caller(self, scope: Scope) -> Caller:
-        await self._check_store()
         caller = await self._caller(scope)
         if self.has_keys and "threads" not in caller.scopes:
             raise Refused(403, "missing_scope", "Conversations need a key with the scope `threads`.")
         return caller
 
     async def _mounted_caller(self, scope: Scope) -> Caller:
-        await self._check_store()
         caller = await self._caller(scope)
         if caller.key_id is not None and not caller.passthrough and "threads" not in caller.scopes:
             raise Refused(403, "missing_scope", "Reading conversations needs a key with the scope `threads`.")
@@ -230,10 +277,6 @@ class GatewayApp:
         if caller.key_id is not None and "proxy" not in caller.scopes:
             raise Refused(403, "missing_scope", "This key may not use the proxy; it lacks the scope `proxy`.")
         return caller
-
-    async def _check_store(self) -> None:
-        if self._watch is not None and await self._watch.is_away():
-            raise Refused(503, "store_unavailable", "The store does not answer; try again in a second.", retry_after=1)
 
 
 def _is_native(scope: Scope) -> bool:

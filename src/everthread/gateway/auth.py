@@ -25,7 +25,7 @@ class Credential(Protocol):
 
     async def is_accepted(self) -> bool: ...
 
-    async def accept(self) -> None:
+    def accept(self) -> None:
         """An upstream answered to it with anything but 401 and 403."""
         ...
 
@@ -164,6 +164,7 @@ class AcceptedCredentials:
         self._wall = wall
         self._known: OrderedDict[str, float] = OrderedDict()
         """Until when."""
+        self._storing: set[asyncio.Task[None]] = set()
 
     async def has(self, digest: str) -> bool:
         until = self._known.get(digest)
@@ -178,9 +179,18 @@ class AcceptedCredentials:
                 self._keep(digest, until)
         return until > self._wall()
 
-    async def add(self, digest: str) -> None:
+    def add(self, digest: str) -> None:
+        """It holds here at once; the client does not wait until it is stored."""
         until = self._wall() + _ACCEPTED_SECONDS
         self._keep(digest, until)
+        task = asyncio.get_running_loop().create_task(self._store_one(digest, until))
+        self._storing.add(task)
+        task.add_done_callback(self._storing.discard)
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._storing)
+
+    async def _store_one(self, digest: str, until: float) -> None:
         try:
             await self._store.put_state(_ACCEPTED, digest, until)
         except EverthreadError as error:
@@ -203,8 +213,8 @@ class PassthroughCredential:
     async def is_accepted(self) -> bool:
         return await self.accepted.has(self.digest)
 
-    async def accept(self) -> None:
-        await self.accepted.add(self.digest)
+    def accept(self) -> None:
+        self.accepted.add(self.digest)
 
 
 class PassthroughAuthenticator:

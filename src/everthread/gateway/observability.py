@@ -8,11 +8,11 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -20,7 +20,7 @@ from starlette.types import Message, Send
 
 from everthread.conversation.events import CompactionFailed, CompactionVoid, Event, UsageRecorded
 from everthread.core.redaction import redact
-from everthread.errors import EverthreadError
+from everthread.errors import EverthreadError, StoreUnreachableError
 from everthread.gateway.management.events import RecordFailed, Rewritten, Unmanaged
 
 LogForm = Literal["text", "json"]
@@ -163,6 +163,7 @@ def set_up_logs(form: LogForm, *, verbose: bool, quiet: bool = True, file: Path 
 
 STORE_SECONDS = 1.0
 """The longest that a request waits for a store that is away."""
+T = TypeVar("T")
 Clock = Callable[[], float]
 _BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -216,6 +217,23 @@ class StoreWatch:
         if self._asking is None or self._asking.done():
             self._asking = asyncio.get_running_loop().create_task(self._ask())
         return await asyncio.shield(self._asking)
+
+    async def during(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of work that needs the store. `StoreUnreachableError` where that is away before the work is done.
+
+        It is looked at where the work takes longer than usual.
+        """
+        if self.is_known_away:
+            work.close()
+            raise StoreUnreachableError("the store does not answer")
+        doing = asyncio.ensure_future(work)
+        try:
+            while not (await asyncio.wait({doing}, timeout=self._seconds))[0]:
+                if await self.is_away() and not doing.done():
+                    raise StoreUnreachableError("the store does not answer")
+            return await doing
+        finally:
+            doing.cancel()
 
     async def _ask(self) -> bool:
         try:

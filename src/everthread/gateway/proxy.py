@@ -7,7 +7,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,7 +17,7 @@ from everthread.core.messages import calls_of
 from everthread.core.pricing.usage import CanonicalUsage
 from everthread.core.redaction import redact
 from everthread.core.types import Reply
-from everthread.errors import StoreUnreachableError, WireError
+from everthread.errors import WireError
 from everthread.gateway.auth import Caller
 from everthread.gateway.base import NOTICE, THREAD, Incoming, Manager, Outcome, Outgoing, ProxyTurn, UnmanagedTurn
 from everthread.gateway.body import peek_field, refuse_duplicates
@@ -27,7 +27,7 @@ from everthread.gateway.limits import Limits
 from everthread.gateway.management.notice import NoticeStream, with_notice
 from everthread.gateway.management.rounds import MERGED, RECALL, merge_bodies
 from everthread.gateway.middleware import Admission
-from everthread.gateway.observability import STORE_SECONDS, Metrics, StoreWatch, about_thread
+from everthread.gateway.observability import Metrics, StoreWatch, about_thread
 from everthread.gateway.quotas import PassthroughMeter, charged_model, used_in
 from everthread.gateway.requests import ClientGone, RequestHead, Upload, read_body, until_gone
 from everthread.gateway.router import Routes, Upstream, family_of
@@ -74,7 +74,7 @@ class FailOpenManager:
         self._watch = watch
 
     async def prepare(self, incoming: Incoming) -> FailOpenTurn:
-        made = await self.attempt("prepare", incoming, self._with_store(incoming))
+        made = await self.attempt("prepare", incoming, self._manager.prepare(incoming))
         if made is None or (incoming.mode != "managed" and made.sent.rewritten):
             unmanaged = UnmanagedTurn(incoming)
             if made is None:
@@ -82,26 +82,13 @@ class FailOpenManager:
             made = unmanaged
         return FailOpenTurn(self, incoming, made)
 
-    async def _with_store(self, incoming: Incoming) -> ProxyTurn:
-        """Prepare it, unless the store is away: that is looked at where it takes longer than usual."""
-        if self._watch is None:
-            return await self._manager.prepare(incoming)
-        if self._watch.is_known_away:
-            raise StoreUnreachableError("the store does not answer")
-        work = asyncio.ensure_future(self._manager.prepare(incoming))
-        try:
-            await asyncio.wait({work}, timeout=STORE_SECONDS / 2)
-            if not work.done() and await self._watch.is_away():
-                raise StoreUnreachableError("the store does not answer")
-            return await work
-        finally:
-            work.cancel()
-
-    async def attempt(self, step: str, incoming: Incoming, work: Awaitable[T]) -> T | None:
-        """The result of the work; None where it fails or takes too long."""
+    async def attempt(
+        self, step: str, incoming: Incoming, work: Coroutine[Any, Any, T], *, is_awaited: bool = True
+    ) -> T | None:
+        """The result of the work; None where it fails, takes too long, or a client waits and the store is away."""
         try:
             async with asyncio.timeout(self._seconds):
-                return await work
+                return await (self._watch.during(work) if self._watch is not None and is_awaited else work)
         except Exception as error:  # noqa: BLE001  the client must get its answer whatever fails here; it is seen
             self._metrics.count("failed_open", step=step)
             words = _without_credentials(str(error), incoming)
@@ -143,7 +130,7 @@ class FailOpenTurn:
         return {name: value for name, value in self.sent.headers.items() if name != THREAD} if known is None else known
 
     async def record(self, outcome: Outcome) -> None:
-        await self._manager.attempt("answered", self._incoming, self._turn.record(outcome))
+        await self._manager.attempt("answered", self._incoming, self._turn.record(outcome), is_awaited=False)
 
 
 def _without_credentials(words: str, incoming: Incoming) -> str:
@@ -250,7 +237,7 @@ class ProxyExchange:
             return False
         response = await self._send()
         if response.status_code not in (401, 403):
-            await credential.accept()
+            credential.accept()
         if response.status_code in _SIZE_STATUSES:
             await response.aclose()
             return False
