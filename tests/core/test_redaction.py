@@ -550,6 +550,45 @@ def test_a_password_after_a_word_and_a_colon_and_a_key_that_begins_like_a_path(t
     assert redact(text) == f"{kept}[REDACTED]"
 
 
+@pytest.mark.parametrize(
+    ("before", "secret", "after"),
+    [
+        ('password: "', "Tr0ub4dor and 3 horses", '"'),
+        ("DB_PASS='", "my dog Rex2019!", "' psql"),
+        ('密码是:"', "my dog Rex2019!", '"，请记住'),
+        ('the passphrase is "', "correct horse battery staple", '".'),
+        ('{"password": "', "blue R1ver stone", '"}'),
+        ("password: ", "Tr0ub4dor&3", ""),
+        ("curl -d 'password=", "hunter2xyz", "&next=/home'"),
+        ("a=1&amp;password=", "hunter2xyz", "&amp;next=2"),
+    ],
+)
+def test_a_password_of_several_words_goes_whole(before: str, secret: str, after: str) -> None:
+    assert redact(before + secret + after) == before + MARK + after
+
+
+def test_a_field_named_password_may_hold_several_words() -> None:
+    value = {"password": "blue R1ver stone", "password_hint": "a R1ver", "pwd": "Enter it here"}
+    assert redact_value(value) == value | {"password": MARK}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'password = "Please enter your password"',
+        'password: "must be at least 8 characters"',
+        'password: "The password field is required."',
+        "errors.password = 'is too short'",
+        'password: "too short for this site"',
+        'secret: "blue R1ver stone"',
+        'password: "one two"',
+        'password: "<your own Pa55 word>"',
+    ],
+)
+def test_what_is_said_about_a_password_stays(text: str) -> None:
+    assert redact(text) == text
+
+
 @pytest.mark.parametrize("text", ["密码是:不正确", "password is: required", "key_file = /etc/ssl/private/key.pem"])
 def test_words_and_paths_after_such_names_stay(text: str) -> None:
     assert redact(text) == text

@@ -65,6 +65,7 @@ class Rules:
     harmless_name: re.Pattern[str]
     placeholder: re.Pattern[str]
     plain_words: frozenset[str]
+    sentence_words: frozenset[str]
 
 
 @cache
@@ -97,6 +98,7 @@ def rules() -> Rules:
         harmless_name=re.compile(rf"(?:^|_)(?:{either['harmless']})$"),
         placeholder=re.compile("|".join(map(re.escape, placeholders["parts"])), re.I),
         plain_words=frozenset(placeholders["words"]),
+        sentence_words=frozenset(placeholders["sentence"]),
     )
 
 
@@ -156,6 +158,9 @@ _HASH = re.compile(r"[0-9a-f]+|[0-9A-F]+")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
 _MARKED = re.compile(r"[@!][A-Za-z_.-]+")
 _ADDRESS = re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]*[A-Za-z]|[\w.-]+:\d{2,5}")
+_MIXED = re.compile(r"(?=.*[A-Za-z])[!-~]*?(?:\d|[@#$%^&*+=~|!?][!-~])")
+_DRAWN = re.compile(r"[a-z]{3,10}")
+"""As words are drawn from a list for a passphrase."""
 _STRONG = re.compile(r"(?=.*[A-Za-z]).*[0-9!@#$%^&*+=?~|]|\d+$", re.S)
 
 
@@ -192,6 +197,23 @@ def is_issued(value: str, level: Says, *, quoted: bool) -> bool:
     if level is Says.SECRET or is_random(value):
         return is_random(value)
     return len(value) >= 6 and value.isascii() and _STRONG.match(value) is not None
+
+
+def is_passphrase(value: str, level: Says) -> bool:
+    """Whether quoted words after a password's name are one: one holds a figure or a sign, or they make no sentence.
+
+    What names a password itself is a label or a message.
+    """
+    words = value.split()
+    if level is not Says.PASSWORD or not 2 <= len(words) <= 12 or is_placeholder(value):
+        return False
+    letters = [_NO_LETTERS.sub("", word).lower() for word in words]
+    if not rules().plain_words.isdisjoint(letters):
+        return False
+    own = [word for word, plain in zip(words, letters, strict=True) if plain not in rules().sentence_words]
+    if any(4 <= len(word) <= ENOUGH and _MIXED.match(word) is not None for word in own):
+        return True
+    return len(words) >= 4 and len(own) == len(words) and all(_DRAWN.fullmatch(word) for word in words)
 
 
 def _is_code(value: str) -> bool:

@@ -21,6 +21,7 @@ from everthread.core.redaction.entropy import is_random, shannon
 from everthread.core.redaction.patterns import (
     Says,
     is_issued,
+    is_passphrase,
     is_placeholder,
     is_provider_key,
     is_published,
@@ -242,7 +243,8 @@ _NAMED = re.compile(
     (?:(?<=["'`])([^\s"'`\\]{{4,512}}+) | ([^\s"'`\\,;<>(){{}}\[\]|&=:\x80-\U0010ffff]{{4,512}}+))""",
     re.A | re.X,
 )
-_GOES_ON = re.compile(r"[^\s\"'`\\,;<>(){}\[\]|&\x80-\U0010ffff]*+")
+_PHRASE = re.compile(rf"""([\w.-]{{0,40}}+) {_ASSIGNS} (?<=["'`])([^"'`\\\n]{{8,128}}+)(?=["'`])""", re.A | re.X)
+_GOES_ON = re.compile(r"(?:[^\s\"'`\\,;<>(){}\[\]|&\x80-\U0010ffff]|&(?!&|amp;|[\w.-]{1,64}+=))*+")
 _NAME_BEFORE = re.compile(r"[\w.-]{0,40}+(?: [A-Za-z]{1,20}+)?", re.A)
 
 
@@ -250,12 +252,18 @@ def _named(text: str, lowered: str) -> Iterator[Secret]:
     """The value given to a name that announces a secret: `API_KEY=…`, `"password": "…"`, `the token is …`."""
     claimed = 0
     for stem in rules().stems.finditer(lowered):
-        match = _NAMED.match(text, stem.end()) if stem.start() >= claimed else None
-        if match:
+        if stem.start() < claimed:
+            continue
+        match, phrase = _NAMED.match(text, stem.end()), _PHRASE.match(text, stem.end())
+        found = match or phrase
+        if found:
             before = text[max(0, stem.start() - 64) : stem.start()][::-1]
-            name = before[: _end(_NAME_BEFORE.match(before, 0), 0)][::-1] + text[stem.start() : match.end(1)]
+            name = before[: _end(_NAME_BEFORE.match(before, 0), 0)][::-1] + text[stem.start() : found.end(1)]
             level = Says.PASSWORD if stem[0] in rules().foreign else says(name)
-            if _is_assigned(text, level, match):
+            if phrase and is_passphrase(phrase[2], level):
+                claimed = phrase.end()
+                yield Secret(phrase.start(2), claimed, "assignment")
+            elif match and _is_assigned(text, level, match):
                 claimed = _end(_GOES_ON.match(text, match.end()), match.end())
                 yield Secret(match.start(2 if match[2] else 3), claimed, "assignment")
 
@@ -358,9 +366,11 @@ def _rebuilt(node: Any, done: dict[int, Any]) -> Any:
 
 def _field(name: Any, value: Any) -> Any:
     text = redact(value) if isinstance(value, str) else value
-    if text is not value or not isinstance(value, str) or not isinstance(name, str) or _SPACE.search(value):
+    if text is not value or not isinstance(value, str) or not isinstance(name, str):
         return text
-    return MARK if is_issued(value, says(name[-100:]), quoted=True) else value
+    level = says(name[-100:])
+    issued = is_passphrase(value, level) if _SPACE.search(value) else is_issued(value, level, quoted=True)
+    return MARK if issued else value
 
 
 _SPACE = re.compile(r"\s")

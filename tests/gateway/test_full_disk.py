@@ -1,0 +1,81 @@
+"""A disk without room: requests go through, and the metrics, `/readyz` and the answers say what is not stored."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+from pathlib import Path
+
+import httpx2
+
+from everthread import open_store
+from everthread.gateway.base import THREAD
+from tests.gateway.raw import JSON, raw_upstream
+from tests.gateway.raw import say as give
+from tests.store.talk import texts
+from tests.torture.fleet import Fleet
+
+CHAT = "/v1/chat/completions"
+ANSWER = json.dumps({
+    "id": "c1", "object": "chat.completion", "model": "gpt-4o", "created": 1,
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10},
+}).encode()  # fmt: skip
+
+
+def set_room(process: int, largest: int) -> None:
+    """No file of the process grows beyond so many bytes: every write to the store fails, as on a full disk."""
+    _, hard = resource.prlimit(process, resource.RLIMIT_FSIZE)
+    resource.prlimit(process, resource.RLIMIT_FSIZE, (largest, hard))
+
+
+def failures(metrics: str) -> float:
+    lines = [line for line in metrics.splitlines() if line.startswith("everthread_failed_open_total")]
+    return sum(float(line.split()[-1]) for line in lines)
+
+
+async def until_ready(http: httpx2.AsyncClient, trouble: str | None) -> None:
+    """Until `/readyz` says so: a busy machine may not answer in time, which it says too."""
+    while True:
+        ready = await http.get("/readyz")
+        assert ready.status_code == (200 if ready.json()["status"] == "ok" else 503)
+        if ready.json().get("reason") == trouble:
+            return
+
+
+async def test_what_is_not_stored_is_said(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    async with raw_upstream(give(200, JSON, ANSWER)) as upstream:
+        fleet = Fleet(home, "--upstream", f"lab={upstream.url}")
+        url = await fleet.start()
+        process = fleet.processes[0][0].pid
+
+        async def ask(text: str) -> httpx2.Response:
+            body = {"model": "gpt-4o", "messages": [{"role": "user", "content": text}]}
+            answer = await http.post(CHAT, json=body)
+            assert (answer.status_code, answer.content) == (200, ANSWER)
+            return answer
+
+        async with httpx2.AsyncClient(base_url=url, timeout=60) as http:
+            before = (await ask("stored")).headers[THREAD]
+            await until_ready(http, None)
+            assert failures((await http.get("/metrics")).text) == 0
+            set_room(process, 1)
+            for number in range(3):
+                assert THREAD not in (await ask(f"lost {number}")).headers, "it was never stored"
+            await until_ready(http, "the store takes nothing")
+            while failures((await http.get("/metrics")).text) < 3:  # noqa: ASYNC110 - counted after the answers
+                await asyncio.sleep(0.05)
+            set_room(process, resource.RLIM_INFINITY)
+            await until_ready(http, None)
+            after = (await ask("stored again")).headers[THREAD]
+        await fleet.close()
+    store = open_store(home / "everthread.db")
+    try:
+        assert (await store.check()).problems == ()
+        said = {row.first.id: texts(await store.history(row.first.id)) for row in await store.list_threads()}
+    finally:
+        await store.close()
+    assert said == {before: ["stored", "yes"], after: ["stored again", "yes"]}
