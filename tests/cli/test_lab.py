@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import openai
 import pytest
 from openai import OpenAI
@@ -79,12 +80,21 @@ def test_a_transcript_and_a_plan_of_faults(tmp_path: Path) -> None:
     assert out.rstrip().endswith("no_usage")
 
 
+def test_windows_are_stated_and_compactions_unknown_where_asked_for() -> None:
+    with running("--model", "gpt-5=4000", "--shows", "context_length", "--no-compaction") as (_, url):
+        listed = httpx2.get(f"{url}/v1/models").json()["data"]
+        assert [model["context_length"] for model in listed] == [4_000]
+        body = {"model": "gpt-5", "input": [{"role": "user", "content": "hi"}]}
+        assert httpx2.post(f"{url}/v1/responses/compact", json=body).status_code == 404
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         (["--model", "gpt-5"], "is not NAME=WINDOW"),
         (["--model", "gpt-5=many"], "is not NAME=WINDOW"),
         (["--model", "gpt-5=5:klingon"], "dialect 'klingon' is unknown"),
+        (["--shows", "nothing"], "--shows 'nothing' is unknown"),
         (["--fault", "weather"], "'weather' is unknown"),
         (["--fault", "reset=2"], "must be from 0 to 1"),
         (["--script", "absent.json"], "absent.json: cannot be read"),

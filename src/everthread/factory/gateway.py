@@ -109,7 +109,7 @@ async def open_gateway(  # noqa: PLR0915 - one part after the other
         watch = _watch(store)
         proxy = Proxy(
             Routes(known), manager, limits=limits, metrics=metrics, include_usage=options.include_usage,
-            telemetry=_telemetry(), watch=watch,
+            telemetry=_telemetry(), watch=watch, make_item=manager.compaction_item,
         )  # fmt: skip
         mounted = await _mounted(store, stack)
         mounted[COMPACT] = CompactApp(manager, limits, known[0].root)

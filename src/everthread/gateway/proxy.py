@@ -7,7 +7,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,6 +24,14 @@ from everthread.gateway.body import peek_field, refuse_duplicates
 from everthread.gateway.encoding import decoded
 from everthread.gateway.errors import Refused, error_body, error_event
 from everthread.gateway.limits import Limits
+from everthread.gateway.management.compaction_items import PATH as COMPACT_PATH
+from everthread.gateway.management.compaction_items import (
+    asks_compaction,
+    compact_body,
+    is_refusal,
+    response_body,
+    response_events,
+)
 from everthread.gateway.management.notice import NoticeStream, with_notice
 from everthread.gateway.management.rounds import MERGED, RECALL, merge_bodies
 from everthread.gateway.middleware import Admission
@@ -60,6 +68,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("everthread.gateway")
 T = TypeVar("T")
+_ITEM_NOTICE = "compacted by the gateway: the upstream makes no compactions"
 _HEADER_SECONDS = 1.0
 """Seconds for what an answer's headers say of us."""
 
@@ -142,6 +151,7 @@ def _without_credentials(words: str, incoming: Incoming) -> str:
     return redact(words)[:300]
 
 
+MakeItem = Callable[[Incoming], Coroutine[Any, Any, tuple[dict[str, Any], int]]]
 _ATTEMPTS = 3
 _SIZE_STATUSES = (400, 413, 422)
 """With which an upstream may refuse a request's size."""
@@ -161,6 +171,8 @@ class ProxyServices:
     refuse_usage: set[str]
     """Upstreams that take no `stream_options`."""
     telemetry: Telemetry | None = None
+    make_item: MakeItem | None = None
+    """Answers requests for a compaction that an upstream refuses."""
 
 
 class ProxyExchange:
@@ -271,6 +283,8 @@ class ProxyExchange:
         pieces = Pieces(response.aiter_raw())
         try:
             instead = None if last else await self._instead(response, pieces, pulse)
+            if instead is None and await self._answer_item(response, pieces, writer, pulse):
+                return False
             if instead is None and self._has_rounds(response):
                 await self._relay_rounds(response, pieces, writer, pulse)
                 return False
@@ -283,6 +297,30 @@ class ProxyExchange:
         if instead is not self.sent:
             self.sent = instead
             self._counted("repaired")
+        return True
+
+    async def _answer_item(
+        self, response: UpstreamResponse, pieces: Pieces, writer: ResponseWriter, pulse: StreamKeepAlive
+    ) -> bool:
+        """Answer a request for a compaction that the upstream refuses; whether that was done."""
+        make, incoming = self._desk.make_item, self._incoming
+        if make is None or response.status_code < 400 or incoming.mode != "managed":
+            return False
+        if incoming.api != "openai_responses" or not asks_compaction(incoming.body):
+            return False
+        said = _readable(await pieces.whole(_ERROR_BYTES), response) or b""
+        made = None
+        if is_refusal(response.status_code, said):
+            made = await pulse.compacting(self._desk.manager.attempt("compaction", incoming, make(incoming)))
+        if made is None:
+            return False
+        body = response_body(made[0], self._model or "", made[1])
+        streams = self._streams()
+        text = response_events(body) if streams else json.dumps(body).encode()
+        if not pulse.begun:
+            kind = b"text/event-stream" if streams else b"application/json"
+            await writer.start(200, [(b"content-type", kind)], {NOTICE: _ITEM_NOTICE})
+        await writer.end(text)
         return True
 
     async def _send(self, *, plain: bool = False) -> UpstreamResponse:
@@ -544,13 +582,16 @@ class Proxy:
         include_usage: bool = True,
         telemetry: Telemetry | None = None,
         watch: StoreWatch | None = None,
+        make_item: MakeItem | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self.metrics = metrics or Metrics()
         self._routes = routes
         self._client = UpstreamClient(self.limits)
         guarded = FailOpenManager(manager, self.metrics, self.limits.manage_seconds, watch)
-        self._desk = ProxyServices(self._client, guarded, self.metrics, self.limits, include_usage, set(), telemetry)
+        self._desk = ProxyServices(
+            self._client, guarded, self.metrics, self.limits, include_usage, set(), telemetry, make_item
+        )
         self._admission = Admission(self.limits.concurrent)
         self._arrivals = Admission(_ARRIVALS * self.limits.concurrent)
         """Bodies on their way here: one that comes slowly takes no place of those that are there."""
@@ -589,7 +630,8 @@ class Proxy:
 
     async def _serve(self, call: RequestHead, receive: Receive, writer: ResponseWriter) -> None:
         key = call.caller.key_id
-        if call.conversation is None and not (self._routes.differ and call.is_json):
+        compacts = self._desk.make_item is not None and call.path == COMPACT_PATH
+        if call.conversation is None and not compacts and not (self._routes.differ and call.is_json):
             upload = Upload(receive, call, self.limits.body_seconds)
             with self._arrivals.enter(key):
                 await _while_there(self._pass(call, upload, _model_in(call.path), writer), receive, upload.done)
@@ -603,7 +645,8 @@ class Proxy:
             else:
                 body = decoded(raw, call.headers.get("content-encoding", ""), self.limits.body_bytes)
                 refuse_duplicates(body or b"")
-                await _while_there(self._pass(call, raw, _model(body), writer), receive)
+                passing = self._compact(call, raw, body, writer) if compacts and body else None
+                await _while_there(passing or self._pass(call, raw, _model(body), writer), receive)
 
     async def _converse(self, call: RequestHead, raw: bytes, writer: ResponseWriter) -> None:
         api = call.conversation
@@ -630,6 +673,38 @@ class Proxy:
         finally:
             outcome = self._tell(passage, incoming, model or "")
             writer.note(**passage.facts(outcome))
+
+    async def _compact(self, call: RequestHead, raw: bytes, body: bytes, writer: ResponseWriter) -> None:
+        """A request for a compaction at its own path: of the upstream, or of ours where that has none."""
+        model, family = _model(body), family_of(call.speaks)
+        upstream = self._routes.choose(model, family)
+        headers = for_upstream(call.raw_headers, upstream, family, trusted=call.caller.passthrough)
+        response = await self._client.send(upstream, call.method, call.target, headers, raw)
+        pieces = Pieces(response.aiter_raw())
+        try:
+            said = _readable(await pieces.whole(_ERROR_BYTES), response) if response.status_code >= 400 else None
+            mode, caller, make = call.caller.mode or upstream.mode, call.caller, self._desk.make_item
+            made = None
+            if make is not None and said is not None and mode == "managed" and is_refusal(response.status_code, said):
+                incoming = Incoming(
+                    "openai_responses", call.path, call.headers, raw, body, caller.tenant, upstream.root, mode,
+                    caller.account,
+                )  # fmt: skip
+                made = await self._desk.manager.attempt("compaction", incoming, make(incoming))
+            if made is not None:
+                await writer.start(200, [(b"content-type", b"application/json")], {NOTICE: _ITEM_NOTICE})
+                await writer.end(json.dumps(compact_body(*made)).encode())
+                return
+            tally = PassthroughMeter(call, model, raw, response.status_code, response.headers)
+            await writer.start(response.status_code, for_client(response.headers.raw))
+            async for piece in pieces.all():
+                await writer.body(piece)
+                tally.feed(piece)
+            await writer.end()
+            tally.settle()
+        finally:
+            await pieces.drop()
+            await response.aclose()
 
     async def _pass(
         self,

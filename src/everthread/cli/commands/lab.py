@@ -6,7 +6,7 @@ import asyncio
 import json
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
@@ -35,6 +35,20 @@ def provider(
         list[str] | None,
         typer.Option(metavar="NAME=WINDOW[:DIALECT]", help="A model to serve; may be given again."),
     ] = None,
+    shows: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIELD",
+            help="State the windows in the list of models, as max_model_len, n_ctx_train, context_length or "
+            "context_window; else they are hidden.",
+        ),
+    ] = None,
+    compaction: Annotated[
+        bool, typer.Option(help="Answer compaction_trigger and /v1/responses/compact, or know nothing of them.")
+    ] = True,
+    websocket: Annotated[
+        int, typer.Option(metavar="STATUS", min=400, max=499, help="The status that refuses a WebSocket.")
+    ] = 405,
     script: Annotated[str | None, typer.Option(metavar="FILE", help="A JSON list of answers, used one by one.")] = None,
     transcript: Annotated[
         str | None, typer.Option(metavar="FILE", help="A conversation; what followed in it is answered.")
@@ -55,11 +69,14 @@ def provider(
     """
     from everthread.lab.provider import Provider
     from everthread.lab.provider.faults import FaultPlan, parse_fault
-    from everthread.lab.provider.models import parse_model
+    from everthread.lab.provider.models import DEFAULT_MODELS, Shown, parse_model
 
     if sum(map(bool, (script, transcript, echo))) > 1:
         raise InputError("--script, --transcript and --echo exclude each other; give one of them")
-    models = [parse_model(text) for text in model] if model else None
+    if shows is not None and shows not in get_args(Shown):
+        raise InputError(f"--shows {shows!r} is unknown; use one of: {', '.join(get_args(Shown))}")
+    listed = model or [f"{name}={window}" for name, window in DEFAULT_MODELS.items()]
+    models = [parse_model(text, shows=cast("Shown | None", shows), compacts=compaction) for text in listed]
     plan = FaultPlan(dict(map(parse_fault, fault)), seed, seconds) if fault else None
     answers = _answers(script, transcript)
 
@@ -71,7 +88,7 @@ def provider(
             if requests is not None and len(served.log) >= requests:
                 enough.set()
 
-        served = Provider(models, answers, faults=plan, port=port, listen=heard)
+        served = Provider(models, answers, faults=plan, port=port, listen=heard, upgrade_status=websocket)
         await _serve(served, enough, at_once=requests == 0, as_json=as_json)
 
     asyncio.run(run())

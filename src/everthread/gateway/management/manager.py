@@ -56,6 +56,7 @@ from everthread.core.types import Api, Reply, Request
 from everthread.errors import EverthreadError
 from everthread.gateway.base import RECEIPT, THREAD, Incoming, Outcome, Outgoing, ProxyTurn, UnmanagedTurn
 from everthread.gateway.management.clients import scope_of
+from everthread.gateway.management.compaction_items import TRIGGER, expand_items, has_item, make_item
 from everthread.gateway.management.events import CompactionReceipt, Recalled, RecordFailed, Unmanaged
 from everthread.gateway.management.notice import has_notice, notice_line, strip_notices, takes_notice
 from everthread.gateway.management.reader import Reader, Sizes
@@ -155,7 +156,7 @@ class ProxyManager:
     async def prepare(self, incoming: Incoming) -> ProxyTurn:
         if incoming.mode == "off":
             return UnmanagedTurn(incoming)
-        plain = self._without_notices(incoming)
+        plain = self._without_ours(incoming)
         whole = await self._responses.expanded(plain) if self._emulates(incoming) else None
         turn = await self._read(whole or plain)
         if not len(turn.history):
@@ -173,11 +174,15 @@ class ProxyManager:
                 self.setup.listener(Unmanaged(turn.place.thread, turn.unmanaged_reason))
         return turn
 
-    def _without_notices(self, incoming: Incoming) -> Incoming:
-        """The request without the lines of ours that a client keeps among the assistant's words."""
-        if incoming.mode != "managed" or not has_notice(incoming.body):
+    def _without_ours(self, incoming: Incoming) -> Incoming:
+        """The request without what a client keeps of ours: lines for the person, and items that stand for messages."""
+        if incoming.mode != "managed":
             return incoming
-        text = strip_notices(incoming.body.decode("utf-8", "replace"), incoming.api, self.setup.summary_key)
+        text, key = None, self.setup.summary_key
+        if incoming.api == "openai_responses" and has_item(incoming.body):
+            text = expand_items(incoming.body.decode("utf-8", "replace"), key)
+        if has_notice(incoming.body):
+            text = strip_notices(text or incoming.body.decode("utf-8", "replace"), incoming.api, key) or text
         return incoming if text is None else replace(incoming, raw=text.encode(), body=text.encode())
 
     async def response_headers(self, turn: Turn) -> Mapping[str, str]:
@@ -578,11 +583,12 @@ class ProxyManager:
         self, incoming: Incoming, level: CompactionLevel, window: int | None = None
     ) -> dict[str, Any]:
         """A conversation made smaller now, for this window: its messages, a receipt, and the thread for recall."""
-        turn = await self._read(incoming)
+        turn = await self._read(self._without_ours(incoming))
         turn.window = window or turn.window
         place = await self._recorder.request(turn)
         before = self.tokens(turn, None)
-        made = await self.compact(turn, level, before, reason="manual") if turn.rewritable else None
+        may = turn.rewritable or turn.unmanaged_reason == TRIGGER
+        made = await self.compact(turn, level, before, reason="manual") if may else None
         kept = [element.value for element in turn.elements[made.length if made else 0 :]]
         lead = [element.value for element in turn.sliced.elements[: turn.first]]
         messages = [*lead, *(turn.replaced_values(made) if made else ()), *kept]
@@ -592,6 +598,11 @@ class ProxyManager:
             "system_note": RewriteState.load(made.state).note if made else "",
         }  # fmt: skip
         return {"messages": messages, "receipt": receipt, "handle": place.thread}
+
+    async def compaction_item(self, incoming: Incoming) -> tuple[dict[str, Any], int]:
+        """One item that stands for a conversation, and the tokens of what it stands for."""
+        made = await self.compact_once(incoming, CompactionLevel.NORMAL)
+        return make_item(made["messages"], self.setup.summary_key), made["receipt"]["tokens_after"]
 
     # After a refusal
 

@@ -40,6 +40,7 @@ from everthread.errors import EverthreadError, UnknownIdError
 from everthread.gateway.base import THREAD, Outcome, decode_messages, encode_messages
 from everthread.gateway.body import Element
 from everthread.gateway.management.clients import BODY, SESSION_HEADER, ClientSession, read_client, scope_of
+from everthread.gateway.management.compaction_items import TRIGGER
 from everthread.gateway.management.events import Branched, RecordFailed
 from everthread.store.models import NewMessage, NewSession, NewThreadLink, SessionKind, ThreadLink, ThreadLinkMatch
 from everthread.store.store import Store
@@ -49,8 +50,6 @@ from everthread.store.store import Store
 if TYPE_CHECKING:
     from everthread.gateway.management.turn import Turn
 
-TRIGGER = "compaction_trigger"
-"""With this item at its end a request asks the provider for a compaction."""
 _CLEARED = re.compile(
     r"\b(?:clear|remov|omit|truncat|prun|elid|compact|trimm|delet|redact|drop|snip|no longer|not shown|old tool)",
     re.IGNORECASE,

@@ -26,6 +26,7 @@ from everthread.core.tokens.budget import Budget
 from everthread.core.types import Api, Reply, Request
 from everthread.gateway.base import COMPACTIONS, NOTICE, PLAN, THREAD, TOKENS, Incoming, Outcome, Outgoing
 from everthread.gateway.body import Element, Sliced, slice_body, spliced, written
+from everthread.gateway.management.compaction_items import TRIGGER
 from everthread.gateway.management.recall import RecallTurn, recall_changes
 from everthread.gateway.management.rewrite import (
     RewriteKey,
@@ -35,7 +36,7 @@ from everthread.gateway.management.rewrite import (
     replacement_change,
     takes_blocks,
 )
-from everthread.gateway.management.threads import TRIGGER, History, PendingPoint, SaidMessages, ThreadMatch
+from everthread.gateway.management.threads import History, PendingPoint, SaidMessages, ThreadMatch
 from everthread.providers.catalog import FIELDS, cap_field, window_headers
 from everthread.store.models import Rewrite
 

@@ -15,7 +15,16 @@ from everthread.lab.provider.cache import CacheUse, ClaudeCache, PrefixCache, Pr
 from everthread.lab.provider.faults import ANSWERED, Fault, FaultPlan, Refusal, overflow, refusal
 from everthread.lab.provider.log import Record
 from everthread.lab.provider.models import Protocol, ServedModel
-from everthread.lab.provider.script import Answers, reasoned_items, spoken, with_usage, within
+from everthread.lab.provider.script import (
+    Answers,
+    asks_compaction,
+    make_compaction,
+    reasoned_items,
+    spoken,
+    with_usage,
+    within,
+)
+from everthread.wire import openai_responses
 from everthread.wire.sse import SseEvent, encode
 
 
@@ -207,6 +216,11 @@ class Answering:
         wrong = self._wrong(case)
         if wrong:
             return refused(record, wrong)
+        if protocol.api == "openai_responses" and asks_compaction(record.body):
+            if not case.model.compacts:
+                return refused(record, checks.unknown_trigger(protocol.api))
+            item = make_compaction(case.request, record.number)
+            return self._say(case, Reply(openai_responses.decode_run([item]), "stop"), None)
         too_large = checks.does_not_fit(protocol.api, case.model, case.prompt.tokens, protocol.cap(record.body))
         if too_large and record.stream and case.model.errors_in_stream:
             return failing_stream(case, [], too_large)
@@ -219,6 +233,23 @@ class Answering:
             if error and not (record.stream and fault.kind.startswith("stream_")):
                 return refused(record, error)
         return self._say(case, told, fault)
+
+    def compact(self, protocol: Protocol, record: Record) -> Outgoing:
+        """A compaction asked for at its own path."""
+        case = self._read(protocol, record)
+        if isinstance(case, Refusal):
+            return refused(record, case)
+        if wrong := self._wrong(case):
+            return refused(record, wrong)
+        if not case.model.compacts:
+            return refused(record, checks.unknown_path(protocol.api, record.path))
+        record.status = 200
+        use = self._cached(case)
+        body = {
+            "id": f"resp_lab{record.number}", "object": "response.compaction", "created_at": 0,
+            "output": [make_compaction(case.request, record.number)], "usage": protocol.usage(use, 50, 0),
+        }  # fmt: skip
+        return Outgoing(200, json.dumps(body).encode())
 
     def _read(self, protocol: Protocol, record: Record) -> Case | Refusal:
         """The request in core form, and its prompt; or why it cannot be read."""

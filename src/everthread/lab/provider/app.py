@@ -22,7 +22,7 @@ from everthread.lab.provider.answers import Answering, Outgoing, refused
 from everthread.lab.provider.checks import unknown_model
 from everthread.lab.provider.faults import FaultPlan, refusal
 from everthread.lab.provider.log import Record
-from everthread.lab.provider.models import ANTHROPIC, PROTOCOLS, Models, Protocol, ServedModel, served
+from everthread.lab.provider.models import ANTHROPIC, PROTOCOLS, RESPONSES, Models, Protocol, ServedModel, served
 from everthread.lab.provider.script import Answers, Script
 from everthread.lab.provider.transport import Connections, Sending, remembering
 
@@ -39,6 +39,7 @@ class Provider:
         clock: Callable[[], float] = time.monotonic,
         port: int = 0,
         listen: Callable[[Record], None] | None = None,
+        upgrade_status: int = 405,
     ) -> None:
         self.log: list[Record] = []
         self.models = served(models)
@@ -46,6 +47,8 @@ class Provider:
         self._clock = clock
         self._port = port
         self._listen = listen
+        self._upgrade_status = upgrade_status
+        """With which a WebSocket is refused."""
         self._connections: Connections = {}
         self._closing = asyncio.Event()
         self._failures: list[Exception] = []
@@ -82,6 +85,8 @@ class Provider:
     def _application(self) -> Starlette:
         routes = [Route(protocol.path, self._endpoint(protocol), methods=["POST"]) for protocol in PROTOCOLS]
         routes.append(Route(f"{ANTHROPIC.path}/count_tokens", self._count, methods=["POST"]))
+        routes.append(Route(f"{RESPONSES.path}/compact", self._compact, methods=["POST"]))
+        routes += [Route(protocol.path, self._upgrade, methods=["GET"]) for protocol in PROTOCOLS]
         routes.append(Route("/v1/models", self._models, methods=["GET"]))
         routes.append(Route("/v1/models/{name:path}", self._model, methods=["GET"]))
         return Starlette(routes=routes)
@@ -112,6 +117,21 @@ class Provider:
         record = await self._record(ANTHROPIC, http)
         outgoing = await self._answer(ANTHROPIC, record, counting=True)
         return Sending(outgoing, record, self._connections, self._closing, self._sent)
+
+    async def _compact(self, http: HttpRequest) -> ASGIApp:
+        record = await self._record(RESPONSES, http)
+        outgoing = self._answering.compact(RESPONSES, record)
+        return Sending(outgoing, record, self._connections, self._closing, self._sent)
+
+    async def _upgrade(self, http: HttpRequest) -> JSONResponse:
+        """A WebSocket, which nobody serves here."""
+        record = Record(len(self.log) + 1, RESPONSES.api, http.url.path, dict(http.headers), self._clock())
+        record.status = self._upgrade_status if "upgrade" in http.headers else 405
+        self.log.append(record)
+        self._sent(record)
+        words = "Method Not Allowed" if record.status == 405 else "WebSockets are not served here"
+        error = {"message": words, "type": "invalid_request_error", "param": None, "code": None}
+        return JSONResponse({"error": error}, record.status)
 
     async def _record(self, protocol: Protocol, http: HttpRequest) -> Record:
         raw = await http.body()

@@ -12,7 +12,7 @@ from everthread.core.validation import Problem, validate_messages
 from everthread.lab.provider.cache import MOST_MARKS, Block
 from everthread.lab.provider.faults import Refusal, overflow, refusal
 from everthread.lab.provider.models import ServedModel
-from everthread.lab.provider.script import is_forged
+from everthread.lab.provider.script import TRIGGER, is_forged, is_own_compaction
 
 
 def unknown_model(api: Api, name: str) -> Refusal:
@@ -20,6 +20,16 @@ def unknown_model(api: Api, name: str) -> Refusal:
         return refusal(api, 404, f"model: {name}")
     words = f"The model `{name}` does not exist or you do not have access to it."
     return refusal(api, 404, words, kind="invalid_request_error", code="model_not_found")
+
+
+def unknown_trigger(api: Api) -> Refusal:
+    """Of a provider that never heard of compactions."""
+    words = "Invalid value: 'compaction_trigger'. Supported values are: 'message', 'reasoning', 'function_call', "
+    return refusal(api, 400, words + "'function_call_output', and 'item_reference'.", code="invalid_value")
+
+
+def unknown_path(api: Api, path: str) -> Refusal:
+    return refusal(api, 404, f"Invalid URL (POST {path})")
 
 
 def wrong_request(api: Api, request: Request, body: Mapping[str, Any], reasoned: Mapping[str, str]) -> Refusal | None:
@@ -67,6 +77,7 @@ def _problems(api: Api, request: Request, body: Mapping[str, Any], reasoned: Map
             yield "max_tokens: Field required"
         if not body.get("messages"):
             yield "messages: at least one message is required"
+        yield from _thinking_problems(body)
         yield from (_anthropic_words(problem) for problem in validate_messages(body["messages"], api="anthropic"))
         yield from _forged_thoughts(body["messages"])
         yield from _missing_thoughts(body)
@@ -77,10 +88,31 @@ def _problems(api: Api, request: Request, body: Mapping[str, Any], reasoned: Map
     else:
         if not body.get("input"):
             yield "Missing required parameter: 'input'."
+        yield from _compaction_problems(body["input"])
         if body.get("previous_response_id"):
             yield f"Previous response with id '{body['previous_response_id']}' not found."
         yield from (_responses_words(problem) for problem in validate_messages(request.messages))
         yield from _torn_reasoning(body["input"], reasoned)
+
+
+def _thinking_problems(body: Mapping[str, Any]) -> Iterator[str]:
+    """A thinking budget has a least size, and the answer must have room beside it."""
+    thinking = body.get("thinking")
+    budget = thinking.get("budget_tokens") if isinstance(thinking, Mapping) else None
+    if kind_of(thinking) != "enabled":
+        return
+    if not isinstance(budget, int):
+        yield "thinking.enabled.budget_tokens: Field required"
+    elif budget < LEAST_BUDGET:
+        yield f"thinking.enabled.budget_tokens: Input should be greater than or equal to {LEAST_BUDGET}"
+    elif body["max_tokens"] <= budget:
+        yield (
+            "`max_tokens` must be greater than `thinking.budget_tokens`. Please consult our documentation at "
+            "https://docs.claude.com/en/docs/build-with-claude/extended-thinking#max-tokens-and-context-window-size"
+        )
+
+
+LEAST_BUDGET = 1_024
 
 
 def _forged_thoughts(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -109,6 +141,16 @@ def _missing_thoughts(body: Mapping[str, Any]) -> Iterator[str]:
             "`thinking` is enabled, a final `assistant` message must start with a thinking block (preceeding the "
             "lastmost set of `tool_use` and `tool_result` blocks)."
         )
+
+
+def _compaction_problems(items: Any) -> Iterator[str]:
+    """A compaction comes back as it was given, and one is asked for at the end."""
+    listed: list[Any] = items if isinstance(items, list) else []
+    for index, item in enumerate(listed):
+        if kind_of(item) == TRIGGER and index < len(listed) - 1:
+            yield f"Invalid 'input[{index}]': 'compaction_trigger' must be the last item."
+        if kind_of(item) == "compaction" and not is_own_compaction(item):
+            yield f"The encrypted content of item '{item.get('id')}' could not be verified."
 
 
 def _torn_reasoning(items: Any, reasoned: Mapping[str, str]) -> Iterator[str]:

@@ -116,6 +116,8 @@ class ServedModel:
     """The shortest prefix Claude's cache takes; None: what is documented for the model's name."""
     errors_in_stream: bool = False
     """A streamed request that does not fit is told so in a stream with status 200."""
+    compacts: bool = True
+    """It answers `compaction_trigger` and `/v1/responses/compact` with an item; False: it has never heard of them."""
 
     def __post_init__(self) -> None:
         if self.dialect is not None and self.dialect not in DIALECTS:
@@ -145,13 +147,13 @@ def served(models: Models | None) -> dict[str, ServedModel]:
     return {model.name: model for model in listed}
 
 
-def parse_model(text: str) -> ServedModel:
+def parse_model(text: str, *, shows: Shown | None = None, compacts: bool = True) -> ServedModel:
     """A model from `NAME=WINDOW[:dialect]`, as the command line has it."""
     name, equals, rest = text.rpartition("=")
     window, _, dialect = rest.partition(":")
     if not (equals and name and window.replace("_", "").isdecimal()):
         raise InputError(f"--model {text!r} is not NAME=WINDOW or NAME=WINDOW:DIALECT, as in gpt-5=400000:openai")
-    return ServedModel(name, int(window), dialect or None)
+    return ServedModel(name, int(window), dialect or None, shows=shows, compacts=compacts)
 
 
 def cache_minimum(model: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -202,6 +203,32 @@ def is_forged(part: Mapping[str, Any]) -> bool:
 def sign(thinking: str) -> str:
     """The signature of words of reasoning."""
     return _SIGNED + blake2b(thinking.encode("utf-8", "replace"), digest_size=24).hexdigest()
+
+
+TRIGGER = "compaction_trigger"
+"""With this item at its end a request of the Responses protocol asks for a compaction."""
+_COMPACTED = "bGFiY21w"
+
+
+def make_compaction(request: Request, number: int) -> dict[str, Any]:
+    """An item that stands for a conversation; what it holds is the provider's secret."""
+    said = next((text_of(one) for one in reversed(request.messages) if one["role"] == "user"), "")
+    inner = base64.urlsafe_b64encode(f"{len(request.messages)} messages, last: {said[:200]}".encode()).decode()
+    return {
+        "id": f"cmp_lab{number}", "type": "compaction", "encrypted_content": f"{_COMPACTED}.{inner}.{sign(inner)}",
+    }  # fmt: skip
+
+
+def is_own_compaction(item: Mapping[str, Any]) -> bool:
+    """Whether the item was made here and came back as it was."""
+    prefix, _, rest = str(item.get("encrypted_content")).partition(".")
+    inner, _, signature = rest.partition(".")
+    return prefix == _COMPACTED and signature == sign(inner)
+
+
+def asks_compaction(body: Mapping[str, Any]) -> bool:
+    items = body.get("input")
+    return isinstance(items, list) and bool(items) and kind_of(items[-1]) == TRIGGER
 
 
 def _with_thoughts(message: Message, api: Api, name: str) -> Message:

@@ -1,0 +1,112 @@
+"""Compaction items of the Responses protocol: passed through, or made here and expanded when they return."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from everthread.gateway.management.compaction_items import asks_compaction, expand_items, make_item, read_item
+from everthread.lab.provider import Provider, ServedModel
+from everthread.wire.sse import SseParser
+from tests.gateway.clients import words
+from tests.gateway.house import House, house
+
+KEY = b"secret"
+TRIGGER = {"type": "compaction_trigger"}
+FACT = "The harbour master's boat is called Wilhelmina."
+
+
+def history() -> list[Any]:
+    """More than half of a window of 8,000 tokens."""
+    items: list[Any] = [{"role": "user", "content": FACT}, {"role": "assistant", "content": "Noted."}]
+    for turn in range(8):
+        items.append({"role": "user", "content": f"Ledger {turn}: {words(600, f'ledger {turn}')}"})
+        items.append({"role": "assistant", "content": f"Noted {turn}."})
+    return items
+
+
+@asynccontextmanager
+async def served(folder: Path, *, compacts: bool) -> AsyncIterator[tuple[House, str, httpx2.AsyncClient]]:
+    models = [ServedModel("gpt-5", 16_000, shows="max_model_len", compacts=compacts)]
+    async with house(folder) as place, Provider(models) as provider, httpx2.AsyncClient(timeout=120) as http:
+        place.provider = provider
+        yield place, await place.gateway("none", key=None), http
+
+
+async def test_what_the_upstream_makes_is_passed_through(tmp_path: Path) -> None:
+    async with served(tmp_path, compacts=True) as (place, url, http):
+        asked = {"model": "gpt-5", "input": [*history(), TRIGGER]}
+        answer = await http.post(f"{url}/v1/responses", json=asked)
+        assert answer.headers["x-everthread-notice"] == "passed on unmanaged: compaction_trigger"
+        [item] = answer.json()["output"]
+        assert place.provider.log[-1].body == asked
+        at_path = await http.post(f"{url}/v1/responses/compact", json={"model": "gpt-5", "input": history()})
+        assert at_path.json()["id"].startswith("resp_lab")
+        more = {"model": "gpt-5", "input": [item, {"role": "user", "content": "Go on"}]}
+        assert (await http.post(f"{url}/v1/responses", json=more)).status_code == 200
+        assert place.provider.log[-1].body == more
+
+
+@pytest.mark.parametrize("way", ["whole", "stream", "path"])
+async def test_where_the_upstream_makes_none_it_is_made_here_and_expanded(way: str, tmp_path: Path) -> None:
+    async with served(tmp_path, compacts=False) as (place, url, http):
+        if way == "path":
+            answer = await http.post(f"{url}/v1/responses/compact", json={"model": "gpt-5", "input": history()})
+        else:
+            body = {"model": "gpt-5", "input": [*history(), TRIGGER], "stream": way == "stream"}
+            answer = await http.post(f"{url}/v1/responses", json=body)
+        assert answer.status_code == 200, answer.text
+        if way == "stream":
+            events = [json.loads(event.data) for event in SseParser().feed(answer.content)]
+            assert [event["sequence_number"] for event in events] == list(range(len(events)))
+            made = events[-1]["response"]
+        else:
+            made = answer.json()
+        [item] = made["output"]
+        assert item["type"] == "compaction"
+        again: dict[str, Any] = {
+            "model": "gpt-5",
+            "input": [item, {"role": "user", "content": "What is the boat called?"}],
+        }
+        following = await http.post(f"{url}/v1/responses", json=again)
+        assert following.status_code == 200, following.text
+        sent = place.provider.log[-1].body["input"]
+        assert "everthread1." not in json.dumps(sent)
+        assert FACT in json.dumps(sent), "the first words of the user stay"
+        assert sent[-1] == again["input"][-1]
+        assert len(sent) < len(history())
+        again["input"] += [*following.json()["output"], {"role": "user", "content": "Thanks"}]
+        last = await http.post(f"{url}/v1/responses", json=again)
+        assert place.provider.log[-1].body["input"][: len(sent)] == sent, "the same each time"
+        assert last.headers["x-everthread-thread"] == following.headers["x-everthread-thread"]
+
+
+async def test_a_websocket_is_answered_at_once_and_never_reaches_the_upstream(tmp_path: Path) -> None:
+    async with served(tmp_path, compacts=True) as (place, url, http):
+        asked = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13",
+                 "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ=="}  # fmt: skip
+        for path in ("/v1/responses", "/responses"):
+            assert (await http.get(f"{url}{path}", headers=asked)).status_code == 426
+        assert place.provider.log == []
+
+
+def test_an_item_that_is_not_ours_is_left_alone() -> None:
+    values = [{"role": "user", "content": "hi"}]
+    item = make_item(values, KEY)
+    assert read_item(item, KEY) == values
+    assert read_item(item, b"other") is None
+    assert read_item({"type": "compaction", "encrypted_content": "gAAAA"}, KEY) is None
+    assert read_item({"type": "compaction"}, KEY) is None
+    forged = {**item, "encrypted_content": "everthread1.ä.x"}
+    assert read_item(forged, KEY) is None
+    text = json.dumps({"input": [forged, item, {"role": "user", "content": "x"}]})
+    assert json.loads(expand_items(text, KEY) or "")["input"] == [forged, *values, {"role": "user", "content": "x"}]
+    assert expand_items(json.dumps({"input": [forged]}), KEY) is None
+    assert not asks_compaction(json.dumps({"input": [TRIGGER, {"role": "user", "content": "x"}]}).encode())
+    assert not asks_compaction(b'{"input": "compaction_trigger"}')
