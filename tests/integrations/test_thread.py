@@ -54,10 +54,10 @@ class Framework:
 
     async def prepare(self) -> Turn:
         turn = await self.threads.prepare(
-            ModelCall(list(self.history), "gpt-4o", self.key, "You keep the books.", window=WINDOW)
+            ModelCall(self.history, list(self.history), "gpt-4o", self.key, "You keep the books.", window=WINDOW)
         )
         assert turn is not None
-        self.sent.append(turn.send(self.history, lambda message: message))
+        self.sent.append(turn.send(lambda message: message))
         assert validate_messages(self.sent[-1]) == []
         return turn
 
@@ -113,7 +113,7 @@ async def test_far_past_the_window_in_one_thread(
     assert len(done) >= 3
     assert len(framework.sent[-1]) < len(framework.history)
     assert "Everthread compacted the conversation" in caplog.text
-    store = await threads._opened_store()
+    store = await threads.opened_store()
     (thread,) = await store.list_threads()
     assert thread.messages == len(framework.history)
     assert (thread.first.client, thread.first.client_session) == ("lab", "books")
@@ -140,7 +140,7 @@ async def test_another_process_goes_on(threads: Threads, tmp_path: Path, heard: 
     turn = await second.ask(user("And now?"))
     assert turn.changed
     assert turn.thread.conversation.id == (await first.ask(user("And now?"))).thread.conversation.id
-    (thread,) = await (await threads._opened_store()).list_threads()
+    (thread,) = await (await threads.opened_store()).list_threads()
     assert thread.messages == len(second.history)
     await later._close()
 
@@ -165,7 +165,7 @@ async def test_a_subagent_under_the_same_name_is_a_thread_of_its_own(threads: Th
     await helper.ask(user("Look for receipts."))
     turn = await main.ask(result("call_1"))
     assert turn.items == [0, 1, 2]
-    assert len(await (await threads._opened_store()).list_threads()) == 2
+    assert len(await (await threads.opened_store()).list_threads()) == 2
 
 
 async def test_without_a_name_it_is_known_by_how_it_opened(
@@ -223,17 +223,17 @@ async def test_what_fails_here_does_not_stop_the_framework(threads: Threads, cap
     turn = await framework.ask(user("Hello."))
     await turn.thread.conversation.store.close()
     more = [*framework.history, user("Go on.")]
-    assert await threads.prepare(ModelCall(more, "gpt-4o", "books", window=WINDOW)) is None
+    assert await threads.prepare(ModelCall(more, more, "gpt-4o", "books", window=WINDOW)) is None
     await threads.record(turn, answer("Hi."))
     assert "could not prepare a model call" in caplog.text
     assert "could not record an answer" in caplog.text
-    assert await threads.prepare(ModelCall([], "gpt-4o")) is None
+    assert await threads.prepare(ModelCall([], [], "gpt-4o")) is None
     await threads.record(None, answer("Hi."))
 
 
 def test_from_a_thread_without_a_loop(tmp_path: Path, heard: list[Event]) -> None:
     made = opened(tmp_path, heard)
-    turn = made.run(made.prepare(ModelCall([user("Hello.")], "gpt-4o", "books")))
+    turn = made.run(made.prepare(ModelCall([user("Hello.")], [], "gpt-4o", "books")))
     assert turn is not None
     made.run(made.record(turn, answer("Hi."), USAGE))
     made.close()
@@ -244,7 +244,7 @@ def test_from_a_thread_without_a_loop(tmp_path: Path, heard: list[Event]) -> Non
 
 # Packages
 
-MODULES = {"langchain": "langchain"}
+MODULES = {"langchain": "langchain", "openai_agents": "openai-agents"}
 
 
 @pytest.mark.parametrize(("module", "package"), MODULES.items())

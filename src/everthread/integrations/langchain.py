@@ -18,7 +18,7 @@ from everthread.core.messages import Message, calls_of
 from everthread.core.text import clip
 from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import is_user_message
-from everthread.integrations.thread import RECALL, ModelCall, ThreadOptions, Threads, Turn, lacks, require
+from everthread.integrations.thread import RECALL, ModelCall, ThreadOptions, Threads, Turn, chat_usage, lacks, require
 
 require("langchain", "1.1", "langchain", "AgentMiddleware.wrap_model_call")
 try:
@@ -128,6 +128,7 @@ def _model_call(request: Any) -> ModelCall:
     system = request.system_message
     return ModelCall(
         [to_core(message) for message in request.messages],
+        request.messages,
         _attribute(model, "model_name", "model", "model_id") or type(model).__name__,
         key=_thread_id(get_config()),
         system=str(system.text) if system is not None else None,
@@ -147,7 +148,7 @@ def _managed(request: Any, turn: Turn | None) -> Any:
         request.runtime.stream_writer({"everthread": event.as_dict()})
     changes: dict[str, Any] = {}
     if turn.changed:
-        changes["messages"] = turn.send(request.messages, from_core)
+        changes["messages"] = turn.send(from_core)
     if turn.note and request.system_message is not None:
         blocks = request.system_message.content_blocks
         changes["system_message"] = SystemMessage([*blocks, {"type": "text", "text": turn.note}])
@@ -166,16 +167,14 @@ def _answer(response: Any) -> tuple[Message, dict[str, Any] | None, str | None]:
     return to_core(message), None if used is None else usage_of(used), stop
 
 
-def usage_of(used: Mapping[str, Any]) -> dict[str, Any]:
-    """LangChain's usage in the form of OpenAI's: its input contains what came from the cache and went into it."""
+def usage_of(used: Mapping[str, Any]) -> dict[str, Any] | None:
+    """LangChain's usage; its input contains what came from the cache and went into it."""
     read, output = used.get("input_token_details") or {}, used.get("output_token_details") or {}
     written = read.get("cache_creation") or sum(value for name, value in read.items() if name.startswith("ephemeral"))
-    return {
-        "prompt_tokens": used.get("input_tokens", 0),
-        "completion_tokens": used.get("output_tokens", 0),
-        "prompt_tokens_details": {"cached_tokens": read.get("cache_read", 0), "cache_write_tokens": written},
-        "completion_tokens_details": {"reasoning_tokens": output.get("reasoning", 0)},
-    }
+    return chat_usage(
+        used.get("input_tokens"), used.get("output_tokens"), cached=read.get("cache_read"), written=written,
+        reasoning=output.get("reasoning"),
+    )  # fmt: skip
 
 
 def _thread_id(config: Mapping[str, Any]) -> str:

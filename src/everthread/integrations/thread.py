@@ -128,6 +128,8 @@ class ModelCall:
 
     messages: Sequence[Message]
     """Its whole history in core form, without the system prompt."""
+    own: Sequence[Any]
+    """The same as the framework has them: what goes back where nothing is changed."""
     model: str
     key: str = ""
     """What the framework calls the conversation; empty: it is known by how it opened."""
@@ -162,9 +164,9 @@ class Turn:
         """Whether anything is sent otherwise than the framework has it."""
         return self.items != list(range(len(self.call.messages)))
 
-    def send(self, own: Sequence[T], write: Callable[[Message], T]) -> list[T]:
+    def send(self, write: Callable[[Message], Any]) -> list[Any]:
         """What to send: the framework's own messages, and ours as `write` makes them."""
-        return [own[item] if isinstance(item, int) else write(item) for item in self.items]
+        return [self.call.own[item] if isinstance(item, int) else write(item) for item in self.items]
 
 
 class ManagedThread:
@@ -286,6 +288,28 @@ def _model_error(error: Exception) -> ModelError:
     return ModelError(str(error), status=getattr(error, "status_code", None), body=str(error))
 
 
+def chat_usage(
+    prompt: Any, output: Any, *, cached: Any = 0, written: Any = 0, reasoning: Any = 0
+) -> dict[str, Any] | None:
+    """Usage in the form of OpenAI's chat, whose prompt contains the cached part; None without a prompt."""
+    if not prompt:
+        return None
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": output or 0,
+        "prompt_tokens_details": {"cached_tokens": cached or 0, "cache_write_tokens": written or 0},
+        "completion_tokens_details": {"reasoning_tokens": reasoning or 0},
+    }
+
+
+def chat_tool(name: str, description: str | None, parameters: Any) -> dict[str, Any]:
+    """A framework's tool as a chat request has it."""
+    return {
+        "type": "function",
+        "function": {"name": name, "description": description or "", "parameters": parameters or {"type": "object"}},
+    }
+
+
 # All of a framework's
 
 
@@ -370,6 +394,13 @@ class Threads:
             return "Nothing was said in this conversation yet."
         return await threads[-1].recall(arguments)
 
+    async def forget(self, key: str) -> None:
+        """What is said under this name from now on is another conversation. What was said stays in the store."""
+        async with self._one_at_a_time():
+            for thread in self._open.pop(key, []):
+                await thread.conversation.close()
+            await (await self.opened_store()).put_state(self._scope, key, [])
+
     def close(self) -> None:
         """Let go of the store. What was said is stored; a further call opens it again."""
         with self._starting:
@@ -423,7 +454,7 @@ class Threads:
         if key in self._open:
             self._open.move_to_end(key)
             return self._open[key]
-        store = await self._opened_store()
+        store = await self.opened_store()
         names = await store.get_state(self._scope, key)
         threads = [await self._resume(name) for name in names or ()]
         if threads:
@@ -436,7 +467,7 @@ class Threads:
         await self._keep(key, kept)
         names = [thread.conversation.id for thread in kept]
         if names != before:
-            await (await self._opened_store()).put_state(self._scope, key, names)
+            await (await self.opened_store()).put_state(self._scope, key, names)
 
     async def _keep(self, key: str, threads: list[ManagedThread]) -> None:
         self._open[key] = threads
@@ -455,7 +486,8 @@ class Threads:
         self._settings = self._settings or load_config()
         return self._settings
 
-    async def _opened_store(self) -> Store:
+    async def opened_store(self) -> Store:
+        """Where conversations are kept."""
         if self._store is None:
             given = self._how.get("store")
             self._store = await asyncio.to_thread(
@@ -469,7 +501,7 @@ class Threads:
         return await self._conversation(call.model, route.window, session=session, system=call.system, tools=call.tools)
 
     async def _resume(self, name: str) -> ManagedThread:
-        session = await (await self._opened_store()).session(name)
+        session = await (await self.opened_store()).session(name)
         window = await resolve_window(session.model, setting=self._how.get("window"))
         return await self._conversation(session.model, window.tokens, resume=name)
 
@@ -483,7 +515,7 @@ class Threads:
                 del thread.events[:-MOST_EVENTS]
 
         conversation = await open_conversation(
-            model, config=self._config, window=window, store=await self._opened_store(), own_client=True,
+            model, config=self._config, window=window, store=await self.opened_store(), own_client=True,
             api="openai_chat", summarizer=self._how.get("summarizer", "auto"), listener=heard, **how,
         )  # fmt: skip
         listening.append(await ManagedThread.open(conversation))

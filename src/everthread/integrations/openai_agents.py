@@ -1,0 +1,309 @@
+"""OpenAI Agents: `Runner.run(agent, text, session=session, run_config=session.run_config())`.
+
+The session keeps every item as it came. What the model is sent is made to fit just before each call; a model that
+refuses it for its size is asked again with less.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Unpack
+
+from everthread.core.messages import SYSTEM_ROLES, Message
+from everthread.integrations.thread import (
+    RECALL,
+    ModelCall,
+    ThreadOptions,
+    Threads,
+    Turn,
+    chat_tool,
+    chat_usage,
+    lacks,
+    require,
+)
+from everthread.wire.openai_responses import decode_items, decode_run, encode_items
+
+require("openai-agents", "0.3", "openai-agents", "call_model_input_filter")
+try:
+    from agents import FunctionTool, Model, ModelProvider, MultiProvider, RunConfig, custom_span, get_current_trace
+    from agents.models import get_default_model
+    from agents.run import CallModelData, ModelInputData
+except ImportError as error:
+    raise lacks("openai-agents", "call_model_input_filter", "openai-agents", error) from error
+
+__all__ = ["EverthreadSession"]
+logger = logging.getLogger("openai.agents.everthread")
+CHUNK = 50
+"""Items that are stored together."""
+
+Item = dict[str, Any]
+
+
+class EverthreadSession:
+    """The `Session` of a conversation, and what keeps its model calls inside the window.
+
+    What happens is told to the logger `openai.agents.everthread`, and a compaction is a span of the trace.
+    """
+
+    session_settings: Any = None
+
+    def __init__(self, session_id: str, *, model: str | None = None, **how: Unpack[ThreadOptions]) -> None:
+        """`model`: its name, where neither the agent nor its model tells it."""
+        self.session_id = session_id
+        self.threads = Threads("openai-agents", logger, **how)
+        self._model = model
+        self._prepared: Turn | None = None
+        """What the filter prepared for the model call that follows."""
+
+    # The session's protocol
+
+    async def get_items(self, limit: int | None = None) -> list[Item]:
+        """Every item, or the latest."""
+        items = await self.threads.arun(self._read())
+        return items if limit is None else items[max(0, len(items) - limit) :]
+
+    async def add_items(self, items: list[Item]) -> None:
+        """Keep items as they came."""
+        await self.threads.arun(self._append(items))
+
+    async def pop_item(self) -> Item | None:
+        """Take the latest item out. The thread keeps it: what is said next is a branch."""
+        items = await self.get_items()
+        if not items:
+            return None
+        await self.threads.arun(self._write(items[:-1], (len(items) - 1) // CHUNK * CHUNK))
+        return items[-1]
+
+    async def clear_session(self) -> None:
+        """Begin anew. What was said stays in the store, as another thread."""
+        await self.threads.arun(self._write([], 0))
+        await self.threads.arun(self.threads.forget(self.session_id))
+
+    # A run
+
+    def run_config(self, **settings: Any) -> RunConfig:
+        """A `RunConfig` that sends what fits, recovers from refusals and records what is used."""
+        provider = settings.pop("model_provider", None) or MultiProvider()
+        if isinstance(settings.get("model"), Model):
+            settings["model"] = self.wrap(settings["model"])
+        return RunConfig(model_provider=_Provider(self, provider), call_model_input_filter=self.filter, **settings)
+
+    async def filter(self, data: CallModelData[Any]) -> ModelInputData:
+        """`call_model_input_filter`: the managed view, for any model."""
+        agent = data.agent
+        name = agent.model if isinstance(agent.model, str) else getattr(agent.model, "model", None)
+        tools = [_chat_tool(tool) for tool in agent.tools]
+        call = self._call(data.model_data.input, data.model_data.instructions, name, tools, agent.model_settings)
+        self._prepared = turn = await self.threads.arun(self.threads.prepare(call))
+        if turn is None:
+            return data.model_data
+        _trace(turn)
+        return ModelInputData(input=_view(turn), instructions=_with_note(call.system, turn))
+
+    def wrap(self, model: Model) -> Model:
+        """The model with recovery and records: for an agent that has a model object of its own."""
+        return model if isinstance(model, _ManagedModel) else _ManagedModel(self, model)
+
+    @property
+    def recall_tool(self) -> FunctionTool:
+        """The tool `recall`, for `Agent(tools=[…])`."""
+
+        async def look_up(_context: Any, arguments: str) -> str:
+            given = json.loads(arguments or "{}")
+            return await self.threads.arun(self.threads.recall(self.session_id, given))
+
+        return FunctionTool(
+            name=RECALL["name"], description=RECALL["description"], params_json_schema=RECALL["parameters"],
+            on_invoke_tool=look_up, strict_json_schema=False,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Let go of the store; it is closed at the end of the program in any case."""
+        self.threads.close()
+
+    # Inside
+
+    def take_prepared(self) -> Turn | None:
+        """What the filter prepared, once."""
+        turn, self._prepared = self._prepared, None
+        return turn
+
+    def _call(
+        self,
+        given: str | Sequence[Any],
+        system: str | None,
+        name: str | None,
+        tools: list[dict[str, Any]],
+        settings: Any,
+    ) -> ModelCall:
+        messages, groups = to_core([{"role": "user", "content": given}] if isinstance(given, str) else list(given))
+        model = self._model or name or get_default_model()
+        return ModelCall(messages, groups, model, self.session_id, system, tools, max_tokens=settings.max_tokens)
+
+    @property
+    def _scope(self) -> str:
+        return f"integration:openai-agents:items:{self.session_id}"
+
+    async def _read(self) -> list[Item]:
+        store = await self.threads.opened_store()
+        count = await store.get_state(self._scope, "count") or 0
+        chunks = [await store.get_state(self._scope, f"{start:08d}") for start in range(0, count, CHUNK)]
+        return [item for chunk in chunks for item in chunk or ()][:count]
+
+    async def _append(self, items: Sequence[Any]) -> None:
+        kept = await self._read() if items else []
+        await self._write([*kept, *(_plain(item) for item in items)], len(kept) // CHUNK * CHUNK)
+
+    async def _write(self, items: list[Item], start: int) -> None:
+        """From a chunk on; the count last, so that who reads meanwhile has the old items or the new."""
+        store = await self.threads.opened_store()
+        for place in range(start, len(items), CHUNK):
+            await store.put_state(self._scope, f"{place:08d}", items[place : place + CHUNK])
+        await store.put_state(self._scope, "count", len(items))
+
+
+class _Provider(ModelProvider):
+    """Models of another provider, managed."""
+
+    def __init__(self, session: EverthreadSession, provider: ModelProvider) -> None:
+        self._session, self._inner = session, provider
+
+    def get_model(self, model_name: str | None) -> Model:
+        return self._session.wrap(self._inner.get_model(model_name))
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _ManagedModel(Model):
+    """Sends what the filter prepared; after a refusal for size, less; and records the answer."""
+
+    def __init__(self, session: EverthreadSession, model: Model) -> None:
+        self._session, self._inner = session, model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def get_retry_advice(self, request: Any) -> Any:
+        return self._inner.get_retry_advice(request)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    async def get_response(
+        self, system_instructions: Any, input: Any, model_settings: Any, *more: Any, **named: Any  # noqa: A002 - its name there
+    ) -> Any:  # fmt: skip
+        threads, turn = self._session.threads, self._session.take_prepared()
+        while True:
+            try:
+                response = await self._inner.get_response(system_instructions, input, model_settings, *more, **named)
+            except Exception as error:  # noqa: BLE001 - whatever a provider's client raises; what is not of size is raised again
+                turn = await threads.arun(threads.recover(turn, error))
+                system_instructions, input, model_settings = _again(turn, model_settings)  # noqa: A001 - as above
+            else:
+                items = [_plain(item) for item in response.to_input_items()]
+                await threads.arun(threads.record(turn, _answer(items), _usage(response.usage)))
+                return response
+
+    async def stream_response(
+        self, system_instructions: Any, input: Any, model_settings: Any, *more: Any, **named: Any  # noqa: A002 - its name there
+    ) -> AsyncIterator[Any]:  # fmt: skip
+        threads, turn = self._session.threads, self._session.take_prepared()
+        begun = False
+        while True:
+            try:
+                async for event in self._inner.stream_response(
+                    system_instructions, input, model_settings, *more, **named
+                ):
+                    begun = True
+                    if event.type in ("response.completed", "response.incomplete"):
+                        items = [_plain(item) for item in event.response.output]
+                        await threads.arun(threads.record(turn, _answer(items), _usage(event.response.usage)))
+                    yield event
+            except Exception as error:  # as above
+                if begun:
+                    raise
+                turn = await threads.arun(threads.recover(turn, error))
+                system_instructions, input, model_settings = _again(turn, model_settings)  # noqa: A001 - as above
+            else:
+                return
+
+
+# Items
+
+
+def to_core(items: Sequence[Any]) -> tuple[list[Message], list[list[Item]]]:
+    """Messages of the items, and the items of each message: an answer's reasoning, words and calls are one message."""
+    messages: list[Message] = []
+    groups: list[list[Item]] = []
+    for message in decode_items([_plain(item) for item in items]):
+        value: Any = message.get("_native", {}).get("value")
+        groups.append(value if isinstance(value, list) else [value])
+        messages.append(_core(message))
+    return messages, groups
+
+
+def from_core(message: Message) -> list[Item]:
+    """A message as items."""
+    return [dict(item) for item in encode_items([message])]
+
+
+def _core(message: Message) -> Message:
+    plain: Any = {key: value for key, value in message.items() if key != "_native"}
+    if plain["role"] in SYSTEM_ROLES:
+        plain["role"] = "user"
+    found: Message = plain
+    return found
+
+
+def _answer(items: Sequence[Item]) -> Message:
+    return _core(decode_run(items)) if items else {"role": "assistant", "content": ""}
+
+
+def _plain(item: Any) -> Item:
+    """An item as JSON."""
+    dump = getattr(item, "model_dump", None)
+    return dump(mode="json", exclude_unset=True) if callable(dump) else dict(item)
+
+
+def _view(turn: Turn) -> list[Item]:
+    return [item for group in turn.send(from_core) for item in group]
+
+
+def _with_note(system: Any, turn: Turn) -> str | None:
+    return f"{system}\n\n{turn.note}" if system and turn.note else system
+
+
+def _again(turn: Turn, settings: Any) -> tuple[str | None, list[Item], Any]:
+    """What is sent after a refusal."""
+    _trace(turn)
+    settings = settings if turn.cap is None else replace(settings, max_tokens=turn.cap)
+    return _with_note(turn.call.system, turn), _view(turn), settings
+
+
+def _usage(used: Any) -> dict[str, Any] | None:
+    if used is None:
+        return None
+    read, output = used.input_tokens_details, used.output_tokens_details
+    return chat_usage(
+        used.input_tokens, used.output_tokens, cached=getattr(read, "cached_tokens", 0),
+        written=getattr(read, "cache_write_tokens", 0), reasoning=getattr(output, "reasoning_tokens", 0),
+    )  # fmt: skip
+
+
+def _chat_tool(tool: Any) -> dict[str, Any]:
+    schema = getattr(tool, "params_json_schema", None)
+    return chat_tool(tool.name, getattr(tool, "description", ""), schema if isinstance(schema, Mapping) else None)
+
+
+def _trace(turn: Turn) -> None:
+    """Compactions as spans of the run's trace."""
+    if get_current_trace() is None:
+        return
+    for event in turn.events:
+        if event.kind == "compaction_done":
+            with custom_span("everthread.compaction", event.as_dict()):
+                pass

@@ -1,0 +1,101 @@
+"""An agent of OpenAI Agents with a tool; run and streamed by turns, through chat completions and responses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from typing import Any
+
+from agents import Agent, OpenAIProvider, RunConfig, Runner, function_tool, set_tracing_disabled
+from agents.memory import Session, SQLiteSession
+from openai import AsyncOpenAI
+
+from everthread.integrations.openai_agents import EverthreadSession, from_core, to_core
+
+set_tracing_disabled(disabled=True)
+TOLD: list[str] = []
+
+
+class Ear(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        event = getattr(record, "everthread", {})
+        TOLD.append(str(event.get("event", "")))
+
+
+def check_items() -> None:
+    call = {"type": "function_call", "call_id": "call_1", "name": "look_up", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": "call_1", "output": "settled"}
+    reasoning = {"type": "reasoning", "id": "rs_1", "summary": []}
+    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hi."}]}
+    items = [{"role": "user", "content": "Hello."}, reasoning, call, result, said]
+    messages, groups = to_core(items)
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool", "assistant"]
+    assert [item for group in groups for item in group] == items, "verbatim, reasoning with its group"
+    again = [item for message in messages for item in from_core(message)]
+    assert to_core(again)[0] == messages
+
+
+async def check_session(store: str) -> None:
+    session = EverthreadSession("checked", store=store)
+    assert isinstance(session, Session)
+    items: Any = [{"role": "user", "content": f"Item {number}"} for number in range(120)]
+    await session.add_items(items[:70])
+    await session.add_items(items[70:])
+    assert await session.get_items() == items
+    assert await session.get_items(3) == items[-3:]
+    assert await session.pop_item() == items[-1]
+    assert await session.get_items() == items[:-1]
+    await session.clear_session()
+    assert await session.get_items() == []
+    assert await session.pop_item() is None
+    session.close()
+
+
+async def main(job: dict[str, Any]) -> dict[str, Any]:
+    check_items()
+    await check_session(job["store"])
+
+    def look_up(entry: str) -> str:
+        """What the book says about an entry."""
+        return str(job["page"]).format(entry=entry)
+
+    ear = logging.getLogger("openai.agents")
+    ear.setLevel(logging.INFO)
+    ear.addHandler(Ear())
+    session = EverthreadSession("books", store=job["store"], window=job["window"])
+    plain: Any = SQLiteSession("books")
+    tools = [function_tool(look_up), session.recall_tool] if job["managed"] else [function_tool(look_up)]
+    agent: Any = Agent("bookkeeper", instructions=job["system"], tools=tools, model=job["model"])
+    heard, refused, pieces = [], "", 0
+    used: Any = session if job["managed"] else plain
+    for number, text in enumerate(job["says"]):
+        client = AsyncOpenAI(base_url=f"{job['url']}/v1", api_key="any", max_retries=0)  # of the loop it is used in
+        provider = OpenAIProvider(openai_client=client, use_responses=False)
+        plain_config = RunConfig(model_provider=provider)
+        config: Any = session.run_config(model_provider=provider) if job["managed"] else plain_config
+        try:
+            if number % 3 == 0:
+                run: Any = Runner.run_streamed(agent, text, session=used, run_config=config)
+                async for event in run.stream_events():
+                    pieces += event.type == "raw_response_event"
+            elif number % 3 == 1:
+                run = await Runner.run(agent, text, session=used, run_config=config)
+            else:
+                run = await asyncio.to_thread(run_alone, agent, text, session=used, run_config=config)
+        except Exception as error:  # noqa: BLE001 - whatever the provider's refusal becomes
+            refused = str(error)
+            break
+        heard.append(str(run.final_output))
+    kept = len(await used.get_items())
+    session.close()
+    return {"heard": heard, "refused": refused, "kept": kept, "told": TOLD, "pieces": pieces}
+
+
+def run_alone(*given: Any, **named: Any) -> Any:
+    """As a script does: without a loop of its own."""
+    return asyncio.run(Runner.run(*given, **named))
+
+
+print(json.dumps(asyncio.run(main(json.loads(sys.argv[1])))))
