@@ -36,7 +36,7 @@ HYGIENE_MESSAGES = 4
 NEARLY_COLD = 0.8
 """Share of the time a cache is kept after which a summary is written from it, while reading it is still cheap."""
 GRACE = 0.25
-"""Seconds a turn waits for a summary it could do without: enough for one that no model writes."""
+"""Seconds a turn waits for a model's summary that it could do without."""
 SPARE_OUTPUT = 4_096
 """Room for an answer where its cap is not known."""
 UNNAMED = frozenset({"auto", "custom", "local"})

@@ -1,14 +1,15 @@
-"""Compactions beside the event loop: reading a long history takes seconds, and other clients have answers to get.
+"""Compactions beside the event loop: reading a long history takes seconds, and the loop has other work.
 
-An engine works in a process of its own, of lower priority, which is ended where it takes too long. What belongs to the
-gateway's loop stays there: the process asks for a summary and the loop's summariser answers; events are reported in
-the loop. An engine that exists only in this process works in a thread.
+In the gateway an engine works in a process of its own, of lower priority, which is ended where it takes too long. A
+conversation's engine, and one that exists only in this process, works in a thread. What belongs to the loop stays
+there: a summary is asked for, and the loop's summariser answers; events are reported in the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import functools
 import os
 import pickle  # nosec B403  between a process and the child it started, over their own pipes
@@ -17,9 +18,8 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar, cast
 
 from everthread.compaction.engine import ContextEngine, Events, Services
 from everthread.compaction.journal import JournalWriter
@@ -28,6 +28,7 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.errors import EngineError, EverthreadError, SummaryError
 
+T = TypeVar("T")
 PROCESSES = 2
 THREADS = 16
 """Engines of this process only; most of them wait for a model."""
@@ -119,7 +120,7 @@ class CompactionWorker:
         self._seconds = seconds
         self._free: list[_Process] = []
         self._places = asyncio.Semaphore(processes)
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="compaction")
+        self._threads = asyncio.Semaphore(THREADS)
         self._running: set[asyncio.Future[Any]] = set()
 
     async def run(self, item: WorkItem, summarizer: Summarizer, events: Events) -> Any:
@@ -137,12 +138,17 @@ class CompactionWorker:
         if self._portable and not self._free:
             warming = asyncio.ensure_future(self._warm(setup))
             self._running.add(warming)
-            warming.add_done_callback(self._thread_ended)
+            warming.add_done_callback(self._warmed)
 
     async def _warm(self, setup: EngineSetup) -> None:
         await self._in_process(
             WorkItem(setup, _make_ready, setup.model), JournalWriter(TokenCounter(setup.model)), _unheard
         )
+
+    def _warmed(self, warming: asyncio.Future[None]) -> None:
+        self._running.discard(warming)
+        if not warming.cancelled():
+            warming.exception()  # the first compaction meets it again, and is told
 
     async def _in_process(self, item: WorkItem, summarizer: Summarizer, events: Events) -> Any:
         async with self._places:
@@ -159,32 +165,14 @@ class CompactionWorker:
             return result
 
     async def _in_thread(self, item: WorkItem, summarizer: Summarizer, events: Events) -> Any:
-        loop = asyncio.get_running_loop()
-        begun: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
         asked = LoopSummarizer(summarizer, TokenCounter(item.setup.model))
         report = report_in_loop(events)
 
-        async def main() -> Any:
-            engine = item.setup.create(asked, time.monotonic, report)
-            task = asyncio.ensure_future(item.work(engine, item.argument))
-            begun.append((asyncio.get_running_loop(), task))
-            return await task
+        async def work() -> Any:
+            return await item.work(item.setup.create(asked, time.monotonic, report), item.argument)
 
-        running = loop.run_in_executor(self._threads, lambda: asyncio.run(main()))
-        self._running.add(running)
-        running.add_done_callback(self._thread_ended)
-        try:
-            return await asyncio.shield(running)
-        except asyncio.CancelledError:
-            for there, task in begun:
-                with contextlib.suppress(RuntimeError):  # it ended at this very moment
-                    there.call_soon_threadsafe(task.cancel)
-            raise
-
-    def _thread_ended(self, running: asyncio.Future[Any]) -> None:
-        self._running.discard(running)
-        if not running.cancelled():
-            running.exception()  # who waits for it is told; who gave it up does not ask
+        async with self._threads:
+            return await asked.run(work)
 
     def _end(self, process: _Process) -> None:
         ending = asyncio.ensure_future(process.end())
@@ -197,34 +185,119 @@ class CompactionWorker:
             self._end(self._free.pop())
         if self._running:
             await asyncio.wait(self._running, timeout=seconds)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+async def run_in_thread(work: Callable[[], Awaitable[T]]) -> T:
+    """The result of `work`, done in a thread with a loop of its own.
+
+    Where its caller is cancelled it is cancelled too, and ends at its next step; nobody waits for that.
+    """
+    home = asyncio.get_running_loop()
+    result: asyncio.Future[T] = home.create_future()
+    begun: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = []
+
+    async def main() -> T:
+        task = asyncio.ensure_future(_awaited(work))
+        begun.append((asyncio.get_running_loop(), task))
+        if result.cancelled():
+            task.cancel()
+        return await task
+
+    def deliver(value: T | None, error: BaseException | None) -> None:
+        if result.done():
+            return  # its caller was cancelled
+        if error is None:
+            result.set_result(cast(T, value))
+        else:
+            result.set_exception(error)
+
+    def run() -> None:
+        value: T | None = None
+        error: BaseException | None = None
+        try:
+            value = asyncio.run(main())
+        except asyncio.CancelledError:
+            error = EngineError("the compaction was cancelled")
+        except BaseException as failure:  # noqa: BLE001 - whoever waits for it is told
+            error = failure
+        with contextlib.suppress(RuntimeError):  # the loop has ended; nobody waits
+            home.call_soon_threadsafe(deliver, value, error)
+
+    threading.Thread(target=contextvars.copy_context().run, args=(run,), name="compaction", daemon=True).start()
+    try:
+        return await result
+    except asyncio.CancelledError:
+        for there, task in begun:
+            with contextlib.suppress(RuntimeError):  # it ended at this very moment
+                there.call_soon_threadsafe(task.cancel)
+        raise
+
+
+async def _awaited(work: Callable[[], Awaitable[T]]) -> T:
+    return await work()
 
 
 class LoopSummarizer:
-    """A summariser of the gateway's loop, for an engine in a thread. The journal needs no loop and is made there."""
+    """A summariser of this loop, for an engine in a thread. The journal needs no loop and is written there."""
 
-    def __init__(self, summarizer: Summarizer, counter: TokenCounter) -> None:
+    def __init__(self, summarizer: Summarizer, counter: TokenCounter, *, patience: float | None = None) -> None:
         self._summarizer = summarizer
         self._counter = counter
         self._loop = asyncio.get_running_loop()
+        self._patience = patience
+        self._open: set[asyncio.Task[SummaryDraft]] = set()
+        self.is_slow = asyncio.Event()
+        """Set while a summary takes longer than `patience` seconds to be written."""
 
     @property
     def name(self) -> str:
         return self._summarizer.name
 
+    @property
+    def asked(self) -> Summarizer:
+        """The summariser itself."""
+        return self._summarizer
+
+    async def run(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do in a thread what asks this summariser; where that is cancelled, so is what was asked, to its end."""
+        try:
+            return await run_in_thread(work)
+        except asyncio.CancelledError:
+            if asked := list(self._open):
+                for task in asked:
+                    task.cancel()
+                await asyncio.wait(asked)
+            raise
+
     async def summarize(self, request: SummaryRequest) -> SummaryDraft:
-        if _writes_here(self._summarizer):
-            return await _complete(await self._summarizer.summarize(request), request, self._counter)
-        asked = asyncio.run_coroutine_threadsafe(self._summarizer.summarize(request), self._loop)
-        return await _complete(await asyncio.wrap_future(asked), request, self._counter)
+        if asyncio.get_running_loop() is self._loop or _writes_here(self._summarizer):
+            draft = await self._summarizer.summarize(request)
+        else:
+            draft = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._ask(request), self._loop))
+        return await _complete(draft, request, self._counter)
+
+    async def _ask(self, request: SummaryRequest) -> SummaryDraft:
+        task = asyncio.ensure_future(self._summarizer.summarize(request))
+        self._open.add(task)
+        timer = None if self._patience is None else self._loop.call_later(self._patience, self.is_slow.set)
+        try:
+            return await task
+        finally:
+            self._open.discard(task)
+            if timer is not None:
+                timer.cancel()
+            self.is_slow.clear()
 
 
 def report_in_loop(events: Events) -> Events:
     """The same events, reported in the loop of whoever asks."""
-    loop = asyncio.get_running_loop()
+    loop, here = asyncio.get_running_loop(), threading.get_ident()
 
     def report(kind: str, **details: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the gateway has ended; nobody listens
+        if threading.get_ident() == here:
+            events(kind, **details)
+            return
+        with contextlib.suppress(RuntimeError):  # the loop has ended; nobody listens
             loop.call_soon_threadsafe(functools.partial(events, kind, **details))
 
     return report

@@ -13,7 +13,7 @@ from decimal import Decimal
 
 from everthread.compaction.summary import Compaction, CompactionLevel
 from everthread.context.limits import is_overflow_error
-from everthread.context.policy import AUTOMATIC, COLD, FADING, GRACE, NEARLY_COLD, PolicyDecision, fixed_text
+from everthread.context.policy import AUTOMATIC, COLD, FADING, NEARLY_COLD, PolicyDecision, fixed_text
 from everthread.context.recovery import NEAR_LIMIT, TOO_LARGE, Recovery, RecoveryStep, slim_messages
 from everthread.conversation.events import (
     CompactionDone,
@@ -75,7 +75,7 @@ async def draft(
     if background and reason != COLD:
         size = max(size, live.budget.threshold)  # it is made for the moment at which it will be used
     live.engine.pin([note.text for note in await list_pins(live.setup.store, live.session.thread)])
-    made = await live.engine.compress(
+    made = await live.compress(
         bodies, current_tokens=size, focus_topic=focus, system=live.system, tools=live.toolbox.to_come,
         level=level, manual=manual, dry_run=preview, ids=[message.id for message in stored],
     )  # fmt: skip
@@ -240,12 +240,10 @@ class Preparation:
         self._live = live
         self._task: asyncio.Task[Draft] | None = None
 
-    def start(self, reason: str) -> bool:
-        """Begin, unless one is under way or ready; whether it was begun now."""
-        if self._task is not None:
-            return False
-        self._task = asyncio.get_running_loop().create_task(draft(self._live, reason=reason, background=True))
-        return True
+    def start(self, reason: str) -> None:
+        """Begin, unless one is under way or ready."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(draft(self._live, reason=reason, background=True))
 
     @property
     def under_way(self) -> bool:
@@ -256,12 +254,16 @@ class Preparation:
     def ready(self) -> bool:
         return self._task is not None and self._task.done()
 
-    async def done(self, *, patience: float | None) -> bool:
-        """Whether it is finished within `patience` seconds (None: wait for it)."""
+    async def done(self, *, must_wait: bool) -> bool:
+        """Whether it is finished. Our own work is waited for; a model that is slow only where a turn must wait."""
         if self._task is None:
             return True
-        finished, _ = await asyncio.wait({self._task}, timeout=patience)
-        return bool(finished)
+        slow = asyncio.ensure_future(self._live.summarizer.is_slow.wait())
+        try:
+            await asyncio.wait({self._task} if must_wait else {self._task, slow}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            slow.cancel()
+        return self._task.done()
 
     async def take(self) -> Draft | None:
         """What came of it, once; None where it failed, which is told."""
@@ -422,9 +424,8 @@ class Compactor:
         if not live.setup.options.background:
             await self.compact(reason, why)
             return
-        begun = self.preparation.start(reason)
-        patience = None if decision.must_wait else GRACE if begun else 0
-        if not await self.preparation.done(patience=patience):
+        self.preparation.start(reason)
+        if not await self.preparation.done(must_wait=decision.must_wait):
             return
         made = await self.preparation.take()
         if made is not None and made.compaction.changed and not self._usable(made):

@@ -9,10 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 from everthread.compaction.engine import Original, Services, StartReason
+from everthread.compaction.summary import Compaction
 from everthread.context.accounting import Accounting
 from everthread.context.engine_guard import SafeEngine
 from everthread.context.limits import LimitKey, ModelLimits
-from everthread.context.policy import CallPrices, CompactionPolicy, ContextState, PromptSize
+from everthread.context.policy import GRACE, CallPrices, CompactionPolicy, ContextState, PromptSize
+from everthread.context.worker import LoopSummarizer, report_in_loop
 from everthread.conversation import events
 from everthread.conversation.lookup import StoreLookup, ThreadGraph
 from everthread.conversation.options import Route, Setup, SummarizerContext
@@ -57,7 +59,7 @@ class ConversationState:
         self.bodies: list[Message] = []
         self._known: set[int] = set()
         self.open_calls: dict[str, Call] = {}
-        self.summarizer = setup.summarizer(self._desk())
+        self.summarizer = self._make_summarizer()
         self.engine = SafeEngine(setup.engine(self._services()), lambda text: self.tell("notice", text=text))
         self.tools = self.toolbox.schemas
         self._total = self.counter.running(system=self.system, tools=self.tools)
@@ -178,7 +180,7 @@ class ConversationState:
     @property
     def prices(self) -> CallPrices:
         route = self.route
-        return CallPrices(route.name, route.provider, route.caches_by_marks, self.summarizer)
+        return CallPrices(route.name, route.provider, route.caches_by_marks, self.summarizer.asked)
 
     @property
     def cold(self) -> str:
@@ -211,7 +213,7 @@ class ConversationState:
         self.context.pause.relieved = 0
         self.route = route
         self.counter = TokenCounter(route.name)
-        self.summarizer = self.setup.summarizer(self._desk())
+        self.summarizer = self._make_summarizer()
         self.marked, self.last_request = None, None
         self.context.calibration.reset()
         self._recount()
@@ -246,6 +248,13 @@ class ConversationState:
         self._recount()
         self._fit_budget()
 
+    def _make_summarizer(self) -> LoopSummarizer:
+        return LoopSummarizer(self.setup.summarizer(self._desk()), self.counter, patience=GRACE)
+
+    async def compress(self, messages: Sequence[Message], **how: Any) -> Compaction:
+        """The engine's compaction, made in a thread: its summariser and its events stay in this loop."""
+        return await self.summarizer.run(lambda: self.engine.compress(messages, **how))
+
     def _desk(self) -> SummarizerContext:
         return SummarizerContext(
             self.route,
@@ -260,7 +269,8 @@ class ConversationState:
         lookup = StoreLookup(self.setup.store, self.session.tenant, self.session.thread, reach="all")
         archive = SessionArchive(self, lookup)
         return Services(
-            self.summarizer, self.counter, self.budget, self.setup.clock, self.tell, lookup, archive, is_stored=True
+            self.summarizer, self.counter, self.budget, self.setup.clock, report_in_loop(self.tell), lookup, archive,
+            is_stored=True,
         )  # fmt: skip
 
     # Saved, for another process

@@ -249,6 +249,7 @@ def _setup(
     system: System | Callable[[], System],
     summarizer: str | Summarizer,
 ) -> Setup:
+    from everthread.context.worker import DeferringFloor
     from everthread.conversation.options import Setup
 
     def writer(desk: SummarizerContext) -> Summarizer:
@@ -257,7 +258,7 @@ def _setup(
         auxiliary = auxiliary_model(desk, config)
         if auxiliary is not None:
             opened.append(closing_of(auxiliary))
-        return summarizer_for(desk, config, auxiliary)
+        return summarizer_for(desk, config, auxiliary, floor=DeferringFloor())
 
     options = session_options(config)
     return Setup(store, route, EngineChoice.of(config), writer, options, system)

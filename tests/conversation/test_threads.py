@@ -1,0 +1,124 @@
+"""A compaction works in a thread: the loop goes on meanwhile, and a cancelled one leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everthread import validate_messages
+from everthread.compaction.compressor import ContextCompressor
+from everthread.compaction.summary import Compaction, SummaryDraft, SummaryRequest
+from everthread.conversation.conversation import Conversation
+from everthread.conversation.events import CompactionDone
+from everthread.testing import ScriptedModel
+from tests.conversation.talk import Room, room, words
+
+LONGEST = 60.0
+"""Seconds until a test that would hang fails."""
+
+
+class Gate:
+    """Where an engine stops, whatever thread it works in, until it is let through."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self.opened = threading.Event()
+        self.threads: list[int] = []
+
+    def engine(self) -> Any:
+        gate = self
+
+        class Stopped(ContextCompressor):
+            async def compress(self, *given: Any, **how: Any) -> Compaction:
+                gate.threads.append(threading.get_ident())
+                gate.reached.set()
+                assert gate.opened.wait(LONGEST), "the loop does not go on while an engine works"
+                return await super().compress(*given, **how)
+
+        return Stopped
+
+
+async def full(place: Room, engine: Any, **settings: Any) -> Conversation:
+    model = ScriptedModel(lambda _: f"Noted. {words(200)}", window=64_000)
+    conversation = await place.open(model, engine=engine, protect_last_n=2, **settings)
+    for turn in range(6):
+        await conversation.send(f"Turn {turn}: {words(900, f'account {turn}')}")
+    return conversation
+
+
+async def reach(gate: Gate) -> None:
+    assert await asyncio.to_thread(gate.reached.wait, LONGEST)
+
+
+async def test_the_loop_goes_on_while_an_engine_works(tmp_path: Path) -> None:
+    gate = Gate()
+    async with room(tmp_path) as place:
+        conversation = await full(place, gate.engine())
+        compacting = asyncio.ensure_future(conversation.compress())
+        await reach(gate)
+        gate.opened.set()  # by this loop: an engine that held it would wait in vain
+        assert (await compacting).changed
+        assert gate.threads != [threading.get_ident()]
+        assert len(place.watch.of(CompactionDone)) == 1
+
+
+@pytest.mark.parametrize("moments", [0, 1, 3])
+async def test_a_cancelled_compaction_changes_nothing(tmp_path: Path, moments: int) -> None:
+    gate = Gate()
+    async with room(tmp_path) as place:
+        conversation = await full(place, gate.engine())
+        session, before = conversation.id, conversation.messages
+        compacting = asyncio.ensure_future(conversation.compress())
+        await reach(gate)
+        for _ in range(moments):
+            await asyncio.sleep(0)
+        compacting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await compacting
+        gate.opened.set()
+        assert conversation.id == session
+        assert conversation.messages == before
+        assert (await conversation.send("still here?")).text
+        assert (await conversation.compress()).changed
+        assert not validate_messages(conversation.messages)
+
+
+class Asked:
+    """A summariser that waits until it is cancelled, the first time."""
+
+    name = "asked"
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.ended = False
+        self.loops: list[asyncio.AbstractEventLoop] = []
+
+    async def summarize(self, _request: SummaryRequest) -> SummaryDraft:
+        self.loops.append(asyncio.get_running_loop())
+        if self.ended:
+            return SummaryDraft({"Active Task": "To go on."}, self.name)
+        self.begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.ended = True
+        raise AssertionError
+
+
+async def test_a_summariser_stays_in_the_loop_and_ends_before_the_turn_does(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        asked = Asked()
+        conversation = await full(place, ContextCompressor, summarizer=asked)
+        compacting = asyncio.ensure_future(conversation.compress())
+        await asked.begun.wait()
+        compacting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await compacting
+        assert asked.ended
+        assert (await conversation.compress()).changed
+        assert len(asked.loops) > 1
+        assert set(asked.loops) == {asyncio.get_running_loop()}
