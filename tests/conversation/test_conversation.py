@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,22 @@ async def test_a_large_result_is_stored_and_cited_and_can_be_read(tmp_path: Path
         part = await conversation.read_output(event.output, offset=100, limit=50)
         assert part.startswith(text[100:150])
         assert "go on with offset 150" in part
+
+
+async def test_a_list_of_like_objects_is_given_as_a_table_and_the_original_stored(tmp_path: Path) -> None:
+    rows = json.dumps([{"identifier": n, "name_of_branch": f"branch {n}", "total": n} for n in range(40)])
+    async with room(tmp_path) as place:
+        model = ScriptedModel([call("terminal", '{"command": "list"}'), "ok", "ok"])
+        conversation = await place.open(model, tables=True)
+        await conversation.send("List them")
+        await conversation.add_results([result(rows)])
+        await conversation.send()
+        shown = str(model.requests[-1].messages[-1]["content"])
+        (event,) = place.watch.of(OutputStored)
+        assert f"stored as {event.output}" in shown
+        assert shown.count("name_of_branch") == 1
+        assert len(shown) < 2 / 3 * len(rows)
+        assert (await conversation.read_output(event.output, limit=len(rows))).startswith(rows)
 
 
 async def test_what_is_injected_is_sent_once_and_never_stored(tmp_path: Path) -> None:

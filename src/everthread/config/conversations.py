@@ -129,6 +129,10 @@ class ToolOutputOptions(Options):
     per_tool: dict[str, Annotated[int, within("tool_output.result_chars")] | None] = Field(
         default_factory=dict, description="`result_chars` for single tools; null means no limit."
     )
+    tables: bool = Field(
+        default=False,
+        description="Give the model a JSON list of objects with the same keys as a table, where that saves a third.",
+    )
 
     @model_validator(mode="after")
     def _preview_fits(self) -> ToolOutputOptions:

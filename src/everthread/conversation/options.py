@@ -65,6 +65,8 @@ class SessionOptions(ContextOptions):
     tools_share: float = toolchoice.SHARE
     """Of the threshold; where tools take more, those that a thread does not use are left out."""
     per_tool: Mapping[str, int | None] = field(default_factory=dict)
+    tables: bool = False
+    """JSON lists of objects with the same keys are given as tables."""
     recall: RecallOptions = field(default_factory=RecallOptions)
 
     def output_limits(self, budget: Budget) -> OutputLimits:

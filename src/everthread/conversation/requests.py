@@ -19,9 +19,18 @@ from everthread.core.messages import (
     results_of,
     with_content,
 )
-from everthread.core.outputs import ToolOutput, ToStore, edit_results, plan_storage, reads_stored, with_text
+from everthread.core.outputs import (
+    ToolOutput,
+    ToStore,
+    edit_results,
+    output_id,
+    plan_storage,
+    reads_stored,
+    with_text,
+)
 from everthread.core.pricing.cache_control import apply_cache_control, last_marker, mark_system, marks_begin
 from everthread.core.search.lookup import is_lookup
+from everthread.core.tables import as_table, table_results
 from everthread.core.types import Api, Reply, Request, System
 from everthread.core.validation import is_empty
 from everthread.errors import InputError
@@ -110,6 +119,8 @@ READ_LIMIT = 50_000
 
 async def limit_results(live: ConversationState, messages: Sequence[Message]) -> list[Message]:
     """The results of one assistant turn, the largest of them stored and cited where they are too large."""
+    if live.setup.options.tables:
+        messages = [await _table_results(live, message) for message in messages]
     results = [result for message in messages for result in results_of(message)]
     turn = [_as_output(live, result) for result in results]
     planned = {item.index: item for item in plan_storage(turn, live.setup.options.output_limits(live.budget))}
@@ -122,6 +133,23 @@ async def limit_results(live: ConversationState, messages: Sequence[Message]) ->
         return result.content if item is None else with_text(result.content, item.replacement)
 
     return [edit_results(message, replaced) for message in messages]
+
+
+async def _table_results(live: ConversationState, message: Message) -> Message:
+    """Lists of objects as tables; what was returned is stored first, and cited."""
+    originals: list[ToStore] = []
+
+    def convert(text: str) -> str | None:
+        cited = output_id(text)
+        table = as_table(text, cited)
+        if table is not None:
+            originals.append(ToStore(0, "", cited, text, table))
+        return table
+
+    made: Message = table_results(message, convert)
+    for item in originals:
+        await store_output(live, item)
+    return made
 
 
 async def store_output(live: ConversationState, item: ToStore, *, tool: str = "") -> None:

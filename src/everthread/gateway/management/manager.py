@@ -59,7 +59,7 @@ from everthread.gateway.management.clients import scope_of
 from everthread.gateway.management.compaction_items import TRIGGER, expand_items, has_item, make_item
 from everthread.gateway.management.events import CompactionReceipt, Recalled, RecordFailed, Unmanaged
 from everthread.gateway.management.notice import has_notice, notice_line, strip_notices, takes_notice
-from everthread.gateway.management.reader import Reader, Sizes
+from everthread.gateway.management.reader import Reader, Sizes, TableCache
 from everthread.gateway.management.recall import ROUNDS, RecallService, hidden_values
 from everthread.gateway.management.recall import SECONDS as RECALL_SECONDS
 from everthread.gateway.management.responses_state import Responses
@@ -149,6 +149,7 @@ class ProxyManager:
         self._responses = Responses(setup.store)
         self._recall = RecallService(setup.store, enabled=setup.recall)
         self._memories = ThreadMemories()
+        self._tables = TableCache()
         self._jobs: dict[tuple[str, str], asyncio.Task[Rewrite | None]] = {}
 
     # The moments of a request
@@ -283,6 +284,12 @@ class ProxyManager:
             self, incoming, read.sliced, read.first, read.history, read.frame, read.sizes, read.fixed, place, memory,
             read.trailing,
         )  # fmt: skip
+        if self.setup.options.tables and turn.rewritable:
+            turn.tables = self._tables.read(turn.history, turn.elements)
+            turn.sizes = [
+                size * len(turn.tables[place]) // len(turn.elements[place].text) if place in turn.tables else size
+                for place, size in enumerate(turn.sizes)
+            ]
         turn.window = await self.limits.window(turn.limit_key, await self._known_window(turn))
         turn.cap = await self.limits.output_cap(turn.limit_key)
         turn.served = self._recall.serves(turn)

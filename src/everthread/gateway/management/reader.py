@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Generic, TypeVar
 
+from everthread.core.tables import table_results
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Request
 from everthread.gateway.base import decode_messages
-from everthread.gateway.body import LIST_FIELD, Element, Fields, Layout, Sliced, Spans, slice_text
+from everthread.gateway.body import LIST_FIELD, Element, Fields, Layout, Sliced, Spans, slice_text, written
 from everthread.gateway.management.rewrite import frame_of
 from everthread.gateway.management.threads import (
     History,
@@ -126,6 +127,32 @@ class Beginnings(Generic[T]):
         for body in self._bodies.keep(made.number, made, size + _MARK_BYTES * len(made.digests)):
             for digest in body.digests:
                 self._by_mark.pop(digest, None)
+
+
+_LEAST_TABLE = 400
+_MOST_TABLES = 5_000
+
+
+class TableCache:
+    """Which messages hold lists that go as tables, and as what text; kept by the messages' own text."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[bytes, str | None] = OrderedDict()
+
+    def read(self, history: History, elements: Sequence[Element]) -> dict[int, str]:
+        found = {}
+        for place, (piece, element) in enumerate(zip(history.pieces, elements, strict=True)):
+            if not piece.results or element.end - element.start < _LEAST_TABLE:
+                continue
+            if piece.key not in self._known:
+                value = table_results(element.value)
+                self._known[piece.key] = None if value is element.value else written(value)
+                if len(self._known) > _MOST_TABLES:
+                    self._known.popitem(last=False)
+            text = self._known[piece.key]
+            if text is not None:
+                found[place] = text
+        return found
 
 
 class Rests:

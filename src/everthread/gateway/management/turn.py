@@ -29,6 +29,7 @@ from everthread.gateway.body import Element, Sliced, slice_body, spliced, writte
 from everthread.gateway.management.compaction_items import TRIGGER
 from everthread.gateway.management.recall import RecallTurn, recall_changes
 from everthread.gateway.management.rewrite import (
+    Change,
     RewriteKey,
     RewriteState,
     note_change,
@@ -97,6 +98,8 @@ class Turn:
     """What was done about refusals."""
     headers: dict[str, str] = field(default_factory=dict)
     """For the client."""
+    tables: Mapping[int, str] = field(default_factory=dict)
+    """Messages whose results go as tables, by their place."""
     notice: str = ""
     """A line for the person, in the answer."""
     sent: Outgoing = field(init=False)
@@ -238,7 +241,7 @@ class Turn:
     def text(self) -> str:
         """The body with the rewrite in its place."""
         if self.used is None:
-            return self.sliced.text
+            return spliced(self.sliced.text, self._table_changes(0, set())) if self.tables else self.sliced.text
         changes = [replacement_change(self.sliced, self.first, self.used.length, self.used.replacement.decode())]
         note, incoming = RewriteState.load(self.used.state).note, self.incoming
         if note:
@@ -251,7 +254,13 @@ class Turn:
             element = self.elements[index]
             if element.start not in taken:
                 changes.append((element.start, element.end, written(value)))
-        return spliced(self.sliced.text, changes)
+                taken.add(element.start)
+        return spliced(self.sliced.text, [*changes, *self._table_changes(self.used.length, taken)])
+
+    def _table_changes(self, covered: int, taken: set[int]) -> list[Change]:
+        """What puts tables in the place of results behind a rewrite of this length."""
+        places = ((self.elements[index], text) for index, text in self.tables.items() if index >= covered)
+        return [(one.start, one.end, text) for one, text in places if one.start not in taken]
 
 
 def _drops_history(edits: Any) -> bool:
