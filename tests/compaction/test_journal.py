@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from everthread.compaction.history import read_facts
 from everthread.compaction.journal import FIXED, Journal, journal_of, parse_journal, state_sections
 from everthread.compaction.state import ThreadState, command_key, state_of
 from everthread.compaction.summary import BLOCKED, FILES, PROGRESS, REMAINING, STATE
@@ -71,7 +72,7 @@ def test_it_is_read_back_and_goes_on() -> None:
     journal, state = journal_of(WORK)
     again = parse_journal(journal.text())
     assert again == journal
-    more = again.extend([user("Now the docs."), says("Done.")], [3, 3], state)
+    more = again.extend([read_facts(user("Now the docs.")), read_facts(says("Done."))], [3, 3], state)
     assert [entry.first for entry in more.entries] == [1, 2, 3]
     assert more.messages == journal.messages + 2
 
@@ -161,3 +162,54 @@ def test_an_unknown_text_is_background() -> None:
     journal = parse_journal("1. EDIT a.py — done\n2. RAN tests — ok")
     assert journal.entries[0].closing.startswith("From an earlier summary: 1. EDIT a.py")
     assert Journal().text() == ""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "grep -A 10 'def run' src/app.py", "grep -B 5 -A 5 -i error log.txt", 'grep -E "a|b" -r src | head -20',
+        "cd src && rg -n --hidden foo", "git -C /repo log --oneline -5", "sudo ls -la /etc", "sed -n 1,20p a.py",
+    ],
+)  # fmt: skip
+def test_a_program_that_only_shows_something_is_a_look_whatever_its_options(command: str) -> None:
+    journal, _ = journal_of([user("Look."), *call("Bash", {"command": command}, "something\n"), says("Seen.")])
+    assert (journal.entries[0].looked, journal.entries[0].ran) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["sed -i s/a/b/ a.py", "find . -name '*.pyc' -delete", "git branch -D old", "env CI=1 make", "sort -o a.txt a.txt"],
+)
+def test_an_option_that_writes_makes_it_a_command(command: str) -> None:
+    journal, _ = journal_of([user("Do it."), *call("Bash", {"command": command}, ""), says("Done.")])
+    assert (journal.entries[0].looked, journal.entries[0].ran) == (0, 1)
+
+
+def test_code_that_passes_later_fixes_no_other_code() -> None:
+    failed = "Traceback (most recent call last):\n  File \"x\"\nNameError: name 'b' is not defined\n"
+    messages = [
+        user("Try it."),
+        *call("python_interpreter", {"code": "print(b)"}, failed, key="a"),
+        *call("python_interpreter", {"code": "print(1)"}, "1\n", key="b"),
+        *call("Bash", {"command": "python -c 'import nothing'"}, f"{failed}exit code: 1", key="c"),
+        *call("Bash", {"command": "python -c 'import sys'"}, "exit code: 0", key="d"),
+        says("It works."),
+    ]
+    journal, state = journal_of(messages)
+    assert FIXED not in journal.text()
+    assert [error.source for error in state.open_errors()] == ["python -c 'import nothing'"]
+
+
+def test_a_note_that_only_announces_gives_way_to_the_last_one() -> None:
+    text = (
+        "Looking at the screenshot, I can see:\n1. The header is gone\n2. The footer is red\n\nLet me fix the header:"
+    )
+    made = call("Bash", {"command": "make header"}, "ok\nexit code: 0")
+    journal, _ = journal_of([user("Fix it."), {**made[0], "content": text}, made[1], says("Done.")])
+    assert journal.entries[0].lines == ("Let me fix the header — ran `make header` → exit 0",)
+
+
+def test_the_marks_of_a_framework_around_code_are_no_words() -> None:
+    said = "The root is 2.\n\nCode:\n```py\nfinal_answer(2)\n```<end_code>"
+    journal, _ = journal_of([user("The root of 4?"), says(said)])
+    assert journal.entries[0].closing == "The root is 2."

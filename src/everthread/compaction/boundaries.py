@@ -8,11 +8,12 @@ the conversation fits. What does not fit gives way step by step, and every step 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from everthread.compaction.pruning import open_group, prune
+from everthread.compaction.history import History
+from everthread.compaction.pruning import Pruner, open_group, prune
 from everthread.compaction.summary import CompactionLevel
 from everthread.core.marks import without_summary
 from everthread.core.messages import (
@@ -20,7 +21,6 @@ from everthread.core.messages import (
     Message,
     Messages,
     Result,
-    calls_of,
     kind_of,
     results_of,
     text_of,
@@ -28,7 +28,7 @@ from everthread.core.messages import (
 )
 from everthread.core.outputs import ToStore, cut_middle, edit_results, output_id, to_store, with_text
 from everthread.core.search.lookup import is_answer
-from everthread.core.transcript import Span, head_length, is_user_message, latest_user_index, spans
+from everthread.core.transcript import Span
 
 CountMessage = Callable[[Message], int]
 """The tokens of one message."""
@@ -102,21 +102,21 @@ class Fit:
     steps: tuple[str, ...]
     fits: bool
 
-    def without_middle(self, slim: Sequence[Message]) -> Fit:
+    def without_middle(self, slim: Pruner) -> Fit:
         """The same with all that would be replaced kept, its old results as one line each."""
         cut = self.cut
         kept = replace(cut, tail_start=cut.head_end, kept_user=None, has_middle=False)
         messages = [
             *self.messages[: cut.head_end],
-            *slim[cut.head_end : cut.whole_from],
+            *map(slim.message, range(cut.head_end, cut.whole_from)),
             *self.messages[cut.whole_from :],
         ]
         return replace(self, messages=messages, cut=kept)
 
 
 def fit_messages(  # noqa: PLR0913 - what a cut depends on
-    messages: Messages,
-    slim: Sequence[Message],
+    history: History,
+    slim: Pruner,
     room: Room,
     count: CountMessage,
     words: Sequence[int],
@@ -126,10 +126,10 @@ def fit_messages(  # noqa: PLR0913 - what a cut depends on
 ) -> Fit:
     """Cut the transcript so that what is kept fits, giving up no more than that takes.
 
-    `slim`: the messages with old results as one line each. `words`: for each place the tokens of what the user said
-    before it and outside the head.
+    `slim`: gives the messages with old results as one line each. `words`: for each place the tokens of what the user
+    said before it and outside the head.
     """
-    return _Fitter(list(messages), slim, room, count, words, preview_chars).run(level)
+    return _Fitter(history, slim, room, count, words, preview_chars).run(level)
 
 
 def latest_piece(messages: Messages, pieces: Sequence[Span]) -> int:
@@ -156,15 +156,16 @@ def spoken_part(message: Message) -> Message:
 
 @dataclass(slots=True)
 class _Fitter:
-    """The search for a cut that fits. `messages` is a list of our own."""
+    """The search for a cut that fits. `messages` is a list of our own, `sizes` the tokens of what is kept of each."""
 
-    messages: list[Message]
-    slim: Sequence[Message]
+    history: History
+    slim: Pruner
     room: Room
     count: CountMessage
     words: Sequence[int]
     preview_chars: int
-    pieces: list[Span] = field(init=False)
+    messages: list[Message] = field(init=False)
+    sizes: list[int] = field(init=False)
     head_end: int = field(init=False)
     user: int | None = field(init=False)
     least: int = field(init=False)
@@ -173,14 +174,17 @@ class _Fitter:
     steps: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.pieces = spans(self.messages)
-        self.head_end = head_end_of(self.messages, self.pieces)
-        self.user = latest_user_index(self.messages)
-        self.least = max(latest_piece(self.messages, self.pieces), self.head_end)
-        self.head = self._tokens(self.messages[: self.head_end])
+        history = self.history
+        self.messages = list(history.messages)
+        self.sizes = [
+            size if not one.is_summary else self.count(one.rest) if one.rest is not None else 0
+            for one, size in zip(history.facts, history.sizes, strict=True)
+        ]
+        self.head_end, self.user = history.head_end, history.latest_user
+        self.least = max(latest_piece(self.messages, history.pieces), self.head_end)
+        self.head = sum(self.sizes[: self.head_end])
 
     def run(self, level: CompactionLevel) -> Fit:
-        original = list(self.messages)
         earliest = len(self.messages) if level == CompactionLevel.LATEST_GROUP else 0
         if level > CompactionLevel.NORMAL:
             self._halve()
@@ -197,8 +201,8 @@ class _Fitter:
             if further.tail_start > cut.tail_start:
                 cut = further
                 self.steps.append("kept only the latest group")
-        self._forget_middle(cut, original)
-        cut = self._shrink_tail(cut, original)
+        self._forget_middle(cut)
+        cut = self._shrink_tail(cut)
         cut = self._store_users(cut)
         return Fit(
             self._shown(cut), cut, self.room, tuple(self.stored), tuple(self.steps), cut.tokens <= self.room.limit
@@ -210,19 +214,19 @@ class _Fitter:
         """The cut for the present room. The tail begins at `earliest` or later, but holds the latest piece."""
         room, total = self.room, len(self.messages)
         start = whole = self.least
-        kept = self._tokens(self.messages[start:])
+        kept = sum(self.sizes[start:])
         # One oversized group takes half of the tail at most, so that it does not push small recent messages out.
         used = min(kept, room.tail // 2)
         is_whole = True
         widened = False
-        for piece in reversed(self.pieces):
+        for piece in reversed(self.history.pieces):
             if piece.end > start:
                 continue
             if piece.start < max(self.head_end, earliest) or self._holds_summary(piece):
                 break
-            size = self._tokens(self.messages[piece.start : piece.end])
+            size = sum(self.sizes[piece.start : piece.end])
             is_whole = is_whole and used + size <= room.tail // 2
-            size = size if is_whole else self._tokens(self.slim[piece.start : piece.end])
+            size = size if is_whole else self._slim_tokens(range(piece.start, piece.end))
             too_few = total - start < room.protect_last_n
             within = self._request(piece.start, kept + size) <= room.limit
             if used + size > room.tail:
@@ -232,14 +236,15 @@ class _Fitter:
             start, kept, used = piece.start, kept + size, used + size
             whole = piece.start if is_whole else whole
         apart = self.user if self.user is not None and self.head_end <= self.user < start else None
-        middle = (self.messages[index] for index in range(self.head_end, start) if index != apart)
+        facts = self.history.facts
+        middle = (facts[index] for index in range(self.head_end, start) if index != apart)
         reasons = (
             f"The head is {_messages(self.head_end)}.",
             _tail_reason(room, kept, kept_messages=total - start, widened=widened, least=start == self.least),
             _user_reason(self.user, self.head_end, start),
         )
         return Cut(
-            self.head_end, start, whole, self.user, apart, any(without_summary(one) is not None for one in middle),
+            self.head_end, start, whole, self.user, apart, any(one.rest is not None for one in middle),
             self._request(start, kept), reasons,
         )  # fmt: skip
 
@@ -277,7 +282,7 @@ class _Fitter:
         for number, stored in sorted(self._oversized(cut), key=lambda item: -len(item[1].text)):
             if cut.tokens <= self.room.limit or len(stored.text) // 4 <= larger_than:
                 break
-            self.messages[stored.index] = _with_result(self.messages[stored.index], number, stored.replacement)
+            self._put(stored.index, _with_result(self.messages[stored.index], number, stored.replacement))
             self.stored.append(stored)
             cut = self._recount(cut)
         if len(self.stored) > before:
@@ -285,13 +290,14 @@ class _Fitter:
             cut = self.choose(earliest) if cut.tokens <= self.room.limit else cut
         return cut
 
-    def _shrink_tail(self, cut: Cut, original: Messages) -> Cut:
+    def _shrink_tail(self, cut: Cut) -> Cut:
         """Cut long arguments and images of the tail; where that does not help either, keep no tail at all."""
         if cut.tokens < self.room.most and cut.tokens <= self.room.limit:
             return cut
         pruned = prune(self.messages, protect_from=len(self.messages), start=cut.tail_start, results=False)
         if pruned.savings:
-            self.messages = pruned.messages
+            for place in {saving.index for saving in pruned.savings}:
+                self._put(place, pruned.messages[place])
             self.steps.append("cut long arguments and images of the tail")
             cut = self._recount(cut)
         if cut.tokens < self.room.most or open_group(self.messages) is not None:
@@ -306,7 +312,7 @@ class _Fitter:
         )  # fmt: skip
         if bare.tokens >= self.room.most:
             return cut
-        self._forget_middle(bare, original)
+        self._forget_middle(bare)
         self.steps.append("kept no tail: even the latest group is too large")
         return bare
 
@@ -315,27 +321,34 @@ class _Fitter:
         places = [*range(cut.head_end), *range(cut.tail_start, len(self.messages))]
         if cut.kept_user is not None:
             places.append(cut.kept_user)
-        said = [place for place in places if is_user_message(self.messages[place])]
+        said = [place for place in places if self.history.facts[place].is_user] if cut.tokens >= self.room.most else []
         before = len(self.stored)
         for place in sorted(said, key=lambda place: -len(text_of(self.messages[place]))):
             if cut.tokens < self.room.most:
                 break
-            self.messages[place], stored = _cut_user(place, self.messages[place], self.preview_chars)
+            message, stored = _cut_user(place, self.messages[place], self.preview_chars)
+            self._put(place, message)
             self.stored += stored
-            self.head = self._tokens(self.messages[: self.head_end])
+            self.head = sum(self.sizes[: self.head_end])
             cut = self._recount(cut)
         if len(self.stored) > before:
             self.steps.append("stored the middle of oversized user messages")
         return cut
 
-    def _forget_middle(self, cut: Cut, original: Messages) -> None:
+    def _forget_middle(self, cut: Cut) -> None:
         """What fell out of the tail after all is replaced as it was, and need not be stored."""
-        self.messages[: cut.tail_start] = original[: cut.tail_start]
+        self.messages[: cut.tail_start] = self.history.messages[: cut.tail_start]
         self.stored = [stored for stored in self.stored if stored.index >= cut.tail_start]
+
+    def _put(self, place: int, message: Message) -> None:
+        """Another message in this place."""
+        self.messages[place] = message
+        rest = without_summary(message)
+        self.sizes[place] = 0 if rest is None else self.count(rest)
 
     def _oversized(self, cut: Cut) -> Iterator[tuple[int, ToStore]]:
         """Results at least twice as long as what would stand for them, each with its number in its message."""
-        tools = {call.id: call.name for message in self.messages for call in calls_of(message)}
+        tools = {call.id: call.name for one in self.history.facts[cut.tail_start :] for call in one.calls}
         for index in range(max(cut.tail_start, cut.whole_from), len(self.messages)):
             for number, result in enumerate(results_of(self.messages[index])):
                 if is_answer(result.name or tools.get(result.call_id, ""), result.text):
@@ -348,28 +361,18 @@ class _Fitter:
 
     def _shown(self, cut: Cut) -> list[Message]:
         """The messages as they are kept: old results of the tail as one line each."""
-        return [
-            *self.messages[: cut.tail_start],
-            *self.slim[cut.tail_start : cut.whole_from],
-            *self.messages[cut.whole_from :],
-        ]
+        slim = map(self.slim.message, range(cut.tail_start, cut.whole_from))
+        return [*self.messages[: cut.tail_start], *slim, *self.messages[cut.whole_from :]]
 
     def _recount(self, cut: Cut) -> Cut:
-        return replace(cut, tokens=self._request(cut.tail_start, self._tokens(self._shown(cut)[cut.tail_start :])))
+        tail = self._slim_tokens(range(cut.tail_start, cut.whole_from)) + sum(self.sizes[cut.whole_from :])
+        return replace(cut, tokens=self._request(cut.tail_start, tail))
 
-    def _tokens(self, messages: Messages) -> int:
-        return sum(map(self.count, _without_summaries(messages)))
+    def _slim_tokens(self, places: Iterable[int]) -> int:
+        return sum(map(self.count, _without_summaries([self.slim.message(place) for place in places])))
 
     def _holds_summary(self, piece: Span) -> bool:
-        return any(without_summary(message) is None for message in self.messages[piece.start : piece.end])
-
-
-def head_end_of(messages: Messages, pieces: Sequence[Span] | None = None) -> int:
-    """Where the protected start ends: before an earlier summary, and never inside a group."""
-    pieces = spans(messages) if pieces is None else pieces
-    end = head_length(messages)
-    end = next((index for index in range(end) if without_summary(messages[index]) is None), end)
-    return next((piece.start for piece in pieces if piece.start < end < piece.end), end)
+        return any(one.rest is None for one in self.history.facts[piece.start : piece.end])
 
 
 def _without_summaries(messages: Messages) -> list[Message]:

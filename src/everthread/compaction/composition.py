@@ -8,8 +8,8 @@ from typing import Any
 
 from everthread.compaction.engine import Services
 from everthread.compaction.journal import AUTHOR, JournalWriter, blocked_text, files_text
-from everthread.compaction.plan import Earlier, Plan, make_plan
-from everthread.compaction.pruning import Memo, redact_message
+from everthread.compaction.plan import Plan
+from everthread.compaction.pruning import redact_message
 from everthread.compaction.sentences import Count
 from everthread.compaction.state import ThreadState
 from everthread.compaction.summary import (
@@ -31,7 +31,7 @@ from everthread.compaction.summary import (
 from everthread.compaction.texts import text as text_file
 from everthread.compaction.verification import is_refused, mark_sections, source_text
 from everthread.core.marks import defuse
-from everthread.core.messages import Message, Messages
+from everthread.core.messages import Message
 from everthread.core.redaction import redact
 from everthread.core.search.lookup import lookup_tools
 from everthread.errors import SummaryError
@@ -50,12 +50,6 @@ class WrittenSummary:
     verification: Verification
     warnings: tuple[str, ...]
     usage: tuple[Mapping[str, Any], ...]
-
-
-def has_content(messages: Messages, services: Services, memo: Memo) -> bool:
-    """Whether there is anything to make smaller: a middle, or old results."""
-    plan = make_plan(messages, services, Earlier(), memo, system=None, tools=None)
-    return plan.has_work
 
 
 def reading_tools(tools: Sequence[Mapping[str, Any]] | None) -> tuple[str, ...]:
@@ -96,11 +90,14 @@ def pinned_text(notes: Sequence[str], room: int, count: Count) -> tuple[str, tup
     return "\n".join([PINNED, *kept]) if kept else "", warnings
 
 
+def asks_model(services: Services) -> bool:
+    """Whether anybody but the journal is asked to write: then what is given away must be pruned and redacted."""
+    return services.summarizer.name != AUTHOR
+
+
 def request_messages(messages: Sequence[Message], services: Services) -> Sequence[Message]:
     """The messages as a summariser is given them: without secrets. The journal takes them out of what it writes."""
-    if services.summarizer.name == AUTHOR:
-        return messages
-    return [redact_message(message) for message in messages]
+    return [redact_message(message) for message in messages] if asks_model(services) else messages
 
 
 async def write_summary(services: Services, request: SummaryRequest, plan: Plan) -> WrittenSummary:
@@ -163,7 +160,7 @@ def _journal_summary(
 ) -> WrittenSummary:
     """The journal, with what an earlier model wrote in sections that it cannot write itself."""
     carried = {name: text for name in _UNDERSTOOD if (text := without_pins(request.previous.get(name, "")))}
-    used = sum(count(f"## {name}\n{text}\n\n") for name, text in draft.sections.items())
+    used = section_tokens(draft.sections, count)
     carried = fit_sections(carried, max(request.budget - used, request.budget // 4), count) if carried else {}
     return WrittenSummary({**carried, **draft.sections}, AUTHOR, Verification(), tuple(warnings), tuple(usage))
 
@@ -176,6 +173,11 @@ def without_pins(section: str) -> str:
     start = lines.index(PINNED)
     end = next((at for at in range(start + 1, len(lines)) if not lines[at].startswith(("- ", "  "))), len(lines))
     return "\n".join([*lines[:start], *lines[end:]]).strip()
+
+
+def section_tokens(sections: Mapping[str, str], count: Count) -> int:
+    """Tokens of the sections with their headings, empty ones aside."""
+    return sum(count(f"## {name}\n{text}\n\n") for name, text in sections.items() if text)
 
 
 def fit_sections(sections: Mapping[str, str], room: int, count: Count) -> Sections:

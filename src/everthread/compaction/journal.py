@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from everthread.compaction.history import Facts, number_turns, read_facts
 from everthread.compaction.sentences import GAP, Count, Rarity, shorten, split_sentences
 from everthread.compaction.state import CallRecord, ThreadState, bare_command, error_key, read_calls
 from everthread.compaction.summary import (
@@ -27,12 +28,12 @@ from everthread.compaction.summary import (
     SummaryDraft,
     SummaryRequest,
 )
+from everthread.compaction.tool_calls import Effect
 from everthread.core.marks import defuse
 from everthread.core.messages import Message, Messages, text_of
 from everthread.core.redaction import redact
 from everthread.core.text import clip, one_line
 from everthread.core.tokens import TokenCounter
-from everthread.core.transcript import is_user_message
 
 AUTHOR = "journal"
 FIXED = "(fixed later)"
@@ -81,11 +82,14 @@ class Entry:
         continued = ", continued" if self.is_continued else ""
         return f"[{span}{continued}] {_counted(self.messages, 'message')}" + (f": {told}" if told else "")
 
+    def body(self) -> str:
+        """All but how it ended."""
+        return "\n- ".join((self.header(), *self.lines))
+
     def text(self) -> str:
-        if not self.lines:
-            return f"{self.header()} — {self.closing}" if self.closing else self.header()
-        lines = [f"- {line}" for line in self.lines]
-        return "\n".join([self.header(), *lines, *([f"- ended: {self.closing}"] if self.closing else [])])
+        if not self.closing:
+            return self.body()
+        return f"{self.body()}\n- ended: {self.closing}" if self.lines else f"{self.header()} — {self.closing}"
 
     def join(self, other: Entry) -> Entry:
         """Both as one entry for a range: counts alone."""
@@ -106,20 +110,20 @@ class Journal:
     def messages(self) -> int:
         return sum(entry.messages for entry in self.entries)
 
-    def extend(self, messages: Messages, turns: Sequence[int], state: ThreadState) -> Journal:
+    def extend(self, facts: Sequence[Facts], turns: Sequence[int], state: ThreadState) -> Journal:
         """The journal with these messages in it; `state` is brought up to their end.
 
         `turns`: for each message the number of the user's message it belongs to.
         """
         before = {key: error.lines for key, error in state.errors.items()}
-        records = read_calls(messages, turns)
+        records = read_calls(facts, turns)
         for record in records:
-            state.apply(record.effect, record.turn, record.output)
-        state.messages += len(messages)
+            state.apply(record.effect, record.turn)
+        state.messages += len(facts)
         closed = [line for key, lines in before.items() if key not in state.errors for line in lines]
         earlier = [_with_fixes(entry, closed) for entry in self.entries] if closed else list(self.entries)
         last = earlier[-1].last if earlier else -1
-        new = _entries(messages, turns, records, state, last)
+        new = _entries(facts, turns, records, state, last)
         if new and earlier and new[0].is_continued and len(earlier[-1].lines) + len(new[0].lines) <= _STEPS:
             joined = earlier.pop()
             lines, closing = (*joined.lines, *new[0].lines), new[0].closing or joined.closing
@@ -133,7 +137,7 @@ class Journal:
             return self
         budget -= count(self.intro())
         closings = [count(entry.closing) for entry in entries]
-        bare = [count(replace(entry, closing="").text()) + 2 for entry in entries]
+        bare = [count(entry.body()) + 2 for entry in entries]
         if sum(closings) + sum(bare) + 3 * len(entries) <= budget:
             return self
         entries = _shorten_closings(entries, closings, max(budget - sum(bare), budget * 2 // 5), count)
@@ -174,14 +178,15 @@ class JournalWriter:
 
 def journal_of(messages: Messages) -> tuple[Journal, ThreadState]:
     """The journal of a whole history, and how things stand at its end; turns count from 1."""
-    turns: list[int] = []
-    for message in messages:
-        turns.append((turns[-1] if turns else 0) + is_user_message(message))
+    facts = [read_facts(message) for message in messages]
     state = ThreadState()
-    return Journal().extend(messages, turns, state), state
+    return Journal().extend(facts, number_turns(facts), state), state
 
 
 _SEPARATOR = "\n\x1f\n"
+_CODE = "[code]"
+_TAG = re.compile(r"</?[\w -]{1,40}>")
+_COLONS = (":", "：")
 _GAPS = re.compile(r"\[…\](?:\s*\[…\])+")
 _RAN = re.compile(r"(?<![\w`])ran `([^`\n]{1,200})`")
 _TIMES = re.compile(r" ×\d{1,4}$")
@@ -191,100 +196,168 @@ _CHANGED = re.compile(r"(?:^|— )changed ([^;\n]{1,400})")
 # What was done
 
 
+@dataclass(frozen=True, slots=True)
+class CallText:
+    """What a call did in words, the error lines it gave, and under which name its failure is known."""
+
+    text: str
+    errors: tuple[str, ...] = ()
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The assistant's note and what the calls did that came with it: safe to show, whatever stands around it."""
+
+    note: str = ""
+    changed: tuple[str, ...] = ()
+    calls: tuple[CallText, ...] = ()
+
+    def line(self, open_errors: Container[str], seen: set[str]) -> str:
+        """The step in one line, empty where it only looked around; an error's words once, and whether it passed."""
+        parts = [f"changed {', '.join(self.changed)}"] if self.changed else []
+        for call in self.calls:
+            errors = [line for line in call.errors if line not in seen]
+            seen.update(errors)
+            fixed = f" {FIXED}" if call.failure and call.failure not in open_errors else ""
+            parts.append(f"{call.text}{': ' if errors else ''}{' | '.join(errors)}{fixed}")
+        done = "; ".join(parts)
+        return f"{self.note} — {done}" if self.note and done else done or self.note
+
+
 def _entries(
-    messages: Messages, turns: Sequence[int], records: Sequence[CallRecord], state: ThreadState, last: int
+    facts: Sequence[Facts], turns: Sequence[int], records: Sequence[CallRecord], state: ThreadState, last: int
 ) -> list[Entry]:
+    """The messages as entries, turn by turn."""
     calls: dict[int, list[CallRecord]] = {}
     for record in records:
         calls.setdefault(record.index, []).append(record)
+    spans: list[range] = []
+    for index, turn in enumerate(turns):
+        if spans and turns[spans[-1].start] == turn:
+            spans[-1] = range(spans[-1].start, index + 1)
+        else:
+            spans.append(range(index, index + 1))
+    closings = [_closing_place(facts, span) for span in spans]
+    _put_into_words([facts[index] for index in calls], [facts[at] for at in closings if at is not None])
     seen: set[str] = set()
     found: list[Entry] = []
-    start = 0
-    while start < len(messages):
-        end = start
-        while end < len(messages) and turns[end] == turns[start]:
-            end += 1
-        first = Entry(turns[start], turns[start], 0, is_continued=turns[start] == last)
-        found += _turn_entries(first, range(start, end), messages, calls, (state, seen))
-        start = end
-    return _without_secrets(found)
+    for span, closing in zip(spans, closings, strict=True):
+        turn = turns[span.start]
+        entries = _turn_entries(Entry(turn, turn, 0, is_continued=turn == last), span, facts, calls, (state, seen))
+        said = facts[closing].closing if closing is not None else ""
+        found += [*entries[:-1], replace(entries[-1], closing=said or "")]
+    return found
+
+
+def _closing_place(facts: Sequence[Facts], span: range) -> int | None:
+    """Where the assistant last says something in a turn without calling anything."""
+    for index in reversed(span):
+        one = facts[index]
+        if not one.calls and one.message.get("role") == "assistant" and text_of(one.message).strip():
+            return index
+    return None
+
+
+def _put_into_words(steps: Sequence[Facts], closings: Sequence[Facts]) -> None:
+    """Steps and closing words of these messages, those not known yet: redacted in one go, for each call has a price."""
+    new = [one for one in steps if one.effects and (one.step is None or one.step[0] is not one.effects[1])]
+    ended = [one for one in closings if one.closing is None]
+    raw = [_step(one.message, one.effects[1]) for one in new if one.effects]
+    texts = [
+        *(text for step in raw for text in _step_texts(step)),
+        *(_closing_text(text_of(one.message).strip()) for one in ended),
+    ]
+    clean = iter(_without_secrets(texts))
+    for one, step in zip(new, raw, strict=True):
+        if one.effects:
+            one.step = one.effects[1], _with_texts(step, clean)
+    for one in ended:
+        one.closing = next(clean)
+
+
+def _step_texts(step: Step) -> Iterator[str]:
+    yield step.note
+    yield from step.changed
+    for call in step.calls:
+        yield call.text
+        yield from call.errors
+
+
+def _with_texts(step: Step, texts: Iterator[str]) -> Step:
+    """The step with other texts, in the order of `_step_texts`."""
+    note = next(texts)
+    changed = tuple(next(texts) for _ in step.changed)
+    calls = tuple(
+        replace(call, text=next(texts), errors=tuple(next(texts) for _ in call.errors)) for call in step.calls
+    )
+    return Step(note, changed, calls)
 
 
 def _turn_entries(
-    part: Entry,
-    span: range,
-    messages: Messages,
-    calls: dict[int, list[CallRecord]],
+    part: Entry, span: range, facts: Sequence[Facts], calls: dict[int, list[CallRecord]],
     told: tuple[ThreadState, set[str]],
-) -> list[Entry]:
+) -> list[Entry]:  # fmt: skip
     """One turn as entries, cut at the assistant's own notes."""
+    state, seen = told
     found: list[Entry] = []
     paths: set[str] = set()
     lines: list[str] = []
-    kinds: Counter[str] = Counter()
-    closing = ""
+    kinds: list[str] = []
+    start = span.start
 
-    def close() -> Entry:
+    def close(end: int) -> Entry:
         return replace(
-            part, messages=kinds["messages"], changed=len(paths), ran=kinds["ran"], failed=kinds["failed"],
-            called=kinds["called"], looked=kinds["looked"], lines=tuple(lines),
+            part, messages=end - start, changed=len(paths), ran=kinds.count("ran") + kinds.count("failed"),
+            failed=kinds.count("failed"), called=kinds.count("called"), looked=kinds.count("looked"),
+            lines=tuple(lines),
         )  # fmt: skip
 
     for index in span:
-        message = messages[index]
-        made = calls.get(index, [])
-        if made and len(lines) >= _STEPS and text_of(message).strip():
-            found.append(close())
-            part = Entry(part.first, part.last, 0, is_continued=True)
-            paths, lines, kinds = set(), [], Counter()
-        kinds["messages"] += 1
+        made = calls.get(index)
+        if not made:
+            continue
+        one = facts[index]
+        if len(lines) >= _STEPS and text_of(one.message).strip():
+            found.append(close(index))
+            part, start = Entry(part.first, part.last, 0, is_continued=True), index
+            paths, lines, kinds = set(), [], []
         for record in made:
-            kinds[record.effect.kind] += 1
-            kinds["failed"] += record.effect.kind == "ran" and record.effect.failed
-            if record.effect.kind != "looked" and not record.effect.failed:
-                paths.update(record.effect.paths)
-        if made:
-            line = _step_line(message, made, *told)
-            lines += [line] if line else []
-        elif message.get("role") == "assistant" and (said := text_of(message).strip()):
-            closing = said
-    return [*found, replace(close(), closing=_closing_text(closing))]
+            effect = record.effect
+            kinds.append("failed" if effect.kind == "ran" and effect.failed else effect.kind)
+            if effect.kind != "looked" and not effect.failed:
+                paths.update(effect.paths)
+        if one.step is not None and (line := one.step[1].line(state.errors, seen)):
+            lines.append(line)
+    return [*found, close(span.stop)]
 
 
-def _step_line(message: Message, made: Sequence[CallRecord], state: ThreadState, seen: set[str]) -> str:
-    """The assistant's note and what the calls did that came with it; empty where it only looked around."""
-    note = _first_sentence(text_of(message))
-    changed = _named(path for record in made if record.effect.kind == "changed" for path in _changed_paths(record))
-    parts = [f"changed {', '.join(changed)}"] if changed else []
-    for record in made:
-        effect = record.effect
+def _step(message: Message, effects: Sequence[Effect]) -> Step:
+    """What a message's calls did, in words."""
+    changed = _named(path for effect in effects if effect.kind == "changed" for path in _changed_paths(effect))
+    calls = []
+    for effect in effects:
         if effect.kind == "ran":
-            parts.append(_told(f"ran `{_safe(bare_command(effect.target), _COMMAND_CHARS)}`", record, state, seen))
+            calls.append(_call_text(f"ran `{_safe(bare_command(effect.target), _COMMAND_CHARS)}`", effect))
         elif effect.kind == "called":
             target = _safe(effect.target, _CALL_CHARS)
-            parts.append(_told(f"called {effect.tool}{f' ({target})' if target else ''}", record, state, seen))
+            calls.append(_call_text(f"called {effect.tool}{f' ({target})' if target else ''}", effect))
         elif effect.failed and (effect.kind == "changed" or effect.errors):
-            parts.append(_told(f"{effect.tool} {_safe(effect.target, _CALL_CHARS)}".strip(), record, state, seen))
-    done = "; ".join(parts)
-    return f"{note} — {done}" if note and done else done or note
+            calls.append(_call_text(f"{effect.tool} {_safe(effect.target, _CALL_CHARS)}".strip(), effect))
+    return Step(_note(text_of(message)), tuple(changed), tuple(calls))
 
 
-def _changed_paths(record: CallRecord) -> tuple[str, ...]:
-    return () if record.effect.failed else record.effect.paths or (record.effect.target,)
+def _changed_paths(effect: Effect) -> tuple[str, ...]:
+    return () if effect.failed else effect.paths or (effect.target,)
 
 
-def _told(what: str, record: CallRecord, state: ThreadState, seen: set[str]) -> str:
-    """A call and how it went; an error's own words once, and whether it was overcome."""
-    effect = record.effect
+def _call_text(what: str, effect: Effect) -> CallText:
+    """A call and how it went."""
     outcome = _safe(effect.outcome, 120)
-    errors = [line for line in map(_safe, effect.errors) if line not in seen]
-    seen.update(errors)
-    text = f"{what} → {outcome}" if outcome else what
-    if errors:
-        text += f": {' | '.join(errors)}"
-    if effect.failed:
-        text += f" {FIXED}" if effect.errors and error_key(effect) not in state.errors else ""
-    return text
+    errors = tuple(map(_safe, effect.errors))
+    # Code is never the same twice: that another piece of it passed later says nothing about this one.
+    failure = error_key(effect) if effect.failed and errors and "code" not in effect.arguments else ""
+    return CallText(f"{what} → {outcome}" if outcome else what, errors, failure)
 
 
 def _with_fixes(entry: Entry, closed: Sequence[str]) -> Entry:
@@ -296,18 +369,39 @@ def _with_fixes(entry: Entry, closed: Sequence[str]) -> Entry:
     return entry if lines == entry.lines else replace(entry, lines=lines)
 
 
-def _first_sentence(text: str) -> str:
-    start = text[:600].strip()
-    pieces = split_sentences(start)
-    return _safe(start[pieces[0].start : pieces[0].end] if pieces else "", _NOTE_CHARS).rstrip(":")
+def _note(text: str) -> str:
+    """What the assistant says before its calls: the first sentence.
+
+    Where that only announces what follows it (it ends with a colon, and the calls are not what follows) the last one.
+    """
+    prose = [
+        line for line in _prose(text if len(text) <= 2_000 else f"{text[:1_000]}\n{text[-1_000:]}") if line != _CODE
+    ]
+    if not prose:
+        return ""
+    first = _sentences(prose[0])[0]
+    last = _sentences(prose[-1])[-1]
+    return _safe(last if first.endswith(_COLONS) and last is not first else first, _NOTE_CHARS).rstrip(":： ")
+
+
+def _sentences(line: str) -> list[str]:
+    return [line[piece.start : piece.end].strip() for piece in split_sentences(line)] or [line]
 
 
 def _closing_text(text: str) -> str:
     """An answer in one line: without code, its lines set apart."""
-    pieces = text[:_CLOSING_CHARS].split("```")
-    prose = " [code] ".join(pieces[::2])
-    lines = (" ".join(line.split()) for line in prose.split("\n"))
-    return " / ".join(line for line in lines if line)
+    return " / ".join(_prose(text))
+
+
+def _prose(text: str) -> list[str]:
+    """The lines of a text, a piece of code as one sign; without what only leads to code at its end, or marks it."""
+    pieces = text[:_CLOSING_CHARS].strip().split("```")
+    spoken = f"\n{_CODE}\n".join(pieces[::2])
+    lines = [line for line in (" ".join(line.split()) for line in spoken.split("\n")) if line]
+    is_code = False
+    while lines and (lines[-1] == _CODE or _TAG.fullmatch(lines[-1]) or (is_code and lines[-1].endswith(_COLONS))):
+        is_code = lines.pop() == _CODE or is_code
+    return lines
 
 
 def _safe(text: str, limit: int = 240) -> str:
@@ -316,13 +410,12 @@ def _safe(text: str, limit: int = 240) -> str:
     return line if len(line) <= limit else clip(redact(line), limit)
 
 
-def _without_secrets(entries: list[Entry]) -> list[Entry]:
-    """The entries redacted, and without a sign of ours: in one go, for each call has its price."""
-    texts = [text for entry in entries for text in (*entry.lines, entry.closing)]
-    clean = iter(defuse(redact(_SEPARATOR.join(texts))).split(_SEPARATOR))
-    if len(texts) != 1 + _SEPARATOR.join(texts).count(_SEPARATOR):  # a text of theirs holds our separator
-        clean = iter([defuse(redact(text.replace(_SEPARATOR, " "))) for text in texts])
-    return [replace(entry, lines=tuple(next(clean) for _ in entry.lines), closing=next(clean)) for entry in entries]
+def _without_secrets(texts: list[str]) -> list[str]:
+    """The texts redacted, and without a sign of ours: in one go, for each call has its price."""
+    clean = defuse(redact(_SEPARATOR.join(texts))).split(_SEPARATOR)
+    if len(clean) != len(texts):  # a text of theirs holds our separator, or there is none
+        return [defuse(redact(text.replace(_SEPARATOR, " "))) for text in texts]
+    return clean
 
 
 def _named(paths: Iterable[str]) -> list[str]:
@@ -474,7 +567,8 @@ def parse_journal(text: str) -> Journal:
 
 def background_entry(text: str, messages: int) -> Entry:
     """What an earlier summary said that cannot be taken apart: background, told as such."""
-    return _without_secrets([Entry(0, 0, messages, closing=_closing_text(f"From an earlier summary: {text}"))])[0]
+    (closing,) = _without_secrets([_closing_text(f"From an earlier summary: {text}")])
+    return Entry(0, 0, messages, closing=closing)
 
 
 def _counted(number: int, noun: str) -> str:

@@ -7,6 +7,7 @@ object around the real one. Everything here is a guess from text: silence where 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +63,7 @@ _EXIT = re.compile(
     r"|^exit[:=] ?(-?\d{1,10})$",
     re.IGNORECASE | re.MULTILINE,
 )
+_EXIT_WORDS = ("exit", "return", "terminated")
 _STOPPED = re.compile(
     r"\b(?P<timeout>timed[ -]?out|timeout (?:reached|exceeded|expired))\b|\b(?:command|operation|process|request|tool"
     r"(?: use| call)?) (?:was )?(?P<abort>aborted|interrupted|cancell?ed|killed)\b",
@@ -69,16 +71,34 @@ _STOPPED = re.compile(
 )
 
 
+_STOP_WORDS = ("timed", "timeout", "aborted", "interrupted", "cancel", "killed")
+
+
 def exit_code(text: str) -> int | None:
     """The exit code a text states, in any of the usual spellings; the last one at its end counts."""
-    at_end = list(_EXIT.finditer(text[-1_000:]))
-    found = at_end[-1] if at_end else _EXIT.search(text[:300])
-    return int(next(group for group in found.groups() if group)) if found else None
+    stated = [*_exits(text[:300])[:1], *_exits(text[-1_000:])]
+    return int(next(group for group in stated[-1].groups() if group)) if stated else None
+
+
+def _exits(text: str) -> list[re.Match[str]]:
+    """Where a text states an exit code, in order: looked for around the words that every spelling has."""
+    lowered = text.lower()
+    found: dict[int, re.Match[str]] = {}
+    for word in _EXIT_WORDS:
+        place = lowered.find(word)
+        while place >= 0:
+            match = _EXIT.search(text, max(place - 12, 0), place + 100)
+            if match:
+                found[match.start()] = match
+            place = lowered.find(word, place + len(word))
+    return [found[start] for start in sorted(found)]
 
 
 def stopped(text: str) -> str:
     """Whether the text says at its start or end that the call did not finish."""
-    found = _STOPPED.search(text[:300]) or _STOPPED.search(text[-300:])
+    ends = f"{text[:300]}\n{text[-300:]}"
+    lowered = ends.lower()
+    found = _STOPPED.search(ends) if any(word in lowered for word in _STOP_WORDS) else None
     if found is None:
         return ""
     return "timed out" if found["timeout"] else found["abort"].lower()
@@ -100,6 +120,9 @@ _COUNTS = re.compile(
 )
 _CARGO = re.compile(r"^test result: \w{1,10}\. (\d{1,7}) passed; (\d{1,7}) failed; (\d{1,7}) ignored", re.MULTILINE)
 _GO = re.compile(r"^(?:(ok) {1,4}|(FAIL))\t[\w./-]{1,200}", re.MULTILINE)
+_COUNT_WORDS = ("pass", "fail", "error", "skipped", "ignored", "pending", "example", "tests", "ran ", "todo")
+"""Every count has one of these words."""
+_DIGIT = re.compile(r"\d")
 _SUITES = re.compile(r"\s*(?:test )?(?:suites|files)\b", re.IGNORECASE)
 
 
@@ -127,15 +150,24 @@ def _several_runs(text: str) -> dict[str, int]:
 
 def _last_report(text: str) -> dict[str, int]:
     """The last few lines that state figures, where one of them is about tests, not just errors."""
-    lines = [line for line in text.splitlines() if not _SUITES.match(line)]
-    stated = [(place, found) for place, line in enumerate(lines) if (found := _counts(line))]
-    about_tests = [place for place, found in stated if found.keys() - {"error", "skipped"}]
-    if not about_tests:
+    lowered = text.lower()
+    if not any(word in lowered for word in _COUNT_WORDS):
         return {}
-    last = about_tests[-1]
+    stated: list[tuple[int, dict[str, int]]] = []
+    last = None
+    lines = text.split("\n")
+    for place in range(len(lines) - 1, -1, -1):  # from the end: what stands far before the last report is not read
+        if last is not None and place < last - 6:
+            break
+        line = lines[place]
+        found = _counts(line) if _DIGIT.search(line) and not _SUITES.match(line) else {}
+        if found:
+            stated.insert(0, (place, found))
+        if last is None and found.keys() - {"error", "skipped"}:
+            last = place
     counts: dict[str, int] = {}
     for place, found in stated:
-        if last - 6 <= place <= last + 3:
+        if last is not None and place <= last + 3:
             counts |= found
     return counts
 
@@ -161,6 +193,11 @@ _CLEAR = re.compile(
 _VAGUE = re.compile(
     r"\b(?:error|failed|failure|cannot|denied|invalid|not found|unexpected|undefined|refused)\b", re.IGNORECASE
 )
+_CLEAR_WORDS = (
+    "error", "fatal", "panic", "npm err", "uncaught", "exception", "command not found", "no such file",
+    "permission denied", "segmentation fault", "*** [", "e   ",
+)  # fmt: skip
+_VAGUE_WORDS = ("error", "fail", "cannot", "denied", "invalid", "not found", "unexpected", "undefined", "refused")
 _LEADS = re.compile(
     r"\W{0,3}(?:<\w{1,40}>\s?)?(?:\w{0,40}error|\w{0,40}exception|failed|failure|traceback|fatal|ran into|invalid|"
     r"cannot|could not|unable to|no such|permission denied)\b",
@@ -179,11 +216,14 @@ def error_line(text: str, *, failed: bool = False) -> str:
         named = next((line for line in lines if line[:1].strip()), "")
         if named:
             return named.strip()
-    for pattern in (_CLEAR, _VAGUE) if failed else (_CLEAR,):
-        for part in (text[:_SEARCHED], text[_SEARCHED:][-_SEARCHED:]):
-            found = pattern.search(part)
-            if found:
-                return _line_at(part, found.start())
+    parts = (text[:_SEARCHED], text[_SEARCHED:][-_SEARCHED:])
+    for pattern, words in ((_CLEAR, _CLEAR_WORDS), (_VAGUE, _VAGUE_WORDS)) if failed else ((_CLEAR, _CLEAR_WORDS),):
+        for part in parts:
+            for start in sorted(_lines_with(part, words)):
+                end = part.find("\n", start)
+                found = pattern.search(part, start, end if end >= 0 else len(part))
+                if found:
+                    return _line_at(part, found.start())
     return ""
 
 
@@ -258,7 +298,7 @@ def error_lines(text: str, *, failed: bool = False) -> list[str]:
     Of a call that `failed`, and of which no line tells why in the usual words, the last that says something.
     """
     found: dict[str, str] = {}
-    for start in sorted(_suspects(text)):
+    for start in sorted(_lines_with(text, _SUSPECT_WORDS)):
         line = text[start : start + MAX_LINE].split("\n", 1)[0]
         if _STATES_ERROR.search(line) and not _SOURCE_CODE.search(line):
             found.setdefault(_NUMBERS.sub("", line), line.strip())
@@ -298,13 +338,13 @@ def _last_words(text: str) -> list[str]:
     return (telling or rows)[-1:]
 
 
-def _suspects(text: str) -> set[int]:
-    """Where the lines start that hold a word an error may hold."""
+def _lines_with(text: str, words: Iterable[str]) -> set[int]:
+    """Where the lines start that hold one of the words, whatever its case: far quicker than a pattern on every line."""
     lowered = text.lower()
     if len(lowered) != len(text):
         lowered = text
     starts: set[int] = set()
-    for word in _SUSPECT_WORDS:
+    for word in words:
         place = lowered.find(word)
         while place >= 0:
             starts.add(text.rfind("\n", 0, place + 1) + 1)

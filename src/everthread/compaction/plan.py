@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from everthread.compaction.boundaries import Cut, Fit, Room, fit_messages, head_end_of
+from everthread.compaction.boundaries import Cut, Fit, Room, fit_messages
 from everthread.compaction.engine import Archive, Services
+from everthread.compaction.history import Facts, History, Memory, head_end_of, number_turns, read_facts
 from everthread.compaction.journal import Journal, background_entry, parse_journal
 from everthread.compaction.names import PATH, checkable_names
-from everthread.compaction.pruning import Memo, prune
+from everthread.compaction.pruning import Pruner
 from everthread.compaction.state import CHANGED, FileState, OpenError, ThreadState
 from everthread.compaction.summary import (
     BLOCKED,
@@ -26,10 +27,9 @@ from everthread.compaction.summary import (
     parse_sections,
 )
 from everthread.compaction.user_words import NO_WORDS, Said, entry_tokens, parse_words
-from everthread.core.marks import SUMMARY_START, is_old_format, is_summary, summary_leads, summary_text, without_summary
+from everthread.core.marks import SUMMARY_START, is_old_format, summary_text, without_summary
 from everthread.core.messages import Message, Messages
-from everthread.core.redaction import redact
-from everthread.core.transcript import is_user_message, latest_user_index, user_text
+from everthread.core.transcript import is_user_message, spans
 from everthread.core.types import System
 
 NO_MIDDLE = "there is nothing between what is kept at the start and at the end"
@@ -56,7 +56,8 @@ class Earlier:
 
 async def read_earlier(messages: Messages, archive: Archive | None) -> Earlier:
     """The newest summary of the list, taken apart. One of an older format is rebuilt from the stored messages."""
-    text = next((found for message in reversed(messages) if (found := summary_text(message))), "")
+    marked = (message for message in reversed(messages) if "_summary" in message)
+    text = next((found for message in marked if (found := summary_text(message))), "")
     if not text:
         return Earlier()
     stated = _COUNT.search(text[:400])
@@ -76,16 +77,13 @@ async def _rebuild(messages: Messages, text: str, count: int, archive: Archive |
         body = parse_sections(text)
         told = "\n".join(f"{name}: {words}" for name, words in body.items() if name != TASK) or text
         return Earlier(text, count, journal=Journal((background_entry(told, count),)))
-    head = sum(is_user_message(message) for message in messages[: head_end_of(messages)])
-    turns: list[int] = []
-    words: list[Said] = []
-    for message in stored:
-        turns.append((turns[-1] if turns else head) + is_user_message(message))
-        if is_user_message(message):
-            words.append(said_in(message, turns[-1]))
+    head = sum(is_user_message(message) for message in messages[: head_end_of(messages, spans(messages))])
+    facts = [read_facts(message) for message in stored]
+    turns = number_turns(facts, before=head)
+    words = tuple(said_in(one, turn) for one, turn in zip(facts, turns, strict=True) if one.is_user)
     state = ThreadState()
-    journal = Journal().extend(stored, turns, state)
-    return Earlier(text, len(stored), {}, tuple(words), journal, state)
+    journal = Journal().extend(facts, turns, state)
+    return Earlier(text, len(stored), {}, words, journal, state)
 
 
 def state_from_text(sections: Sections) -> ThreadState:
@@ -99,44 +97,25 @@ def state_from_text(sections: Sections) -> ThreadState:
     return state
 
 
-def said_in(message: Message, number: int) -> Said:
+def said_in(one: Facts, number: int) -> Said:
     """What the user said in a message, without secrets."""
-    text = redact(user_text(message))
+    text = one.said_safely()
     return Said(number, text) if text else Said(number, note=NO_WORDS)
-
-
-def number_turns(messages: Messages, earlier: Earlier) -> list[int]:
-    """For each message the number of the user's message it belongs to; a summary's numbers count too."""
-    covered = max((said.end for said in earlier.words), default=0)
-    turns: list[int] = []
-    turn = 0
-    for message in messages:
-        speaks = is_user_message(message)
-        if is_summary(message) and summary_leads(message):
-            turn = max(turn, covered) + speaks
-        elif is_summary(message):
-            turn = max(turn + speaks, covered)
-        else:
-            turn += speaks
-        turns.append(turn)
-    return turns
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Where to cut, so that head, summary and tail fit."""
 
-    messages: list[Message]
-    """The input."""
+    history: History
+    slim: Pruner
+    """Gives its messages with old results as one line each."""
     earlier: Earlier
-    turns: list[int]
     fit: Fit
     covered: tuple[int, ...]
     """Indices of what the summary stands for now."""
     middle: list[Message]
     """Those messages, unpruned, without earlier summaries."""
-    pruned: list[Message]
-    """The same with old results as one line each."""
     words: tuple[Said, ...]
     """All that the user said outside head and tail, in order."""
     word_tokens: int
@@ -149,9 +128,30 @@ class Plan:
     """Tokens of system prompt and tools."""
     middle_tokens: int
     """What the summary replaces, the earlier summary included."""
-    pruned_tokens: int
+    slim_tokens: int
+    """Tokens of the part of the tail whose old results are one line each."""
     budget: int
     """Tokens for the summary without the user's words."""
+
+    @property
+    def messages(self) -> list[Message]:
+        """The input."""
+        return self.history.messages
+
+    @property
+    def turns(self) -> list[int]:
+        return self.history.turns
+
+    @property
+    def facts(self) -> list[Facts]:
+        """What the covered messages hold."""
+        return [self.history.facts[index] for index in self.covered]
+
+    @property
+    def pruned(self) -> list[Message]:
+        """The covered messages with old results as one line each: what a model is given."""
+        slim = map(self.slim.message, self.covered)
+        return [without_summary(message) or message for message in slim]
 
     @property
     def cut(self) -> Cut:
@@ -224,11 +224,13 @@ class Plan:
         )  # fmt: skip
 
     def phases(self, summary: int) -> tuple[Phase, ...]:
+        cut = self.cut
         kept = self.tokens_before - self.fixed - self.middle_tokens
-        pruned = f"{len(self.covered)} messages with old results as one line each"
-        place = f"head {self.cut.head_end}, tail from {self.cut.tail_start}"
+        slimmed = range(cut.tail_start, cut.whole_from)
+        old = sum(self.history.sizes[cut.tail_start : cut.whole_from])
+        place = f"head {cut.head_end}, tail from {cut.tail_start}"
         return (
-            Phase("prune", self.middle_tokens, self.pruned_tokens, pruned),
+            Phase("prune", old, self.slim_tokens, f"{len(slimmed)} messages of the tail with results as one line each"),
             Phase("boundaries", self.tokens_before, self.fixed + kept, place),
             Phase("summarise", self.middle_tokens, summary, f"within {self.budget:,} tokens, the user's words apart"),
         )
@@ -242,7 +244,7 @@ def make_plan(  # noqa: PLR0913 - what a cut depends on
     messages: Messages,
     services: Services,
     earlier: Earlier,
-    memo: Memo,
+    memory: Memory,
     *,
     system: System,
     tools: Sequence[Mapping[str, Any]] | None,
@@ -251,19 +253,18 @@ def make_plan(  # noqa: PLR0913 - what a cut depends on
 ) -> Plan:
     """Where to cut, so that head, summary and tail fit. `reported`: what the provider counts for this prompt."""
     budget, counter = services.budget, services.counter
-    given = list(messages)
-    before = counter.request(given, system=system, tools=list(tools or ()))
-    fixed = before - sum(map(counter.message, given))
+    history = History.of(messages, memory, counter)
+    history.number_turns(max((said.end for said in earlier.words), default=0))
+    given, facts, turns = history.messages, history.facts, history.turns
+    fixed = counter.request((), system=system, tools=list(tools or ()))
+    before = fixed + sum(history.sizes)
     scale = min(max(reported / before, 0.5), 2.0) if reported and before else 1.0
-    turns = number_turns(given, earlier)
-    latest, head_end = latest_user_index(given), head_end_of(given)
     said = {
-        index: said_in(message, turns[index])
-        for index, message in enumerate(given)
-        if index >= head_end and index != latest and is_user_message(message)
+        index: said_in(one, turns[index])
+        for index, one in enumerate(facts)
+        if one.is_user and index >= history.head_end and index != history.latest_user
     }
-    past = sum(entry_tokens(one, counter.text) for one in earlier.words)
-    sizes = [past]
+    sizes = [sum(entry_tokens(one, counter.text) for one in earlier.words)]
     for index in range(len(given)):
         sizes.append(sizes[-1] + (entry_tokens(said[index], counter.text) if index in said else 0))
     # The summary's size follows from the middle, which follows from the cut: allow for the largest it can be.
@@ -279,31 +280,26 @@ def make_plan(  # noqa: PLR0913 - what a cut depends on
         words=int(budget.user_words / scale),
         words_least=int(min(budget.threshold // 10, budget.user_words) / scale),
     )
-    slim = prune(given, protect_from=len(given), memo=memo).messages
-    fit = fit_messages(
-        given, slim, room, counter.message, sizes, preview_chars=budget.preview_chars, level=level
-    )  # fmt: skip
-    if (
-        not earlier.text
-        and head_end
-        and sum(map(counter.message, given[fit.cut.head_end : fit.cut.tail_start]))
-        < min(_WORTH_A_SUMMARY, budget.threshold // 10)
-    ):
-        fit = fit.without_middle(slim)
+    slim = Pruner(facts, latest_user=history.latest_user)
+    fit = fit_messages(history, slim, room, counter.message, sizes, preview_chars=budget.preview_chars, level=level)
     cut = fit.cut
+    if not earlier.text and history.head_end:
+        replaced = sum(history.sizes[cut.head_end : cut.tail_start])
+        if replaced < min(_WORTH_A_SUMMARY, budget.threshold // 10):
+            fit = fit.without_middle(slim)
+            cut = fit.cut
     middle: dict[int, Message] = {}
+    tokens = counter.text(earlier.text) if earlier.text else 0
     for index in range(cut.head_end, cut.tail_start):
-        rest = without_summary(given[index])
-        if rest is not None and index != cut.kept_user:
-            middle[index] = rest
-    pruned = [without_summary(slim[index]) or slim[index] for index in middle]
-    tokens = sum(map(counter.message, middle.values())) + (counter.text(earlier.text) if earlier.text else 0)
+        one = facts[index]
+        if one.rest is not None and index != cut.kept_user:
+            middle[index] = one.rest
+            tokens += counter.message(one.rest) if one.is_summary else history.sizes[index]
     words = (*earlier.words, *(one for index, one in said.items() if cut.head_end <= index < cut.tail_start))
     return Plan(
-        messages=given, earlier=earlier, turns=turns, fit=fit, covered=tuple(middle), middle=list(middle.values()),
-        pruned=pruned, words=words,
-        word_tokens=sum(entry_tokens(one, counter.text) for one in words), words_most=room.words,
-        tokens_before=before, scale=scale,
+        history=history, slim=slim, earlier=earlier, fit=fit, covered=tuple(middle), middle=list(middle.values()),
+        words=words, word_tokens=sizes[cut.tail_start], words_most=room.words, tokens_before=before, scale=scale,
         fixed=fixed, middle_tokens=tokens,
-        pruned_tokens=sum(map(counter.message, pruned)), budget=min(budget.summary(tokens), fit.room.summary),
+        slim_tokens=sum(map(counter.message, fit.messages[cut.tail_start : cut.whole_from])),
+        budget=min(budget.summary(tokens), fit.room.summary),
     )  # fmt: skip

@@ -10,11 +10,12 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, cast
 
+from everthread.compaction.history import Facts, read_facts
 from everthread.compaction.tool_calls import LINE, Action, action_of, describe
 from everthread.core.messages import (
     CALL_BLOCKS,
@@ -35,7 +36,6 @@ from everthread.core.outputs import edit_results, is_persisted, with_text
 from everthread.core.redaction import redact, redact_value
 from everthread.core.search.lookup import gist, is_lookup
 from everthread.core.text import clip
-from everthread.core.transcript import latest_user_index
 
 CLEARED = "[Old tool output cleared to save context space]"
 LONG = LINE
@@ -66,42 +66,17 @@ class Pruned:
         return sum(saving.chars for saving in self.savings)
 
 
-@dataclass(frozen=True, slots=True)
-class Remembered:
-    """What became of a message, and what that depended on besides the message itself."""
-
-    message: Message
-    around: Any
-    pruned: Message
-    savings: tuple[Saving, ...]
-
-
-Memo = dict[int, Remembered]
-"""By the message's identity: a history that is pruned again costs a look at each message that is known."""
-
-
-def prune(
-    messages: Messages, *, protect_from: int, start: int = 0, results: bool = True, memo: Memo | None = None
-) -> Pruned:
+def prune(messages: Messages, *, protect_from: int, start: int = 0, results: bool = True) -> Pruned:
     """The transcript with what is old in `[start, protect_from)` made small; without `results`, not tools' results."""
-    work = _Work(_newest(messages))
-    latest_user, unanswered = latest_user_index(messages), open_group(messages)
+    facts = [read_facts(message) for message in messages]
+    latest = next((at for at in range(len(facts) - 1, -1, -1) if facts[at].is_user), None)
+    work = Pruner(facts, latest_user=latest, results=results)
     pruned = list(messages)
-    for index, message in enumerate(messages):
-        for call in calls_of(message):
-            work.calls[call.id] = call
-        if not start <= index < protect_from:
-            continue
-        spared = {"results": results, "unanswered": index == unanswered, "latest": index == latest_user}
-        around = *spared.values(), *work.around(index, message)
-        known = memo.get(id(message)) if memo is not None else None
-        if known is None or known.message is not message or known.around != around:
-            known = Remembered(message, around, *work.made_small(index, message, **spared))
-            if memo is not None:
-                memo[id(message)] = known
-        pruned[index] = known.pruned
-        work.savings += (replace(saving, index=index) for saving in known.savings)
-    return Pruned(pruned, tuple(work.savings))
+    savings: list[Saving] = []
+    for index in range(start, min(protect_from, len(pruned))):
+        pruned[index], saved = work.prune(index)
+        savings += saved
+    return Pruned(pruned, tuple(savings))
 
 
 class _Place(NamedTuple):
@@ -111,31 +86,58 @@ class _Place(NamedTuple):
     number: int
 
 
-@dataclass(slots=True)
-class _Work:
-    newest: Mapping[str, tuple[_Place, str]]
-    calls: dict[str, Call] = field(default_factory=dict)
-    savings: list[Saving] = field(default_factory=list)
+class Pruner:
+    """The messages of a history made small, each when it is asked for; what was made before is known."""
 
-    def around(self, index: int, message: Message) -> Iterator[Any]:
-        """What else decides about the results of a message: their calls, and whether they come again later."""
-        for number, result in enumerate(results_of(message)):
-            newest, call_id = self.newest.get(result.text, (None, ""))
-            yield self.calls.get(result.call_id), newest is None or newest == (index, number), call_id
+    def __init__(self, facts: Sequence[Facts], *, latest_user: int | None, results: bool = True) -> None:
+        self._facts = facts
+        self._latest_user = latest_user
+        self._with_results = results
+        self._unanswered = open_group([one.message for one in facts])
+        self._savings: list[Saving] = []
+        self._made: dict[int, Message] = {}
+        self._calls: dict[int, tuple[Call | None, ...]] = {}
+        """For each message with results, the calls they answer."""
+        self._newest: dict[str, tuple[_Place, str]] = {}
+        """Where each long output stands for the last time, and which call it answers there."""
+        calls: dict[str, Call] = {}
+        for index, one in enumerate(facts):
+            for call in one.calls:
+                calls[call.id] = call
+            if one.results:
+                self._calls[index] = tuple(calls.get(result.call_id) for result in one.results)
+                for number, (text, _) in enumerate(one.outputs):
+                    if len(text) > LONG:
+                        self._newest[text] = _Place(index, number), one.results[number].call_id
 
-    def made_small(
-        self, index: int, message: Message, *, results: bool, unanswered: bool, latest: bool
-    ) -> tuple[Message, tuple[Saving, ...]]:
-        """The message made small, and what that saved."""
-        before, self.savings = self.savings, []
-        if results:
-            message = self.results(index, message)
-        if not unanswered:
-            message = self.arguments(index, message)
-        if not latest:
-            message = self.images(index, message)
-        saved, self.savings = tuple(self.savings), before
-        return message, saved
+    def message(self, index: int) -> Message:
+        """A message made small."""
+        if index not in self._made:
+            self._made[index] = self.prune(index)[0]
+        return self._made[index]
+
+    def prune(self, index: int) -> tuple[Message, list[Saving]]:
+        """A message made small, and what that saved."""
+        one = self._facts[index]
+        around = (
+            self._with_results, index == self._unanswered, index == self._latest_user, self._calls.get(index),
+            tuple(self._later(_Place(index, number), text) for number, (text, _) in enumerate(one.outputs)),
+        )  # fmt: skip
+        if one.pruned is None or one.pruned[0] != around:
+            self._savings = []
+            message = self.results(index, one.message) if self._with_results else one.message
+            if index != self._unanswered:
+                message = self.arguments(index, message)
+            if index != self._latest_user:
+                message = self.images(index, message)
+            one.pruned = around, message, self._savings
+        _, message, savings = one.pruned
+        return message, [replace(saving, index=index) for saving in savings]
+
+    def _later(self, here: _Place, text: str) -> str | None:
+        """The call that gives the same output later; None where none does."""
+        place, call_id = self._newest.get(text, (here, ""))
+        return None if place == here else call_id
 
     def results(self, index: int, message: Message) -> Message:
         """Long tool results become one line, images in them a placeholder."""
@@ -147,8 +149,8 @@ class _Work:
         text = content_text(content)
         kind = "image"
         if len(text) > LONG:
-            call = self.calls.get(result.call_id)
-            newest, call_id = (here, "") if removed else self.newest.get(text, (here, ""))
+            call = self._calls[here.message][here.number]
+            newest, call_id = (here, "") if removed else self._newest.get(text, (here, ""))
             say: Callable[..., str | None]
             if is_lookup(call.name if call else result.name) and not is_persisted(text):
                 kind, say = "result", partial(gist, text)
@@ -195,7 +197,7 @@ class _Work:
 
     def note(self, index: int, kind: str, before: Any, after: Any) -> None:
         if after is not before:
-            self.savings.append(Saving(index, kind, len(str(before)) - len(str(after))))
+            self._savings.append(Saving(index, kind, len(str(before)) - len(str(after))))
 
 
 def open_group(messages: Messages) -> int | None:
@@ -208,16 +210,6 @@ def open_group(messages: Messages) -> int | None:
         if result.call_id in waiting:
             waiting.remove(result.call_id)
     return last if waiting else None
-
-
-def _newest(messages: Messages) -> dict[str, tuple[_Place, str]]:
-    """Where each long output stands for the last time, and which call it answers there."""
-    return {
-        text: (_Place(index, number), result.call_id)
-        for index, message in enumerate(messages)
-        for number, result in enumerate(results_of(message))
-        if len(text := result.text) > LONG
-    }
 
 
 def _in_a_line(text: str, say: Callable[..., str | None], end: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -32,7 +32,8 @@ class Sentence:
     minor: bool
 
 
-def split_sentences(text: str) -> list[Sentence]:
+@lru_cache(maxsize=512)
+def split_sentences(text: str) -> Sequence[Sentence]:
     """The text in pieces, in order: at line ends and after the signs that end a sentence."""
     pasted = _pasted_lines(text)
     found: list[Sentence] = []
@@ -79,7 +80,7 @@ def _is_technical(line: str) -> bool:
     body = line[:300].strip()
     if not body:
         return False
-    plain = sum(character.isalpha() or character == " " for character in body)
+    plain = sum(map(str.isalpha, body)) + body.count(" ")
     return line[:1] in (" ", "\t") or plain < 0.75 * len(body)
 
 
@@ -136,7 +137,7 @@ def shorten(text: str, room: int, count: Count, rarity: Rarity) -> str:
     return join_sentences(text, pieces, sorted(chosen))
 
 
-def join_sentences(text: str, pieces: list[Sentence], chosen: list[int]) -> str:
+def join_sentences(text: str, pieces: Sequence[Sentence], chosen: list[int]) -> str:
     """The chosen pieces with what stood between neighbours, and a mark where something is missing."""
     parts: list[str] = []
     for place, number in enumerate(chosen):

@@ -6,14 +6,15 @@ It is updated with every call and can be asked for at any time; as JSON it trave
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from typing import Any
 
+from everthread.compaction.history import Facts, Output, number_turns, read_facts
 from everthread.compaction.tool_calls import Effect, effect_of
-from everthread.core.messages import RESULT_BLOCKS, Message, Messages, calls_of, kind_of, results_of
+from everthread.core.messages import Call, Messages
 from everthread.core.text import clip, one_line
-from everthread.core.transcript import is_user_message
 
 MOST_FILES = 400
 MOST_COMMANDS = 100
@@ -25,8 +26,6 @@ CHANGED, READ = "changed", "read"
 _PREFIX = re.compile(r"(?:cd\s+[^\s;&|]+\s*(?:&&|;)\s*|(?:[A-Z_]{2,40}=\S{0,200}|sudo|time|env)\s+)")
 _TRIMS = frozenset({"tail", "head", "grep", "tee", "less", "cat", "wc", "sort"})
 """Programs at the end of a pipe that only trim what is shown."""
-_BRANCH = re.compile(r"\bgit\s+(?:checkout(?:\s+-[bB])?|switch(?:\s+-[cC])?)\s+([\w./-]{1,100})(?=\s*(?:$|[;&|]))")
-_ON_BRANCH = re.compile(r"(?:^On branch |Switched to (?:a new )?branch ')([\w./-]{1,100})", re.MULTILINE)
 _TODO_TEXT = ("content", "step", "title", "task", "text", "description")
 
 
@@ -71,7 +70,7 @@ class ThreadState:
     messages: int = 0
     """How many messages it was read from."""
 
-    def apply(self, effect: Effect, turn: int, output: str = "") -> None:
+    def apply(self, effect: Effect, turn: int) -> None:
         """Take note of one call."""
         did = CHANGED if effect.kind != "looked" else READ
         if not effect.failed:
@@ -85,9 +84,10 @@ class ThreadState:
         place = effect.arguments.get("workdir") or effect.arguments.get("cwd")
         if isinstance(place, str) and place.strip():
             self.directory = clip(one_line(place), 200)
+        self.branch = effect.branch or self.branch
         key = error_key(effect)
         if effect.kind == "ran":
-            self._run(effect, command_key(effect.target), turn, output)
+            self._run(effect, command_key(effect.target), turn)
         if effect.failed and effect.errors:
             self.errors.pop(key, None)
             self.errors[key] = OpenError(clip(effect.target or effect.tool, 200), list(effect.errors), turn)
@@ -95,11 +95,9 @@ class ThreadState:
             self._close(effect, key)
         self._bound()
 
-    def _run(self, effect: Effect, key: str, turn: int, output: str) -> None:
+    def _run(self, effect: Effect, key: str, turn: int) -> None:
         self.commands.pop(key, None)
         self.commands[key] = CommandState(effect.outcome, not effect.failed, turn, bool(effect.tests))
-        if found := _BRANCH.search(effect.target) or _ON_BRANCH.search(output[:2_000]):
-            self.branch = found[1]
         background = effect.arguments.get("run_in_background") is True or effect.target.rstrip().endswith(" &")
         if background and not effect.failed:
             self.processes = [*(one for one in self.processes if one != effect.target), clip(effect.target, 200)][-8:]
@@ -114,6 +112,8 @@ class ThreadState:
         words = key.split()
         for other in list(self.errors):
             theirs = other.split()
+            if _is_code(words) or _is_code(theirs):
+                continue
             if (words and theirs[:1] == words[:1] and len(words) > 1 and set(words) <= set(theirs)) or (
                 words == theirs[:1] and self.commands[key].is_test
             ):
@@ -163,7 +163,16 @@ class ThreadState:
     # As JSON
 
     def dump(self) -> dict[str, Any]:
-        return asdict(self)
+        return {
+            "files": {path: {"did": one.did, "turn": one.turn} for path, one in self.files.items()},
+            "commands": {key: asdict(one) for key, one in self.commands.items()},
+            "errors": {key: asdict(one) for key, one in self.errors.items()},
+            "todo": [dict(entry) for entry in self.todo],
+            "directory": self.directory,
+            "branch": self.branch,
+            "processes": list(self.processes),
+            "messages": self.messages,
+        }
 
     @classmethod
     def load(cls, data: Any) -> ThreadState:
@@ -190,6 +199,11 @@ def _least(memory: Mapping[str, Any]) -> str:
     return next((key for key, one in memory.items() if getattr(one, "did", READ) == READ), next(iter(memory)))
 
 
+def _is_code(words: Sequence[str]) -> bool:
+    """Whether a command brings its own program along: another run of the interpreter is another thing."""
+    return any(word in ("-c", "-e") or word.startswith("<<") for word in words[:4])
+
+
 def bare_command(command: str) -> str:
     """A command without the folder it is run in and the variables set for it."""
     text = " ".join(command.split())
@@ -198,6 +212,7 @@ def bare_command(command: str) -> str:
     return text
 
 
+@lru_cache(maxsize=4_096)
 def command_key(command: str) -> str:
     """What makes two runs the same command: without where it ran, and without what only trims its output."""
     text = bare_command(command[:2_000])[:400]
@@ -220,48 +235,38 @@ def error_key(effect: Effect) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """A call with its output, the message that made it and the user's message it belongs to."""
+    """What a call did, the place of the message that made it and the user's message it belongs to."""
 
     index: int
     turn: int
     effect: Effect
-    output: str
 
 
-def read_calls(messages: Messages, turns: Sequence[int]) -> list[CallRecord]:
-    """Every call of the messages with its first result, in order of the calls."""
-    answers: dict[str, list[tuple[str, bool]]] = {}
-    for message in messages:
-        for call_id, text, failed in _answers(message):
-            answers.setdefault(call_id, []).append((text, failed))
+def read_calls(facts: Sequence[Facts], turns: Sequence[int]) -> list[CallRecord]:
+    """Every call of the messages with its first result, in order of the calls. What was read before is known."""
+    waiting: dict[str, list[Output]] = {}
+    for one in facts:
+        for result, output in zip(one.results, one.outputs, strict=True):
+            waiting.setdefault(result.call_id, []).append(output)
     found: list[CallRecord] = []
-    for index, message in enumerate(messages):
-        for call in calls_of(message):
-            waiting = answers.get(call.id)
-            answer = waiting.pop(0) if waiting else None
-            effect = effect_of(call, answer[0] if answer else None, failed=answer is not None and answer[1])
-            found.append(CallRecord(index, turns[index], effect, answer[0][:2_000] if answer else ""))
+    for index, one in enumerate(facts):
+        if not one.calls:
+            continue
+        outputs = tuple(left.pop(0) if (left := waiting.get(call.id)) else None for call in one.calls)
+        if one.effects is None or one.effects[0] != outputs:
+            one.effects = outputs, tuple(map(_effect, one.calls, outputs))
+        found += (CallRecord(index, turns[index], effect) for effect in one.effects[1])
     return found
 
 
-def _answers(message: Message) -> Iterable[tuple[str, str, bool]]:
-    if message.get("role") == "tool":
-        for result in results_of(message):
-            yield result.call_id, result.text, message.get("is_error") is True
-        return
-    content = message.get("content")
-    if isinstance(content, list):
-        flags = [part.get("is_error") is True for part in content if kind_of(part) in RESULT_BLOCKS]
-        for result, failed in zip(results_of(message), flags, strict=False):
-            yield result.call_id, result.text, failed
+def _effect(call: Call, output: Output | None) -> Effect:
+    return effect_of(call, output[0], failed=output[1]) if output else effect_of(call, None)
 
 
 def state_of(messages: Messages) -> ThreadState:
     """How things stand at the end of a history; turns count the user's messages from 1."""
-    turns: list[int] = []
-    for message in messages:
-        turns.append((turns[-1] if turns else 0) + is_user_message(message))
-    state = ThreadState(messages=len(messages))
-    for record in read_calls(messages, turns):
-        state.apply(record.effect, record.turn, record.output)
+    facts = [read_facts(message) for message in messages]
+    state = ThreadState(messages=len(facts))
+    for record in read_calls(facts, number_turns(facts)):
+        state.apply(record.effect, record.turn)
     return state

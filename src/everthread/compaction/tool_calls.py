@@ -188,6 +188,11 @@ class _Table:
     status: tuple[str, ...]
     looks: frozenset[str]
     shows: Mapping[str, frozenset[str]]
+    """Programs that only show something, with the commands of theirs that do; none: all of them."""
+    writes: Mapping[str, frozenset[str]]
+    """What makes such a program write all the same."""
+    prefixes: frozenset[str]
+    """What may stand before a program."""
 
 
 @functools.cache
@@ -214,6 +219,8 @@ def _table() -> _Table:
         tuple(data["status"]),
         frozenset(data["looks"]),
         {program: frozenset(words) for program, words in data["shows"].items()},
+        {program: frozenset(words) for program, words in data["writes"].items()},
+        frozenset(data["prefixes"]),
     )
 
 
@@ -319,9 +326,13 @@ class Effect:
     """Files it wrote, edited, moved into place or read."""
     tests: str = ""
     """What a test run reported."""
+    branch: str = ""
+    """The branch that git is on after it."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
+_BRANCH = re.compile(r"\bgit\s+(?:checkout(?:\s+-[bB])?|switch(?:\s+-[cC])?)\s+([\w./-]{1,100})(?=\s*(?:$|[;&|]))")
+_ON_BRANCH = re.compile(r"(?:^On branch |Switched to (?:a new )?branch ')([\w./-]{1,100})", re.MULTILINE)
 _KINDS = {"shell": "ran", "patch": "changed", "write": "changed"}
 _LOOKS = frozenset({"read", "search", "list", "web"})
 
@@ -356,8 +367,13 @@ def effect_of(call: Call, text: str | None, *, failed: bool = False) -> Effect:
     outcome = ", ".join(dict.fromkeys(part for part in parts if part))
     return Effect(
         kind, action.tool, action.target, outcome, bad, tuple(lines), _paths(kind, action, call, arguments),
-        tests, arguments,
+        tests, _branch(action.target, text or "") if action.kind == "shell" else "", arguments,
     )  # fmt: skip
+
+
+def _branch(command: str, output: str) -> str:
+    found = (_BRANCH.search(command) or _ON_BRANCH.search(output[:2_000])) if "git" in command else None
+    return found[1] if found else ""
 
 
 def _from_line(action: Action, line: str) -> Effect:
@@ -385,19 +401,23 @@ def _only_reads(command: str) -> bool:
     """Whether every program of a command line only shows something, and nothing is written to a file."""
     if _REDIRECTED.search(command.replace("/dev/null", "")) or "`" in command or "$(" in command:
         return False
-    for part in _STAGES.split(_QUOTED.sub("Q", command)):
-        words = part.split()
-        while words and (words[0] == "cd" or "=" in words[0]):
-            words = words[2:] if words[0] == "cd" else words[1:]
-        if not words:
-            continue
-        program = words[0].rpartition("/")[2]
-        shows = _table().shows.get(program)
-        if shows is None or (shows and not (words[1:2] and words[1] in shows)):
-            return False
-        if "-i" in words or "-delete" in words or "-exec" in words:
-            return False
-    return True
+    return all(_only_shows(part.split()) for part in _STAGES.split(_QUOTED.sub("Q", command)))
+
+
+def _only_shows(words: list[str]) -> bool:
+    """Whether one step of a command line only shows something: its program does, and no option of it writes."""
+    table = _table()
+    while words and (words[0] in table.prefixes or "=" in words[0]):
+        words = words[2:] if words[0] == "cd" else words[1:]
+    if not words:
+        return True
+    program, rest = words[0].rpartition("/")[2], words[1:]
+    shows, writes = table.shows.get(program), table.writes.get(program, frozenset())
+    if shows is None or any(word in writes or word.partition("=")[0] in writes for word in rest):
+        return False
+    while rest and rest[0].startswith("-") and rest[0] not in shows:
+        rest = rest[2:] if rest[0] in ("-C", "-c") else rest[1:]
+    return not shows or (bool(rest) and rest[0] in shows)
 
 
 def _stated(output: Output) -> str:

@@ -206,9 +206,12 @@ def simplest(parts: list[Part]) -> Content:
 def json_value(text: str) -> Any:
     """What JSON text says, None where it is none. Line breaks in strings, which models write, do no harm."""
     try:
-        return json.loads(text, strict=False)
+        return _DECODER.decode(text)
     except (ValueError, RecursionError):
         return None
+
+
+_DECODER = json.JSONDecoder(strict=False)
 
 
 def strings_in(value: Any, *, keys: bool = False) -> Iterator[str]:

@@ -10,7 +10,8 @@ _BLANK = re.compile(r"[\s\x00-\x1f\x7f]+")
 
 def one_line(text: str) -> str:
     """The start of a text as one line, without control characters."""
-    return _BLANK.sub(" ", _ANSI.sub("", text[:2_000])).strip()
+    line = " ".join(text[:2_000].split())
+    return line if line.isprintable() else _BLANK.sub(" ", _ANSI.sub("", text[:2_000])).strip()
 
 
 def clip(text: str, room: int) -> str:

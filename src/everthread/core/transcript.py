@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from everthread.core.marks import without_summary
 from everthread.core.messages import (
     SYSTEM_ROLES,
+    Call,
     Message,
     Messages,
+    Result,
     calls_of,
     content_text,
     kind_of,
@@ -62,12 +64,16 @@ class Turn:
 
 def groups(messages: Messages) -> list[Group]:
     """Every group, in order. A result belongs to the latest call of its id before it; a second one to none."""
+    return pair_calls(list(map(calls_of, messages)), list(map(results_of, messages)))
+
+
+def pair_calls(made: Sequence[Sequence[Call]], given: Sequence[Sequence[Result]]) -> list[Group]:
+    """The groups of messages by the calls each makes and the results each gives."""
     waiting: dict[str, list[int]] = {}
     answered: dict[int, list[int]] = {}
     pending: dict[int, list[str]] = {}
     called: dict[int, tuple[str, ...]] = {}
-    for index, message in enumerate(messages):
-        calls = calls_of(message)
+    for index, (calls, results) in enumerate(zip(made, given, strict=True)):
         if calls:
             called[index] = tuple(call.id for call in calls)
             pending[index] = list(called[index])
@@ -75,7 +81,7 @@ def groups(messages: Messages) -> list[Group]:
             waiting |= {call.id: [] for call in calls}
             for call in calls:
                 waiting[call.id].append(index)
-        for result in results_of(message):
+        for result in results:
             owners = waiting.get(result.call_id)
             if owners:
                 owner = owners.pop()
@@ -90,10 +96,15 @@ def spans(messages: Messages) -> list[Span]:
 
     What stands between a call and its late result belongs to the piece too.
     """
-    ends = {group.assistant: group.end for group in groups(messages)}
+    return cut_spans(groups(messages), len(messages))
+
+
+def cut_spans(found: Iterable[Group], length: int) -> list[Span]:
+    """The pieces of a list of this length with these groups in it."""
+    ends = {group.assistant: group.end for group in found}
     pieces: list[Span] = []
     index = 0
-    while index < len(messages):
+    while index < length:
         start, end = index, index + 1
         while index < end:
             end = max(end, ends.get(index, 0))

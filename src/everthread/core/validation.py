@@ -12,6 +12,7 @@ from everthread.core.messages import (
     REASONING_BLOCKS,
     RESULT_BLOCKS,
     SYSTEM_ROLES,
+    Call,
     Message,
     Part,
     calls_of,
@@ -238,12 +239,14 @@ def repair(messages: Sequence[Mapping[str, Any]], *, in_flight: bool = False) ->
     """Like `repair_messages`, with an account of what was done."""
     work = _Work()
     shaped = list(work.shaped(messages))
-    answers = work.answers(shaped)
+    calls = [calls_of(message) for _, message in shaped]
+    blocks = [_result_blocks(message) for _, message in shaped]
+    answers = work.answers([source for source, _ in shaped], calls, blocks)
     tail = _trailing_group(shaped) if in_flight else None
     for index, (source, message) in enumerate(shaped):
-        if calls_of(message):
+        if calls[index]:
             work.emit_group(source, message, answers.get(index, {}), leave_open=index == tail)
-        elif results_of(message):
+        elif blocks[index]:
             work.emit_rest(source, message)
         elif is_empty(message):
             work.did(source, "removed: it says nothing")
@@ -275,13 +278,14 @@ class _Work:
                 self.did(source, "its shape was corrected")
             yield source, fixed
 
-    def answers(self, shaped: list[tuple[int, Message]]) -> dict[int, dict[int, Part]]:
+    def answers(
+        self, sources: Sequence[int], made: Sequence[Sequence[Call]], given: Sequence[Sequence[Part]]
+    ) -> dict[int, dict[int, Part]]:
         """For each message with calls: position of the call -> the first result for it, in the results' order."""
         found: dict[int, dict[int, Part]] = {}
         waiting: dict[str, list[tuple[int, int]]] = {}
         last_other = -1
-        for index, (source, message) in enumerate(shaped):
-            blocks = _result_blocks(message)
+        for index, (source, calls, blocks) in enumerate(zip(sources, made, given, strict=True)):
             for block in blocks:
                 owners = waiting.get(block["tool_use_id"])
                 if not owners:
@@ -292,7 +296,6 @@ class _Work:
                 if last_other > owner:
                     self.did(source, f"result of {block['tool_use_id']!r} moved to its call")
             last_other = last_other if blocks else index
-            calls = calls_of(message)
             waiting |= {call.id: [] for call in calls}
             for position, call in enumerate(calls):
                 waiting[call.id].append((index, position))

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from everthread.compaction.assembly import assemble, system_note
-from everthread.compaction.composition import has_content, marker_text, pinned_text, request_messages
-from everthread.compaction.engine import ContextEngine, PromptReports, Services
+from everthread.compaction.composition import asks_model, pinned_text, request_messages
+from everthread.compaction.engine import ContextEngine, Services
+from everthread.compaction.history import number_turns, read_facts
 from everthread.compaction.journal import AUTHOR
 from everthread.compaction.lossless.graph import (
     Part,
@@ -20,29 +20,25 @@ from everthread.compaction.lossless.graph import (
 )
 from everthread.compaction.lossless.growth import LEAST, Growth, NodeOrder, NodeText, NodeWriter, Source
 from everthread.compaction.lossless.tools import SCHEMAS, Tools
-from everthread.compaction.plan import NO_MIDDLE, Plan, make_plan, read_earlier, reason_for
-from everthread.compaction.pruning import Memo, prune
+from everthread.compaction.plan import Plan
+from everthread.compaction.pruning import prune
 from everthread.compaction.summary import (
     RULES,
     TASK,
     WORDS,
     Compaction,
-    CompactionLevel,
     Sections,
     Verification,
     render_sections,
 )
+from everthread.compaction.summary_engine import SummaryEngine, SummaryOrder
 from everthread.compaction.task import task_lines
 from everthread.compaction.texts import text as text_file
 from everthread.compaction.user_words import render_words
-from everthread.core.marks import seal_summary
 from everthread.core.messages import Message, Messages, Result, calls_of
 from everthread.core.outputs import edit_results, with_text
-from everthread.core.pricing.usage import CanonicalUsage
-from everthread.core.redaction import redact
 from everthread.core.search.lookup import gist, is_lookup
-from everthread.core.transcript import is_user_message
-from everthread.core.types import Node, System
+from everthread.core.types import Node
 from everthread.errors import ConfigError, InputError
 
 _SHARE = 5
@@ -87,65 +83,21 @@ def _check(name: str, value: Any, allowed: tuple[int, int]) -> None:
         )
 
 
-class LosslessEngine(ContextEngine):
+class LosslessEngine(SummaryEngine):
     """Nodes over the past, the recent end as it was said, and tools that give back the rest."""
 
     name = "lossless"
+    marker = "marker_nodes"
 
     def __init__(self, services: Services, options: LosslessOptions | None = None) -> None:
-        self._services = services
+        super().__init__(services)
         self._options = options or LosslessOptions()
-        self._reports = PromptReports()
-        self._memo: Memo = {}
-        self._notes: tuple[str, ...] = ()
         self._nodes: dict[str, Node] = {}
         """Nodes that were read or made; the store has them all."""
         self._tools = Tools.of(services)
 
-    # When
-
-    def update_from_response(self, usage: CanonicalUsage) -> None:
-        self._reports.take(usage)
-
-    def should_compress(self, prompt_tokens: int | None = None) -> bool:
-        return self._reports.reach(self._services.budget.threshold, prompt_tokens)
-
-    def has_content_to_compress(self, messages: Messages) -> bool:
-        return has_content(messages, self._services, self._memo)
-
-    # What
-
-    async def compress(  # noqa: PLR0913 - as every engine
-        self,
-        messages: Messages,
-        *,
-        current_tokens: int | None = None,
-        focus_topic: str | None = None,
-        system: System = None,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        level: CompactionLevel = CompactionLevel.NORMAL,
-        manual: bool = False,
-        dry_run: bool = False,
-        ids: Sequence[int] | None = None,
-    ) -> Compaction:
-        """A smaller history; the input itself, with the reason, where there is nothing to win."""
-        services, started = self._services, self._services.clock()
-        earlier = await read_earlier(messages, services.archive)
-        plan = make_plan(
-            messages, services, earlier, self._memo, system=system, tools=tools, level=level, reported=current_tokens
-        )
-        if not plan.has_work:
-            return plan.unchanged(NO_MIDDLE, services.clock() - started)
-        if dry_run:
-            return plan.preview(services.clock() - started)
-        if plan.only_prunes:
-            result = plan.pruned_only(services.clock() - started)
-        else:
-            work = _Compaction(services, self._options, plan, self._nodes, self._notes)
-            marker = marker_text(plan, "marker_nodes", services, tools)
-            result = await work.run(marker, ids, focus_topic, manual=manual)
-        after = services.counter.request(result.messages, system=system, tools=list(tools or ()))
-        return plan.settled(result, after, reason_for(manual=manual, level=level), services.clock() - started)
+    async def write(self, plan: Plan, order: SummaryOrder) -> tuple[str, Compaction]:
+        return await _Compaction(self._services, self._options, plan, self._nodes).run(order)
 
     # Tools
 
@@ -159,31 +111,14 @@ class LosslessEngine(ContextEngine):
 
     # Life
 
-    def pin(self, notes: Sequence[str]) -> None:
-        self._notes = tuple(notes)
-
     def on_compacted(self, compaction: Compaction) -> None:
-        if not compaction.changed:
-            return
-        self._reports.on_compacted()
-        self._nodes |= {node.id: replace(node, thread="") for node in compaction.nodes}
+        super().on_compacted(compaction)
+        if compaction.changed:
+            self._nodes |= {node.id: replace(node, thread="") for node in compaction.nodes}
 
     def update_model(self, services: Services) -> None:
-        """Another window, another tokenizer: what was reported before no longer counts."""
-        self._services = services
-        self._reports.prompt_tokens = 0
+        super().update_model(services)
         self._tools = Tools.of(services)
-
-    @property
-    def compactions(self) -> int:
-        return self._reports.compactions
-
-    def dump_state(self) -> dict[str, Any]:
-        """The graph is in the store, and what of it is in view is in the context: nothing of it is told again."""
-        return self._reports.dump()
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        self._reports.load(state)
 
 
 def create(services: Services, options: Mapping[str, Any]) -> ContextEngine:
@@ -199,35 +134,30 @@ class _Compaction:
     options: LosslessOptions
     plan: Plan
     nodes: dict[str, Node]
-    notes: Sequence[str]
 
-    async def run(self, marker: str, ids: Sequence[int] | None, focus: str | None, *, manual: bool) -> Compaction:
+    async def run(self, order: SummaryOrder) -> tuple[str, Compaction]:
         services, plan, count = self.services, self.plan, self.services.counter.text
+        marker = order.marker
         earlier = await self._resolve(self._parts_in_view())
-        sources = self._sources(number_messages(plan.messages, earlier, ids))
+        sources = self._sources(number_messages(plan.messages, earlier, order.ids))
         budget = self._budget(earlier, sum(source.tokens for source in sources))
         task = task_lines(plan)
-        pinned, dropped = pinned_text(self.notes, budget // 8, count)
+        pinned, dropped = pinned_text(order.notes, budget // 8, count)
         if services.lookup and not services.budget.small:
             marker = f"{marker}\n{text_file('node_tools')}"
         around: Sections = {TASK: task, RULES: pinned}
         room = max(budget - count(marker) - count(render_sections(around, brief=True)) - 60, LEAST)
-        order = NodeOrder(max(room // _SHARE, LEAST), task, focus, manual)
-        growth = Growth(NodeWriter(services.summarizer, count), order, self.options.fan_in, services.archive)
+        asked = NodeOrder(max(room // _SHARE, LEAST), task, order.focus, order.manual)
+        growth = Growth(NodeWriter(services.summarizer, count), asked, self.options.fan_in, services.archive)
         earlier = [await self._take_over(part, growth) for part in earlier]
         earlier = await self._rewrite(earlier, growth)
         parts = await growth.condense([*earlier, *await growth.add_leaves(sources)], room)
         used = count(marker) + part_tokens(parts, count) + count(render_sections(around, brief=True)) + 40
         words = render_words(plan.words, plan.words_room(used), count)
-        text = seal_summary(redact(view_text(marker, parts, {**around, WORDS: words})), services.summary_key)
         told = dict.fromkeys(warning for one in growth.texts for warning in one.warnings)
-        note = system_note(plan)
-        messages, kept = assemble(plan, text, note)
-        return Compaction(
-            messages=messages, summary=text, tokens_before=plan.tokens_before, tokens_after=0, covered=plan.covered,
-            kept=kept, author=_authors(growth.texts), phases=plan.phases(count(text)),
-            verification=_figures(growth.texts), to_store=plan.fit.to_store, steps=plan.fit.steps,
-            warnings=(*told, *dropped), system_note=note,
+        return view_text(marker, parts, {**around, WORDS: words}), Compaction(
+            messages=[], summary="", tokens_before=0, tokens_after=0, author=_authors(growth.texts),
+            verification=_figures(growth.texts), warnings=(*told, *dropped),
             usage=tuple(used for one in growth.texts for used in one.usage), nodes=tuple(growth.made.values()),
         )  # fmt: skip
 
@@ -237,7 +167,7 @@ class _Compaction:
         earlier = self.plan.earlier
         if not earlier.text:
             return []
-        first = sum(map(is_user_message, self.plan.messages[: self.plan.cut.head_end])) + 1
+        first = sum(one.is_user for one in self.plan.history.facts[: self.plan.cut.head_end]) + 1
         last = max((said.end for said in earlier.words), default=first)
         return read_parts(earlier.text, first_turn=first, last_turn=last, messages=earlier.messages)
 
@@ -252,7 +182,7 @@ class _Compaction:
         """The messages of each leaf to be."""
         plan, counter = self.plan, self.services.counter
         middle = dict(zip(plan.covered, quiet_lookups(plan.middle), strict=True))
-        pruned = dict(zip(plan.covered, plan.pruned, strict=True))
+        pruned = dict(zip(plan.covered, plan.pruned, strict=True)) if asks_model(self.services) else middle
         tokens = {place: counter.message(message) for place, message in middle.items()}
         size = self.options.leaf_size(self.services.budget.threshold)
         return [
@@ -317,10 +247,8 @@ class _Compaction:
     def _source(self, messages: Sequence[Message], node: Node) -> Source:
         said = quiet_lookups(messages)
         pruned = request_messages(prune(said, protect_from=len(said)).messages, self.services)
-        turns, turn = [], node.first_turn - 1
-        for message in said:
-            turn += is_user_message(message)
-            turns.append(max(turn, node.first_turn))
+        numbers = number_turns(map(read_facts, said), before=node.first_turn - 1)
+        turns = [max(turn, node.first_turn) for turn in numbers]
         return Source(
             request_messages(said, self.services), pruned, turns, list(map(int, node.sources)), node.covered_tokens
         )

@@ -20,6 +20,7 @@ from everthread.core.types import System
 _AUDIO_BLOCKS = frozenset({"input_audio", "audio"})
 _DOCUMENT_BLOCKS = frozenset({"file", "document", "input_file"})
 _REMEMBERED = 50_000
+_CHARACTERS = 4_000_000
 _DEEPEST = 8  # results within documents within results: nothing real nests deeper
 _UNCOUNTED = frozenset(
     {"type", "id", "tool_use_id", "call_id", "cache_control", "signature", "data", "encrypted_content"}
@@ -87,9 +88,19 @@ class TokenCounter:
         self._format = format_for(model)
         # What was counted, by identity. The value holds the object, so that its id stays its own while it is a key.
         self._seen: dict[int, tuple[Any, int]] = {}
+        self._texts: dict[str, int] = {}
+        self._characters = 0
 
     def text(self, text: str) -> int:
-        return round(self._text(text))
+        """Tokens of a text by itself. What was counted before is known, up to some megabytes of it."""
+        tokens = self._texts.get(text)
+        if tokens is None:
+            tokens = round(self._text(text))
+            self._characters += len(text)
+            if self._characters > _CHARACTERS:
+                self._texts, self._characters = {}, len(text)
+            self._texts[text] = tokens
+        return tokens
 
     def message(self, message: Mapping[str, Any]) -> int:
         """Tokens one message adds to a prompt, its wrapping included."""
