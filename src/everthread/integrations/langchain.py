@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Unpack
 
+from everthread.compaction.history import read_facts
 from everthread.compaction.journal import journal_of, state_sections
 from everthread.compaction.plan import said_in
 from everthread.compaction.summary import CRITICAL, DONE, WORDS, render_sections
@@ -17,7 +18,6 @@ from everthread.compaction.user_words import render_words
 from everthread.core.messages import Message, calls_of
 from everthread.core.text import clip
 from everthread.core.tokens import TokenCounter
-from everthread.core.transcript import is_user_message
 from everthread.integrations.thread import RECALL, ModelCall, ThreadOptions, Threads, Turn, chat_usage, lacks, require
 
 require("langchain", "1.1", "langchain", "AgentMiddleware.wrap_model_call")
@@ -107,8 +107,8 @@ def summarize(messages: list[Any]) -> str:
     own = [message for message in messages if message.additional_kwargs.get("lc_source") == "summarization"]
     core = [to_core(message) for message in messages if message not in own]
     journal, state = journal_of(core)
-    spoken = [message for message in core if is_user_message(message)]
-    words = render_words([said_in(message, number) for number, message in enumerate(spoken, 1)], WORDS_TOKENS, count)
+    spoken = [facts for facts in map(read_facts, core) if facts.is_user]
+    words = render_words([said_in(facts, number) for number, facts in enumerate(spoken, 1)], WORDS_TOKENS, count)
     earlier = "\n\n".join(str(message.text) for message in own)
     sections = {
         WORDS: words,
