@@ -83,13 +83,24 @@ class FailOpenManager:
         self._watch = watch
 
     async def prepare(self, incoming: Incoming) -> FailOpenTurn:
-        made = await self.attempt("prepare", incoming, self._manager.prepare(incoming))
+        made = await self.attempt("prepare", incoming, self._prepare(incoming))
         if made is None or (incoming.mode != "managed" and made.sent.rewritten):
             unmanaged = UnmanagedTurn(incoming)
             if made is None:
                 unmanaged.sent = replace(unmanaged.sent, headers={NOTICE: "passed on unmanaged: the gateway failed"})
             made = unmanaged
         return FailOpenTurn(self, incoming, made)
+
+    async def _prepare(self, incoming: Incoming) -> ProxyTurn:
+        """What is no request that can be read here is the upstream's to refuse: nothing of ours failed."""
+        try:
+            return await self._manager.prepare(incoming)
+        except WireError as error:
+            self._metrics.count("unmanaged", why="unreadable")
+            _LOG.info("a request is passed on unmanaged: %s", _without_credentials(str(error), incoming))
+            turn = UnmanagedTurn(incoming)
+            turn.sent = replace(turn.sent, headers={NOTICE: "passed on unmanaged: it cannot be read here"})
+            return turn
 
     async def attempt(
         self, step: str, incoming: Incoming, work: Coroutine[Any, Any, T], *, is_awaited: bool = True

@@ -158,7 +158,8 @@ def _urls(base_url: str, model: str, api: Api) -> Iterator[str]:
     base = base_url.rstrip("/")
     root = re.sub(r"/v\d+$", "", base)
     models = f"{root}/v1/models" if api == "anthropic" else f"{base}/models"
-    yield f"{models}/{quote(model, safe='/:')}"
+    if not {"", ".", ".."} & set(model.split("/")):  # a client's word: it names a model and leads nowhere else
+        yield f"{models}/{quote(model, safe='/:')}"
     yield models
     if api != "anthropic":
         yield f"{root}/props"

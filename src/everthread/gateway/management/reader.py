@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 from everthread.core.tables import table_results
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Request
+from everthread.errors import WireError
 from everthread.gateway.base import decode_messages
 from everthread.gateway.body import LIST_FIELD, Element, Fields, Layout, Sliced, Spans, slice_text, written
 from everthread.gateway.management.rewrite import frame_of
@@ -291,7 +292,10 @@ class Reader:
 
     def read(self, api: Api, body: bytes) -> Read:
         """Take a request apart. `WireError` where it is none."""
-        text = body.decode()
+        try:
+            text = body.decode()
+        except UnicodeDecodeError as error:
+            raise WireError(f"the request is no UTF-8: {error.reason} at byte {error.start}") from None
         marks = marks_of(api, text, body)
         known, alike = self._beginnings.find(marks) or (None, 0)
         begun = known.layout.until(LIST_FIELD[api], alike) if known else None

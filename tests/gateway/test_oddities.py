@@ -1,0 +1,117 @@
+"""Odd HTTP and JSON from both sides: a whole answer or a refusal, and nobody else is touched by it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from everthread.config import parse_config
+from everthread.factory.gateway import open_gateway
+from tests.gateway.oddities import ANSWER_ODDITIES, HEADER_ODDITIES, JSON_ODDITIES, PLAIN
+from tests.gateway.raw import Heard, ask, connect, head, post, raw_upstream, read_message
+
+APIS = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
+SECONDS = 1
+"""How long the gateway waits for what does not come."""
+
+
+class Echo:
+    """Answers each request with its own body; an odd one with what is odd, while there is any."""
+
+    def __init__(self) -> None:
+        self.odd = b""
+
+    async def __call__(self, request: Heard, writer: asyncio.StreamWriter) -> None:
+        if b"honest" in request.body:
+            body = request.body
+            writer.write(head(200, [(b"content-length", b"%d" % len(body)), (b"x-of", request.names["x-of"].encode())]))
+            writer.write(body)
+        elif self.odd:
+            writer.write(self.odd)
+        else:
+            writer.write(head(200, [(b"content-type", b"application/json"), (b"content-length", b"2")]) + b"{}")
+
+
+def settings(folder: Path) -> str:
+    limits = f"limits: {{body_seconds: {SECONDS}, header_seconds: {SECONDS}, answer_seconds: {SECONDS}}}"
+    return f"gateway: {{port: 0, {limits}}}\nstore: {{url: 'sqlite:///{folder}/s.db'}}"
+
+
+async def check_honest(url: str, number: int) -> None:
+    """Another client gets its own answer, byte for byte."""
+    body = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": f"honest {number}"}]}).encode()
+    answer = await ask(url, post("/v1/chat/completions", body, (b"X-Of", b"%d" % number)))
+    assert (answer.status, answer.body, answer.names["x-of"]) == (200, body, str(number))
+
+
+async def send(url: str, request: bytes) -> list[Heard]:
+    """What comes back, of however many answers; the other side may just end the connection."""
+    reader, writer = await connect(url)
+    heard: list[Heard] = []
+    try:
+        writer.write(request)
+        async with asyncio.timeout(60):
+            while True:
+                heard.append(await read_message(reader))
+                if request.startswith(b"HEAD") or heard[-1].names.get("connection") == "close":
+                    break
+                if not request.endswith(request[:20]) and len(heard) == 1:
+                    break
+    except (asyncio.IncompleteReadError, ConnectionError, ValueError):
+        pass
+    finally:
+        writer.close()
+    return heard
+
+
+async def test_odd_requests(tmp_path: Path) -> None:
+    echo = Echo()
+    async with raw_upstream(echo) as upstream:
+        config = parse_config(
+            settings(tmp_path).replace("port: 0", f"port: 0, upstreams: [{{name: a, url: '{upstream.url}'}}]")
+        )
+        async with open_gateway(config) as gateway:
+            for number, (what, request) in enumerate(HEADER_ODDITIES.items()):
+                for answer in await send(gateway.url, request):
+                    assert answer.status in range(100, 500), (what, answer)
+                await check_honest(gateway.url, number)
+            for number, (what, body) in enumerate(JSON_ODDITIES.items()):
+                for path in APIS:
+                    before = len(upstream.heard)
+                    answer = await ask(gateway.url, post(path, body, (b"Content-Type", b"application/json")))
+                    assert answer.status in (200, 400, 413), (what, answer)
+                    if answer.status == 200:
+                        sent = [heard.body for heard in upstream.heard[before:] if heard.line.startswith(b"POST")]
+                        assert sent == [body], what
+                await check_honest(gateway.url, number)
+            metrics = (await ask(gateway.url, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")).body
+    assert not [heard.line for heard in upstream.heard if heard.line.startswith(b"GET") and b"passwd" in heard.line]
+    assert b"everthread_failed_open_total{" not in metrics, "what cannot be read is no failure of ours"
+    assert b'everthread_unmanaged_total{why="unreadable"}' in metrics
+
+
+async def test_odd_answers(tmp_path: Path) -> None:
+    echo = Echo()
+    async with raw_upstream(echo) as upstream:
+        config = parse_config(
+            settings(tmp_path).replace("port: 0", f"port: 0, upstreams: [{{name: a, url: '{upstream.url}'}}]")
+        )
+        async with open_gateway(config) as gateway:
+            for number, (what, odd) in enumerate(ANSWER_ODDITIES.items()):
+                for path in (*APIS, "/v1/models"):
+                    echo.odd = odd
+                    for answer in await send(gateway.url, post(path, PLAIN)):
+                        assert 200 <= answer.status <= 504, (what, answer)
+                        assert b"stolen" not in answer.body, what
+                        assert answer.names.get("x-everthread-thread") != "forged", what
+                        assert "access-control-allow-origin" not in answer.names, what
+                    echo.odd = b""
+                await check_honest(gateway.url, number)
+
+
+@pytest.mark.parametrize("listed", [JSON_ODDITIES, HEADER_ODDITIES, ANSWER_ODDITIES])
+def test_each_is_another(listed: dict[str, bytes]) -> None:
+    assert len(set(listed.values())) == len(listed)
