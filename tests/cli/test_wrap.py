@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from everthread.cli.commands.wrap import CLIENTS
+from everthread.cli.commands.wrap import CLIENTS, receipt
+from everthread.store.models import Insights, UsageRow
 from tests.cli.served import provider
 
 AGENT = """#!{python}
@@ -57,6 +59,23 @@ def test_a_client_runs_through_a_gateway_of_its_own_and_the_receipt_is_told(tmp_
 def test_what_is_set_names_the_gateway(client: str, tmp_path: Path) -> None:
     found = told(tmp_path, client)
     assert "http://127.0.0.1:7" in json.dumps(found)
+
+
+@pytest.mark.parametrize("client", ["claude", "codex", "opencode"])
+def test_our_mcp_server_is_attached_where_asked_for(client: str, tmp_path: Path) -> None:
+    found = everthread(tmp_path, client, "--mcp", "--print", "--json", "--gateway", "http://127.0.0.1:7")
+    assert "http://127.0.0.1:7/mcp" in found.stdout
+    assert "/mcp" not in json.dumps(told(tmp_path, client))
+    refused = everthread(tmp_path, "aider", "--mcp")
+    assert "these do: claude, codex, opencode" in refused.stderr
+
+
+def test_the_receipt_says_what_was_saved() -> None:
+    row = UsageRow("total", 3, 9_000, 100, 0, cost=Decimal("1.5"))
+    found = Insights(row, [], [], [], [], [], 1, 1, 6, 2, 50_000)
+    assert "2 compactions, 50,000 tokens taken out, $0.42 saved." in receipt("claude", found, 0.42)
+    assert "$0.10 more than without" in receipt("claude", found, -0.1)
+    assert "50,000 tokens taken out." in receipt("claude", found)
 
 
 def test_a_folder_of_pi_is_only_read(tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ class Gate:
         recall: bool = False,
         summarizer: Any = None,
         wall: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
         **options: Any,
     ) -> ProxyManager:
         async def window(_api: Api, _model: str, _upstream: str) -> int:
@@ -72,7 +73,7 @@ class Gate:
         made = ProxyManager(
             ManagerSetup(
                 self.store, engine, "compressor", writer, window, SessionOptions(**options), cache_markers=markers,
-                listener=self.events.append, wall=wall, recall=recall,
+                listener=self.events.append, wall=wall, clock=clock, recall=recall,
             )
         )  # fmt: skip
         self.managers.append(made)

@@ -17,10 +17,12 @@ from everthread.core.messages import calls_of, results_of, text_of
 from everthread.core.pricing.cache_control import without_cache_control
 from everthread.core.pricing.usage import normalize_usage
 from everthread.core.types import Api, Reply, Request
+from everthread.gateway.management.manager import ProxyManager
 from everthread.lab.provider import Provider, ServedModel
+from everthread.testing import SteppedClock
 from everthread.wire.codecs import CODECS
 from everthread.wire.sse import SseParser
-from tests.gateway.clients import APIS, NAMES, PATHS, Client, words
+from tests.gateway.clients import APIS, NAMES, PATHS, Client, Gate, answer, running, words
 from tests.gateway.house import House, house
 
 TOOL: dict[str, Any] = {
@@ -240,6 +242,48 @@ async def test_it_is_not_offered_where_the_model_may_not_choose_or_nobody_wants_
         assert talk.offered() is not bool(headers or settings)
         await talk.ask("And now?", **more)
         assert not talk.offered()
+
+
+async def compacted(manager: ProxyManager, client: Client) -> None:
+    """Until the client's history is rewritten, without a provider."""
+    for turn in range(20):
+        client.says(f"Ledger {turn}: {words(600, f'ledger {turn}')}")
+        if (await answer(manager, client)).rewritten:
+            client.says("And now?")
+            return
+    raise AssertionError("nothing was compacted")
+
+
+@pytest.mark.parametrize("name", ["mcp__everthread__expand", "everthread_expand"])
+async def test_it_is_not_offered_beside_our_mcp_server(name: str, tmp_path: Path) -> None:
+    async def work(here: Gate) -> None:
+        manager = here.manager(recall=True, background=False)
+        client = Client("openai_chat", tools=[{**TOOL, "function": {**TOOL["function"], "name": name}}])
+        await compacted(manager, client)
+        turn = await manager.prepare(client.incoming())
+        assert turn.sent.rewritten
+        assert not turn.sent.recall
+
+    await running(tmp_path, work)
+
+
+async def test_no_round_begins_after_the_time_limit(tmp_path: Path) -> None:
+    clock = SteppedClock(1_000.0)
+
+    async def work(here: Gate) -> None:
+        manager = here.manager(recall=True, background=False, clock=clock)
+        client = Client("openai_chat", tools=[TOOL])
+        await compacted(manager, client)
+        turn = await manager.prepare(client.incoming())
+        assert turn.sent.recall
+        for number in range(2):
+            asked = Reply({"role": "assistant", "content": "", "tool_calls": [call("recall", number, query="boat")]})
+            following = await turn.resume(asked)
+            assert following is not None, "what it looked up still reaches the model"
+            assert following.recall is (number == 0)
+            clock.now += 100.0
+
+    await running(tmp_path, work)
 
 
 async def test_a_client_with_such_a_tool_keeps_its_own(tmp_path: Path) -> None:

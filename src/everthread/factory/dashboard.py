@@ -52,6 +52,15 @@ async def make_dashboard(
     return Dashboard(reader, access, settings=settings, sites=sites, trial=trial, announce=announce, failures=failures)
 
 
+async def saved_dollars(config: Config, store: Store, since: float) -> float | None:
+    """What compactions saved from a time on, by the method of the pages; None where nothing can be compared."""
+    from everthread.gateway.dashboard.reader import Reader
+
+    reader = Reader(store, window_source(config), ttl=CACHE_SECONDS[config.prompt_caching.cache_ttl])
+    found = await reader.savings(since)
+    return found.saved if found.calls else None
+
+
 def window_source(config: Config) -> WindowSource:
     """A model's window and threshold without asking anybody: as configured, learnt, or from the catalogue."""
     from everthread.gateway.dashboard.views import WindowSize

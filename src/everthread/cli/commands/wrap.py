@@ -41,12 +41,19 @@ class ClientRow:
     """Before the person's own."""
     folder: Callable[[Path, str], Mapping[str, str]] | None = None
     """Fills a temporary folder and names the variables that point there."""
+    mcp: tuple[str, ...] = ()
+    """What attaches our MCP server, with `--mcp`; before the person's own arguments."""
     note: str = ""
 
+    @property
+    def takes_mcp(self) -> bool:
+        return bool(self.mcp) or "{opencode}" in self.variables.values()
 
-def _opencode(url: str) -> str:
+
+def _opencode(url: str, *, mcp: bool) -> str:
     providers = {"anthropic": {"options": {"baseURL": f"{url}/v1"}}, "openai": {"options": {"baseURL": f"{url}/v1"}}}
-    return json.dumps({"provider": providers})
+    attached = {"mcp": {"everthread": {"type": "remote", "url": f"{url}/mcp", "enabled": True}}} if mcp else {}
+    return json.dumps({"provider": providers, **attached})
 
 
 def _pi(folder: Path, url: str) -> Mapping[str, str]:
@@ -73,11 +80,13 @@ CLIENTS = {
                 "ANTHROPIC_BASE_URL": "{url}", "DISABLE_AUTO_COMPACT": "1", "ENABLE_TOOL_SEARCH": "true",
                 "CLAUDE_CODE_BLOCKING_LIMIT_OVERRIDE": str(NEVER),
             },
+            mcp=("--mcp-config", '{"mcpServers":{"everthread":{"type":"http","url":"{url}/mcp"}}}'),
             note="its own compaction and its own limit are off (/compact stays), tool search stays on",
         ),
         ClientRow(
             "codex", "codex",
             arguments=("-c", 'openai_base_url="{url}/v1"', "-c", f"model_auto_compact_token_limit={NEVER}"),
+            mcp=("-c", 'mcp_servers.everthread.url="{url}/mcp"'),
             note="the built-in provider; its own compaction never comes due",
         ),
         ClientRow(
@@ -111,6 +120,10 @@ def wrap(
     ] = None,
     listed: Annotated[bool, typer.Option("--list", help="The clients, and which are installed.")] = False,
     printed: Annotated[bool, typer.Option("--print", help="Say what would be set, and start nothing.")] = False,
+    mcp: Annotated[
+        bool,
+        typer.Option("--mcp", help="Attach our MCP server, where the client takes one, instead of the tool recall."),
+    ] = False,
     log: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a JSON line there for each request and compaction.")
     ] = None,
@@ -127,15 +140,18 @@ def wrap(
     row = CLIENTS.get(client)
     if row is None:
         raise InputError(f"there is no client {client!r}; there are {', '.join(CLIENTS)}")
+    if mcp and not row.takes_mcp:
+        takers = ", ".join(other.name for other in CLIENTS.values() if other.takes_mcp)
+        raise InputError(f"{row.name} takes no MCP server for one run; these do: {takers}")
     if not (row.variables or row.arguments or row.folder):
         raise InputError(f"{row.name} cannot be pointed elsewhere for one run: it {row.note}")
     with tempfile.TemporaryDirectory(prefix="everthread-") as folder:
         if printed:
-            _print(row, *_settings(row, gateway or "http://127.0.0.1:PORT", Path(folder)), as_json=as_json)
+            _print(row, *_settings(row, gateway or "http://127.0.0.1:PORT", Path(folder), mcp=mcp), as_json=as_json)
             return
         if shutil.which(row.program) is None:
             raise InputError(f"{row.program} is not installed, or not in PATH")
-        code = asyncio.run(_run(row, gateway, upstream or [], context.args, Path(folder), log))
+        code = asyncio.run(_run(row, gateway, upstream or [], context.args, Path(folder), log, mcp=mcp))
     raise typer.Exit(code)
 
 
@@ -148,9 +164,9 @@ def _list(*, as_json: bool) -> None:
         typer.echo(f"{name:9} {'installed' if there else '–':9}  {note}")
 
 
-def _settings(row: ClientRow, url: str, folder: Path) -> tuple[dict[str, str], list[str]]:
+def _settings(row: ClientRow, url: str, folder: Path, *, mcp: bool) -> tuple[dict[str, str], list[str]]:
     """Variables and arguments."""
-    values = {"{url}": url, "{opencode}": _opencode(url)}
+    values = {"{url}": url, "{opencode}": _opencode(url, mcp=mcp)}
 
     def filled(text: str) -> str:
         for name, value in values.items():
@@ -160,7 +176,7 @@ def _settings(row: ClientRow, url: str, folder: Path) -> tuple[dict[str, str], l
     variables = {"EVERTHREAD_URL": url, **{name: filled(value) for name, value in row.variables.items()}}
     if row.folder is not None:
         variables |= row.folder(folder, url)
-    return variables, [filled(argument) for argument in row.arguments]
+    return variables, [filled(argument) for argument in (*row.arguments, *(row.mcp if mcp else ()))]
 
 
 def _print(row: ClientRow, variables: Mapping[str, str], arguments: list[str], *, as_json: bool) -> None:
@@ -174,8 +190,16 @@ def _print(row: ClientRow, variables: Mapping[str, str], arguments: list[str], *
 
 
 async def _run(
-    row: ClientRow, running: str | None, upstreams: list[str], words: list[str], folder: Path, log: Path | None
+    row: ClientRow,
+    running: str | None,
+    upstreams: list[str],
+    words: list[str],
+    folder: Path,
+    log: Path | None,
+    *,
+    mcp: bool,
 ) -> int:
+    from everthread.factory.dashboard import saved_dollars
     from everthread.factory.gateway import open_gateway
     from everthread.factory.store import open_store, store_url
     from everthread.gateway.observability import set_up_logs
@@ -183,25 +207,32 @@ async def _run(
     config = load_config()
     set_up_logs("text", verbose=False, quiet=True, file=log)
     if running is not None:
-        return await _start(row, running.rstrip("/"), words, folder)
+        return await _start(row, running.rstrip("/"), words, folder, mcp=mcp)
     known = [named_upstream(text, config.gateway.mode) for text in upstreams] or None
     store = await asyncio.to_thread(open_store, store_url(config))
     begun = time.time()
     try:
         async with open_gateway(
-            config, host="127.0.0.1", port=0, auth="passthrough", store=store, upstreams=known
+            # A client shows its credential to the provider, not to an MCP server: that one asks for none here.
+            config,
+            host="127.0.0.1",
+            port=0,
+            auth="none" if mcp else "passthrough",
+            store=store,
+            upstreams=known,
         ) as made:
-            code = await _start(row, made.url, words, folder)
+            code = await _start(row, made.url, words, folder, mcp=mcp)
         found = await store.insights(since=begun, until=time.time() + 1, platform="gateway")
+        saved = await saved_dollars(config, store, begun)
     finally:
         await store.close()
-    typer.echo(visible(receipt(row.name, found)), err=True)
+    typer.echo(visible(receipt(row.name, found, saved)), err=True)
     return code
 
 
-async def _start(row: ClientRow, url: str, words: list[str], folder: Path) -> int:
+async def _start(row: ClientRow, url: str, words: list[str], folder: Path, *, mcp: bool) -> int:
     """Run it on this terminal. Ctrl-C is for it alone."""
-    variables, arguments = _settings(row, url, folder)
+    variables, arguments = _settings(row, url, folder, mcp=mcp)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, lambda: None)
     process = await asyncio.create_subprocess_exec(
@@ -214,13 +245,15 @@ async def _start(row: ClientRow, url: str, words: list[str], folder: Path) -> in
     return await process.wait()
 
 
-def receipt(name: str, found: Insights) -> str:
-    """What the gateway did for it, in one line and where to look."""
+def receipt(name: str, found: Insights, dollars: float | None = None) -> str:
+    """What the gateway did for it, in one line and where to look. `dollars`: what compactions saved."""
     total = found.total
     if not total.calls:
         return f"Everthread: {name} made no call through it."
     cost = f", ${total.cost:,.2f}" if not total.unpriced else ""
     saved = f"{found.tokens_saved:,} tokens taken out" if found.compactions else "nothing had to be taken out"
+    if found.compactions and dollars is not None:
+        saved += f", ${dollars:,.2f} saved" if dollars >= 0 else f", ${-dollars:,.2f} more than without"
     return (
         f"Everthread: {total.calls:,} calls, {total.prompt:,} tokens in, {total.output:,} out{cost}; "
         f"{found.compactions:,} compactions, {saved}.\nLook: everthread sessions list, or everthread dashboard."

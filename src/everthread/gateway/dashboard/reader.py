@@ -410,10 +410,7 @@ class Reader:
             self.store.period_compactions(tenant=tenant, limit=5_000),
             self._limits(),
         )
-        compacted = list(dict.fromkeys(record.thread for record in records if record.reverted is None))
-        savings = views.total_savings(
-            list((await self._savings(compacted[:500], limits)).values()), since=since, day=_day
-        )
+        savings = await self._period_savings(records, limits, since)
         recent = [record for record in records if record.created >= since]
         slowest = sorted(views.compaction_items(recent), key=lambda made: -made.duration)[:8]
         groups = [("model", "model", found.by_model), ("client", "client", clients)]
@@ -431,6 +428,18 @@ class Reader:
             "compactions_count": found.compactions, "tokens_saved": found.tokens_saved, "tables": tables,
             "slowest": slowest, "chart": _day_chart(found.by_day, savings, since, days),
         }  # fmt: skip
+
+    async def savings(self, since: float) -> views.Savings:
+        """What compactions saved from a time on, all threads together."""
+        records, limits = await asyncio.gather(self.store.period_compactions(limit=5_000), self._limits())
+        return await self._period_savings(records, limits, since)
+
+    async def _period_savings(
+        self, records: Sequence[CompactionRecord], limits: Mapping[str, int], since: float
+    ) -> views.Savings:
+        compacted = list(dict.fromkeys(record.thread for record in records if record.reverted is None))
+        found = await self._savings(compacted[:500], limits)
+        return views.total_savings(list(found.values()), since=since, day=_day)
 
     # Settings, tried
 
