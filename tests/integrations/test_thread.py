@@ -54,7 +54,7 @@ class Framework:
 
     async def prepare(self) -> Turn:
         turn = await self.threads.prepare(
-            ModelCall(self.history, list(self.history), "gpt-4o", self.key, "You keep the books.", window=WINDOW)
+            ModelCall(list(self.history), list(self.history), "gpt-4o", self.key, "You keep the books.", window=WINDOW)
         )
         assert turn is not None
         self.sent.append(turn.send(lambda message: message))
@@ -244,7 +244,7 @@ def test_from_a_thread_without_a_loop(tmp_path: Path, heard: list[Event]) -> Non
 
 # Packages
 
-MODULES = {"langchain": "langchain", "openai_agents": "openai-agents"}
+MODULES = {"langchain": "langchain", "openai_agents": "openai-agents", "pydantic_ai": "pydantic-ai-slim"}
 
 
 @pytest.mark.parametrize(("module", "package"), MODULES.items())

@@ -83,7 +83,7 @@ class EverthreadMiddleware(AgentMiddleware):
                 return response
 
     def close(self) -> None:
-        """Let go of the store; it is closed at the end of the program in any case."""
+        """Let go of the store. What was said is stored already."""
         self.threads.close()
 
     def _recall_tool(self) -> Any:

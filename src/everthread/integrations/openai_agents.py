@@ -121,7 +121,7 @@ class EverthreadSession:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Let go of the store; it is closed at the end of the program in any case."""
+        """Let go of the store. What was said is stored already."""
         self.threads.close()
 
     # Inside

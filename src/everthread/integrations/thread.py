@@ -12,6 +12,7 @@ import contextlib
 import json
 import logging
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -331,6 +332,7 @@ class Threads:
     """The conversations of one framework, in one store, each under the name the framework has for it.
 
     They live in an event loop of their own: a framework may call from any loop or thread, with or without `await`.
+    A program may end without `close`.
     """
 
     def __init__(self, client: str, logger: logging.Logger, **how: Unpack[ThreadOptions]) -> None:
@@ -406,7 +408,6 @@ class Threads:
         with self._starting:
             loop, self._loop = self._loop, None
         if loop is not None:
-            atexit.unregister(self.close)
             loop.run(self._close())
             loop.stop()
 
@@ -417,7 +418,7 @@ class Threads:
             if self._loop is None:
                 self._loop = LoopThread()
                 self._lock = None
-                atexit.register(self.close)
+                _close_at_exit(self)
             return self._loop
 
     def _one_at_a_time(self) -> asyncio.Lock:
@@ -555,3 +556,19 @@ class Threads:
         listener = self._how.get("listener")
         if listener is not None:
             listener(event)
+
+
+_RUNNING: weakref.WeakSet[Threads] = weakref.WeakSet()
+
+
+def _close_at_exit(threads: Threads) -> None:
+    """Close what is open before the interpreter takes its thread pools away, which `atexit` would be too late for."""
+    if not _RUNNING:
+        register = getattr(threading, "_register_atexit", atexit.register)
+        register(_close_all)
+    _RUNNING.add(threads)
+
+
+def _close_all() -> None:
+    for threads in list(_RUNNING):
+        threads.close()

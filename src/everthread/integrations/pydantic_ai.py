@@ -1,0 +1,278 @@
+"""pydantic-ai: `Agent(model, capabilities=[Everthread()])`.
+
+`RunContext.messages` stays whole: only the messages of each attempt at a request are made to fit. The thread is the
+run's `conversation_id`, which pydantic-ai keeps with the messages.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Unpack
+
+from everthread.core.messages import Message, calls_of, kind_of, parts_of, text_of
+from everthread.integrations.thread import (
+    RECALL,
+    ModelCall,
+    ThreadOptions,
+    Threads,
+    Turn,
+    chat_tool,
+    chat_usage,
+    lacks,
+    require,
+)
+
+require("pydantic-ai-slim", "2.66", "pydantic-ai", "prepare_model_request")
+try:
+    from pydantic_ai.capabilities import AbstractCapability
+    from pydantic_ai.exceptions import RetryModelRequest
+    from pydantic_ai.messages import (
+        BinaryContent,
+        ImageUrl,
+        InstructionPart,
+        ModelRequest,
+        ModelResponse,
+        TextPart,
+        ToolCallPart,
+        ToolReturnPart,
+        UserPromptPart,
+    )
+    from pydantic_ai.tools import RunContext, Tool
+    from pydantic_ai.toolsets import FunctionToolset
+except ImportError as error:
+    raise lacks("pydantic-ai-slim", "capabilities with prepare_model_request", "pydantic-ai", error) from error
+
+__all__ = ["Everthread"]
+logger = logging.getLogger("pydantic_ai.everthread")
+MOST_RUNS = 1_000
+"""Runs whose turn is remembered; one that was given up is forgotten so."""
+_SPOKEN = ("user-prompt", "system-prompt", "speech", "retry-prompt", "retry-feedback")
+"""Parts of a request that say something; those of other kinds stay with the part before them."""
+
+
+class Everthread(AbstractCapability):
+    """Keeps an agent going past its model's window. `recall_tool`: whether the agent is offered `recall`.
+
+    What happens is told to the logger `pydantic_ai.everthread`, and a compaction is a span of the run's trace.
+    """
+
+    def __init__(self, *, recall_tool: bool = True, **how: Unpack[ThreadOptions]) -> None:
+        super().__init__()
+        self.threads = Threads("pydantic-ai", logger, **how)
+        self._offers_recall = recall_tool
+        self._turns: OrderedDict[str, tuple[Turn | None, bool]] = OrderedDict()
+        """Of each run: what was prepared, and whether it waits to be sent after a refusal."""
+
+    def get_toolset(self) -> Any:
+        """The tool `recall`."""
+        return FunctionToolset([self._recall_tool()]) if self._offers_recall else None
+
+    async def prepare_model_request(self, ctx: RunContext[Any], request_context: Any) -> Any:
+        """Give the attempt what fits."""
+        run = ctx.run_id or ""
+        turn, waits = self._turns.pop(run, (None, False))
+        if not waits:
+            turn = await self.threads.arun(self.threads.prepare(_model_call(ctx, request_context)))
+        self._keep(run, turn)
+        return request_context if turn is None else _managed(ctx, request_context, turn)
+
+    async def after_model_request(self, ctx: RunContext[Any], *, request_context: Any, response: Any) -> Any:  # noqa: ARG002 - as it is called
+        """Record the answer."""
+        turn, _ = self._turns.pop(ctx.run_id or "", (None, False))
+        await self.threads.arun(self.threads.record(turn, to_core(response), _usage(response.usage)))
+        return response
+
+    async def on_model_request_error(self, ctx: RunContext[Any], *, request_context: Any, error: Exception) -> Any:  # noqa: ARG002 - as above
+        """After a refusal for size ask again with less; every other error is raised."""
+        run = ctx.run_id or ""
+        turn, _ = self._turns.pop(run, (None, False))
+        self._keep(run, await self.threads.arun(self.threads.recover(turn, error)), waits=True)
+        raise RetryModelRequest from error
+
+    def close(self) -> None:
+        """Let go of the store. What was said is stored already."""
+        self.threads.close()
+
+    def _keep(self, run: str, turn: Turn | None, *, waits: bool = False) -> None:
+        self._turns[run] = (turn, waits)
+        while len(self._turns) > MOST_RUNS:
+            self._turns.popitem(last=False)
+
+    def _recall_tool(self) -> Tool[Any]:
+        async def look_up(ctx: RunContext[Any], **arguments: Any) -> str:
+            return await self.threads.arun(self.threads.recall(ctx.conversation_id or "", arguments))
+
+        return Tool.from_schema(look_up, RECALL["name"], RECALL["description"], RECALL["parameters"], takes_ctx=True)
+
+
+# A model request
+
+
+@dataclass(slots=True)
+class _Own:
+    """What of pydantic-ai's one message of the core stands for: a response, or some parts of a request."""
+
+    holder: Any
+    parts: list[Any] = field(default_factory=list)
+
+
+def _model_call(ctx: RunContext[Any], request: Any) -> ModelCall:
+    parameters, model = request.model_request_parameters, request.model
+    lead, own = split(request.messages)
+    said = [part.content for part in (*lead, *(parameters.instruction_parts or ()))]
+    tools = [
+        chat_tool(tool.name, tool.description, tool.parameters_json_schema)
+        for tool in (*parameters.function_tools, *parameters.output_tools)
+    ]
+    settings = request.model_settings or {}
+    return ModelCall(
+        [to_core(item) for item in own], own, model.model_name, ctx.conversation_id or "",
+        "\n\n".join(said) or None, tools, base_url=getattr(model, "base_url", None) or "",
+        max_tokens=settings.get("max_tokens"),
+    )  # fmt: skip
+
+
+def _managed(ctx: RunContext[Any], request: Any, turn: Turn) -> Any:
+    """The request with what fits."""
+    for event in turn.events:
+        if event.kind == "compaction_done":
+            with ctx.tracer.start_as_current_span(
+                "everthread compaction", attributes={"everthread.event": json.dumps(event.as_dict())}
+            ):
+                pass
+    changes: dict[str, Any] = {}
+    if turn.changed:
+        names = {call.id: call.name for message in turn.call.messages for call in calls_of(message)}
+        view = turn.send(lambda message: from_core(message, names))
+        changes["messages"] = join(split(request.messages)[0], view)
+    if turn.note:
+        parameters = request.model_request_parameters
+        parts = [*(parameters.instruction_parts or ()), InstructionPart(turn.note, dynamic=True)]
+        changes["model_request_parameters"] = replace(parameters, instruction_parts=parts)
+    if turn.cap is not None:
+        changes["model_settings"] = {**(request.model_settings or {}), "max_tokens": turn.cap}
+    return replace(request, **changes) if changes else request
+
+
+def _usage(used: Any) -> dict[str, Any] | None:
+    return chat_usage(
+        used.input_tokens, used.output_tokens, cached=used.cache_read_tokens, written=used.cache_write_tokens,
+        reasoning=used.details.get("reasoning_tokens", 0),
+    )  # fmt: skip
+
+
+# Messages
+
+
+def split(messages: Sequence[Any]) -> tuple[list[Any], list[_Own]]:
+    """The system prompt a history begins with, and what each message of the core stands for."""
+    lead: list[Any] = []
+    own: list[_Own] = []
+    for message in messages:
+        if message.kind == "response":
+            own.append(_Own(message))
+            continue
+        for part in message.parts:
+            if part.part_kind == "system-prompt" and not own:
+                lead.append(part)
+            elif _is_result(part) or part.part_kind in _SPOKEN or not own or own[-1].holder is not message:
+                own.append(_Own(message, [part]))
+            else:
+                own[-1].parts.append(part)
+    return lead, own
+
+
+def join(lead: Sequence[Any], view: Sequence[_Own]) -> list[Any]:
+    """Messages of pydantic-ai again: parts of requests that follow one another are one request."""
+    messages: list[Any] = []
+    parts: list[Any] = list(lead)
+    holder: Any = None
+
+    def finish() -> None:
+        if parts:
+            request = holder or ModelRequest(parts=[])
+            messages.append(replace(request, parts=list(parts)))
+            parts.clear()
+
+    for item in view:
+        if isinstance(item.holder, ModelResponse):
+            finish()
+            messages.append(item.holder)
+            holder = None
+        else:
+            parts += item.parts
+            holder = item.holder or holder
+    finish()
+    return messages
+
+
+def to_core(item: Any) -> Message:
+    """A response, or parts of a request, as a chat message; reasoning is left to pydantic-ai's own."""
+    response = item.holder if isinstance(item, _Own) else item
+    if isinstance(response, ModelResponse):
+        said = "".join(part.content for part in response.parts if isinstance(part, TextPart))
+        calls = [part for part in response.parts if isinstance(part, ToolCallPart)]
+        made: Message = {"role": "assistant", "content": said or None}
+        if calls:
+            made["tool_calls"] = [
+                {
+                    "id": part.tool_call_id,
+                    "type": "function",
+                    "function": {"name": part.tool_name, "arguments": part.args_as_json_str()},
+                }
+                for part in calls
+            ]
+        return made
+    part = item.parts[0]
+    if _is_result(part):
+        text = part.model_response_str() if hasattr(part, "model_response_str") else part.model_response()
+        return {"role": "tool", "tool_call_id": part.tool_call_id, "name": part.tool_name or "", "content": text}
+    return {"role": "user", "content": _content(part)}
+
+
+def from_core(message: Message, names: dict[str, str] | None = None) -> _Own:
+    """A chat message as a response, or as a part of a request. `names`: the tools of calls, by their ids."""
+    if message["role"] == "assistant":
+        said = text_of(message)
+        parts: list[Any] = [TextPart(said)] if said else []
+        parts += (ToolCallPart(call.name, call.arguments or "{}", call.id) for call in calls_of(message))
+        return _Own(ModelResponse(parts=parts))
+    if message["role"] == "tool":
+        call_id = message.get("tool_call_id", "")
+        name = message.get("name") or (names or {}).get(call_id, "")
+        return _Own(None, [ToolReturnPart(name, text_of(message), call_id)])
+    content = [
+        ImageUrl(part["image_url"]["url"]) if kind_of(part) == "image_url" else str(part.get("text", ""))
+        for part in parts_of(message)
+    ]
+    return _Own(None, [UserPromptPart(content[0] if len(content) == 1 else content)])
+
+
+def _is_result(part: Any) -> bool:
+    answers = part.part_kind.startswith("retry") and getattr(part, "tool_name", None) is not None
+    return answers or (hasattr(part, "model_response_str") and hasattr(part, "tool_call_id"))
+
+
+def _content(part: Any) -> Any:
+    """What a part of a request says."""
+    content = getattr(part, "content", "")
+    if isinstance(content, str):
+        return content
+    if not part.part_kind.startswith("user"):
+        return part.model_response() if hasattr(part, "model_response") else f"[{part.part_kind}]"
+    return [_content_part(item) for item in content]
+
+
+def _content_part(item: Any) -> dict[str, Any]:
+    if isinstance(item, str):
+        return {"type": "text", "text": item}
+    if isinstance(item, ImageUrl):
+        return {"type": "image_url", "image_url": {"url": item.url}}
+    if isinstance(item, BinaryContent) and item.is_image:
+        return {"type": "image_url", "image_url": {"url": item.data_uri}}
+    text = getattr(item, "content", None)
+    return {"type": "text", "text": text if isinstance(text, str) else f"[{getattr(item, 'kind', 'attachment')}]"}
