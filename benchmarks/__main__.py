@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.table import markdown
 
-HELPERS = {"__init__", "__main__", "corpus", "shared", "table"}
+HELPERS = {"__init__", "__main__", "corpus", "servers", "shared", "table"}
 INTRO = """# Benchmarks
 
 *Written by `make bench` (`python -m benchmarks --out docs/benchmarks.md`). Each section says what was measured, on

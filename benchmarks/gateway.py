@@ -1,86 +1,92 @@
-"""What the gateway adds to a request: the same ones to an upstream directly, through it and through LiteLLM's proxy.
+"""What the gateway adds to a request: the same ones to an upstream directly, through it and through other proxies.
 
-`python -m benchmarks.gateway quick`: fewer rounds, without LiteLLM.
+`python -m benchmarks.gateway quick`: fewer rounds, without the others.
 The upstream answers at once, from a process of its own, so that what is measured is the way and nothing else. The
 thread is known: each request extends the one before, as an agent's do. All ways are taken in turns in the same run, so
-a machine that is busy with something else is so for all of them.
+a machine that is busy with something else is so for all of them; "CPU" is what the process of that way used for a
+request, all of its threads, and hardly depends on who else works.
+The long conversation has six windows, before a simulated provider that refuses what does not fit.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import multiprocessing
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import httpx2
 
 from benchmarks.peers import PeerAbsentError
-from benchmarks.peers.litellm_proxy import litellm_proxy
+from benchmarks.peers.proxies import Server, headroom_proxy, litellm_proxy
+from benchmarks.servers import (
+    ANSWER,
+    MODEL,
+    ask,
+    cpu_seconds,
+    history_body,
+    process,
+    resident,
+    serve_answer,
+    serve_gateway,
+)
 from benchmarks.table import Row, markdown
 
 SIZES = {"1 KB": 1_000, "100 KB": 100_000, "1 MB": 1_000_000}
 CONNECTIONS = (1, 16, 64)
-IDLE_THREADS = 1_000
-MODEL = "claude-sonnet-5"
-OURS, PEER = "managed", "LiteLLM"
-ADDED_MS, TIMES_LESS = 3.0, 5.0
-ANSWER = json.dumps(
-    {
-        "id": "msg_1",
-        "type": "message",
-        "role": "assistant",
-        "model": MODEL,
-        "content": [{"type": "text", "text": "Fine."}],
-        "stop_reason": "end_turn",
-        "usage": {"input_tokens": 10, "output_tokens": 2},
-    }
-).encode()
+IDLE_THREADS = 500
+OURS, UNMANAGED, LITELLM, HEADROOM = "managed", "off", "LiteLLM", "Headroom"
+ADDED_MS = {"100 KB": 2.0, "1 MB": 5.0}
+LITELLM_TIMES, THROUGHPUT_SHARE, OTHERS_TIMES = 8.0, 0.70, 2.0
+WINDOW, TURNS = 8_000, 70
+SMALL_MODEL = "claude-haiku-4-5"
+"""Its window is small enough for a history that is made here to need a compaction."""
 
 
 @dataclass(frozen=True)
 class Effort:
     """How long it is measured."""
 
-    rounds: int = 150
-    seconds: float = 3.0
-    peer: bool = True
-
-
-@dataclass(frozen=True)
-class Server:
-    """A server in a process of its own."""
-
-    url: str
-    pid: int = 0
+    rounds: int = 60
+    seconds: float = 2.0
+    peers: bool = True
 
 
 def run(effort: Effort | None = None) -> list[Row]:
     chosen = effort or Effort()
     rows: list[Row] = []
     with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        direct = stack.enter_context(_process(_upstream))
-        ways = {mode: stack.enter_context(_process(_gateway, direct.url, folder, mode)) for mode in ("off", OURS)}
-        if chosen.peer:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        direct = stack.enter_context(process(serve_answer))
+        ways: dict[str, Server] = {}
+        for mode in (UNMANAGED, OURS):
+            ways[mode] = stack.enter_context(process(serve_gateway, direct.url, str(folder / f"{mode}.db"), mode))
+        others: dict[str, Any] = {}
+        if chosen.peers:
+            others = {LITELLM: lambda url: litellm_proxy(url, MODEL), HEADROOM: headroom_proxy}
+        for name, start in others.items():
             try:
-                ways[PEER] = Server(stack.enter_context(litellm_proxy(direct.url, MODEL)))
+                ways[name] = stack.enter_context(start(direct.url))
             except PeerAbsentError as error:
-                rows.append(Row("LiteLLM's proxy", f"absent: {error}"))
+                rows.append(Row(f"{name}'s proxy", f"absent: {error}"))
         rows += asyncio.run(_clients(direct, chosen))
-        rows += asyncio.run(_latencies(direct, ways, chosen))
+        for name, size in SIZES.items():
+            rows += asyncio.run(_latencies(direct, ways, name, size, chosen))
         rows += asyncio.run(_throughput(direct, ways, chosen))
-        rows.append(asyncio.run(_memory(direct, folder)))
+    rows += _compactions(chosen)
+    rows += asyncio.run(_long_conversations(chosen))
+    rows.append(_memory())
     return rows
+
+
+# What an HTTP client costs
 
 
 async def _clients(direct: Server, effort: Effort) -> list[Row]:
@@ -109,9 +115,9 @@ async def _clients(direct: Server, effort: Effort) -> list[Row]:
         for name, size in SIZES.items():
             spent: dict[str, list[float]] = {"aiohttp": [], "httpx2": []}
             for _ in range(effort.rounds):
-                for client, ask in (("aiohttp", ask_ours), ("httpx2", ask_httpx2)):
+                for client, asking in (("aiohttp", ask_ours), ("httpx2", ask_httpx2)):
                     started = time.process_time()
-                    assert await ask(b"x" * size) == ANSWER
+                    assert await asking(b"x" * size) == ANSWER
                     spent[client].append(time.process_time() - started)
             figures = {client: 1_000 * statistics.median(times) for client, times in spent.items()}
             figure = ", ".join(f"{client} {figure:.2f} ms" for client, figure in figures.items())
@@ -122,68 +128,82 @@ async def _clients(direct: Server, effort: Effort) -> list[Row]:
     return rows
 
 
-async def _latencies(direct: Server, ways: Mapping[str, Server], effort: Effort) -> list[Row]:
-    rows = []
-    for name, size in SIZES.items():
-        times: dict[str, list[float]] = {way: [] for way in ("", *ways)}
-        async with httpx2.AsyncClient(timeout=60) as client:
-            for number in range(effort.rounds):
-                body = _body(size, number, name)
-                for way, found in times.items():
-                    server = ways[way] if way else direct
-                    started = time.perf_counter()
-                    await _ask(client, server.url, body, exact=way != PEER)
+# What a request costs
+
+
+async def _latencies(direct: Server, ways: Mapping[str, Server], name: str, size: int, effort: Effort) -> list[Row]:
+    times: dict[str, list[float]] = {way: [] for way in ("", *ways)}
+    used: dict[str, float] = {}
+    rounds = max(20, effort.rounds // 2) if size > 500_000 else effort.rounds
+    async with httpx2.AsyncClient(timeout=120) as client:
+        for number in range(-5, rounds):  # the first ones are not counted: caches, connections
+            body = history_body(size, number + 5, name)
+            if number == 0:
+                used = {way: cpu_seconds(server.pid) or 0.0 for way, server in ways.items()}
+            for way, found in times.items():
+                server = ways[way] if way else direct
+                started = time.perf_counter()
+                await ask(client, server.url, body, exact=way in ("", UNMANAGED, OURS))
+                if number >= 0:
                     found.append(time.perf_counter() - started)
-        added = {way: 1_000 * (_share(times[way], 50) - _share(times[""], 50)) for way in ways}
-        slowest = {way: 1_000 * _share(times[way], 99) for way in times}
-        rows += [_added(name, way, figure) for way, figure in added.items()]
-        whole = ", ".join(f"{way or 'directly'} {figure:.1f} ms" for way, figure in slowest.items())
-        rows.append(Row(f"99 of 100 requests of {name} answered within", whole))
-        if PEER in added:
-            less = added[PEER] / max(added[OURS], 0.001)
-            goal = f"≥ {TIMES_LESS:g}" if name == "100 KB" else ""
-            rows.append(
-                Row(
-                    f"LiteLLM adds so many times as much with {name}, p50",
-                    f"{less:.1f}",
-                    goal,
-                    _met(goal, less >= TIMES_LESS),
-                )
+    added = {way: 1_000 * (statistics.median(times[way]) - statistics.median(times[""])) for way in ways}
+    rows = []
+    for way, figure in added.items():
+        most = ADDED_MS.get(name) if way == OURS else None
+        spent = 1_000 * ((cpu_seconds(ways[way].pid) or 0.0) - used[way]) / rounds
+        rows.append(
+            Row(
+                f"added with a history of {name}, {way}, median",
+                f"{figure:.2f} ms; CPU {spent:.2f} ms",
+                f"≤ {most:g} ms" if most else "",
+                figure <= most if most else None,
             )
+        )
+    slowest = ", ".join(f"{way or 'directly'} {1_000 * _share(found, 99):.1f} ms" for way, found in times.items())
+    rows.append(Row(f"99 of 100 requests of {name} answered within", slowest))
+    for way, least in ((LITELLM, LITELLM_TIMES), (HEADROOM, 1.0)):
+        if way in added:
+            times_more = added[way] / max(added[OURS], 0.001)
+            is_goal = name == "100 KB" or way == HEADROOM
+            goal = f"≥ {least:g}" if is_goal and name != "1 KB" else ""
+            what = f"{way} adds so many times as much with {name}, median"
+            rows.append(Row(what, f"{times_more:.1f}", goal, times_more >= least if goal else None))
     return rows
 
 
-def _added(size: str, way: str, median: float) -> Row:
-    goal = f"≤ {ADDED_MS:g} ms" if (size, way) == ("100 KB", OURS) else ""
-    return Row(
-        f"added with a history of {size}, {way}, median", f"{median:.2f} ms", goal, _met(goal, median <= ADDED_MS)
-    )
-
-
-def _met(goal: str, reached: bool) -> bool | None:  # noqa: FBT001 - what was reached
-    return reached if goal else None
+def _share(times: list[float], share: int) -> float:
+    return statistics.quantiles(times, n=100)[share - 1]
 
 
 async def _throughput(direct: Server, ways: Mapping[str, Server], effort: Effort) -> list[Row]:
     rows = []
     for number in CONNECTIONS:
-        rates = {"directly": await _rate(direct.url, number, effort.seconds, exact=True)}
-        for way, server in ways.items():
-            rates[way] = await _rate(server.url, number, effort.seconds, exact=way != PEER)
-        figure = ", ".join(f"{way} {rate:,.0f} / s" for way, rate in rates.items())
+        rates: dict[str, list[float]] = {"directly": [], **{way: [] for way in ways}}
+        for _ in range(3):
+            for way, found in rates.items():
+                server = direct if way == "directly" else ways[way]
+                found.append(await _rate(server.url, number, effort.seconds / 3, exact=way not in (LITELLM, HEADROOM)))
+        middle = {way: statistics.median(found) for way, found in rates.items()}
+        share = statistics.median(ours / off for ours, off in zip(rates[OURS], rates[UNMANAGED], strict=True))
+        figure = ", ".join(f"{way} {rate:,.0f} / s" for way, rate in middle.items())
+        goal = f"≥ {THROUGHPUT_SHARE:.0%}" if number == max(CONNECTIONS) else ""
         rows.append(Row(f"requests of 1 KB over {number} connections", figure))
+        rows.append(
+            Row(f"  of them managed / off, {number} connections", f"{share:.0%}", goal,
+                share >= THROUGHPUT_SHARE if goal else None)
+        )  # fmt: skip
     return rows
 
 
 async def _rate(url: str, connections: int, seconds: float, *, exact: bool) -> float:
     """Answers a second. One client process asks: with many connections its own work is part of the figure."""
     ends = time.perf_counter() + seconds
-    body = _body(1_000, 1, "rate")
+    body = history_body(1_000, 1, "rate")
 
     async def one(client: httpx2.AsyncClient) -> int:
         count = 0
         while time.perf_counter() < ends:
-            await _ask(client, url, body, exact=exact)
+            await ask(client, url, body, exact=exact)
             count += 1
         return count
 
@@ -191,109 +211,153 @@ async def _rate(url: str, connections: int, seconds: float, *, exact: bool) -> f
         return sum(await asyncio.gather(*(one(client) for _ in range(connections)))) / seconds
 
 
-async def _memory(direct: Server, folder: str) -> Row:
+# While a compaction is under way
+
+
+def _compactions(effort: Effort) -> list[Row]:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        process(serve_answer) as direct,
+        process(serve_gateway, direct.url, str(Path(folder) / "busy.db"), OURS) as server,
+    ):
+        return asyncio.run(_beside_compactions(server, effort))
+
+
+async def _beside_compactions(server: Server, effort: Effort) -> list[Row]:
+    waits: dict[str, float] = {}
+    number = 0
+
+    async def small(client: httpx2.AsyncClient, until: Callable[[], bool]) -> list[float]:
+        nonlocal number
+        times = []
+        while not until():
+            number += 1
+            started = time.perf_counter()
+            await ask(client, server.url, history_body(1_000, number, "beside"))
+            times.append(time.perf_counter() - started)
+            await asyncio.sleep(0.005)
+        return times
+
+    async def large(client: httpx2.AsyncClient, scope: str) -> None:
+        started = time.perf_counter()
+        for turn in range(20):
+            answer = await ask(client, server.url, history_body(700_000, turn, scope, SMALL_MODEL), exact=False)
+            if int(answer.headers.get("x-everthread-compactions", "0")):
+                break
+        waits[scope] = time.perf_counter() - started
+
+    async with httpx2.AsyncClient(timeout=120) as client:
+        await asyncio.sleep(2)  # the process for compactions is started ahead
+        await small(client, _after(0.5))
+        quiet = await small(client, _after(max(2.0, effort.seconds)))
+        work = asyncio.create_task(_each(large, client, ["first", "second", "third"]))
+        busy = await small(client, work.done)
+        await work
+    before, during = _share(quiet, 99), _share(busy, 99)
+    ratio = during / before
+    return [
+        Row(
+            f"99 of 100 other requests while histories of 700 KB are compacted ({len(busy)}), and without",
+            f"{1_000 * during:.1f} ms, {1_000 * before:.1f} ms: {ratio:.1f} ×", f"≤ {OTHERS_TIMES:g} ×",
+            ratio <= OTHERS_TIMES,
+        ),
+        Row("until the first history is compacted, and the third", f"{waits['first']:.2f} s, {waits['third']:.2f} s"),
+    ]  # fmt: skip
+
+
+async def _each(work: Callable[[httpx2.AsyncClient, str], Awaitable[None]], client: Any, scopes: list[str]) -> None:
+    for scope in scopes:
+        await work(client, scope)
+
+
+def _after(seconds: float) -> Callable[[], bool]:
+    end = time.perf_counter() + seconds
+    return lambda: time.perf_counter() > end
+
+
+# A conversation of six windows
+
+
+async def _long_conversations(effort: Effort) -> list[Row]:
+    from everthread.lab.provider import Provider, ServedModel  # noqa: PLC0415
+
+    rows = []
+    for way in (OURS, HEADROOM, LITELLM) if effort.peers else (OURS,):
+        async with Provider([ServedModel(MODEL, WINDOW, shows="max_model_len", cache_minimum=256)]) as provider:
+            with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
+                try:
+                    server = await asyncio.to_thread(stack.enter_context, _way_to(way, provider.url, folder))
+                except PeerAbsentError as error:
+                    rows.append(Row(f"a conversation of six windows through {way}", f"absent: {error}"))
+                    continue
+                refused = await _talk(server.url)
+            taken = [record.canonical_usage for record in provider.log if record.status == 200 and record.usage]
+            prompt = sum(usage.prompt_tokens for usage in taken[1:])
+            cached = sum(usage.cache_read_tokens for usage in taken[1:]) / max(prompt, 1)
+            figure = f"{refused} of {TURNS} refused; {cached:.0%} of what was sent came from the provider's cache"
+            goal, met = ("0 refused", refused == 0) if way == OURS else ("", None)
+            rows.append(Row(f"a conversation six windows long through {way}", figure, goal, met))
+    return rows
+
+
+def _way_to(way: str, upstream: str, folder: str) -> Any:
+    if way == OURS:
+        return process(serve_gateway, upstream, str(Path(folder) / "long.db"), OURS)
+    return headroom_proxy(upstream) if way == HEADROOM else litellm_proxy(upstream, MODEL)
+
+
+async def _talk(url: str) -> int:
+    """How many turns of a client were refused that marks its last message, as agents do."""
+    history: list[dict[str, Any]] = []
+    refused = 0
+    words = "the ledger of the northern branch was settled and every entry was compared twice with its receipt. "
+    async with httpx2.AsyncClient(timeout=120) as client:
+        for turn in range(TURNS):
+            text = f"Turn {turn}: " + words * (6 * WINDOW // TURNS // 20)
+            history.append({"role": "user", "content": text})
+            marked = [{"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}]
+            body = {
+                "model": MODEL, "max_tokens": 100, "messages": [*history[:-1], {"role": "user", "content": marked}],
+            }  # fmt: skip
+            answer = await client.post(
+                f"{url}/v1/messages", content=json.dumps(body), headers={
+                    "content-type": "application/json", "x-api-key": "any", "anthropic-version": "2023-06-01",
+                },
+            )  # fmt: skip
+            refused += answer.status_code != 200
+            said = answer.json()["content"][0]["text"] if answer.status_code == 200 else "It was refused."
+            history.append({"role": "assistant", "content": said})
+    return refused
+
+
+# Memory
+
+
+def _memory() -> Row:
     """What a process holds of threads nobody continues: two requests of 10 KB each."""
-    with _process(_gateway, direct.url, folder, OURS, "idle.db") as server:
-        async with httpx2.AsyncClient(timeout=60) as client:
-            for number in range(20):
-                await _ask(client, server.url, _body(10_000, number, "warm"))
-            before = _resident(server.pid)
-            for thread in range(IDLE_THREADS):
-                for number in (1, 2):
-                    await _ask(client, server.url, _body(10_000, number, f"thread {thread}"))
-            after = _resident(server.pid)
+    what = f"memory at {IDLE_THREADS:,} idle threads of 10 KB"
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        process(serve_answer) as direct,
+        process(serve_gateway, direct.url, str(Path(folder) / "idle.db"), OURS) as server,
+    ):
+        before, after = asyncio.run(_idle_threads(server))
     if before is None or after is None:
-        return Row(f"memory at {IDLE_THREADS:,} idle threads", "not known on this system")
-    grown = (after - before) / 2**20
-    figure = f"{before / 2**20:.0f} MB before, {grown:.1f} MB more after"
-    return Row(f"memory at {IDLE_THREADS:,} idle threads of 10 KB", figure)
+        return Row(what, "not known on this system")
+    return Row(what, f"{before / 2**20:.0f} MB before, {(after - before) / 2**20:.1f} MB more after")
 
 
-def _resident(pid: int) -> int | None:
-    status = Path(f"/proc/{pid}/status")
-    if not status.exists():
-        return None
-    lines = status.read_text("ascii").split("VmRSS:")
-    return int(lines[1].split()[0]) * 1024 if len(lines) > 1 else None
-
-
-async def _ask(client: httpx2.AsyncClient, url: str, body: bytes, *, exact: bool = True) -> None:
-    headers = {"content-type": "application/json", "x-api-key": "any"}
-    answer = await client.post(f"{url}/v1/messages", content=body, headers=headers)
-    assert answer.status_code == 200, answer.text
-    assert not exact or answer.content == ANSWER
-
-
-def _body(size: int, number: int, scope: str) -> bytes:
-    """A history of about this size to which a short exchange is added each time."""
-    text = f"Entry of {scope}: the books are settled and compared. " * 20
-    count = max(1, size // (2 * len(text)))
-    messages: list[Any] = []
-    for index in range(count):
-        messages.append({"role": "user", "content": f"{index} {text}"})
-        messages.append({"role": "assistant", "content": f"{text} {index}"})
-    for index in range(number):
-        messages.append({"role": "user", "content": f"Next {index}?"})
-        messages.append({"role": "assistant", "content": "Fine."})
-    messages.append({"role": "user", "content": f"Next {number}?"})
-    return json.dumps({"model": MODEL, "max_tokens": 100, "messages": messages}).encode()
-
-
-def _share(times: list[float], share: int) -> float:
-    return statistics.quantiles(times[10:], n=100)[share - 1]
-
-
-@contextmanager
-def _process(target: Any, *given: Any) -> Iterator[Server]:
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=target, args=(there, *given), daemon=True)
-    process.start()
-    there.close()  # so that a process that ends is heard
-    try:
-        yield Server(here.recv(), process.pid or 0)
-    finally:
-        process.terminate()
-        process.join()
-
-
-def _upstream(told: Connection) -> None:
-    asyncio.run(_answer_at_once(told))
-
-
-async def _answer_at_once(told: Connection) -> None:
-    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(ANSWER)
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
-                lines = (await reader.readuntil(b"\r\n\r\n")).lower()
-                length = lines.partition(b"content-length:")[2].partition(b"\r\n")[0]
-                await reader.readexactly(int(length or b"0"))
-                writer.write(head + ANSWER)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=1 << 22)
-    told.send(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-    await server.serve_forever()
-
-
-def _gateway(told: Connection, upstream: str, folder: str, mode: str, store: str = "") -> None:
-    asyncio.run(_served(told, upstream, Path(folder) / (store or f"{mode}.db"), mode))
-
-
-async def _served(told: Connection, upstream: str, store: Path, mode: str) -> None:
-    from everthread.config import parse_config  # noqa: PLC0415
-    from everthread.factory.gateway import open_gateway  # noqa: PLC0415  in the process it runs in
-
-    upstreams = f"[{{name: direct, url: '{upstream}', mode: {mode}}}]"
-    text = f"gateway: {{port: 0, upstreams: {upstreams}}}\nstore: {{url: 'sqlite:///{store}'}}"
-    async with open_gateway(parse_config(text)) as gateway:
-        told.send(gateway.url)
-        await asyncio.Event().wait()
+async def _idle_threads(server: Server) -> tuple[int | None, int | None]:
+    async with httpx2.AsyncClient(timeout=60) as client:
+        for number in range(20):
+            await ask(client, server.url, history_body(10_000, number, "warm"))
+        before = resident(server.pid)
+        for thread in range(IDLE_THREADS):
+            for number in (1, 2):
+                await ask(client, server.url, history_body(10_000, number, f"thread {thread}"))
+        return before, resident(server.pid)
 
 
 if __name__ == "__main__":
     quick = "quick" in sys.argv[1:]
-    print(markdown("gateway", run(Effort(40, 1.0, peer=False) if quick else None)))
+    print(markdown("gateway", run(Effort(20, 1.0, peers=False) if quick else None)))

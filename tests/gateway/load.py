@@ -122,7 +122,8 @@ class Talker:
 class Sdk:
     """The official clients, which many talkers share."""
 
-    def __init__(self, timeout: float = 60) -> None:
+    def __init__(self, timeout: float = 60, key: str = "any") -> None:
+        self._key = key
         self._gpts: dict[str, openai.AsyncOpenAI] = {}
         self._claudes: dict[str, anthropic.AsyncAnthropic] = {}
         self._timeout = timeout
@@ -194,14 +195,14 @@ class Sdk:
     def _gpt(self, url: str) -> openai.AsyncOpenAI:
         if url not in self._gpts:
             self._gpts[url] = openai.AsyncOpenAI(
-                base_url=f"{url}/v1", api_key="any", max_retries=0, timeout=self._timeout
+                base_url=f"{url}/v1", api_key=self._key, max_retries=0, timeout=self._timeout
             )
         return self._gpts[url]
 
     def _claude(self, url: str) -> anthropic.AsyncAnthropic:
         if url not in self._claudes:
             self._claudes[url] = anthropic.AsyncAnthropic(
-                base_url=url, api_key="any", max_retries=0, timeout=self._timeout
+                base_url=url, api_key=self._key, max_retries=0, timeout=self._timeout
             )
         return self._claudes[url]
 

@@ -8,7 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.gateway.body import peek_field
+from everthread.gateway.body import OuterFields, peek_field
+from everthread.gateway.errors import Refused
 from everthread.gateway.streaming import UsageChunkFilter, ask_for_usage
 
 NAMES = st.sampled_from(["model", "stream", "x", 'a"model', "\\", '"model":', "model\\"])
@@ -23,10 +24,32 @@ VALUES: Any = st.recursive(
 def test_it_is_what_a_parser_says(body: dict[str, Any], indent: int | None, ascii_only: bool) -> None:
     text = json.dumps(body, indent=indent, ensure_ascii=ascii_only).encode()
     for name in ("model", "stream"):
-        found = peek_field(text, name)
-        assert (found is not None) == (name in body)
-        if found is not None:
-            assert found.value == body[name]
+        for found in (peek_field(text, name), OuterFields(text).find(name)):
+            assert (found is not None) == (name in body)
+            if found is not None:
+                assert found.value == body[name]
+
+
+@given(
+    pairs=st.lists(st.tuples(NAMES, VALUES), max_size=5),
+    blank=st.sampled_from(["", " ", "\n\t"]),
+    escaped=st.booleans(),
+)
+def test_a_field_that_stands_there_twice_is_refused(pairs: list[tuple[str, Any]], blank: str, escaped: bool) -> None:
+    """However it is written; one that does not matter may stand there twice."""
+    keys = [json.dumps(name).replace("o", "\\u006f") if escaped else json.dumps(name) for name, _ in pairs]
+    fields = [f"{blank}{key}{blank}:{blank}{json.dumps(value)}" for key, (_, value) in zip(keys, pairs, strict=True)]
+    text = f"{blank}{{{','.join(fields)}{blank}}}{blank}".encode()
+    names = [name for name, _ in pairs]
+    hidden = escaped and "model" in names
+    try:
+        outer = OuterFields(text)
+    except Refused:
+        assert hidden or any(names.count(name) > 1 for name in ("model", "stream"))
+        return
+    assert not hidden
+    assert all(names.count(name) <= 1 for name in ("model", "stream"))
+    assert outer.streams == any(name == "stream" and value is True for name, value in pairs)
 
 
 @given(st.binary(max_size=80).map(lambda raw: b'{"model":' + raw))

@@ -57,33 +57,60 @@ class Element:
 
 
 class Elements(Sequence[Element]):
-    """The list of messages: each is made when it is asked for, and decoded once."""
+    """The list of messages, or a part of it: each is made when it is asked for, and decoded once."""
+
+    __slots__ = ("_layout", "_made", "_places", "_text")
 
     def __init__(self, text: str, layout: Layout) -> None:
         self._text = text
         self._layout = layout
         self._made: dict[int, Element] = {}
+        self._places = range(len(layout.starts))
 
     def __len__(self) -> int:
-        return len(self._layout.starts)
+        return len(self._places)
 
     @overload
     def __getitem__(self, index: int) -> Element: ...
     @overload
-    def __getitem__(self, index: slice) -> tuple[Element, ...]: ...
-    def __getitem__(self, index: int | slice) -> Element | tuple[Element, ...]:
-        if isinstance(index, slice):
-            return tuple(map(self._element, range(len(self))[index]))
-        return self._element(range(len(self))[index])
+    def __getitem__(self, index: slice) -> Elements: ...
+    def __getitem__(self, index: int | slice) -> Element | Elements:
+        if not isinstance(index, slice):
+            return self._element(self._places[index])
+        part = object.__new__(Elements)
+        part._text, part._layout, part._made = self._text, self._layout, self._made
+        part._places = self._places[index]
+        return part
 
     def __iter__(self) -> Iterator[Element]:
-        return map(self._element, range(len(self)))
+        return map(self._element, self._places)
 
     def _element(self, index: int) -> Element:
         made = self._made.get(index)
         if made is None:
             made = self._made[index] = Element(self._text, self._layout.starts[index], self._layout.ends[index])
         return made
+
+
+class Values(Sequence[Any]):
+    """The decoded messages of a list."""
+
+    __slots__ = ("_elements",)
+
+    def __init__(self, elements: Sequence[Element]) -> None:
+        self._elements = elements
+
+    def __len__(self) -> int:
+        return len(self._elements)
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> Values: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return Values(self._elements[index])
+        return self._elements[index].value
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,13 +377,74 @@ class Field:
 _WEIGHTY = ("model", "messages", "input", "stream", "max_tokens", "max_completion_tokens", "max_output_tokens", "n")
 """Fields of which two would be read differently here and upstream."""
 _ESCAPED_KEY = re.compile(rb'(?<!\\)"((?:[A-Za-z0-9_]|\\u00[0-9a-fA-F]{2}){1,200})"\s*:')
+_OUTER_KEY = re.compile(rb'[ \t\n\r]*"((?:[^"\\]|\\.)*)"[ \t\n\r]*:[ \t\n\r]*', re.DOTALL)
+_BEHIND_VALUE = re.compile(rb"[ \t\n\r]*([,}])")
+
+
+class OuterFields:
+    """The fields of a body's outermost object and where their values are, found in one pass.
+
+    `Refused` for a field that matters and stands there twice, or is spelt with escapes to hide that: which of two is
+    meant each parser decides for itself, and one model would be charged while another answers.
+    """
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._spans = _outer_spans(body)
+        if self._spans is None:
+            _refuse_slowly(body)
+
+    def find(self, name: str) -> Field | None:
+        """The field; None where it is absent."""
+        if self._spans is None:  # what msgspec does not read, Python's reader may
+            return peek_field(self._body, name)
+        span = self._spans.get(name)
+        return Field(_decode_value(self._body[slice(*span)].decode()), span[0]) if span else None
+
+    @property
+    def model(self) -> str | None:
+        found = self.find("model")
+        return found.value if found is not None and isinstance(found.value, str) else None
+
+    @property
+    def streams(self) -> bool:
+        found = self.find("stream")
+        return found is not None and found.value is True
+
+
+def _outer_spans(body: bytes) -> Spans | None:
+    """Where the values are; None for what has to be looked at more closely.
+
+    Each value stands where it was found, between its key and the next one, to the end of the body: so no key stands
+    there twice.
+    """
+    try:
+        found = _FIELDS.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    at = len(body) - len(body.lstrip())
+    spans: Spans = {}
+    sign = b"{"
+    for key, raw in found.items():
+        match = _OUTER_KEY.match(body, at + 1) if body[at : at + 1] == sign else None
+        if match is None or match[1] != key.encode("utf-8", "surrogatepass"):  # escapes are looked at more closely
+            return None
+        start = match.end()
+        end = start + len(memoryview(raw))
+        behind = _BEHIND_VALUE.match(body, end)
+        if behind is None or not body.startswith(memoryview(raw), start):
+            return None
+        spans[key] = start, end
+        at, sign = behind.start(1), b","
+    return spans if not found or (body[at : at + 1] == b"}" and not body[at + 1 :].strip()) else None
 
 
 def refuse_duplicates(body: bytes) -> None:
-    """`Refused` for a field that matters and stands there twice, or is spelt with escapes to hide that.
+    """`Refused` for a field that matters and stands there twice."""
+    OuterFields(body)
 
-    Which of two is meant each parser decides for itself: one model would be charged and another answer.
-    """
+
+def _refuse_slowly(body: bytes) -> None:
     if b"\\u00" in body:
         for match in _ESCAPED_KEY.finditer(body):
             if b"\\" in match[1] and json.loads(b'"' + match[1] + b'"') in _WEIGHTY:

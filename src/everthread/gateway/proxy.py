@@ -20,7 +20,7 @@ from everthread.core.types import Reply
 from everthread.errors import WireError
 from everthread.gateway.auth import Caller
 from everthread.gateway.base import NOTICE, THREAD, Incoming, Manager, Outcome, Outgoing, ProxyTurn, UnmanagedTurn
-from everthread.gateway.body import peek_field, refuse_duplicates
+from everthread.gateway.body import OuterFields
 from everthread.gateway.encoding import decoded
 from everthread.gateway.errors import Refused, error_body, error_event
 from everthread.gateway.limits import Limits
@@ -190,13 +190,14 @@ class ProxyExchange:
     """The state of one request: what was sent last, and what was heard."""
 
     def __init__(
-        self, desk: ProxyServices, call: RequestHead, upstream: Upstream, incoming: Incoming, model: str | None
+        self, desk: ProxyServices, call: RequestHead, upstream: Upstream, incoming: Incoming, outer: OuterFields
     ) -> None:
         self._desk = desk
         self._call = call
         self._upstream = upstream
         self._incoming = incoming
-        self._model = model
+        self._outer = outer
+        self._model = outer.model
         self._asks_usage = False
         self._tap: UsageReader | None = None
         self._usage: CanonicalUsage | None = None
@@ -271,8 +272,7 @@ class ProxyExchange:
         return True
 
     def _streams(self) -> bool:
-        stream = peek_field(self._incoming.body, "stream")
-        return stream is not None and stream.value is True
+        return self._outer.streams
 
     def outcome(self) -> Outcome:
         """How it ended, as far as it was heard."""
@@ -365,7 +365,9 @@ class ProxyExchange:
             return None
         if self._upstream.name in desk.refuse_usage:
             return None
-        return ask_for_usage(self.sent.body if self.sent.rewritten else incoming.body)
+        if self.sent.rewritten:
+            return ask_for_usage(self.sent.body)
+        return ask_for_usage(incoming.body, self._outer)
 
     async def _instead(self, response: UpstreamResponse, pieces: Pieces, pulse: StreamKeepAlive) -> Outgoing | None:
         """What to send instead of what was refused; None where the client gets this answer."""
@@ -655,15 +657,15 @@ class Proxy:
                 await _while_there(self._converse(call, raw, writer), receive)
             else:
                 body = decoded(raw, call.headers.get("content-encoding", ""), self.limits.body_bytes)
-                refuse_duplicates(body or b"")
+                model = OuterFields(body or b"").model
                 passing = self._compact(call, raw, body, writer) if compacts and body else None
-                await _while_there(passing or self._pass(call, raw, _model(body), writer), receive)
+                await _while_there(passing or self._pass(call, raw, model, writer), receive)
 
     async def _converse(self, call: RequestHead, raw: bytes, writer: ResponseWriter) -> None:
         api = call.conversation
         body = decoded(raw, call.headers.get("content-encoding", ""), self.limits.body_bytes)
-        refuse_duplicates(body or b"")
-        model = _model(body)
+        outer = OuterFields(body or b"")
+        model = outer.model
         upstream = self._routes.choose(model, family_of(call.speaks))
         mode = call.caller.mode or upstream.mode
         if api is None or body is None or mode == "off":
@@ -678,7 +680,7 @@ class Proxy:
         incoming = Incoming(
             api, call.path, call.headers, raw, body, caller.tenant, upstream.root, mode, caller.account
         )  # fmt: skip
-        passage = ProxyExchange(self._desk, call, upstream, incoming, model)
+        passage = ProxyExchange(self._desk, call, upstream, incoming, outer)
         try:
             await passage.run(writer)
         finally:
@@ -687,7 +689,7 @@ class Proxy:
 
     async def _compact(self, call: RequestHead, raw: bytes, body: bytes, writer: ResponseWriter) -> None:
         """A request for a compaction at its own path: of the upstream, or of ours where that has none."""
-        model, family = _model(body), family_of(call.speaks)
+        model, family = OuterFields(body).model, family_of(call.speaks)
         upstream = self._routes.choose(model, family)
         headers = for_upstream(call.raw_headers, upstream, family, trusted=call.caller.passthrough)
         response = await self._client.send(upstream, call.method, call.target, headers, raw)
@@ -761,11 +763,10 @@ def _excess(raw: bytes, body: bytes) -> str:
     """Why a request would cost more to look into than it may; empty: it would not."""
     if len(body) > _RATIO * len(raw) + _RATIO_FREE:
         return f"its body is more than {_RATIO} times as large as it came"
-    if body.count(b'"role"') > _MESSAGES:
+    objects = body.count(b"{")
+    if objects > _MESSAGES and body.count(b'"role"') > _MESSAGES:
         return f"it has more than {_MESSAGES:,} messages"
-    if body.count(b"{") > _OBJECTS:
-        return f"it has more than {_OBJECTS:,} objects"
-    return ""
+    return f"it has more than {_OBJECTS:,} objects" if objects > _OBJECTS else ""
 
 
 async def _while_there(
@@ -789,8 +790,3 @@ async def _while_there(
 def _model_in(path: str) -> str | None:
     """The model a path asks about: who has it knows."""
     return path.removeprefix(_MODELS) or None if path.startswith(_MODELS) else None
-
-
-def _model(body: bytes | None) -> str | None:
-    found = peek_field(body, "model") if body else None
-    return found.value if found is not None and isinstance(found.value, str) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import logging
 import re
@@ -17,7 +18,7 @@ from everthread.core.pricing.usage import CanonicalUsage, normalize_usage
 from everthread.core.types import Api, Reply, StreamDelta
 from everthread.errors import WireError
 from everthread.gateway.base import THREAD
-from everthread.gateway.body import peek_field
+from everthread.gateway.body import OuterFields, peek_field
 from everthread.gateway.encoding import UNREADABLE, decoder
 from everthread.gateway.errors import Refused, error_body, error_headers
 from everthread.gateway.limits import Limits
@@ -156,12 +157,16 @@ _LONGEST = 1024 * 1024
 _CONTENT = frozenset({"text", "reasoning", "refusal", "call", "stop"})
 
 
-def ask_for_usage(body: bytes) -> bytes | None:
-    """A chat request that streams, asking for the usage too; None where the client said what it wants."""
-    stream = peek_field(body, "stream")
+def ask_for_usage(body: bytes, outer: OuterFields | None = None) -> bytes | None:
+    """A chat request that streams, asking for the usage too; None where the client said what it wants.
+
+    `outer`: its fields, where they were read before.
+    """
+    find = outer.find if outer is not None else functools.partial(peek_field, body)
+    stream = find("stream")
     if stream is None or stream.value is not True:
         return None
-    options = peek_field(body, "stream_options")
+    options = find("stream_options")
     if options is None:
         text = body.rstrip()
         return text[:-1] + b',"stream_options":{"include_usage":true}}' if text.endswith(b"}") else None

@@ -289,7 +289,10 @@ def catalogue_window(model: str, *, headers: Mapping[str, str] | None = None, no
 
 def window_headers(headers: Mapping[str, str] | None) -> str:
     """The part of the headers that changes the window, in one form: a learnt limit is kept for it."""
-    asked = next((value for name, value in (headers or {}).items() if name.lower() == "anthropic-beta"), "")
+    given = headers or {}
+    asked = given.get("anthropic-beta")
+    if asked is None:
+        asked = next((value for name, value in given.items() if name.lower() == "anthropic-beta"), "")
     betas = sorted({beta.strip() for beta in asked.split(",") if beta.strip().startswith("context-")})
     return ",".join(betas)
 

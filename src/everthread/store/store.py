@@ -485,6 +485,12 @@ class Store:
         """The longest few that cover one of these beginnings, the longest and strongest first."""
         return await self._read(proxy.find_rewrites, tenant, engine, digests)
 
+    async def match_rewrites(
+        self, tenant: str, engines: Sequence[str], histories: Sequence[Sequence[str]], skeletons: Sequence[str]
+    ) -> list[tuple[list[Rewrite], list[Rewrite]]]:
+        """Both at once for several engines: `sql.proxy.match_rewrites`."""
+        return await self._read(proxy.match_rewrites, tenant, engines, histories, skeletons)
+
     async def find_similar_rewrites(self, tenant: str, engine: str, skeletons: Sequence[str]) -> list[Rewrite]:
         """The same by skeleton."""
         return await self._read(proxy.find_similar_rewrites, tenant, engine, skeletons)

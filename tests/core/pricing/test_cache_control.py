@@ -19,6 +19,7 @@ from everthread.core.pricing.cache_control import (
     last_marker,
     mark_system,
     marks_begin,
+    place_marks,
     shared_prefix,
     without_cache_control,
 )
@@ -218,6 +219,15 @@ histories = st.lists(
     | st.sampled_from([None, "stray", {}]),
     max_size=12,
 )
+
+
+@given(histories, st.booleans(), st.none() | st.integers(-3, 15))
+def test_marks_are_placed_from_the_end_where_there_were_none(history: Any, native: bool, previous: int | None) -> None:
+    """Who knows that no message carries a mark gets the same ones without looking at every message."""
+    plain = [without_cache_control(message) for message in history]
+    marked = apply_cache_control(plain, native_anthropic=native, previous=-1 if previous is None else previous)
+    placed = place_marks(plain, native_anthropic=native, previous=previous)
+    assert placed == {index: new for index, new in enumerate(marked) if new is not plain[index]}
 
 
 @given(histories, st.booleans(), st.none() | st.integers(-3, 15))

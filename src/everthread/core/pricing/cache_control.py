@@ -49,9 +49,17 @@ def apply_cache_control(
     cache_marker(ttl)
     previous = last_marker(messages) if previous is None else previous
     marked = [without_cache_control(message) for message in messages]
-    for index in _breakpoints(marked, previous, native_anthropic=native_anthropic):
+    for index in _breakpoints(marked, previous, native_anthropic=native_anthropic, most=len(marked)):
         marked[index] = _mark_message(marked[index], ttl)
     return marked
+
+
+def place_marks(
+    messages: Sequence[Any], *, ttl: str = "5m", native_anthropic: bool = False, previous: int | None = None
+) -> dict[int, Message]:
+    """The messages that get a mark, with it, by their place: of messages that carry none, and are read from the end."""
+    places = _breakpoints(messages, previous, native_anthropic=native_anthropic, most=_NEAR_END)
+    return {index: _mark_message(messages[index], ttl) for index in places}
 
 
 def marks_begin(count: int, previous: int | None) -> int:
@@ -159,23 +167,53 @@ _HOSTS = {"anthropic": "anthropic.com", "openrouter": "openrouter.ai"}
 _ABSENT: Any = object()
 
 
-def _breakpoints(messages: Sequence[Any], previous: int | None, *, native_anthropic: bool) -> list[int]:
-    roles = [message.get("role") if isinstance(message, dict) else None for message in messages]
-    leading = next((index for index, role in enumerate(roles) if role not in SYSTEM_ROLES), len(roles))
-    others = [index for index, role in enumerate(roles) if role is not None and role not in SYSTEM_ROLES]
-    if not native_anthropic:
-        others = _carriers(messages, [index for index in others if roles[index] != "tool"])
-    last = others[-3:]
-    if previous in others[:-3] and sum(map(_blocks, messages[previous + 1 :])) > LOOKBACK:
-        last[0] = previous
+def _breakpoints(messages: Sequence[Any], previous: int | None, *, native_anthropic: bool, most: int) -> list[int]:
+    """Where the marks go, looking at no more than the last `most` messages and the first ones."""
+    leading = 0
+    while leading < len(messages) and _role(messages[leading]) in SYSTEM_ROLES:
+        leading += 1
+    last = _last_carriers(messages, max(leading, len(messages) - most), native_anthropic=native_anthropic)
+    if previous is not None and len(last) == 3 and _is_far_back(messages, previous, last[0]):
+        can = _can_be_marked(messages[previous], native_anthropic=native_anthropic)
+        last = [previous, *last[1:]] if can else last
     return [leading - 1, *last] if leading else last
 
 
-def _carriers(messages: Sequence[Any], others: list[int]) -> list[int]:
-    """Those of the messages whose content carries a mark; where they are fewer than three, the last others too."""
-    found = [index for index in others if _mark_content(messages[index].get("content"), "5m") is not None]
-    empty = sorted(set(others) - set(found))
-    return sorted([*found, *empty[max(0, len(empty) + len(found) - 3) :]]) if len(found) < 3 else found
+def _role(message: Any) -> Any:
+    return message.get("role") if isinstance(message, dict) else None
+
+
+def _last_carriers(messages: Sequence[Any], first: int, *, native_anthropic: bool) -> list[int]:
+    """The last three messages that can carry a mark; where they are fewer, the last others too."""
+    found: list[int] = []
+    others: list[int] = []
+    for index in range(len(messages) - 1, first - 1, -1):
+        if len(found) == 3:
+            break
+        role = _role(messages[index])
+        if role is None or role in SYSTEM_ROLES or (role == "tool" and not native_anthropic):
+            continue
+        (found if _can_be_marked(messages[index], native_anthropic=native_anthropic) else others).append(index)
+    return sorted([*found, *others[: 3 - len(found)]])
+
+
+def _can_be_marked(message: Any, *, native_anthropic: bool) -> bool:
+    role = _role(message)
+    if role is None or role in SYSTEM_ROLES:
+        return False
+    return native_anthropic or (role != "tool" and _carrier_block(_as_blocks(message.get("content"))) is not None)
+
+
+def _is_far_back(messages: Sequence[Any], previous: int, last: int) -> bool:
+    """Whether more blocks came since than the provider looks back."""
+    if not 0 <= previous < last:
+        return False
+    blocks = 0
+    for index in range(len(messages) - 1, previous, -1):
+        blocks += _blocks(messages[index])
+        if blocks > LOOKBACK:
+            return True
+    return False
 
 
 def _blocks(message: Any) -> int:
@@ -198,13 +236,22 @@ def _mark_message(message: Message, ttl: str) -> Message:
 
 def _mark_content(content: Any, ttl: str) -> list[Any] | None:
     """The content as blocks, the last that may carry a mark carrying it; None when none may."""
-    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    if not isinstance(blocks, list):
+    blocks = _as_blocks(content)
+    index = _carrier_block(blocks)
+    if index is None:
         return None
-    for index in range(len(blocks) - 1, -1, -1):
-        if _can_carry(blocks[index]):
-            return [*blocks[:index], {**blocks[index], "cache_control": cache_marker(ttl)}, *blocks[index + 1 :]]
-    return None
+    return [*blocks[:index], {**blocks[index], "cache_control": cache_marker(ttl)}, *blocks[index + 1 :]]
+
+
+def _as_blocks(content: Any) -> list[Any]:
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return content if isinstance(content, list) else []
+
+
+def _carrier_block(blocks: list[Any]) -> int | None:
+    """The last block that may carry a mark."""
+    return next((index for index in range(len(blocks) - 1, -1, -1) if _can_carry(blocks[index])), None)
 
 
 def _can_carry(block: Any) -> bool:

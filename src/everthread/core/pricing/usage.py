@@ -8,6 +8,7 @@ llama.cpp's does not, everybody else's does. A figure that is missing or no coun
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -202,6 +203,10 @@ def _find(named: Mapping[str, Any], name: str) -> int | None:
     return int(value)
 
 
+_PLAIN = (type(None), str, int, float, list, tuple, Mapping)
+"""What has no fields, or has them as items."""
+
+
 def _named(raw: Any) -> dict[str, Any]:
     """The fields of a mapping or an object, by bare name; nothing for anything else."""
     items: dict[Any, Any] = {}
@@ -210,7 +215,7 @@ def _named(raw: Any) -> dict[str, Any]:
             items.update(raw)
         elif hasattr(raw, "model_dump"):
             items.update(raw.model_dump())
-    if not items:
+    if not items and not isinstance(raw, _PLAIN):
         for name in dir(raw):
             with contextlib.suppress(Exception):  # as above
                 if _bare(name) in _KNOWN:
@@ -218,5 +223,6 @@ def _named(raw: Any) -> dict[str, Any]:
     return {_bare(key): item for key, item in items.items() if isinstance(key, str) and item is not None}
 
 
+@functools.lru_cache(maxsize=1_000)
 def _bare(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())

@@ -55,6 +55,7 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import EverthreadError
 from everthread.gateway.base import RECEIPT, THREAD, Incoming, Outcome, Outgoing, ProxyTurn, UnmanagedTurn
+from everthread.gateway.body import Values
 from everthread.gateway.management.clients import scope_of
 from everthread.gateway.management.compaction_items import TRIGGER, expand_items, has_item, make_item
 from everthread.gateway.management.events import CompactionReceipt, Recalled, RecordFailed, Unmanaged
@@ -275,7 +276,7 @@ class ProxyManager:
         read = self._reader.read(incoming.api, incoming.body)
         values = SaidMessages(
             incoming.api, read.frame.model,
-            [element.value for element in read.sliced.elements[read.first : len(read.sliced.elements) - read.trailing]],
+            Values(read.sliced.elements[read.first : len(read.sliced.elements) - read.trailing]),
         )  # fmt: skip
         scope = scope_of(incoming.headers, read.sliced.fields)
         place = await self._threads.place(incoming.tenant, scope, read.history, values)
@@ -450,12 +451,8 @@ class ProxyManager:
 
     async def _find_rewrites(self, turn: Turn) -> RewriteMatch:
         """The rewrites of the history; where there are none, those from before our own tool was offered."""
-        key, tenant = self.engine_key(turn), turn.incoming.tenant
-        found = await self._rewrites.find(tenant, key, turn.history, turn.size)
-        plain = self._key_for(turn, turn.frame.tools)
-        if found.used is None and found.ready is None and plain != key:
-            found = await self._rewrites.find(tenant, plain, turn.history, turn.size)
-        return found
+        engines = dict.fromkeys((self.engine_key(turn), self._key_for(turn, turn.frame.tools)))
+        return await self._rewrites.find(turn.incoming.tenant, list(engines), turn.history, turn.size)
 
     def engine_key(self, turn: Turn) -> str:
         return self._key_for(turn, turn.equipped_frame.tools)

@@ -41,7 +41,7 @@ def _tag(words: str, key: bytes) -> str:
 
 def has_notice(body: bytes) -> bool:
     """Whether it is worth a look."""
-    return OPEN.encode() in body or _ITEM.encode() in body
+    return b"everthread" in body and (OPEN.encode() in body or _ITEM.encode() in body)
 
 
 def strip_notices(text: str, api: Api, key: bytes) -> str | None:

@@ -34,6 +34,8 @@ K = TypeVar("K")
 T = TypeVar("T")
 _STEP = 1024
 _MARKS = 32
+_FINE, _FINE_STEP = 16, 4096
+"""So many marks more at the end of a long body, so far apart."""
 _BEGINNINGS_BYTES = 64 * 1024 * 1024
 _RESTS_BYTES = 32 * 1024 * 1024
 _FRAMES_BYTES = 32 * 1024 * 1024
@@ -51,7 +53,8 @@ _LEAST_REST = 256
 class Marks:
     """The hashes of a body at its marks."""
 
-    step: int
+    places: list[int]
+    """How many characters stand before each."""
     digests: list[bytes]
 
 
@@ -112,7 +115,7 @@ class Beginnings(Generic[T]):
         for index in range(len(marks.digests) - 1, -1, -1):
             known = self._by_mark.get(marks.digests[index])
             if known is not None:
-                return known.value, (index + 1) * marks.step
+                return known.value, marks.places[index]
         return None
 
     def keep(self, marks: Marks, value: T, size: int) -> None:
@@ -201,24 +204,27 @@ def _moved(spans: Spans, by: int) -> Spans:
 
 
 def marks_of(api: Api, text: str, body: bytes) -> Marks:
-    """The hashes of a body, which says this text, at its marks."""
+    """The hashes of a body, which says this text, at its marks: close together near its end, where the next grows."""
     step = _STEP
     while step * _MARKS < len(text):
         step *= 2
+    whole = len(text) - len(text) % _FINE_STEP
+    fine = range(max(0, whole - _FINE * _FINE_STEP), whole + 1, _FINE_STEP) if step > _FINE_STEP else ()
+    places = sorted({*range(step, len(text) + 1, step), *fine} - {0})
     running = sha256(api.encode())
     digests = []
-    for piece in _pieces(text, body, step):
+    for piece in _pieces(text, body, places):
         running.update(piece)
         digests.append(running.copy().digest())
-    return Marks(step, digests)
+    return Marks(places, digests)
 
 
-def _pieces(text: str, body: bytes, step: int) -> Iterator[bytes | memoryview]:
-    whole = len(text) - len(text) % step
+def _pieces(text: str, body: bytes, places: list[int]) -> Iterator[bytes | memoryview]:
+    spans = zip([0, *places], places, strict=False)
     if len(text) == len(body):
         view = memoryview(body)
-        return (view[at : at + step] for at in range(0, whole, step))
-    return (text[at : at + step].encode() for at in range(0, whole, step))
+        return (view[start:end] for start, end in spans)
+    return (text[start:end].encode() for start, end in spans)
 
 
 _MOST = 50_000

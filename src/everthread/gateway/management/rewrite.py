@@ -127,25 +127,30 @@ class RewriteStore:
         self._accounting = accounting
         self._worker = worker
 
-    async def find(self, tenant: str, engine: str, history: History, size: int) -> RewriteMatch:
-        """The rewrites for a history whose messages have this size."""
-        exact = await self._store.find_rewrites(tenant, engine, history.digests)
-        if not exact and history.legacy_digests:
-            exact = await self._store.find_rewrites(tenant, engine, history.legacy_digests)
-        exact = [found for found in exact if found.length <= len(history)]
+    async def find(self, tenant: str, engines: Sequence[str], history: History, size: int) -> RewriteMatch:
+        """The rewrites for a history whose messages have this size: of the first engine that has any."""
+        histories = [history.digests, *([history.legacy_digests] if history.has_legacy else [])]
+        for exact, similar in await self._store.match_rewrites(tenant, engines, histories, history.skeletons):
+            match = await self._match(exact, similar, history, size)
+            if match.candidates:
+                return match
+        return RewriteMatch(None, None, [])
+
+    async def _match(
+        self, exact: Sequence[Rewrite], similar: Sequence[Rewrite], history: History, size: int
+    ) -> RewriteMatch:
         longest = exact[0].length if exact else 0
-        similar = await self._similar(tenant, engine, history, longest)
-        every = [*similar, *exact]
+        every = [*await self._drifted(similar, history, longest), *exact]
         used = next((found for found in every if found.ripe <= size), None)
         ready = next((found for found in every if found.ripe > size), None)
         if ready is not None and used is not None and ready.length <= used.length:
             ready = None
         return RewriteMatch(used, ready, every)
 
-    async def _similar(self, tenant: str, engine: str, history: History, longest: int) -> list[Rewrite]:
+    async def _drifted(self, candidates: Sequence[Rewrite], history: History, longest: int) -> list[Rewrite]:
         """Rewrites of more, where the client cleared results or dropped thinking since; kept for its new form too."""
         found = []
-        for similar in await self._store.find_similar_rewrites(tenant, engine, history.skeletons_after(longest)):
+        for similar in candidates:
             length = history.skeletons.index(similar.skeleton) + 1
             if length > longest and history.drifted_from(similar.results, length):
                 same = replace(similar, chain=history.digest(length), length=length, results=history.results(0, length))

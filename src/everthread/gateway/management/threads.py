@@ -87,6 +87,8 @@ class History:
     pieces: tuple[MessageIdentity, ...]
     told: str = ""
     """The results of all messages."""
+    has_legacy: bool = False
+    """Earlier versions may have known one of the messages otherwise."""
 
     def __len__(self) -> int:
         return len(self.pieces)
@@ -94,7 +96,7 @@ class History:
     @property
     def legacy_digests(self) -> tuple[str, ...]:
         """The chain as earlier versions kept it; empty where it is the same."""
-        if not any(piece.legacy for piece in self.pieces):
+        if not self.has_legacy:
             return ()
         prints = (piece.legacy or piece.fingerprint for piece in self.pieces)
         return tuple(accumulate(prints, _chained, initial=""))[1:]
@@ -128,7 +130,9 @@ class History:
             return self
         later = sum(len(piece.results) for piece in self.pieces[length:])
         told = self.told[: max(0, len(self.told) - later * (_SHORT + 1))] if later else self.told
-        return History(self.digests[:length], self.skeletons[:length], self.pieces[:length], told)
+        pieces = self.pieces[:length]
+        legacy = self.has_legacy and any(piece.legacy for piece in pieces)
+        return History(self.digests[:length], self.skeletons[:length], pieces, told, legacy)
 
     def extended(self, pieces: Sequence[MessageIdentity]) -> History:
         if not pieces:
@@ -138,8 +142,9 @@ class History:
         skeletons = accumulate((piece.skeleton for piece in pieces), _linked, initial=self.skeleton(length))
         told = " ".join(filter(None, [self.told, *(result for piece in pieces for result in piece.results)]))
         return History(
-            self.digests + tuple(digests)[1:], self.skeletons + tuple(skeletons)[1:], (*self.pieces, *pieces), told
-        )
+            self.digests + tuple(digests)[1:], self.skeletons + tuple(skeletons)[1:], (*self.pieces, *pieces), told,
+            self.has_legacy or any(piece.legacy for piece in pieces),
+        )  # fmt: skip
 
 
 _NOTHING = History((), (), ())

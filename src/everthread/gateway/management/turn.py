@@ -14,18 +14,12 @@ from everthread.agent.tools.recall import SCHEMA as RECALL_SCHEMA
 from everthread.context.limits import LimitKey
 from everthread.context.policy import FADING, ContextOptions, ContextState, PolicyDecision, fading_text
 from everthread.context.recovery import Recovery
-from everthread.core.messages import SYSTEM_ROLES, content_text, json_value, kind_of, parts_of
-from everthread.core.pricing.cache_control import (
-    apply_cache_control,
-    cache_route,
-    mark_system,
-    marks_begin,
-    without_cache_control,
-)
+from everthread.core.messages import content_text, json_value, kind_of, parts_of
+from everthread.core.pricing.cache_control import cache_route, mark_system, place_marks, without_cache_control
 from everthread.core.tokens.budget import Budget
 from everthread.core.types import Api, Reply, Request
 from everthread.gateway.base import COMPACTIONS, NOTICE, PLAN, THREAD, TOKENS, Incoming, Outcome, Outgoing
-from everthread.gateway.body import Element, Sliced, slice_body, spliced, written
+from everthread.gateway.body import Element, Sliced, Values, slice_body, spliced, written
 from everthread.gateway.management.compaction_items import TRIGGER
 from everthread.gateway.management.recall import RecallTurn, recall_changes
 from everthread.gateway.management.rewrite import (
@@ -104,6 +98,8 @@ class Turn:
     """A line for the person, in the answer."""
     sent: Outgoing = field(init=False)
     """What goes upstream as things stand."""
+    limit_key: LimitKey = field(init=False)
+    """What is learnt of the model is kept under this."""
     decision: PolicyDecision | None = None
     """Whether to compact before this call, and why; None where nobody asked."""
     held: bool = False
@@ -116,6 +112,11 @@ class Turn:
     """Our own tool is for this client: summaries name it."""
     recall: RecallTurn = field(default_factory=RecallTurn)
     restored_by_length: dict[int, dict[int, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        incoming = self.incoming
+        headers, credential = window_headers(incoming.headers), credential_digest(incoming.headers)
+        self.limit_key = LimitKey(incoming.tenant, incoming.upstream, self.model, headers, credential)
 
     async def recover(self, status: int, body: bytes) -> Outgoing | None:
         """After an error of the provider: what to send instead, None where the client gets the error."""
@@ -187,7 +188,7 @@ class Turn:
     @property
     def said(self) -> SaidMessages:
         """The client's messages, to be compared with stored ones."""
-        return SaidMessages(self.incoming.api, self.model, [element.value for element in self.elements])
+        return SaidMessages(self.incoming.api, self.model, Values(self.elements))
 
     @property
     def asked_output(self) -> int | None:
@@ -209,13 +210,6 @@ class Turn:
         if known is None or (self.tried.cap is None and (asked is None or asked <= known)):
             return None
         return known if known > (self.thinking_budget or 0) else None
-
-    @property
-    def limit_key(self) -> LimitKey:
-        """What is learnt of the model is kept under this."""
-        incoming = self.incoming
-        headers = window_headers(incoming.headers)
-        return LimitKey(incoming.tenant, incoming.upstream, self.model, headers, credential_digest(incoming.headers))
 
     def budget(self, options: ContextOptions) -> Budget:
         """Room is left for the answer the client asks for, up to a quarter of the window."""
@@ -318,18 +312,8 @@ def marked_system(system: Any, ttl: str) -> str | None:
 
 def marked_messages(api: Api, elements: Sequence[Element], ttl: str, previous: int | None) -> dict[int, str]:
     """The messages that get a mark, as text by their place. `previous`: where the last request had its last one."""
-    start = marks_begin(len(elements), previous)
-    leading = [element.value for element in elements[: min(start, 1)] if element.value.get("role") in SYSTEM_ROLES]
-    near = [*leading, *(element.value for element in elements[start:])]
-    shift = start - len(leading)
-    new = apply_cache_control(
-        near, ttl=ttl, native_anthropic=api == "anthropic", previous=None if previous is None else previous - shift
-    )
-    found = {}
-    for index, (before, after) in enumerate(zip(near, new, strict=True)):
-        if after is not before and _is_on_block(after):
-            found[0 if index < len(leading) else index + shift] = written(after)
-    return found
+    placed = place_marks(Values(elements), ttl=ttl, native_anthropic=api == "anthropic", previous=previous)
+    return {index: written(message) for index, message in placed.items() if _is_on_block(message)}
 
 
 def _is_on_block(message: Any) -> bool:

@@ -170,6 +170,24 @@ def find_rewrites(tx: Tx, tenant: str, engine: str, digests: Sequence[str]) -> l
     return _find_rewrites(tx, "chain", tenant, engine, digests)
 
 
+def match_rewrites(
+    tx: Tx, tenant: str, engines: Sequence[str], histories: Sequence[Sequence[str]], skeletons: Sequence[str]
+) -> list[tuple[list[Rewrite], list[Rewrite]]]:
+    """For each engine what covers a beginning exactly, and what covers more by skeleton; up to the first that does.
+
+    `histories`: the digests of the history, and those by which earlier versions knew it.
+    """
+    found = []
+    for engine in engines:
+        exact = next(filter(None, (find_rewrites(tx, tenant, engine, digests) for digests in histories)), [])
+        exact = [rewrite for rewrite in exact if rewrite.length <= len(skeletons)]
+        longer = [skeleton for skeleton in skeletons[exact[0].length if exact else 0 :] if skeleton]
+        found.append((exact, find_similar_rewrites(tx, tenant, engine, longer)))
+        if exact:
+            break
+    return found
+
+
 def find_similar_rewrites(tx: Tx, tenant: str, engine: str, skeletons: Sequence[str]) -> list[Rewrite]:
     return _find_rewrites(tx, "skeleton", tenant, engine, skeletons)
 

@@ -1,0 +1,159 @@
+"""How the gateway grows: with workers behind one port, with gateways on one PostgreSQL, with stored threads.
+
+Requests per CPU-second: answered requests by what all processes of the gateway used (supervisor, workers, compaction
+processes), so the figure hardly depends on who else works on the machine or on the client that asks. Each connection
+holds a conversation of its own that grows by an exchange with each request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx2
+
+from benchmarks.peers.proxies import Server
+from benchmarks.servers import ask, cpu_seconds, family, history_body, process, serve_answer, serve_command
+from benchmarks.table import Row
+from tests.store.postgres_server import NoServerError, make_server
+
+CONNECTIONS = 64
+SECONDS, ROUNDS = 3.0, 3
+WORKERS_SHARE, GATEWAYS_SHARE, THREADS_TIMES = 0.85, 0.85, 1.2
+GATEWAYS = (1, 2, 4)
+STORED = 3_000
+"""Threads of others that a store holds."""
+_NAMES = itertools.count()
+
+
+def run() -> list[Row]:
+    rows: list[Row] = []
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        direct = stack.enter_context(process(serve_answer))
+        rows += _workers(folder, direct.url)
+        rows += _threads(folder, direct.url)
+        try:
+            server = make_server()
+        except NoServerError as error:
+            return [*rows, Row("PostgreSQL", str(error))]
+        stack.callback(server.stop)
+        rows += _gateways(
+            folder, direct.url, server.url(), int((server.data / "postmaster.pid").read_text().split()[0])
+        )
+    return rows
+
+
+def _config(upstream: str, store: str = "") -> str:
+    stored = f"store: {{url: '{store}'}}\n" if store else ""
+    return f"{stored}gateway: {{native: {{enabled: false}}, upstreams: [{{name: direct, url: '{upstream}'}}]}}\n"
+
+
+def _workers(folder: Path, upstream: str) -> list[Row]:
+    """One and two workers on SQLite, in turns."""
+    with ExitStack() as stack:
+        servers = {
+            count: stack.enter_context(
+                serve_command(folder / f"workers-{count}", _config(upstream), "--workers", str(count))
+            )
+            for count in (1, 2)
+        }
+        found: dict[int, list[tuple[float, float]]] = {count: [] for count in servers}
+        for _ in range(ROUNDS):
+            for count, server in servers.items():
+                found[count].append(_load([server]))
+    rows = [
+        Row(
+            f"{count} worker{'s' if count > 1 else ''} on SQLite, {CONNECTIONS} connections",
+            f"{statistics.median(rate for rate, _ in rates):,.0f} requests / s, "
+            f"{statistics.median(each for _, each in rates):,.0f} / CPU-second",
+        )
+        for count, rates in found.items()
+    ]
+    share = statistics.median(two[1] / one[1] for one, two in zip(found[1], found[2], strict=True))
+    what = "requests per CPU-second, two workers against one"
+    return [*rows, Row(what, f"{share:.2f} ×", f"≥ {WORKERS_SHARE:g} ×", share >= WORKERS_SHARE)]
+
+
+def _threads(folder: Path, upstream: str) -> list[Row]:
+    """What a request costs in an empty store, and beside the threads of others."""
+    with serve_command(folder / "threads", _config(upstream)) as server:
+        _load([server])  # what is read and compiled once
+        before = _load([server])[1]
+        asyncio.run(_fill(server))
+        after = _load([server])[1]
+    ratio = before / after
+    figure = f"{1_000 / before:.2f} ms CPU, then {1_000 / after:.2f} ms: {ratio:.2f} ×"
+    what = f"a request before and after {STORED:,} threads of others were stored"
+    return [Row(what, figure, f"≤ {THREADS_TIMES:g} ×", ratio <= THREADS_TIMES)]
+
+
+def _gateways(folder: Path, upstream: str, database: str, postmaster: int) -> list[Row]:
+    """Several gateways on one PostgreSQL: what they and the database use."""
+    rows, first, share = [], 0.0, 1.0
+    for count in GATEWAYS:
+        with ExitStack() as stack:
+            servers = [
+                stack.enter_context(serve_command(folder / f"{count}-{number}", _config(upstream, database)))
+                for number in range(count)
+            ]
+            _load(servers)
+            used = cpu_seconds(*family(postmaster)) or 0.0
+            rates = [_load(servers) for _ in range(2)]
+            spent = (cpu_seconds(*family(postmaster)) or 0.0) - used
+        requests = sum(rate * SECONDS for rate, _ in rates)
+        each = statistics.median(per for _, per in rates)
+        first = first or each
+        share = each / first
+        figure = (
+            f"{statistics.median(rate for rate, _ in rates):,.0f} requests / s, {each:,.0f} / CPU-second of the "
+            f"gateways; the database {1_000 * spent / max(requests, 1):.2f} ms CPU a request"
+        )
+        rows.append(Row(f"{count} gateway{'s' if count > 1 else ''} on one PostgreSQL", figure))
+    what = f"requests per CPU-second, {GATEWAYS[-1]} gateways against one"
+    return [*rows, Row(what, f"{share:.2f} ×", f"≥ {GATEWAYS_SHARE:g} ×", share >= GATEWAYS_SHARE)]
+
+
+def _load(servers: Sequence[Server]) -> tuple[float, float]:
+    """Requests a second, and per CPU-second of the servers."""
+    pids = [pid for server in servers for pid in family(server.pid)]
+    before = cpu_seconds(*pids) or 0.0
+    answered = asyncio.run(_ask_all(servers))
+    time.sleep(0.3)  # what is stored and indexed after the answer is part of it
+    spent = (cpu_seconds(*pids) or 0.0) - before
+    return answered / SECONDS, answered / max(spent, 0.01)
+
+
+async def _ask_all(servers: Sequence[Server]) -> int:
+    ends = time.perf_counter() + SECONDS
+
+    async def talk(url: str) -> int:
+        scope, count = f"conversation {next(_NAMES)}", 0
+        async with httpx2.AsyncClient(timeout=120) as client:
+            while time.perf_counter() < ends:
+                await ask(client, url, history_body(4_000, count, scope))
+                count += 1
+        return count
+
+    return sum(await asyncio.gather(*(talk(url) for url in _spread(servers))))
+
+
+def _spread(servers: Sequence[Server]) -> Iterator[str]:
+    return (servers[number % len(servers)].url for number in range(CONNECTIONS))
+
+
+async def _fill(server: Server) -> None:
+    names = iter(range(STORED))
+
+    async def some(client: httpx2.AsyncClient) -> None:
+        for name in names:
+            await ask(client, server.url, history_body(4_000, 1, f"of others {name}"))
+
+    async with httpx2.AsyncClient(timeout=120) as client:
+        await asyncio.gather(*(some(client) for _ in range(16)))

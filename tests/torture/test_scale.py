@@ -1,0 +1,179 @@
+"""Ten gateways on one PostgreSQL: killed, restarted, the database too. And many threads and requests in one process.
+
+Nothing is lost, stored twice or mixed up between clients; a limit a day is passed by no more than what was in flight; a
+revoked key is dead within five seconds; a process does not grow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from everthread import open_store
+from everthread.core.types import Request
+from everthread.gateway.keys import issue
+from everthread.gateway.quotas import utc_day
+from everthread.lab.provider import Provider
+from everthread.lab.provider.faults import Fault
+from everthread.store.models import KeyLimits
+from tests.gateway.load import Numbered, Sdk, Talker, compactions, models, problems
+from tests.gateway.test_memory import MB, gateway, idle_threads, many_requests
+from tests.store.postgres_server import Server
+from tests.torture.fleet import Fleet
+
+pytestmark = pytest.mark.timeout(3_600)
+SEED = int(os.environ.get("EVERTHREAD_SEED", "7"))
+GATEWAYS = 10
+CLIENTS = 24
+SECONDS = float(os.environ.get("EVERTHREAD_SECONDS", "90"))
+REVOKED_SECONDS = 5.0
+
+
+class Streaming:
+    """Streams slowly, so that a kill meets an answer in the middle."""
+
+    def __init__(self) -> None:
+        self._numbered = Numbered()
+
+    def __call__(self, request: Request) -> Fault:
+        return Fault("slow", reply=self._numbered(request), seconds=0.02)
+
+
+def write_config(home: Path, database: str, provider: str) -> None:
+    home.mkdir(exist_ok=True)
+    (home / "config.yaml").write_text(
+        f"store: {{url: '{database}'}}\n"
+        "compression: {economics: false}\n"
+        f"gateway: {{auth: keys, native: {{enabled: false}}, upstreams: [{{name: lab, url: '{provider}'}}]}}\n",
+        "utf-8",
+    )
+
+
+async def talk_until(end: float, talker: Talker, chance: random.Random) -> None:
+    while time.monotonic() < end:
+        await asyncio.sleep(chance.uniform(0, 0.5))
+        await talker.turn()
+
+
+async def test_ten_gateways_one_hot_key_and_everything_is_killed(own_server: Server, tmp_path: Path) -> None:
+    home, database = tmp_path / "home", own_server.url()
+    chance = random.Random(SEED)  # noqa: S311 - chance, not secrecy
+    store = open_store(database)
+    token, key = issue(scopes=("proxy",))
+    await store.create_key(key)
+    async with Provider(models(6_000), Streaming()) as provider:
+        write_config(home, database, provider.url)
+        fleet, sdk = Fleet(home), Sdk(key=token)
+        await asyncio.gather(*(fleet.start() for _ in range(GATEWAYS)))
+        talkers = [
+            Talker(number, lambda: chance.choice(fleet.processes)[1], sdk, stream=True, words=30)
+            for number in range(CLIENTS)
+        ]
+        end = time.monotonic() + SECONDS
+        talks = [asyncio.create_task(talk_until(end, talker, chance)) for talker in talkers]
+        kills = restarts = 0
+        while not all(talk.done() for talk in talks):
+            await asyncio.sleep(chance.uniform(0.5, 3))
+            if chance.random() < 0.15:
+                await asyncio.to_thread(own_server.crash)
+                await asyncio.to_thread(own_server.start)
+                restarts += 1
+            else:
+                await fleet.kill(chance)
+                kills += 1
+        await asyncio.gather(*talks)
+        for talker in talkers:  # what a client was told while keys could not be looked up is no fault
+            talker.problems = [problem for problem in talker.problems if "keys_unavailable" not in problem]
+            await talker.turn()
+        await fleet.close()
+        await sdk.close()
+        try:
+            lost = (kills + restarts) * CLIENTS
+            wrong = await problems(store, provider.log, talkers, ends=True, lost=lost)
+            made = await compactions(store)
+            (used,) = [one.today for one in await store.list_keys(utc_day(time.time())) if one.key.id == key.id]
+        finally:
+            await store.close()
+    turns = sum(len(talker.history) // 2 for talker in talkers)
+    failures = sum((talker.failures for talker in talkers), Counter[str]())
+    print(
+        f"{GATEWAYS} gateways, {kills} kills, {restarts} restarts of the database; {turns} turns, {made} compactions, "
+        f"{used.requests} requests counted for the key, {len(provider.log)} made; failures {dict(failures)}"
+    )
+    assert wrong == {}
+    assert made
+    # A gateway writes what it counted after a tenth of a second: a kill loses no more than its clients did meanwhile.
+    assert used.requests >= len(provider.log) - lost
+
+
+async def test_a_limit_is_passed_by_no_more_than_what_is_in_flight(new_url: Callable[..., str], tmp_path: Path) -> None:
+    """All gateways at once, one key, no pause: the worst case for a limit that is kept in every process."""
+    home, database, limit = tmp_path / "home", new_url("postgresql"), 400
+    store = open_store(database)
+    token, key = issue(scopes=("proxy",), limits=KeyLimits(requests=limit))
+    await store.create_key(key)
+    answered: Counter[int] = Counter()
+    async with Provider(models(128_000), Numbered()) as provider:
+        write_config(home, database, provider.url)
+        fleet = Fleet(home)
+        await asyncio.gather(*(fleet.start() for _ in range(GATEWAYS)))
+
+        async def ask(url: str, number: int) -> None:
+            async with httpx2.AsyncClient(timeout=60) as client:
+                while True:
+                    message = {"role": "user", "content": f"Client {number}, request {sum(answered.values())}"}
+                    answer = await client.post(
+                        f"{url}/v1/chat/completions",
+                        content=json.dumps({"model": "gpt-4o", "messages": [message]}),
+                        headers={"authorization": f"Bearer {token}", "content-type": "application/json"},
+                    )
+                    answered[answer.status_code] += 1
+                    if answer.status_code == 429:
+                        return
+
+        urls = [url for _, url in fleet.processes]
+        await asyncio.gather(*(ask(urls[number % GATEWAYS], number) for number in range(2 * GATEWAYS)))
+        await store.revoke_key(key.id)
+        revoked, alive = time.monotonic(), set(urls)
+        async with httpx2.AsyncClient(timeout=60) as client:
+            while alive:
+                for url in list(alive):
+                    answer = await client.get(f"{url}/metrics", headers={"authorization": f"Bearer {token}"})
+                    if answer.status_code == 401:
+                        alive.discard(url)
+                assert not alive or time.monotonic() - revoked < 2 * REVOKED_SECONDS
+        took = time.monotonic() - revoked
+        await fleet.close()
+        await store.close()
+    over = answered[200] - limit
+    print(
+        f"{answered[200]} of {limit} requests were let in by {GATEWAYS} gateways; the key was dead after {took:.1f} s"
+    )
+    assert 0 <= over <= 20 * GATEWAYS, "what ten processes let in before they hear of each other"
+    assert took <= REVOKED_SECONDS
+
+
+async def test_ten_thousand_sleeping_threads_cost_nothing(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        server = await asyncio.to_thread(gateway, stack, tmp_path)
+        sizes = await idle_threads(server, 10_000)
+    print(f"10,000 sleeping threads: {[size // MB for size in sizes]} MB")
+    assert sizes[-1] - sizes[2] < 64 * MB, "what is remembered is full by then"
+
+
+async def test_a_hundred_thousand_requests_without_growth(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        server = await asyncio.to_thread(gateway, stack, tmp_path)
+        sizes = await many_requests(server, 100_000)
+    print(f"100,000 requests: {[size // MB for size in sizes]} MB")
+    assert sizes[-1] - sizes[2] < 32 * MB
