@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
-from benchmarks.peers import Peer, PeerAbsentError, langchain_missing, package_source
+from benchmarks.peers import Peer, PeerAbsentError, langchain_missing, own_peer, package_source
 from benchmarks.retained.contenders import HEAD_TAIL, LANGCHAIN, LANGCHAIN_TRIMS, LANGCHAIN_WHOLE
 from benchmarks.retained.finding import text_of
 from benchmarks.retained.race import OURS, Contexts
@@ -36,7 +36,7 @@ Tally = dict[tuple[int, str, str], Counter[bool]]
 
 WINDOWS = (4_000, 16_000)
 CYCLES = (1, 4)
-SLOTS = 6
+SLOTS = 3
 """Chats of a template."""
 TUNED_ON = frozenset({"buried_constraint_starter_v1", "decision_override_starter_v1"})
 PEERS = (HEAD_TAIL, LANGCHAIN, LANGCHAIN_WHOLE, LANGCHAIN_TRIMS)
@@ -126,11 +126,9 @@ def _kind(case: Case, kind: str, values: Sequence[str]) -> str:
 
 def _chats(given: Material, chats: list[list[Case]], window: int, *, long: bool, with_peer: bool) -> Tally:
     tally: Tally = {}
-    peer = Peer("langchain") if with_peer else None
+    peer = own_peer("langchain") if with_peer else None
     for cases in chats:
         _chat(given, cases, Contexts(window, peer, PEERS), tally, long=long)
-    if peer:
-        peer.close()
     return tally
 
 

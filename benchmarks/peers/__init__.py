@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -63,6 +64,12 @@ class Peer:
         code = self._process.wait()
         self._errors.seek(0)
         return self._errors.read().strip().split("\n")[-1] or f"it ended with code {code}"
+
+
+@functools.cache
+def own_peer(name: str) -> Peer:
+    """A peer for as long as this process lives, since it takes seconds to start; it ends when its input does."""
+    return Peer(name)
 
 
 def langchain_missing() -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.peers import Peer
+from benchmarks.peers import own_peer
 from benchmarks.retained.contenders import HEAD_TAIL, LANGCHAIN, LANGCHAIN_TRIMS
 from benchmarks.retained.finding import text_of
 from benchmarks.retained.labels import Label, labels, normal
@@ -42,7 +42,7 @@ class Outcome:
 
 
 def measure(kind: str, half: str, window: int, *, with_peer: bool) -> Outcome:
-    peer = Peer("langchain") if with_peer else None
+    peer = own_peer("langchain") if with_peer else None
     contexts = Contexts(window, peer, PEERS)
     every = labels(THREADS[kind, half])
     outcome = Outcome()
@@ -64,8 +64,6 @@ def measure(kind: str, half: str, window: int, *, with_peer: bool) -> Outcome:
             }
         if compactions == DEPTHS[-1]:
             break
-    if peer:
-        peer.close()
     lost = [label for label in outcome.total[DEPTHS[-1]] if label not in outcome.kept[DEPTHS[-1]][OURS]]
     outcome.found = asyncio.run(_search(fed, lost))
     return outcome

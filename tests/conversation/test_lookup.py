@@ -103,6 +103,18 @@ async def test_a_question_finds_what_the_user_said_though_tools_hold_its_words(t
     await with_store(tmp_path, work)
 
 
+async def test_a_text_that_is_sent_again_and_again_takes_one_place_of_a_question(tmp_path: Path) -> None:
+    async def work(store: Store) -> None:
+        prompt = "Solve the issue below. The release notes and the release branch tell how a release is made. Issue {}."
+        texts = [prompt.format(number) for number in range(30)]
+        talk = await thread(store, *texts[:15], "We ship on Thursdays, never on Fridays.", *texts[15:])
+        found = await StoreLookup(store, "default", talk).search("on which days do we ship a release")
+        assert any("Thursdays" in place.text for place in found.excerpts)
+        assert sum("Solve the issue" in place.text for place in found.excerpts) == 1
+
+    await with_store(tmp_path, work)
+
+
 async def test_stored_outputs_are_found_and_searches_are_not(tmp_path: Path) -> None:
     async def work(store: Store) -> None:
         talk = await thread(store, "Look at the pump.")

@@ -11,7 +11,7 @@ import math
 import re
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import regex
@@ -166,8 +166,11 @@ CLOSE_QUESTION = 0.15
 """The same for a question, whose answer is worded otherwise (`benchmarks retention`)."""
 QUESTION_WORDS = 3
 """So many words are a question."""
+SAME = 0.9
+"""A place of whose words another shows so many says nothing of its own."""
 _MESSAGE = re.compile(r"(?:message:|#)?(\d{1,18})")
 _OUTPUT = re.compile(r"output:[0-9a-f]{16}")
+_WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,10 +269,8 @@ class StoreLookup:
     async def _ranked(self, query: SearchQuery) -> Found:
         """The first page: half of the places hold all words, half are the best by who said them and by their words."""
         strict = await self._by_words(replace(query, limit=max(1, query.limit // 2)))
-        closest = await self._closest(query, 0.0 if strict.excerpts else CLOSE_QUESTION)
-        known = {place.id for place in strict.excerpts}
-        ranked = [place for place in closest.excerpts if place.id not in known]
-        places = [*strict.excerpts, *ranked][: query.limit]
+        closest = await self._closest(replace(query, limit=MOST), 0.0 if strict.excerpts else CLOSE_QUESTION)
+        places = [*strict.excerpts, *_new_places(closest.excerpts, strict.excerpts)][: query.limit]
         return Found(tuple(places), strict.next, near=closest.near and not strict.excerpts)
 
     async def _by_words(self, query: SearchQuery) -> Found:
@@ -464,6 +465,20 @@ def _beginning(stored: StoredMessage) -> str:
 
 def _is_call(place: SearchHit | RecallPassage) -> bool:
     return place.role == "assistant" and bool(place.tool)
+
+
+def _new_places(ranked: Iterable[Excerpt], shown: Iterable[Excerpt]) -> Iterator[Excerpt]:
+    """The places without those that say again what one before shows: a note and its call, a prompt sent twice."""
+    known = {place.id: _words_of(place) for place in shown}
+    for place in ranked:
+        words = _words_of(place)
+        if place.id not in known and all(len(words & other) < SAME * len(words) for other in known.values()):
+            known[place.id] = words
+            yield place
+
+
+def _words_of(place: Excerpt) -> frozenset[str]:
+    return frozenset(_WORD.findall(place.text.casefold()))
 
 
 def _unescape(text: str) -> str:
