@@ -78,18 +78,21 @@ def test_the_receipt_says_what_was_saved() -> None:
     assert "50,000 tokens taken out." in receipt("claude", found)
 
 
-def test_a_folder_of_pi_is_only_read(tmp_path: Path) -> None:
-    own = tmp_path / ".pi" / "agent"
-    own.mkdir(parents=True)
-    (own / "models.json").write_text('{"providers": {"openai": {"apiKey": "K"}}}')
+def test_pi_gets_an_extension_and_keeps_its_folder(tmp_path: Path) -> None:
     found = told(tmp_path, "pi")
-    assert found["variables"]["PI_CODING_AGENT_DIR"] != str(own)
-    assert json.loads((own / "models.json").read_text()) == {"providers": {"openai": {"apiKey": "K"}}}
+    assert found["arguments"][0] == "-e"
+    assert "PI_CODING_AGENT_DIR" not in found["variables"]
 
 
-def test_every_client_is_listed_and_one_that_cannot_be_wrapped_says_why(tmp_path: Path) -> None:
+def test_what_cline_knows_of_providers_is_copied(tmp_path: Path) -> None:
+    known = tmp_path / ".cline" / "data" / "settings" / "providers.json"
+    known.parent.mkdir(parents=True)
+    known.write_text('{"version": 1, "providers": {"anthropic": {"settings": {"apiKey": "K"}}}}')
+    found = told(tmp_path, "cline")
+    assert found["variables"]["CLINE_PROVIDER_SETTINGS_PATH"] != str(known)
+    assert "baseUrl" not in known.read_text()
+
+
+def test_every_client_is_listed(tmp_path: Path) -> None:
     listed = json.loads(everthread(tmp_path, "--list", "--json").stdout)
     assert [row["client"] for row in listed] == list(CLIENTS)
-    refused = everthread(tmp_path, "cline")
-    assert refused.returncode != 0
-    assert "cline auth -b" in refused.stderr

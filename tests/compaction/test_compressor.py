@@ -57,6 +57,17 @@ class TestShape:
         for api in ("openai", "anthropic"):
             assert validate_messages(result.messages, api=api) == []
 
+    def test_results_behind_a_summary_become_lines_where_all_of_it_fits_then(self) -> None:
+        """A long turn of calls alone: nothing is left to summarise, and the summary stays as it was."""
+        first = run(engine(64_000).compress([*TIDY[:2], *work(0, 90), *TIDY[-1:]]))
+        place = next(at for at, message in enumerate(first.messages) if is_summary(message))
+        longer = [*first.messages[: place + 1], *work(100, 13, size=8_000)]
+        again = run(engine(64_000).compress(longer))
+        assert again.changed, again.reason
+        assert again.tokens_after < 0.5 * again.tokens_before
+        assert again.messages[place] is longer[place]
+        assert validate_messages(again.messages) == []
+
     def test_every_section_in_order_between_the_markers(self) -> None:
         text = run(engine(32_000).compress(LONG)).summary
         assert text.startswith(SUMMARY_START)

@@ -10,7 +10,7 @@ import pytest
 from everthread import classify_error, open_store
 from everthread.context.limits import LimitKey, ModelLimits, is_overflow_error
 from everthread.context.policy import ContextOptions
-from everthread.context.recovery import Recovery, output_room
+from everthread.context.recovery import Recovery, lasting_cap, output_room
 from everthread.core.provider_errors import ErrorVerdict
 from everthread.store.store import Store
 from everthread.testing import SteppedClock
@@ -108,3 +108,9 @@ def test_where_system_and_tools_fill_the_threshold_it_is_85_percent() -> None:
     assert options.budget(100_000).threshold == 50_000
     assert options.budget(100_000, fixed=60_000).threshold == 85_000
     assert ContextOptions(max_tokens=90_000).budget(100_000).threshold == 50_000, "a cap counts as a quarter at most"
+
+
+def test_a_cap_that_one_long_prompt_left_no_room_for_is_not_the_model_s() -> None:
+    filled = ErrorVerdict("max_tokens_too_large", "both", context_limit=64_000, input_tokens=63_620)
+    assert lasting_cap(filled, 380) == 16_000
+    assert lasting_cap(ErrorVerdict("max_tokens_too_large", "its own"), 380) == 380

@@ -291,6 +291,20 @@ async def test_an_output_cap_that_is_too_large_is_lowered_and_nothing_else(tmp_p
         assert place.of(Rewritten) == []
 
 
+async def test_after_one_refusal_a_request_asks_for_what_its_prompt_leaves(tmp_path: Path) -> None:
+    async with gate(tmp_path, window=8_000) as place:
+        assert place.provider is not None
+        manager = place.manager(economics=False, background=False)
+        tries = []
+        for number, size in enumerate((2_000, 2_600)):
+            client = Client("anthropic", extra={"max_tokens": 7_800})
+            client.says(words(size, f"entry {number}"))
+            exchange = await ask(manager, client, place.provider)
+            assert exchange.reply is not None, exchange.error
+            tries.append(exchange.tries)
+        assert tries == [2, 1]
+
+
 async def test_other_errors_are_the_clients(tmp_path: Path) -> None:
     async def run(place: Gate) -> None:
         manager = place.manager()

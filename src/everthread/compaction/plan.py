@@ -164,8 +164,11 @@ class Plan:
 
     @property
     def only_prunes(self) -> bool:
-        """Nothing is summarised: old results of what is kept become lines, oversized ones are stored and cited."""
-        if self.cut.has_middle or self.earlier.text:
+        """Nothing is summarised: old results of what is kept become lines, oversized ones are stored and cited.
+
+        An earlier summary stays as it is.
+        """
+        if self.cut.has_middle:
             return False
         return bool(self.fit.to_store) or any(
             new is not old for new, old in zip(self.fit.messages, self.messages, strict=True)

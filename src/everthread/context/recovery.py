@@ -100,6 +100,15 @@ def output_room(verdict: ErrorVerdict, asked: int | None, thinking: int | None =
     return room if room >= max(SMALLEST_CAP, (thinking or 0) + 1) else None
 
 
+def lasting_cap(verdict: ErrorVerdict, cap: int) -> int:
+    """What to remember of a cap that was lowered.
+
+    Where only this prompt left no room for it, that is a quarter of the window, which is kept free for answers anyway:
+    the room that one long prompt left says nothing of the next.
+    """
+    return max(cap, verdict.context_limit // 4) if verdict.context_limit else cap
+
+
 def slim_messages(bodies: Sequence[Message], preview_chars: int) -> tuple[list[Message], list[ToStore]]:
     """The same messages in fewer bytes, and what must be stored first; those that stay as they are are the same."""
     latest = latest_user_index(bodies)

@@ -14,7 +14,7 @@ from decimal import Decimal
 from everthread.compaction.summary import Compaction, CompactionLevel
 from everthread.context.limits import is_overflow_error
 from everthread.context.policy import AUTOMATIC, COLD, FADING, NEARLY_COLD, PolicyDecision, fixed_text
-from everthread.context.recovery import NEAR_LIMIT, TOO_LARGE, Recovery, RecoveryStep, slim_messages
+from everthread.context.recovery import NEAR_LIMIT, TOO_LARGE, Recovery, RecoveryStep, lasting_cap, slim_messages
 from everthread.conversation.events import (
     CompactionDone,
     CompactionFailed,
@@ -474,7 +474,7 @@ async def recover(live: ConversationState, tried: Recovery, error: Exception, se
         live.emit(RecoveryEvent(live.session.id, verdict.kind, step.attempt, step.text))
         if step.action == "lower_cap" and step.cap is not None:
             live.output_cap = step.cap
-            await live.limits.learn_cap(live.limit_key, step.cap, verdict.reason)
+            await live.limits.learn_cap(live.limit_key, lasting_cap(verdict, step.cap), verdict.reason)
             return
         if await (_slim(live) if step.action == "slim" else _compact_harder(live, step, verdict)):
             tried.done += step.action == "compact"

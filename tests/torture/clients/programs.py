@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +42,8 @@ class Program:
     thinks: bool = False
     is_python: bool = False
     max_output: int | None = None
+    others: Sequence[str] = ()
+    """Models that it asks beside the conversation."""
 
 
 def _bash(argument: str = "command") -> dict[str, Any]:
@@ -57,6 +60,35 @@ _CODEX_TOOLS: Mapping[str, Mapping[str, Any]] = {
     "shell_command": {"command": "cat {name}"},
     "exec_command": {"cmd": "cat {name}"},
 }
+
+
+_OPENCODE_TOOLS: Mapping[str, Mapping[str, Any]] = {
+    "bash": {"command": "cat {name}", "description": "Read a part"},
+    "read": {"filePath": "{folder}/{name}"},
+}
+
+
+def _opencode_provider(home: Path) -> None:
+    """A provider of the user's own, whose address is the gateway's."""
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "name": "Lab",
+        "options": {"baseURL": "{env:EVERTHREAD_URL}/v1", "apiKey": "{env:LAB_API_KEY}"},
+        "models": {"lab-coder": {"name": "Lab coder"}},
+    }
+    file = home / ".config" / "opencode" / "opencode.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"provider": {"lab": provider}}), "utf-8")
+
+
+def _cline_provider(home: Path) -> None:
+    """What `cline auth` writes."""
+    settings = {"provider": "openai-compatible", "apiKey": "any", "model": "lab-coder", "baseUrl": "http://lab.test/v1"}
+    provider = {"settings": settings, "updatedAt": "2026-01-01T00:00:00.000Z", "tokenSource": "manual"}
+    known = {"version": 1, "lastUsedProvider": "openai-compatible", "modes": {}}
+    file = home / ".cline" / "data" / "settings" / "providers.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({**known, "providers": {"openai-compatible": provider}}), "utf-8")
 
 
 PROGRAMS = {
@@ -80,6 +112,47 @@ PROGRAMS = {
             ["exec", *_CODEX, *_CODEX_PROVIDER, "{task}"],
             ["exec", *_CODEX, *_CODEX_PROVIDER, "resume", "--last", "{question}"], _CODEX_TOOLS,
             {"LAB_API_KEY": "any"}, window=64_000, steps=100, characters=5_000, thinks=True,
+        ),
+        Program(
+            "opencode", "opencode", ["opencode-ai@1.18.33"], "openai_responses", "gpt-5",
+            ["run", "--auto", "-m", "openai/gpt-5", "{task}"],
+            ["run", "--auto", "-m", "openai/gpt-5", "--continue", "{question}"], _OPENCODE_TOOLS,
+            {"OPENAI_API_KEY": "any"}, others=["gpt-5-nano", "gpt-5.4-nano"], steps=100, characters=5_000, thinks=True,
+        ),
+        Program(
+            "opencode-anthropic", "opencode", ["opencode-ai@1.18.33"], "anthropic", "claude-sonnet-4-5",
+            ["run", "--auto", "-m", "anthropic/claude-sonnet-4-5", "{task}"],
+            ["run", "--auto", "-m", "anthropic/claude-sonnet-4-5", "--continue", "{question}"], _OPENCODE_TOOLS,
+            {"ANTHROPIC_API_KEY": "any"}, others=["claude-haiku-4-5"], steps=100, characters=5_000,
+        ),
+        Program(
+            "opencode-chat", "opencode", ["opencode-ai@1.18.33"], "openai_chat", "lab-coder",
+            ["run", "--auto", "-m", "lab/lab-coder", "{task}"],
+            ["run", "--auto", "-m", "lab/lab-coder", "--continue", "{question}"], _OPENCODE_TOOLS,
+            {"LAB_API_KEY": "any"}, _opencode_provider, steps=100, characters=5_000,
+        ),
+        Program(
+            "pi", "pi", ["@earendil-works/pi-coding-agent@0.74.2"], "openai_responses", "gpt-5",
+            ["-p", "--provider", "openai", "--model", "gpt-5", "{task}"],
+            ["-p", "--provider", "openai", "--model", "gpt-5", "--continue", "{question}"],
+            {"bash": {"command": "cat {name}"}, "read": {"path": "{name}"}},
+            {"OPENAI_API_KEY": "any", "PI_OFFLINE": "1"}, steps=100, characters=5_000, thinks=True,
+        ),
+        Program(
+            "qwen", "qwen", ["@qwen-code/qwen-code@0.24.4"], "openai_chat", "qwen3-coder-plus",
+            ["--yolo", "--auth-type", "openai", "-m", "qwen3-coder-plus", "-p", "{task}"],
+            ["--yolo", "--auth-type", "openai", "-m", "qwen3-coder-plus", "--continue", "-p", "{question}"],
+            {
+                "run_shell_command": {"command": "cat {name}", "is_background": False, "description": "Read a part"},
+                "read_file": {"file_path": "{folder}/{name}"},
+            },
+            {"OPENAI_API_KEY": "any"}, steps=100, characters=5_000,
+        ),
+        Program(
+            "cline", "cline", ["cline@3.0.65"], "openai_chat", "lab-coder",
+            ["{task}"], ["{question}"],
+            {"execute_command": {"command": "cat {name}", "requires_approval": False}, "read_file": {"path": "{name}"}},
+            {}, _cline_provider, steps=100, characters=5_000,
         ),
     )
 }  # fmt: skip

@@ -24,7 +24,7 @@ from everthread.lab.provider.log import Record
 from tests.torture.clients.model import QUESTION, TASK, ScriptedModel, file_text
 from tests.torture.clients.programs import PROGRAMS, Program
 
-SECONDS = 900
+SECONDS = 500
 MOST_SIDE_CALLS = 1
 """A title or a check is one call; what has more is a conversation."""
 
@@ -49,7 +49,8 @@ async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
         "XDG_STATE_HOME": str(home / ".local/state"), "PATH": f"{binaries}:{os.environ['PATH']}", **program.variables,
     }  # fmt: skip
     began, spoken = time.monotonic(), []
-    async with Provider([served], model) as provider:
+    models = [served, *(ServedModel(name, program.window, shows=served.shows) for name in program.others)]
+    async with Provider(models, model) as provider:
         for arguments in (program.begin, program.go_on):
             words = [text.replace("{task}", TASK).replace("{question}", QUESTION) for text in arguments]
             command = [

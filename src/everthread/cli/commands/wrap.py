@@ -57,18 +57,28 @@ def _opencode(url: str, *, mcp: bool) -> str:
 
 
 def _pi(folder: Path, url: str) -> Mapping[str, str]:
-    """Its own folder again, by links, with other addresses in `models.json`."""
-    known = Path(os.environ.get("PI_CODING_AGENT_DIR") or Path.home() / ".pi" / "agent")
-    for entry in known.iterdir() if known.is_dir() else ():
-        if entry.name != "models.json":
-            (folder / entry.name).symlink_to(entry)
-    listed = known / "models.json"
-    models: Any = json.loads(listed.read_text()) if listed.is_file() else {}
-    providers = models.setdefault("providers", {})
-    for name, address in (("anthropic", url), ("openai", f"{url}/v1")):
-        providers[name] = {**providers.get(name, {}), "baseUrl": address}
-    (folder / "models.json").write_text(json.dumps(models))
-    return {"PI_CODING_AGENT_DIR": str(folder)}
+    """An extension for this run; its sessions and settings stay where they are."""
+    addresses = {"anthropic": url, "openai": f"{url}/v1"}
+    calls = [
+        f"pi.registerProvider({json.dumps(name)}, {{ baseUrl: {json.dumps(at)} }});" for name, at in addresses.items()
+    ]
+    (folder / "everthread.ts").write_text("\n".join(["export default function (pi) {", *calls, "}", ""]), "utf-8")
+    return {}
+
+
+def _cline(folder: Path, url: str) -> Mapping[str, str]:
+    """A copy of what it knows of providers, with other addresses."""
+    data = Path(os.environ.get("CLINE_DATA_DIR") or Path.home() / ".cline" / "data")
+    known = Path(os.environ.get("CLINE_PROVIDER_SETTINGS_PATH") or data / "settings" / "providers.json")
+    found: Any = json.loads(known.read_text("utf-8")) if known.is_file() else {"version": 1}
+    for name, provider in found.get("providers", {}).items():
+        if name == "anthropic" or name.startswith("openai"):
+            own = {"baseUrl": url if name == "anthropic" else f"{url}/v1"}
+            provider["settings"] = {**provider.get("settings", {}), **own}
+    copied = folder / "providers.json"
+    copied.write_text(json.dumps(found), "utf-8")
+    copied.chmod(0o600)
+    return {"CLINE_PROVIDER_SETTINGS_PATH": str(copied)}
 
 
 CLIENTS = {
@@ -94,7 +104,10 @@ CLIENTS = {
             {"OPENCODE_CONFIG_CONTENT": "{opencode}", "OPENCODE_DISABLE_AUTOCOMPACT": "1"},
             note="its providers anthropic and openai; its own compaction is off",
         ),
-        ClientRow("pi", "pi", folder=_pi, note="its providers anthropic and openai, in a copy of its folder"),
+        ClientRow(
+            "pi", "pi", arguments=("-e", "{folder}/everthread.ts"), folder=_pi,
+            note="its providers anthropic and openai, by an extension for this run",
+        ),
         ClientRow(
             "aider", "aider",
             {"OPENAI_API_BASE": "{url}/v1", "ANTHROPIC_BASE_URL": "{url}", "ANTHROPIC_API_BASE": "{url}"},
@@ -102,8 +115,8 @@ CLIENTS = {
         ),
         ClientRow("qwen", "qwen", {"OPENAI_BASE_URL": "{url}/v1"}, note="with an OpenAI key"),
         ClientRow(
-            "cline", "cline",
-            note="keeps its address in its own settings: run `cline auth -b URL/v1` once, with a gateway that stays",
+            "cline", "cline", arguments=("--compaction", "off"), folder=_cline,
+            note="its providers anthropic and openai, in a copy of their settings; its own compaction is off",
         ),
     )
 }  # fmt: skip
@@ -143,8 +156,6 @@ def wrap(
     if mcp and not row.takes_mcp:
         takers = ", ".join(other.name for other in CLIENTS.values() if other.takes_mcp)
         raise InputError(f"{row.name} takes no MCP server for one run; these do: {takers}")
-    if not (row.variables or row.arguments or row.folder):
-        raise InputError(f"{row.name} cannot be pointed elsewhere for one run: it {row.note}")
     with tempfile.TemporaryDirectory(prefix="everthread-") as folder:
         if printed:
             _print(row, *_settings(row, gateway or "http://127.0.0.1:PORT", Path(folder), mcp=mcp), as_json=as_json)
@@ -166,7 +177,7 @@ def _list(*, as_json: bool) -> None:
 
 def _settings(row: ClientRow, url: str, folder: Path, *, mcp: bool) -> tuple[dict[str, str], list[str]]:
     """Variables and arguments."""
-    values = {"{url}": url, "{opencode}": _opencode(url, mcp=mcp)}
+    values = {"{url}": url, "{opencode}": _opencode(url, mcp=mcp), "{folder}": str(folder)}
 
     def filled(text: str) -> str:
         for name, value in values.items():

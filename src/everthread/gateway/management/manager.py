@@ -33,7 +33,7 @@ from everthread.context.policy import (
     fading_text,
     paused_text,
 )
-from everthread.context.recovery import NEAR_LIMIT, TOO_LARGE, RecoveryStep
+from everthread.context.recovery import NEAR_LIMIT, SMALLEST_CAP, TOO_LARGE, RecoveryStep, lasting_cap
 from everthread.context.worker import PROCESSES, SECONDS, CompactionWorker, EngineSetup
 from everthread.conversation.events import (
     CompactionFailed,
@@ -350,6 +350,8 @@ class ProxyManager:
         self._recall.offer(turn)
         turn.estimate = self.estimate(turn, turn.used)
         before, after = self.tokens(turn, None), self.tokens(turn, turn.used)
+        if turn.cap is not None:
+            turn.room = max(turn.window - after - after // 50, SMALLEST_CAP)
         if is_new and turn.used is not None:
             turn.headers[RECEIPT] = receipt = receipt_text(turn.used, before, after, recall=turn.recall.offered)
             self.setup.listener(CompactionReceipt(turn.place.thread, receipt))
@@ -630,7 +632,7 @@ class ProxyManager:
             if step.action == "give_up":
                 return None
             if step.action == "lower_cap" and step.cap is not None:
-                await self.limits.learn_cap(turn.limit_key, step.cap, verdict.reason)
+                await self.limits.learn_cap(turn.limit_key, lasting_cap(verdict, step.cap), verdict.reason)
             self.setup.listener(RecoveryEvent(turn.place.thread, verdict.kind, step.attempt, step.text))
             if step.action == "lower_cap":
                 return self.send(turn)

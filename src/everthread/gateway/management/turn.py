@@ -88,6 +88,8 @@ class Turn:
     """Tokens of what was sent, uncorrected."""
     cap: int | None = None
     """The largest answer the model was found to allow."""
+    room: int | None = None
+    """What the prompt leaves of the window, where a cap was found to be too large."""
     tried: Recovery = field(default_factory=Recovery)
     """What was done about refusals."""
     headers: dict[str, str] = field(default_factory=dict)
@@ -206,7 +208,8 @@ class Turn:
     @property
     def output_cap(self) -> int | None:
         """A lower output cap than the client's; None where its own can go."""
-        asked, known = self.asked_output, self.tried.cap or self.cap
+        asked = self.asked_output
+        known = self.tried.cap or min(filter(None, (self.cap, self.room)), default=None)
         if known is None or (self.tried.cap is None and (asked is None or asked <= known)):
             return None
         return known if known > (self.thinking_budget or 0) else None
