@@ -315,17 +315,23 @@ class ReaderPool:
             raise self._unreachable()
         job = _ReadJob(work)
         reading = asyncio.get_running_loop().run_in_executor(self._pool, self._read, job)
+        try:
+            await self._wait_until_reached(job, reading)
+            result: T = await reading
+        except (asyncio.CancelledError, StoreUnreachableError):
+            job.is_given_up = True
+            reading.add_done_callback(_pass_over)
+            raise
+        return result
+
+    async def _wait_until_reached(self, job: _ReadJob, reading: asyncio.Future[Any]) -> None:
         while self._away_seconds is not None:
             done, _ = await asyncio.wait({reading}, timeout=self._away_seconds)
             if done:
                 break
             if not job.is_reached and (job.is_begun or self._is_failing):
-                job.is_given_up = True
                 self._away_until = time.monotonic() + AWAY_PAUSE
-                reading.add_done_callback(_pass_over)
                 raise self._unreachable()
-        result: T = await reading
-        return result
 
     @property
     def is_away(self) -> bool:
