@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from everthread.core.messages import text_of
-from everthread.core.types import Reply
+from everthread.core.types import Api, Reply
 from everthread.errors import StoreError
 from everthread.gateway.base import THREAD, Outcome
 from everthread.gateway.management.events import RecordFailed
@@ -22,8 +22,9 @@ from tests.gateway.clients import Client, Gate, running, thread_of
 class Troubled:
     """A store that is slow to keep what was said, and fails where it is told to."""
 
-    def __init__(self, store: Any, fails: set[int]) -> None:
+    def __init__(self, store: Any, fails: set[int], seconds: float = 0.01) -> None:
         self._store = store
+        self._seconds = seconds
         self._fails = fails
         self._count = 0
 
@@ -33,7 +34,7 @@ class Troubled:
     async def extend_link(self, new: NewThreadLink) -> ThreadLink | None:
         self._count += 1
         failing = self._count in self._fails
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(self._seconds)
         if failing:
             raise StoreError("the disk is full")
         link: ThreadLink | None = await self._store.extend_link(new)
@@ -64,6 +65,36 @@ async def test_a_client_quicker_than_the_store_stays_in_its_thread(fails: set[in
         assert bool(place.of(RecordFailed)) == bool(fails)
         if not fails:
             assert len(rows) == len(threads) == 1
+
+    await running(tmp_path, run)
+
+
+@pytest.mark.parametrize("api", ["anthropic", "openai_chat", "openai_responses"])
+async def test_three_processes_and_late_writes_make_no_branch(api: Api, tmp_path: Path) -> None:
+    """Each turn meets another process, while what the one before stores is on its way; some are asked twice."""
+
+    async def run(place: Gate) -> None:
+        whole = place.store
+        managers = []
+        for number in range(3):
+            place.store = cast("Store", Troubled(whole, set(), seconds=0.03 * (number + 1)))
+            managers.append(place.manager())
+        place.store = whole
+        client, telling = Client(api), []
+        for turn in range(12):
+            client.says(f"Question {turn}")
+            reply = Reply({"role": "assistant", "content": f"Answer {turn}"}, "stop")
+            for manager in managers[turn % 3 : turn % 3 + 1 + turn % 2]:  # a client that lost its answer asks again
+                asked = await manager.prepare(client.incoming())
+                telling.append(asyncio.create_task(asked.record(Outcome(200, reply))))
+                await asyncio.sleep(0)
+            client.hears(reply)
+            if not turn:  # what nobody has stored yet, no other process can know
+                await asyncio.gather(*telling)
+        await asyncio.gather(*telling)
+        rows = await whole.list_threads(tenant="t")
+        stored = [[text_of(message.body) for message in await whole.history(row.first.id)] for row in rows]
+        assert stored == [[f"{kind} {turn}" for turn in range(12) for kind in ("Question", "Answer")]]
 
     await running(tmp_path, run)
 

@@ -348,6 +348,8 @@ class ThreadMatch:
     previous: str = ""
     """The digest of the point it goes on from."""
     branch_of: tuple[str, int] | None = None
+    is_inside: bool = False
+    """All of it is stored, but the thread has gone on and no point is kept where it ends: nothing is added there."""
 
     @property
     def explicit(self) -> bool:
@@ -628,7 +630,7 @@ class ThreadIndex:
             values = encode_messages(said.api, stored, said.model)
         mine, theirs = align(said.api, said.values[place.matched :], values)
         if place.matched + mine == len(history):
-            return replace(place, matched=len(history), previous=history.digest(len(history)))
+            return replace(place, matched=len(history), previous=history.digest(len(history)), is_inside=True)
         if theirs == len(values):
             return replace(place, matched=place.matched + mine, previous=tip.link.digest)
         return None
@@ -729,7 +731,7 @@ class ThreadRecorder:
         """The answer into the thread. A second one to the same request is stored when the client goes on with it."""
         stored = None
         try:
-            if place.matched == len(turn.history):
+            if place.matched == len(turn.history) and not place.is_inside:
                 size = TokenCounter(turn.model).message(answer.message)
                 stored = await self._threads.store(place, answer.history, [answer.message], sizes=[size])
         finally:
@@ -744,9 +746,9 @@ class ThreadRecorder:
         thread = None
         try:
             turn.place = await self._stored(turn, turn.place)
-            thread = turn.place.thread
             turn.kept = True
-            turn.headers[THREAD] = thread
+            turn.headers[THREAD] = turn.place.thread
+            thread = None if turn.place.is_inside else turn.place.thread  # nobody goes on from a point that is not kept
         except EverthreadError as error:
             self._tell(RecordFailed(turn.place.thread, str(error)))
         finally:
