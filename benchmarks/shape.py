@@ -24,6 +24,7 @@ from typing import Any
 
 import everthread
 from benchmarks.table import Row
+from everthread.compaction.engine import Services
 
 PACKAGE = Path(everthread.__file__).parent
 LARGEST_FOLDER, MEDIAN, GATEWAY_MODULES, SEND_MODULES = 20, (150, 250), 60, 50
@@ -170,6 +171,8 @@ def _protocols(classes: list[ClassFound]) -> Iterator[Row]:
     for found in classes:
         by_name[found.name].append(found)
     lonely = []
+    # What an engine is given is public too: plug-ins are written against it.
+    public = {*everthread.__all__, *re.findall(r"\w+", " ".join(map(str, Services.__annotations__.values())))}
     for protocol in (found for found in classes if found.is_protocol):
         wanted = _all_members(protocol, by_name) - {"__init__"}
         if wanted == {"__call__"}:
@@ -180,7 +183,7 @@ def _protocols(classes: list[ClassFound]) -> Iterator[Row]:
             if not found.is_protocol
             and (protocol.name in found.bases or (wanted and wanted <= _all_members(found, by_name)))
         ]
-        if len(implementations) < 2 and protocol.name not in everthread.__all__:
+        if len(implementations) < 2 and protocol.name not in public:
             lonely.append(f"{protocol.module}.{protocol.name}")
     yield Row(
         "protocols with fewer than two implementations, outside the public names", _listed(lonely), "0", not lonely

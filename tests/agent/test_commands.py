@@ -12,7 +12,7 @@ import pytest
 from everthread import Agent, open_store
 from everthread.agent import commands
 from everthread.agent.base import ToolContext, ToolReply
-from everthread.agent.causes import Journal
+from everthread.agent.causes import CauseLog
 from everthread.agent.commands import COMMANDS, CommandResult, parse
 from everthread.conversation.events import CompactionDone, RequestReady, UsageRecorded
 from everthread.core.messages import text_of
@@ -396,13 +396,13 @@ async def test_why_tells_of_the_last_compaction_even_after_a_restart(tmp_path: P
     await again.close()
 
 
-def _called(journal: Journal, request: Request, *, prompt: int, cached: int, session: str = "s") -> None:
+def _called(journal: CauseLog, request: Request, *, prompt: int, cached: int, session: str = "s") -> None:
     journal(RequestReady(session, request))
     usage = CanonicalUsage(input_tokens=prompt - cached, cache_read_tokens=cached)
     journal(UsageRecorded(session, request.model, "main", usage, None))
 
 
-def _why(journal: Journal) -> str:
+def _why(journal: CauseLog) -> str:
     return journal.miss.why if journal.miss else ""
 
 
@@ -412,7 +412,7 @@ def _request(*said: str, model: str = "m", system: str = "s") -> Request:
 
 def test_why_tells_what_broke_the_cache() -> None:
     clock = SteppedClock()
-    journal = Journal(clock)
+    journal = CauseLog(clock)
     _called(journal, _request("a"), prompt=5_000, cached=0)
     assert journal.miss is None, "the first call can hit nothing"
     _called(journal, _request("a", "b"), prompt=6_000, cached=5_000)

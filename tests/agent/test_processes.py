@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.agent.processes import KEPT, Family, Finished, Output, run
+from everthread.agent.processes import KEPT, Family, ProcessExit, ProcessOutput, run
 from everthread.errors import InputError
 
 ENVIRONMENT = {"PATH": os.environ["PATH"]}
 
 
-async def shell(command: str, folder: Path, *, seconds: float = 60) -> Finished:
+async def shell(command: str, folder: Path, *, seconds: float = 60) -> ProcessExit:
     return await run(["bash", "-c", command], folder=folder, environment=ENVIRONMENT, seconds=seconds)
 
 
@@ -171,7 +171,7 @@ async def test_what_cannot_be_started_says_so(tmp_path: Path) -> None:
 
 
 async def test_many_at_once(tmp_path: Path) -> None:
-    async def work() -> list[Finished]:
+    async def work() -> list[ProcessExit]:
         each = (["bash", "-c", f"echo {number}"] for number in range(12))
         return await asyncio.gather(*(run(argv, folder=tmp_path, environment=ENVIRONMENT, seconds=60) for argv in each))
 
@@ -180,7 +180,7 @@ async def test_many_at_once(tmp_path: Path) -> None:
 
 @given(chunks=st.lists(st.binary(max_size=40), max_size=20), kept=st.integers(1, 50))
 def test_start_and_end_are_kept_whatever_comes(chunks: list[bytes], kept: int) -> None:
-    output, whole = Output(kept), b"".join(chunks)
+    output, whole = ProcessOutput(kept), b"".join(chunks)
     for chunk in chunks:
         output.feed(chunk)
     said = output.text()

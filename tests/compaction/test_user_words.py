@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from everthread.compaction.sentences import GAP, Rarity, clip_tokens, shorten, split_sentences
 from everthread.compaction.summary import WORDS, parse_sections, render_sections
-from everthread.compaction.user_words import NO_WORDS, REPEATED, Said, parse_words, render_words
+from everthread.compaction.user_words import NO_WORDS, REPEATED, UserMessage, parse_words, render_words
 from everthread.core.tokens import TokenCounter
 
 COUNT = TokenCounter("gpt-4o").text
@@ -22,14 +22,14 @@ TEXTS = st.lists(st.one_of(LINES, st.text(max_size=40)), min_size=1, max_size=6)
 
 @given(st.lists(TEXTS.filter(bool), max_size=8, unique=True))
 def test_the_section_is_read_back_exactly_whatever_is_in_it(texts: list[str]) -> None:
-    said = [Said(number, text) for number, text in enumerate(texts, 1)]
+    said = [UserMessage(number, text) for number, text in enumerate(texts, 1)]
     section = render_sections({WORDS: render_words(said, PLENTY, COUNT), "Goal": "X"}, brief=True)
     assert parse_words(parse_sections(section).get(WORDS, "")) == said
 
 
 @given(st.lists(st.text("abc de.?!\n123", min_size=1, max_size=400), min_size=1, max_size=12), st.integers(60, 400))
 def test_any_room_is_kept_to_and_every_number_is_accounted_for(texts: list[str], room: int) -> None:
-    said = [Said(number, text.strip() or "x") for number, text in enumerate(texts, 1)]
+    said = [UserMessage(number, text.strip() or "x") for number, text in enumerate(texts, 1)]
     shown = parse_words(render_words(said, room, COUNT))
     assert COUNT(render_words(said, room, COUNT)) <= room
     assert shown
@@ -41,7 +41,7 @@ def test_any_room_is_kept_to_and_every_number_is_accounted_for(texts: list[str],
 
 def test_short_messages_stay_whole_and_a_long_one_keeps_its_beginning() -> None:
     long = "Port the parser to Rust. " + "Nothing much happened on that day. " * 80 + "The limit is 4,096 bytes."
-    said = [Said(1, "Never push to main."), Said(2, long), Said(3, "Use tabs.")]
+    said = [UserMessage(1, "Never push to main."), UserMessage(2, long), UserMessage(3, "Use tabs.")]
     first, cut, last = parse_words(render_words(said, 120, COUNT))
     assert (first, last) == (said[0], said[2])
     assert cut.is_short
@@ -51,26 +51,30 @@ def test_short_messages_stay_whole_and_a_long_one_keeps_its_beginning() -> None:
 
 
 def test_a_message_said_again_stands_once_where_it_was_said_last() -> None:
-    text = render_words([Said(1, "continue"), Said(2, "Use tabs."), Said(3, "continue")], PLENTY, COUNT)
+    text = render_words(
+        [UserMessage(1, "continue"), UserMessage(2, "Use tabs."), UserMessage(3, "continue")], PLENTY, COUNT
+    )
     assert text == "[2] Use tabs.\n[3] continue"
-    text = render_words([Said(1, "a"), Said(2, "continue"), Said(3, "continue")], PLENTY, COUNT)
+    text = render_words([UserMessage(1, "a"), UserMessage(2, "continue"), UserMessage(3, "continue")], PLENTY, COUNT)
     assert text == f"{REPEATED}\n[1] a\n[3] continue"
     assert [one.number for one in parse_words(text)] == [1, 3]
 
 
 def test_where_nothing_fits_one_line_says_so_and_the_numbers_go_on() -> None:
-    said = [Said(number, f"word {number} " * 60) for number in range(2, 40)]
+    said = [UserMessage(number, f"word {number} " * 60) for number in range(2, 40)]
     (only,) = parse_words(render_words(said, 5, COUNT))
     assert (only.number, only.last, only.note) == (2, 39, "not shown")
 
 
 def test_in_a_small_room_what_says_most_stays_before_small_talk() -> None:
-    talk = [Said(number, f"Nice, thank you, go on with the next one please ({number}).") for number in range(2, 60)]
-    rule = Said(1, "Under no circumstances may anyone retry non-idempotent operations on the billing ledger.")
+    talk = [
+        UserMessage(number, f"Nice, thank you, go on with the next one please ({number}).") for number in range(2, 60)
+    ]
+    rule = UserMessage(1, "Under no circumstances may anyone retry non-idempotent operations on the billing ledger.")
     shown = parse_words(render_words([rule, *talk], 200, COUNT))
     assert rule in shown
     again = parse_words(
-        render_words([*shown, *(Said(n, f"Thanks, carry on then ({n}).") for n in range(60, 90))], 200, COUNT)
+        render_words([*shown, *(UserMessage(n, f"Thanks, carry on then ({n}).") for n in range(60, 90))], 200, COUNT)
     )
     assert rule in again, "also from what is left of an earlier section"
 
@@ -78,19 +82,22 @@ def test_in_a_small_room_what_says_most_stays_before_small_talk() -> None:
 def test_a_decision_behind_an_empty_first_sentence_stays_among_small_talk_that_repeats_itself() -> None:
     talk = ["I keep hearing about a podcast.", "My internet has been slow today.", "Is the weather nice where you are?"]
     decision = "Actually, wait, scratch that. Instead, let's hold database locks during calls. Ignore the rest."
-    said = [Said(1, decision)]
-    said += (Said(number, f"{talk[number % 3]} {talk[number % 2]}") for number in range(2, 60))
+    said = [UserMessage(1, decision)]
+    said += (UserMessage(number, f"{talk[number % 3]} {talk[number % 2]}") for number in range(2, 60))
     section = render_words(said, 120, COUNT)
     for _ in range(3):
-        said = [*parse_words(section), *(Said(one.number + 100, f"{talk[one.number % 3]} Well.") for one in said[-9:])]
+        said = [
+            *parse_words(section),
+            *(UserMessage(one.number + 100, f"{talk[one.number % 3]} Well.") for one in said[-9:]),
+        ]
         section = render_words(said, 120, COUNT)
     assert f"[1] {decision}" in section
     assert all(section.count(line) <= 1 for line in talk)
 
 
 def test_an_image_without_words_has_its_number() -> None:
-    text = render_words([Said(1, note=NO_WORDS), Said(2, "See above.")], PLENTY, COUNT)
-    assert parse_words(text) == [Said(1, note=NO_WORDS), Said(2, "See above.")]
+    text = render_words([UserMessage(1, note=NO_WORDS), UserMessage(2, "See above.")], PLENTY, COUNT)
+    assert parse_words(text) == [UserMessage(1, note=NO_WORDS), UserMessage(2, "See above.")]
 
 
 def test_sentences_end_where_a_reader_would_say_so() -> None:

@@ -10,7 +10,7 @@ import pytest
 from everthread import classify_error, open_store
 from everthread.context.limits import LimitKey, ModelLimits, is_overflow_error
 from everthread.context.policy import ContextOptions
-from everthread.context.recovery import Recovery, lasting_cap, output_room
+from everthread.context.recovery import RecoveryAttempts, lasting_cap, output_room
 from everthread.core.provider_errors import ErrorVerdict
 from everthread.store.store import Store
 from everthread.testing import SteppedClock
@@ -90,17 +90,17 @@ def test_a_cap_never_falls_below_a_thinking_budget() -> None:
     verdict = ErrorVerdict("max_tokens_too_large", "it says so", available_output=2_000)
     assert output_room(verdict, 8_000, None) == 2_000
     assert output_room(verdict, 8_000, 4_000) is None
-    step = Recovery().next_step(verdict, asked=8_000, enabled=True, thinking=4_000)
+    step = RecoveryAttempts().next_step(verdict, asked=8_000, enabled=True, thinking=4_000)
     assert step.action == "compact", "then the prompt is what is too long"
 
 
 def test_steps_after_a_refusal_grow_stronger_and_end() -> None:
-    tried = Recovery()
+    tried = RecoveryAttempts()
     verdict = classify_error(status=400, body="prompt is too long: 9000 tokens > 8000 maximum")
     steps = [tried.next_step(verdict, asked=None, enabled=True) for _ in range(4)]
     assert [step.action for step in steps] == ["compact"] * 3 + ["give_up"]
     assert tried.failure_text == "and nothing in it could be made smaller"
-    assert Recovery().next_step(verdict, asked=None, enabled=False).action == "give_up"
+    assert RecoveryAttempts().next_step(verdict, asked=None, enabled=False).action == "give_up"
 
 
 def test_where_system_and_tools_fill_the_threshold_it_is_85_percent() -> None:

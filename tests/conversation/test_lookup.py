@@ -16,7 +16,7 @@ from everthread.conversation.options import RecallOptions
 from everthread.conversation.pins import PIN_CHARS, add_pin, list_pins, remove_pin
 from everthread.core.marks import mark_summary, summary_text
 from everthread.core.messages import text_of
-from everthread.core.search.lookup import Found, found_text, passage_text
+from everthread.core.search.lookup import SearchPage, found_text, passage_text
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.models import NewMessage, NewSession
 from everthread.store.store import Store
@@ -48,7 +48,7 @@ async def every_page(lookup: StoreLookup, query: str, **how: Any) -> list[Any]:
     found: list[Any] = []
     offset: int | None = 0
     while offset is not None:
-        page: Found = await lookup.search(query, offset=offset, **how)
+        page: SearchPage = await lookup.search(query, offset=offset, **how)
         assert len(page.excerpts) <= how.get("limit", 8)
         assert all(len(place.text) <= EXCERPT + 2 for place in page.excerpts)
         found += page.excerpts

@@ -17,7 +17,7 @@ from everthread.core.pricing.usage import CanonicalUsage
 from everthread.factory import open_store
 from everthread.gateway.dashboard.access import SECRET, Access, Door
 from everthread.gateway.dashboard.app import Dashboard
-from everthread.gateway.dashboard.reader import Reader
+from everthread.gateway.dashboard.reader import PageReader
 from everthread.gateway.dashboard.views import WindowSize
 from everthread.store.models import NewCompaction, NewMessage, NewSession, NewUsage
 from everthread.store.store import Store
@@ -149,7 +149,7 @@ async def desk(folder: Path, door: Door = "local", *, window: int = 20_000, **mo
     def size(model: str, learnt: int | None) -> WindowSize:
         return WindowSize(learnt or window, (learnt or window) // 2, "as the test says")
 
-    made = Desk(store, Dashboard(Reader(store, size), access, **more))
+    made = Desk(store, Dashboard(PageReader(store, size), access, **more))
     try:
         yield made
     finally:

@@ -22,7 +22,7 @@ from everthread.gateway.auth import KeyAuthenticator
 from everthread.gateway.base import Mode
 from everthread.gateway.errors import Refused
 from everthread.gateway.keys import issue
-from everthread.gateway.quotas import Ledger, utc_day
+from everthread.gateway.quotas import KeyLedger, utc_day
 from everthread.gateway.router import Upstream
 from everthread.store.models import KeyLimits, KeyUse
 from everthread.store.store import Store
@@ -43,7 +43,7 @@ from tests.gateway.raw import JSON, Heard, ask, chunk, head, post, raw_upstream,
 async def test_requests_a_day_are_counted_by_all_gateways_together(tmp_path: Path) -> None:
     wall = Clock()
     async with house(tmp_path) as here:
-        doors = [KeyAuthenticator(here.store, ledger=Ledger(here.store, wall=wall), ttl=0) for _ in range(2)]
+        doors = [KeyAuthenticator(here.store, ledger=KeyLedger(here.store, wall=wall), ttl=0) for _ in range(2)]
         key, free = await here.key(requests=4), await here.key()
         urls = [await here.gateway(authenticator=door) for door in doors]
         for url in urls * 2:
@@ -158,7 +158,7 @@ class Failing:
 
 async def test_a_store_that_is_down_loses_no_count_and_lifts_no_limit() -> None:
     store, wall = Failing(), Clock()
-    ledger = Ledger(cast("Store", store), wall=wall)
+    ledger = KeyLedger(cast("Store", store), wall=wall)
     _, key = issue(limits=KeyLimits(requests=3, tokens=100))
     for _ in range(3):
         ledger.admit(key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tracemalloc
 
-from everthread.gateway.management.reader import ByteCache, Reader, Sizes
+from everthread.gateway.management.reader import ByteCache, RequestReader, Sizes
 
 
 def test_the_values_used_last_fit_into_so_many_bytes() -> None:
@@ -23,7 +23,7 @@ def test_the_values_used_last_fit_into_so_many_bytes() -> None:
 
 def test_many_requests_with_other_tools_keep_little() -> None:
     """The attack: each request has two megabytes of tools that were never seen before."""
-    reader = Reader(Sizes())
+    reader = RequestReader(Sizes())
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]

@@ -19,10 +19,10 @@ from everthread.core.messages import Message
 from everthread.core.types import Reply
 from everthread.errors import InputError
 from everthread.factory import open_store
-from everthread.lab.importers.log import Log, Said
+from everthread.lab.importers.log import Log, LoggedMessage
 from everthread.lab.importers.reader import parse_log, read_log
 from everthread.lab.provider import Provider
-from everthread.lab.provider.cache import Block, Chain, chain
+from everthread.lab.provider.cache import Block, RequestChain, chain
 from everthread.lab.replay import Replay, replay, result
 from everthread.lab.replay.facts import in_context, stated
 from everthread.lab.replay.plan import planned
@@ -81,7 +81,7 @@ async def _over_http(
 
 def _log(messages: list[Message], models: list[str]) -> Log:
     names = iter(models)
-    said = [Said(message, model=next(names) if message["role"] == "assistant" else "") for message in messages]
+    said = [LoggedMessage(message, model=next(names) if message["role"] == "assistant" else "") for message in messages]
     return Log("test", "core", said, system="Be brief. " * 800)
 
 
@@ -177,7 +177,7 @@ def test_times_must_be_those_of_the_calls() -> None:
 
 def test_times_come_from_the_log_then_from_usage_then_are_assumed() -> None:
     messages = talk(2)
-    timed = Log("t", "core", [Said(message, 1_000.0 + 7 * at) for at, message in enumerate(messages)])
+    timed = Log("t", "core", [LoggedMessage(message, 1_000.0 + 7 * at) for at, message in enumerate(messages)])
     plan = planned(timed)
     assert (plan.timed, plan.began, [call.at for call in plan.calls]) == ("log", 1_000.0, [0.0, 14.0, 28.0, 42.0])
     warm, cold = ({"cache_read": read, "cache_write": 900, "input": 3, "output": 5} for read in (800, 0))
@@ -189,7 +189,7 @@ def test_times_come_from_the_log_then_from_usage_then_are_assumed() -> None:
     assert [later.at for later in planned(_read({**frame, "usage": [warm, warm, warm, warm]}), pause=3_000).calls][
         2
     ] < 300
-    assumed = planned(Log("t", "core", [Said(message) for message in messages]), pause=50, step=5)
+    assumed = planned(Log("t", "core", [LoggedMessage(message) for message in messages]), pause=50, step=5)
     assert (assumed.timed, [call.at for call in assumed.calls]) == ("assumed", [0.0, 5.0, 55.0, 60.0])
     assert "50 s before each message of a person" in assumed.notes[-1]
 
@@ -241,7 +241,7 @@ def _forgotten(log: Log) -> int:
 @given(st.lists(st.lists(st.integers(0, 3), max_size=6), max_size=6))
 def test_what_is_known_of_the_request_before_changes_no_digest(requests: list[list[int]]) -> None:
     blocks = [Block(f"text {number}", number) for number in range(4)]
-    growing = Chain()
+    growing = RequestChain()
     for request in requests:
         given_blocks = [blocks[number] for number in request]
         assert growing(given_blocks) == chain(given_blocks)

@@ -11,12 +11,12 @@ import pytest
 from everthread.core.provider_errors import classify_error
 from everthread.core.types import Api
 from everthread.errors import ModelError, ModelTimeoutError, ModelUnreachableError
-from everthread.providers.errors import Route, failed_within, is_out_of_service, is_passing, refused, retry_after
+from everthread.providers.errors import ModelAddress, failed_within, is_out_of_service, is_passing, refused, retry_after
 from tests.core.test_provider_errors import CASES
 from tests.providers.reach import APIS, ask, failure_of, model_at
 from tests.wire.recording import json_reply, recording_server
 
-ROUTE = Route("m", "http://here/v1", "A_KEY")
+ROUTE = ModelAddress("m", "http://here/v1", "A_KEY")
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -103,5 +103,7 @@ def test_a_sentence_says_who_where_what_and_what_to_do() -> None:
 
 
 def test_a_key_of_one_letter_takes_no_letters_out_of_words() -> None:
-    assert Route("gpt-5", "https://api.example", key="a").told("a bad request") == "a bad request"
-    assert "sesame-open-1" not in Route("gpt-5", "https://api.example", key="sesame-open-1").told("key sesame-open-1?")
+    assert ModelAddress("gpt-5", "https://api.example", key="a").told("a bad request") == "a bad request"
+    assert "sesame-open-1" not in ModelAddress("gpt-5", "https://api.example", key="sesame-open-1").told(
+        "key sesame-open-1?"
+    )

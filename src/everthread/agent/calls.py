@@ -23,7 +23,7 @@ _KNOWN_SHOWN = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class CallResult:
     """A call's answer, and whether somebody refused it."""
 
     reply: ToolReply
@@ -45,7 +45,7 @@ class _Run:
 
 
 @dataclass(slots=True)
-class Caller:
+class CallRunner:
     """Runs the calls of an answer: several at a time, asking for leave one by one, writing one by one.
 
     Whatever a tool does, its call gets an answer, and the answers stand in the order of the calls.
@@ -82,7 +82,7 @@ class Caller:
 
     async def _told(self, run: _Run) -> ToolReply:
         call, session = run.call, run.context.conversation.session.id
-        done = Finished(ToolReply(INTERRUPTED, failed=True))
+        done = CallResult(ToolReply(INTERRUPTED, failed=True))
         try:
             done = await self._answered(run)
         finally:
@@ -99,23 +99,23 @@ class Caller:
             self.tell(told)
         return done.reply
 
-    async def _answered(self, run: _Run) -> Finished:
+    async def _answered(self, run: _Run) -> CallResult:
         call = run.call
         arguments = _arguments(call)
         if isinstance(arguments, ToolReply):
-            return Finished(arguments)
+            return CallResult(arguments)
         run.arguments = arguments
         tool = self.tools.get(call.name)
         if tool is None and call.name not in self.own():
-            return Finished(self._unknown(call.name))
+            return CallResult(self._unknown(call.name))
         try:
             return await self._done(run, tool, arguments)
         except EverthreadError as error:
-            return Finished(ToolReply(f"Failed: {error}", failed=True))
+            return CallResult(ToolReply(f"Failed: {error}", failed=True))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool is anybody's code; the model and the listener are told
-            return Finished(ToolReply(f"Failed: {call.name} raised {type(error).__name__}: {error}", failed=True))
+            return CallResult(ToolReply(f"Failed: {call.name} raised {type(error).__name__}: {error}", failed=True))
 
-    async def _done(self, run: _Run, tool: Tool | None, arguments: dict[str, Any]) -> Finished:
+    async def _done(self, run: _Run, tool: Tool | None, arguments: dict[str, Any]) -> CallResult:
         """Leave is asked for before the call takes a slot: what needs none does not wait for a person."""
         needed = None if tool is None else tool.needs(arguments, run.context)
         if needed is not None and tool is not None:
@@ -125,13 +125,13 @@ class Caller:
                     async with self._writing:  # what is shown is what a write before it left
                         needed = tool.needs(arguments, run.context) or needed
                 if not await self.approve(needed):
-                    return Finished(await self._refused(run, tool, needed), refused=True)
+                    return CallResult(await self._refused(run, tool, needed), refused=True)
             run.context = replace(run.context, allowed=needed)
         writes = needed is not None and needed.kind == "write"
         async with self._slots, self._writing if writes else contextlib.nullcontext():
             run.began = time.monotonic()
             self.tell(ToolStarted(run.context.conversation.session.id, run.call.id, run.call.name, arguments))
-            return Finished(await self._timed(run, tool, arguments))
+            return CallResult(await self._timed(run, tool, arguments))
 
     async def _timed(self, run: _Run, tool: Tool | None, arguments: dict[str, Any]) -> ToolReply:
         limit, call, context = asyncio.timeout(self.seconds), run.call, run.context

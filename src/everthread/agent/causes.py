@@ -19,7 +19,7 @@ KEPT = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallUsage:
     """A request to the main model, and what was read of it from the cache."""
 
     request: Request
@@ -30,7 +30,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Miss:
+class CacheMiss:
     """A call that had to read anew what the one before had sent already."""
 
     at: float
@@ -39,16 +39,16 @@ class Miss:
     why: str
 
 
-class Journal:
+class CauseLog:
     """A listener that remembers what `/why` is asked for."""
 
     def __init__(self, clock: Callable[[], float] = time.time, *, ttl: float = TTL) -> None:
         self._clock, self._ttl = clock, ttl
         self._ready: tuple[Request, str, float] | None = None
-        self._last: Call | None = None
+        self._last: CallUsage | None = None
         self._ever_cached = False
         self.calls = 0
-        self.miss: Miss | None = None
+        self.miss: CacheMiss | None = None
         self.compactions: list[tuple[float, Event]] = []
         """What was done about the size of the context, the newest last."""
 
@@ -67,14 +67,14 @@ class Journal:
             return
         request, session, at = self._ready
         used = event.usage
-        now = Call(request, session, at, used.prompt_tokens, used.cache_read_tokens)
+        now = CallUsage(request, session, at, used.prompt_tokens, used.cache_read_tokens)
         before, self._last = self._last, now
         self.calls += 1
         self._ever_cached = self._ever_cached or now.cached > 0
         if before is not None and before.prompt >= LEAST and now.cached < before.prompt // 2:
-            self.miss = Miss(at, before.prompt, now.cached, self._reason(before, now))
+            self.miss = CacheMiss(at, before.prompt, now.cached, self._reason(before, now))
 
-    def _reason(self, before: Call, now: Call) -> str:
+    def _reason(self, before: CallUsage, now: CallUsage) -> str:
         if before.request.model != now.request.model:
             return f"another model: {before.request.model} became {now.request.model}"
         if before.session != now.session:

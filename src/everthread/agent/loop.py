@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from everthread.agent.base import Approver, Tool, ToolContext, ToolReply
-from everthread.agent.calls import Caller, as_result
-from everthread.agent.causes import Journal
+from everthread.agent.calls import CallRunner, as_result
+from everthread.agent.causes import CauseLog
 from everthread.agent.events import Ending, TurnEnded
 from everthread.agent.limits import MAX_ROUNDS, PARALLEL, TOOL_SECONDS
 from everthread.agent.memory import Memory
@@ -60,7 +60,7 @@ class Agent:
         parallel: int = PARALLEL,
         tool_seconds: float = TOOL_SECONDS,
         listener: Listener | None = None,
-        journal: Journal | None = None,
+        journal: CauseLog | None = None,
         memory: Memory | None = None,
         routes: Routes | None = None,
         closing: Sequence[Closing] = (),
@@ -68,7 +68,7 @@ class Agent:
         self.conversation = conversation
         self.context = context
         self.max_rounds = max_rounds
-        self.journal = journal or Journal()
+        self.journal = journal or CauseLog()
         self.memory = memory
         self.routes = routes
         self._closing = closing
@@ -80,7 +80,7 @@ class Agent:
         self._turning = asyncio.Lock()
         finder = FindTools()
         named = {finder.name: finder, **self._tools}
-        self._caller = Caller(named, approve, self.hear, parallel, tool_seconds, self._engine_tools)
+        self._caller = CallRunner(named, approve, self.hear, parallel, tool_seconds, self._engine_tools)
         self._offer(conversation)
 
     # Life

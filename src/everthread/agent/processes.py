@@ -36,7 +36,7 @@ _SHOWN = Path("/proc/self/environ")
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class ProcessExit:
     """How a child process ended."""
 
     exit_code: int | None
@@ -47,18 +47,18 @@ class Finished:
     """What it left running in the background."""
 
 
-async def run(argv: Sequence[str], *, folder: Path, environment: Mapping[str, str], seconds: float) -> Finished:
+async def run(argv: Sequence[str], *, folder: Path, environment: Mapping[str, str], seconds: float) -> ProcessExit:
     """Run a program. Cancelled or out of time, it is ended with everything it started."""
     child = _start(argv, folder, environment)
     try:
         if not await _within(seconds, child.exited):
             await child.end()
-            return Finished(None, child.output.text())
+            return ProcessExit(None, child.output.text())
         await _within(LINGER, child.drained)
     except asyncio.CancelledError:
         await asyncio.shield(child.end())
         raise
-    return Finished(child.process.returncode, child.output.text(), child.left())
+    return ProcessExit(child.process.returncode, child.output.text(), child.left())
 
 
 async def _within(seconds: float, event: asyncio.Event) -> bool:
@@ -86,7 +86,7 @@ class Family:
                 await asyncio.sleep(_GLANCE)
 
 
-class Output:
+class ProcessOutput:
     """The start and the end of what is fed to it. Filled by one thread, read by another."""
 
     def __init__(self, kept: int = KEPT) -> None:
@@ -125,7 +125,7 @@ class Child:
 
     def __init__(self, process: subprocess.Popen[bytes], reading: int, mark: str) -> None:
         self.process = process
-        self.output = Output()
+        self.output = ProcessOutput()
         self.exited, self.drained = asyncio.Event(), asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._mark = mark

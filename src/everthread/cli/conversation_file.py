@@ -17,7 +17,7 @@ FILE_HELP = (
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class ConversationFile:
     """What was read: from where, in which protocol, and the request it makes."""
 
     source: str
@@ -31,7 +31,7 @@ class Recording:
     warnings: tuple[str, ...] = ()
 
 
-def read_conversation(file: str) -> Recording:
+def read_conversation(file: str) -> ConversationFile:
     """The conversation in `file` (`-`: standard input)."""
     source = "standard input" if file == "-" else file
     try:
@@ -43,10 +43,10 @@ def read_conversation(file: str) -> Recording:
         api, request = decode_any(value)
     except (TranscriptError, WireError) as error:
         return _foreign(text, source, error)
-    return Recording(source, api, request, bare=isinstance(value, list))
+    return ConversationFile(source, api, request, bare=isinstance(value, list))
 
 
-def _foreign(text: str, source: str, problem: Exception) -> Recording:
+def _foreign(text: str, source: str, problem: Exception) -> ConversationFile:
     """What is no request may be a log of another program; else it was a request that is wrong."""
     try:
         log = parse_log(text, source)
@@ -57,7 +57,7 @@ def _foreign(text: str, source: str, problem: Exception) -> Recording:
     if not log.said:
         raise TranscriptError(f"{source}: holds no message that can be read")
     request = Request(log.model, log.messages, system=log.system, tools=log.tools)
-    return Recording(source, "openai_chat", request, kind=log.kind, warnings=tuple(log.warnings))
+    return ConversationFile(source, "openai_chat", request, kind=log.kind, warnings=tuple(log.warnings))
 
 
 def _parse(text: str) -> Any:

@@ -117,7 +117,7 @@ def with_base_url(config: Config, base_url: str | None) -> Config:
     return config.model_copy(update={"model": own})
 
 
-class Resuming(TyperCommand):
+class ResumeCommand(TyperCommand):
     """A command whose `--resume` may stand without an id."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

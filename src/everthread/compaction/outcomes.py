@@ -21,7 +21,7 @@ _ERRORS = ("error", "stderr", "errors", "error_message")
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class UnwrappedOutput:
     """A tool's output without the JSON it may be wrapped in. `data` is that JSON."""
 
     body: str
@@ -30,18 +30,20 @@ class Output:
     data: Any = None
 
 
-def unwrap(text: str) -> Output:
+def unwrap(text: str) -> UnwrappedOutput:
     """What a tool put out, and what the JSON object around it says of the outcome."""
     data = _json(text)
     if not isinstance(data, dict):
         body = without_header(text)
-        return Output(body, exit_code(text[: len(text) - len(body)]) if body is not text else None, data=data)
+        return UnwrappedOutput(body, exit_code(text[: len(text) - len(body)]) if body is not text else None, data=data)
     inner = data.get("metadata")
     meta = inner if isinstance(inner, dict) else {}
     codes = [value for source in (data, meta) for key in _EXITS if type(value := source.get(key)) is int]
     errors = [value for key in _ERRORS if isinstance(value := data.get(key), str) and value.strip()]
     bodies = [value for key in _BODIES if isinstance(value := data.get(key), str) and value]
-    return Output(bodies[0] if bodies else text, codes[0] if codes else None, errors[0] if errors else "", data)
+    return UnwrappedOutput(
+        bodies[0] if bodies else text, codes[0] if codes else None, errors[0] if errors else "", data
+    )
 
 
 _HEADER_LINE = re.compile(r"[A-Z][\w ()-]{0,40}(?::| exited with| exited)[^\n]{0,200}")

@@ -26,7 +26,7 @@ from everthread.compaction.summary import (
     Sections,
     parse_sections,
 )
-from everthread.compaction.user_words import NO_WORDS, Said, entry_tokens, parse_words
+from everthread.compaction.user_words import NO_WORDS, UserMessage, entry_tokens, parse_words
 from everthread.core.marks import SUMMARY_START, is_old_format, summary_text, without_summary
 from everthread.core.messages import Message, Messages
 from everthread.core.transcript import is_user_message, spans
@@ -48,7 +48,7 @@ class Earlier:
     messages: int = 0
     sections: Sections = field(default_factory=dict)
     """Its sections, without the user's words."""
-    words: tuple[Said, ...] = ()
+    words: tuple[UserMessage, ...] = ()
     journal: Journal = field(default_factory=Journal)
     state: ThreadState | None = None
     """Where it was read from the messages themselves."""
@@ -97,10 +97,10 @@ def state_from_text(sections: Sections) -> ThreadState:
     return state
 
 
-def said_in(one: Facts, number: int) -> Said:
+def said_in(one: Facts, number: int) -> UserMessage:
     """What the user said in a message, without secrets."""
     text = one.said_safely()
-    return Said(number, text) if text else Said(number, note=NO_WORDS)
+    return UserMessage(number, text) if text else UserMessage(number, note=NO_WORDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Plan:
     """Indices of what the summary stands for now."""
     middle: list[Message]
     """Those messages, unpruned, without earlier summaries."""
-    words: tuple[Said, ...]
+    words: tuple[UserMessage, ...]
     """All that the user said outside head and tail, in order."""
     word_tokens: int
     words_most: int

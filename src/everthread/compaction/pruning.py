@@ -45,7 +45,7 @@ _DATA_IMAGE = re.compile(r"data:image/([\w.+-]{1,40});base64,([A-Za-z0-9+/=_-]{1
 
 
 @dataclass(frozen=True, slots=True)
-class Saving:
+class Reduction:
     """One thing that was made smaller. `kind` is `result`, `duplicate`, `arguments` or `image`."""
 
     index: int
@@ -58,7 +58,7 @@ class Pruned:
     """The smaller transcript and what was done, in order."""
 
     messages: list[Message]
-    savings: tuple[Saving, ...]
+    savings: tuple[Reduction, ...]
 
     @property
     def chars(self) -> int:
@@ -72,7 +72,7 @@ def prune(messages: Messages, *, protect_from: int, start: int = 0, results: boo
     latest = next((at for at in range(len(facts) - 1, -1, -1) if facts[at].is_user), None)
     work = Pruner(facts, latest_user=latest, results=results)
     pruned = list(messages)
-    savings: list[Saving] = []
+    savings: list[Reduction] = []
     for index in range(start, min(protect_from, len(pruned))):
         pruned[index], saved = work.prune(index)
         savings += saved
@@ -94,7 +94,7 @@ class Pruner:
         self._latest_user = latest_user
         self._with_results = results
         self._unanswered = open_group([one.message for one in facts])
-        self._savings: list[Saving] = []
+        self._savings: list[Reduction] = []
         self._made: dict[int, Message] = {}
         self._calls: dict[int, tuple[Call | None, ...]] = {}
         """For each message with results, the calls they answer."""
@@ -116,7 +116,7 @@ class Pruner:
             self._made[index] = self.prune(index)[0]
         return self._made[index]
 
-    def prune(self, index: int) -> tuple[Message, list[Saving]]:
+    def prune(self, index: int) -> tuple[Message, list[Reduction]]:
         """A message made small, and what that saved."""
         one = self._facts[index]
         around = (
@@ -197,7 +197,7 @@ class Pruner:
 
     def note(self, index: int, kind: str, before: Any, after: Any) -> None:
         if after is not before:
-            self._savings.append(Saving(index, kind, len(str(before)) - len(str(after))))
+            self._savings.append(Reduction(index, kind, len(str(before)) - len(str(after))))
 
 
 def open_group(messages: Messages) -> int | None:

@@ -15,7 +15,7 @@ from importlib import resources
 from typing import Any
 
 from everthread.compaction.outcomes import (
-    Output,
+    UnwrappedOutput,
     counted_tests,
     error_line,
     error_lines,
@@ -109,7 +109,7 @@ def outcome_of(kind: str, text: str, *, failed: bool = False, room: int = LINE /
     return f"{found}, {end}" if found else end
 
 
-def _found(kind: str, output: Output, *, failed: bool) -> list[str]:
+def _found(kind: str, output: UnwrappedOutput, *, failed: bool) -> list[str]:
     if kind == "shell":
         return _ran(output, failed=failed)
     body = output.body
@@ -126,7 +126,7 @@ def _found(kind: str, output: Output, *, failed: bool) -> list[str]:
     return ran or [_gist(output)]
 
 
-def _ran(output: Output, *, failed: bool) -> list[str]:
+def _ran(output: UnwrappedOutput, *, failed: bool) -> list[str]:
     """Exit code, tests and error of what was run."""
     code = exit_code(output.body) if output.exit_code is None else output.exit_code
     halt = stopped(output.body)
@@ -136,7 +136,7 @@ def _ran(output: Output, *, failed: bool) -> list[str]:
     return [part for part in found if part]
 
 
-def _gist(output: Output) -> str:
+def _gist(output: UnwrappedOutput) -> str:
     """What a result says of itself in a few words: its status, what it is made of, its first line."""
     data = output.data
     if isinstance(data, list):
@@ -420,7 +420,7 @@ def _only_shows(words: list[str]) -> bool:
     return not shows or (bool(rest) and rest[0] in shows)
 
 
-def _stated(output: Output) -> str:
+def _stated(output: UnwrappedOutput) -> str:
     """What a result says in words; of JSON only what its own message or status says."""
     if isinstance(output.data, dict):
         values = (output.data.get(key) for key in ("message", "status", "state"))

@@ -39,7 +39,7 @@ _BEST = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class UserMessage:
     """One message of the user. `note` stands in the place of words: nothing was said, or it stands elsewhere."""
 
     number: int
@@ -55,7 +55,7 @@ class Said:
         return self.last or self.number
 
 
-def render_words(entries: Sequence[Said], room: int, count: Count) -> str:
+def render_words(entries: Sequence[UserMessage], room: int, count: Count) -> str:
     """The section's text within so many tokens; where there is room for none of it, one line that says so."""
     told = sorted((entry for entry in entries if entry.note != NOT_SHOWN), key=lambda entry: entry.number)
     if not told:
@@ -79,7 +79,7 @@ def render_words(entries: Sequence[Said], room: int, count: Count) -> str:
     return best
 
 
-def _text(entries: Sequence[Said]) -> str:
+def _text(entries: Sequence[UserMessage]) -> str:
     """The lines, and a word on numbers that have none."""
     shown = [entry for entry in entries if not entry.last]
     gaps = any(after.number > before.number + 1 for before, after in pairwise(shown))
@@ -87,9 +87,9 @@ def _text(entries: Sequence[Said]) -> str:
     return "\n".join([*([REPEATED] if gaps and not notes else []), *map(_line, entries)])
 
 
-def parse_words(text: str) -> list[Said]:
+def parse_words(text: str) -> list[UserMessage]:
     """The entries of a section, as `render_words` wrote them. What stands before the first is nobody's."""
-    found: list[Said] = []
+    found: list[UserMessage] = []
     lines: list[str] = []
 
     def close() -> None:
@@ -103,18 +103,18 @@ def parse_words(text: str) -> list[Said]:
             continue
         close()
         note = head[4] or ""
-        found.append(Said(int(head[1]), note=note, is_short=head[3] is not None, last=int(head[2] or 0)))
+        found.append(UserMessage(int(head[1]), note=note, is_short=head[3] is not None, last=int(head[2] or 0)))
         lines = [] if note else [line[head.end() :]]
     close()
     return found
 
 
-def entry_tokens(entry: Said, count: Count) -> int:
+def entry_tokens(entry: UserMessage, count: Count) -> int:
     """What an entry takes with its number."""
     return count(_line(entry)) + 1
 
 
-def _line(entry: Said) -> str:
+def _line(entry: UserMessage) -> str:
     span = f"{entry.number}–{entry.last}" if entry.last > entry.number else str(entry.number)
     if entry.note:
         return f"[{span}: {entry.note}]"
@@ -129,7 +129,7 @@ def _is_like_ours(line: str) -> bool:
     return bool(_HEAD.match(bare) or _MARKER.match(bare) or section_name(bare))
 
 
-def _say_once(entries: list[Said]) -> list[Said]:
+def _say_once(entries: list[UserMessage]) -> list[UserMessage]:
     """Of messages with the same words only the latest: a later line holds where two differ."""
     latest = {entry.text: entry.number for entry in entries if entry.text}
     return [entry for entry in entries if not entry.text or latest[entry.text] == entry.number]
@@ -138,7 +138,7 @@ def _say_once(entries: list[Said]) -> list[Said]:
 class _Offers:
     """Every sentence with its tokens and its worth for its length; one that stands in a later message too is none."""
 
-    def __init__(self, entries: list[Said], count: Count) -> None:
+    def __init__(self, entries: list[UserMessage], count: Count) -> None:
         self.entries, self.count = entries, count
         self.pieces = [split_sentences(entry.text) for entry in entries]
         rarity = Rarity(entry.text for entry in entries)
@@ -170,7 +170,7 @@ class _Offers:
         """What makes a sentence the same as another: its words, without the mark of an earlier cut."""
         return self.entries[place].text[piece.start : piece.end].replace(GAP, "").strip()
 
-    def share(self, room: int) -> list[Said]:
+    def share(self, room: int) -> list[UserMessage]:
         """Short messages whole and of longer ones the first sentence; the rest of the room to what says most.
 
         Where not even that fits, what says most stays, and one line says that numbers without a line are not shown.
@@ -217,11 +217,11 @@ class _Fill:
                 self._left -= price
                 self._chosen.setdefault(place, set()).add(number)
 
-    def shown(self) -> list[Said]:
+    def shown(self) -> list[UserMessage]:
         found = (self._entry(place, entry) for place, entry in enumerate(self._offers.entries))
         return [said for said in found if said is not None]
 
-    def _entry(self, place: int, entry: Said) -> Said | None:
+    def _entry(self, place: int, entry: UserMessage) -> UserMessage | None:
         pieces, numbers = self._offers.pieces[place], sorted(self._chosen.get(place, ()))
         if not pieces:
             return entry if place in self._chosen else None
@@ -232,8 +232,8 @@ class _Fill:
             opening = clip_tokens(self._offers.words(place, clipped), _OPENING - 4, self._offers.count)
         rest = join_sentences(entry.text, pieces, numbers) if numbers else ""
         text = " ".join(filter(None, (opening, rest.removeprefix(f"{GAP} ") if opening else rest)))
-        return Said(entry.number, text, is_short=True) if text else None
+        return UserMessage(entry.number, text, is_short=True) if text else None
 
 
-def _range(entries: Sequence[Said], note: str = "not shown") -> Said:
-    return Said(min(entry.number for entry in entries), note=note, last=max(entry.end for entry in entries))
+def _range(entries: Sequence[UserMessage], note: str = "not shown") -> UserMessage:
+    return UserMessage(min(entry.number for entry in entries), note=note, last=max(entry.end for entry in entries))

@@ -22,7 +22,7 @@ from everthread.config.conversations import (
     AgentOptions,
     AuxiliaryOptions,
     CompressionOptions,
-    ContextOptions,
+    EngineOptions,
     ModelOptions,
     PromptCachingOptions,
     RecallSettings,
@@ -46,7 +46,7 @@ class Config(Options):
     """Everything that can be configured."""
 
     model: ModelOptions = ModelOptions()
-    context: ContextOptions = ContextOptions()
+    context: EngineOptions = EngineOptions()
     compression: CompressionOptions = CompressionOptions()
     auxiliary: AuxiliaryOptions = AuxiliaryOptions()
     prompt_caching: PromptCachingOptions = PromptCachingOptions()

@@ -13,7 +13,7 @@ from everthread.core import toolchoice
 from everthread.core.tokens import budget
 
 
-class Endpoint(Options):
+class ModelEndpoint(Options):
     """How a model is reached."""
 
     base_url: HttpUrl | None = Field(
@@ -25,13 +25,13 @@ class Endpoint(Options):
     )
 
     @model_validator(mode="after")
-    def _custom_needs_a_url(self) -> Endpoint:
+    def _custom_needs_a_url(self) -> ModelEndpoint:
         if getattr(self, "provider", None) == "custom" and self.base_url is None:
             raise ValueError("provider `custom` needs a base_url")
         return self
 
 
-class ModelOptions(Endpoint):
+class ModelOptions(ModelEndpoint):
     """The model that answers."""
 
     default: str | None = Field(None, min_length=1, description="The model's name at its provider.")
@@ -43,7 +43,7 @@ class ModelOptions(Endpoint):
     )
 
 
-class SummaryModelOptions(Endpoint):
+class SummaryModelOptions(ModelEndpoint):
     """The model that writes summaries. `context_length` also bounds what one summary call is given."""
 
     model: str | None = Field(None, min_length=1, description="Its name. Null: chosen by what is configured.")
@@ -58,7 +58,7 @@ class AuxiliaryOptions(Options):
     compression: SummaryModelOptions = SummaryModelOptions()
 
 
-class ContextOptions(Options):
+class EngineOptions(Options):
     """Which engine decides what stays in the context."""
 
     engine: str = Field("compressor", min_length=1, description="The engine's name; `everthread plugins` lists them.")

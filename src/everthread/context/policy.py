@@ -229,7 +229,7 @@ class PromptSize:
 
 
 @runtime_checkable
-class Quoting(Protocol):
+class PricedSummarizer(Protocol):
     """A summariser that knows what a summary would cost."""
 
     def quote(self, tokens: int, budget: int) -> float | None:
@@ -250,7 +250,7 @@ class CallPrices:
     @property
     def free_summary(self) -> bool:
         """Whether a summary costs nothing: no model has to write it."""
-        return not isinstance(self.summarizer, Quoting) or self.summarizer.quote(1_000, 100) == 0
+        return not isinstance(self.summarizer, PricedSummarizer) or self.summarizer.quote(1_000, 100) == 0
 
 
 # The decision
@@ -376,7 +376,7 @@ class CompactionPolicy:
             kept=size.fixed,
             threshold=budget.threshold,
             limit=max(budget.threshold, min(budget.hygiene, size.hard_limit)),
-            summary=(writer.quote(size.tokens, summary) if isinstance(writer, Quoting) else 0.0) or 0.0,
+            summary=(writer.quote(size.tokens, summary) if isinstance(writer, PricedSummarizer) else 0.0) or 0.0,
             rates=rates,
             rhythm=state.rhythm,
             cold=self.cold(state),

@@ -44,7 +44,7 @@ GIVE_UP = RecoveryStep("give_up")
 
 
 @dataclass(slots=True)
-class Recovery:
+class RecoveryAttempts:
     """What was tried for one request."""
 
     compactions: int = 0

@@ -14,7 +14,14 @@ from decimal import Decimal
 from everthread.compaction.summary import Compaction, CompactionLevel
 from everthread.context.limits import is_overflow_error
 from everthread.context.policy import AUTOMATIC, COLD, FADING, NEARLY_COLD, PolicyDecision, fixed_text
-from everthread.context.recovery import NEAR_LIMIT, TOO_LARGE, Recovery, RecoveryStep, lasting_cap, slim_messages
+from everthread.context.recovery import (
+    NEAR_LIMIT,
+    TOO_LARGE,
+    RecoveryAttempts,
+    RecoveryStep,
+    lasting_cap,
+    slim_messages,
+)
 from everthread.conversation.events import (
     CompactionDone,
     CompactionFailed,
@@ -458,7 +465,7 @@ class Compactor:
 # After a refusal
 
 
-async def recover(live: ConversationState, tried: Recovery, error: Exception, sent: Request | None) -> None:
+async def recover(live: ConversationState, tried: RecoveryAttempts, error: Exception, sent: Request | None) -> None:
     """Make the next try possible, or raise: the error itself where size is not at fault."""
     verdict = classify_error(error)
     if verdict.kind == "other" and isinstance(error, ModelError) and live.tokens >= NEAR_LIMIT * live.budget.window:
@@ -481,7 +488,7 @@ async def recover(live: ConversationState, tried: Recovery, error: Exception, se
             return
 
 
-def _overflow(live: ConversationState, tried: Recovery, verdict: ErrorVerdict, error: Exception) -> Exception:
+def _overflow(live: ConversationState, tried: RecoveryAttempts, verdict: ErrorVerdict, error: Exception) -> Exception:
     name = live.route.name
     if not live.setup.options.enabled:
         return ContextOverflowError(

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from everthread.compaction.summary import Compaction
-from everthread.context.recovery import Recovery
+from everthread.context.recovery import RecoveryAttempts
 from everthread.conversation.compaction import Compactor, commit, discard, draft, recover
 from everthread.conversation.events import Listener, Notice
 from everthread.conversation.options import Route, Setup
@@ -44,7 +44,7 @@ class Conversation:
     def __init__(self, live: ConversationState) -> None:
         self._live = live
         self._compactor = Compactor(live)
-        self._recovery = Recovery()
+        self._recovery = RecoveryAttempts()
         self._recorder = Recorder(live)
         self._injected: tuple[Message, ...] = ()
         self._turn = asyncio.Lock()
@@ -160,7 +160,7 @@ class Conversation:
         """
         live = self._live
         self._compactor.wake()
-        self._recovery = Recovery(cap=max_tokens)
+        self._recovery = RecoveryAttempts(cap=max_tokens)
         self._injected = tuple(as_messages(inject))
         full = live.reported and live.tokens >= live.budget.threshold
         await self._store(as_messages(message), event)

@@ -18,7 +18,7 @@ import regex
 
 from everthread.core.messages import calls_of, results_of
 from everthread.core.redaction import redact, redact_part
-from everthread.core.search.lookup import Excerpt, Found, Passage, SearchMode, SearchScope, heading, is_lookup
+from everthread.core.search.lookup import Excerpt, Passage, SearchMode, SearchPage, SearchScope, heading, is_lookup
 from everthread.core.transcript import is_user_message
 from everthread.core.types import Node
 from everthread.errors import InputError, UnknownIdError
@@ -36,7 +36,7 @@ CACHED_LAYOUTS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class OriginalsLayout:
     """The originals of a summary one after the other: their ids, and how many characters each takes."""
 
     ids: tuple[int, ...]
@@ -52,9 +52,9 @@ class ThreadFacts:
     """One thread: the turn of each message, in the order they were said; layouts by what a summary is called."""
 
     turns: dict[int, int] = field(default_factory=dict)
-    layouts: OrderedDict[str, Layout] = field(default_factory=OrderedDict)
+    layouts: OrderedDict[str, OriginalsLayout] = field(default_factory=OrderedDict)
 
-    def keep(self, wanted: str, layout: Layout) -> Layout:
+    def keep(self, wanted: str, layout: OriginalsLayout) -> OriginalsLayout:
         self.layouts[wanted] = layout
         while len(self.layouts) > CACHED_LAYOUTS:
             self.layouts.popitem(last=False)
@@ -237,7 +237,7 @@ class StoreLookup:
         path: str | None = None,
         limit: int = 8,
         offset: int = 0,
-    ) -> Found:
+    ) -> SearchPage:
         """A page of exact excerpts. By words the best come first, by pattern the earliest."""
         if scope == "all" and self._reach != "all":
             raise InputError("only this conversation can be searched; leave the scope out")
@@ -255,7 +255,7 @@ class StoreLookup:
         found = await (self._by_words(query) if path or '"' in text else self._best(query))
         return replace(found, excerpts=tuple([await self._with_turns(place) for place in found.excerpts]))
 
-    async def _best(self, query: SearchQuery) -> Found:
+    async def _best(self, query: SearchQuery) -> SearchPage:
         """A question by one ranking; a word or two by all places that hold them, else by the closest."""
         if len(query.text.split()) >= QUESTION_WORDS:
             first = await self._ranked(replace(query, offset=0))
@@ -266,14 +266,14 @@ class StoreLookup:
         found = await self._by_words(query)
         return found if found.excerpts or found.next is not None or query.offset else await self._closest(query, CLOSE)
 
-    async def _ranked(self, query: SearchQuery) -> Found:
+    async def _ranked(self, query: SearchQuery) -> SearchPage:
         """The first page: half of the places hold all words, half are the best by who said them and by their words."""
         strict = await self._by_words(replace(query, limit=max(1, query.limit // 2)))
         closest = await self._closest(replace(query, limit=MOST), 0.0 if strict.excerpts else CLOSE_QUESTION)
         places = [*strict.excerpts, *_new_places(closest.excerpts, strict.excerpts)][: query.limit]
-        return Found(tuple(places), strict.next, near=closest.near and not strict.excerpts)
+        return SearchPage(tuple(places), strict.next, near=closest.near and not strict.excerpts)
 
-    async def _by_words(self, query: SearchQuery) -> Found:
+    async def _by_words(self, query: SearchQuery) -> SearchPage:
         """Pages that hold nothing but earlier searches are passed over."""
         at, most = query.offset, query.limit
         while True:
@@ -281,11 +281,11 @@ class StoreLookup:
             found = [place for hit in hits[:most] if (place := await self._place(hit)) is not None]
             at += most
             if len(hits) <= most:
-                return Found(tuple(found), None)
+                return SearchPage(tuple(found), None)
             if found:
-                return Found(tuple(found), at)
+                return SearchPage(tuple(found), at)
 
-    async def _closest(self, query: SearchQuery, least: float) -> Found:
+    async def _closest(self, query: SearchQuery, least: float) -> SearchPage:
         """What holds the most telling of the words, where nothing holds all: answers are worded unlike questions."""
         asked = RecallQuery(
             query.text, self.tenant, query.thread, limit=MOST, least=least, chars=EXCERPT,
@@ -300,7 +300,7 @@ class StoreLookup:
             for passage in await self.store.recall(asked)
             if query.role in (None, passage.role) and query.tool in (None, *passage.tool.split(","))
         ]  # fmt: skip
-        return Found(tuple(places[: query.limit]), None, near=bool(places))
+        return SearchPage(tuple(places[: query.limit]), None, near=bool(places))
 
     async def _with_turns(self, place: Excerpt) -> Excerpt:
         """The place with how the messages before and after it begin."""
@@ -329,7 +329,7 @@ class StoreLookup:
         shown = _unescape(shown) if _is_call(hit) else shown
         return Excerpt(f"message:{hit.message}", hit.thread, turn, hit.role, hit.tool, hit.created, shown)
 
-    async def _by_pattern(self, matcher: PatternMatcher, query: SearchQuery) -> Found:
+    async def _by_pattern(self, matcher: PatternMatcher, query: SearchQuery) -> SearchPage:
         found: list[Excerpt] = []
         at, deadline = 0, 0.0
         async for pieces in self._pages(query.thread):
@@ -346,14 +346,14 @@ class StoreLookup:
             shown = await asyncio.to_thread(matcher.scan, [piece.text for _, piece in fitting], EXCERPT)
             for (place, piece), text in zip(fitting, shown, strict=False):
                 if text and len(found) == query.limit:
-                    return Found(tuple(found), place)
+                    return SearchPage(tuple(found), place)
                 if text:
                     found.append(replace(piece.place, text=text))
             if len(shown) < len(fitting):
-                return Found(tuple(found), fitting[len(shown)][0])
+                return SearchPage(tuple(found), fitting[len(shown)][0])
             if time.monotonic() > deadline:
-                return Found(tuple(found), at)
-        return Found(tuple(found), None)
+                return SearchPage(tuple(found), at)
+        return SearchPage(tuple(found), None)
 
     async def _pages(self, within: str | None) -> AsyncIterator[list[_Piece]]:
         """Every text there is, the earliest thread and message first: a place keeps its number while more is said."""
@@ -534,7 +534,7 @@ async def expand(lookup: StoreLookup, wanted: str, *, offset: int = 0, limit: in
     return await _covered_passage(lookup, given, layout, max(0, offset), max(1, min(limit, LONGEST_PART)))
 
 
-async def _layout(lookup: StoreLookup, wanted: str) -> Layout | None:
+async def _layout(lookup: StoreLookup, wanted: str) -> OriginalsLayout | None:
     """Where the originals of a summary stand; None for what is no summary. Worked out once."""
     if lookup.thread is None:
         if _COMPACTION.fullmatch(wanted) or _NODE.fullmatch(wanted):
@@ -547,7 +547,7 @@ async def _layout(lookup: StoreLookup, wanted: str) -> Layout | None:
     return None if ids is None else facts.keep(wanted, await _laid_out(lookup, lookup.thread, ids))
 
 
-async def _laid_out(lookup: StoreLookup, thread: str, ids: Sequence[int]) -> Layout:
+async def _laid_out(lookup: StoreLookup, thread: str, ids: Sequence[int]) -> OriginalsLayout:
     """The messages in the order they were said. Only the part of the history they stand in is read."""
     turns = await lookup.turns(thread)
     wanted = set(ids)
@@ -558,10 +558,10 @@ async def _laid_out(lookup: StoreLookup, thread: str, ids: Sequence[int]) -> Lay
         for stored in await lookup.store.history(thread, start=start, limit=min(PAGE, last - start)):
             if stored.id in wanted:
                 sizes[stored.id] = len(_block(stored, thread, turns[stored.id]))
-    return Layout(tuple(sizes), tuple(sizes.values()))
+    return OriginalsLayout(tuple(sizes), tuple(sizes.values()))
 
 
-async def _covered_passage(lookup: StoreLookup, wanted: str, layout: Layout, start: int, most: int) -> Passage:
+async def _covered_passage(lookup: StoreLookup, wanted: str, layout: OriginalsLayout, start: int, most: int) -> Passage:
     """A part of the covered messages one after the other, each under its heading; only those it shows are read."""
     thread = lookup.thread or ""
     turns = await lookup.turns(thread, upto=layout.ids)

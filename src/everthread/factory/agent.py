@@ -13,7 +13,7 @@ from everthread.config import Config, home_directory, load_config
 from everthread.core.pricing.cache_control import CACHE_SECONDS
 from everthread.core.types import Api, StreamingModel
 from everthread.errors import InputError
-from everthread.factory.conversation import Opening, open_conversation
+from everthread.factory.conversation import Opener, open_conversation
 from everthread.factory.models import Closing, closing_of, route_to
 from everthread.factory.store import open_store, store_url
 from everthread.store.models import NewSession
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from everthread.gateway.limits import Limits
 
 
-def open_agent(config: Config | None = None, **how: Unpack[AgentOptions]) -> Opening[Agent]:
+def open_agent(config: Config | None = None, **how: Unpack[AgentArguments]) -> Opener[Agent]:
     """An agent in a workspace (default: the current folder): new, or resumed by any id of its thread.
 
     `async with open_agent(…) as agent`, `agent = await open_agent(…)`, or in a script `with open_agent(…) as agent`.
@@ -37,10 +37,10 @@ def open_agent(config: Config | None = None, **how: Unpack[AgentOptions]) -> Ope
     everything. `tools`: your own, instead of the built-in ones; with `builtin_tools=True` it has both. `talks`: its
     prompt is one for conversation, without a workspace. What is opened here is closed with the agent.
     """
-    return Opening(lambda: _open(config, **how))
+    return Opener(lambda: _open(config, **how))
 
 
-class AgentOptions(TypedDict, total=False):
+class AgentArguments(TypedDict, total=False):
     """What `open_agent` may be told."""
 
     model: str | StreamingModel | None
@@ -79,7 +79,7 @@ async def _open(
 ) -> Agent:
     from everthread.agent.approval import Approvals, read_rules
     from everthread.agent.base import ToolContext
-    from everthread.agent.causes import Journal
+    from everthread.agent.causes import CauseLog
     from everthread.agent.environment import child_environment
     from everthread.agent.equipment import Equipment
     from everthread.agent.loop import Agent
@@ -119,7 +119,7 @@ async def _open(
     equipment.agent = Agent(
         conversation, equipment.tools, context=ToolContext(place, home, conversation, environment=children.environment),
         approve=allowed, max_rounds=options.max_rounds, parallel=options.parallel, listener=listener,
-        journal=Journal(ttl=CACHE_SECONDS[settings.prompt_caching.cache_ttl]), memory=memory, routes=routes,
+        journal=CauseLog(ttl=CACHE_SECONDS[settings.prompt_caching.cache_ttl]), memory=memory, routes=routes,
         closing=opened,
     )  # fmt: skip
     return equipment.agent

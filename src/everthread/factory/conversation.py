@@ -41,7 +41,7 @@ T = TypeVar("T", bound=Closeable)
 Result = TypeVar("Result")
 
 
-class Opening(Generic[T]):
+class Opener(Generic[T]):
     """Something that is about to be opened; nothing happens before it is awaited or entered."""
 
     def __init__(self, begin: Callable[[], Coroutine[Any, Any, T]]) -> None:
@@ -139,7 +139,7 @@ def open_conversation(
     config: Config | None = None,
     window: int | None = None,
     **how: Unpack[ConversationOptions],
-) -> Opening[Conversation]:
+) -> Opener[Conversation]:
     """A conversation with a model: new, or resumed by any id of its thread.
 
     `async with open_conversation(…) as talk`, `talk = await open_conversation(…)`, or in a script without an event loop
@@ -153,7 +153,7 @@ def open_conversation(
     if window is not None:
         own = ModelOptions.model_validate({**settings.model.model_dump(), "context_length": window})
         settings = settings.model_copy(update={"model": own})
-    return Opening(lambda: _open(model, settings, **how))
+    return Opener(lambda: _open(model, settings, **how))
 
 
 class ConversationOptions(TypedDict, total=False):

@@ -40,7 +40,7 @@ async def make_dashboard(
     """
     from everthread.gateway.dashboard.access import SECRET, Access, LoginLinks
     from everthread.gateway.dashboard.app import Dashboard, Settings
-    from everthread.gateway.dashboard.reader import Reader
+    from everthread.gateway.dashboard.reader import PageReader
 
     key = _operator_key(config)
     doors: dict[Auth, Door] = {"none": "local", "keys": "keys", "passthrough": "operator" if key else "off"}
@@ -48,15 +48,15 @@ async def make_dashboard(
     access = Access(store, secret, door=doors[auth], operator_key=key, links=LoginLinks(links))
     compression = config.compression
     settings = Settings(compression.threshold, compression.target_ratio)
-    reader = Reader(store, window_source(config), ttl=CACHE_SECONDS[config.prompt_caching.cache_ttl])
+    reader = PageReader(store, window_source(config), ttl=CACHE_SECONDS[config.prompt_caching.cache_ttl])
     return Dashboard(reader, access, settings=settings, sites=sites, trial=trial, announce=announce, failures=failures)
 
 
 async def saved_dollars(config: Config, store: Store, since: float) -> float | None:
     """What compactions saved from a time on, by the method of the pages; None where nothing can be compared."""
-    from everthread.gateway.dashboard.reader import Reader
+    from everthread.gateway.dashboard.reader import PageReader
 
-    reader = Reader(store, window_source(config), ttl=CACHE_SECONDS[config.prompt_caching.cache_ttl])
+    reader = PageReader(store, window_source(config), ttl=CACHE_SECONDS[config.prompt_caching.cache_ttl])
     found = await reader.savings(since)
     return found.saved if found.calls else None
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from everthread.conversation.events import Listener
     from everthread.conversation.options import SummarizerContext
-    from everthread.gateway.app import Native
+    from everthread.gateway.app import ThreadsApi
     from everthread.gateway.auth import Authenticator
     from everthread.gateway.base import Auth
     from everthread.gateway.dashboard.app import Dashboard
@@ -64,7 +64,7 @@ async def open_gateway(  # noqa: PLR0915 - one part after the other
     auth: Auth | None = None,
     store: Store | None = None,
     authenticator: Authenticator | None = None,
-    native: Native | None = None,
+    native: ThreadsApi | None = None,
     trial: Trial | None = None,
     announce: Callable[[str], None] | None = None,
     place: WorkerPlace | None = None,

@@ -60,7 +60,7 @@ async def _page(send: Send, status: int, body: bytes, kind: bytes) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-class Native(Protocol):
+class ThreadsApi(Protocol):
     """The application under `/api`; who calls is in the request's state."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
@@ -165,7 +165,7 @@ class GatewayApp:
         proxy: Proxy,
         *,
         authenticator: Authenticator | None = None,
-        native: Native | None = None,
+        native: ThreadsApi | None = None,
         mounted: Mapping[str, ASGIApp] | None = None,
         ready: Ready | None = None,
         sites: SitePolicy | None = None,

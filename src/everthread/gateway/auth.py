@@ -15,19 +15,9 @@ from everthread.errors import EverthreadError
 from everthread.gateway.base import Account, Mode
 from everthread.gateway.errors import Refused
 from everthread.gateway.keys import digest_of, is_key
-from everthread.gateway.quotas import KeyAccount, Ledger
+from everthread.gateway.quotas import KeyAccount, KeyLedger
 from everthread.store.models import DEFAULT_TENANT, StoredKey
 from everthread.store.store import Store
-
-
-class Credential(Protocol):
-    """A client's credential for the upstream: nothing is done for one that no upstream has accepted."""
-
-    async def is_accepted(self) -> bool: ...
-
-    def accept(self) -> None:
-        """An upstream answered to it with anything but 401 and 403."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +33,7 @@ class Caller:
     """What its key says; None leaves it to the upstream's setting."""
     account: Account | None = field(default=None, compare=False, repr=False)
     """What its key may still use; None: there is no limit."""
-    credential: Credential | None = field(default=None, compare=False, repr=False)
+    credential: PassthroughCredential | None = field(default=None, compare=False, repr=False)
     """One that only the upstream can check; None: it was checked here."""
 
     def admit(self) -> None:
@@ -97,12 +87,12 @@ class KeyAuthenticator:
         self,
         store: Store,
         *,
-        ledger: Ledger | None = None,
+        ledger: KeyLedger | None = None,
         clock: Callable[[], float] = time.monotonic,
         ttl: float = TTL,
     ) -> None:
         self._store = store
-        self._ledger = ledger or Ledger(store)
+        self._ledger = ledger or KeyLedger(store)
         self._clock = clock
         self._ttl = ttl
         self._asked: OrderedDict[str, _Asked] = OrderedDict()
@@ -205,7 +195,7 @@ class AcceptedCredentials:
 
 @dataclass(frozen=True, slots=True)
 class PassthroughCredential:
-    """`access.Credential` of one request."""
+    """A client's credential for the upstream: nothing is done for one that no upstream has accepted."""
 
     digest: str
     accepted: AcceptedCredentials
@@ -214,6 +204,7 @@ class PassthroughCredential:
         return await self.accepted.has(self.digest)
 
     def accept(self) -> None:
+        """An upstream answered to it with anything but 401 and 403."""
         self.accepted.add(self.digest)
 
 

@@ -61,7 +61,7 @@ class Elements(Sequence[Element]):
 
     __slots__ = ("_layout", "_made", "_places", "_text")
 
-    def __init__(self, text: str, layout: Layout) -> None:
+    def __init__(self, text: str, layout: BodyLayout) -> None:
         self._text = text
         self._layout = layout
         self._made: dict[int, Element] = {}
@@ -114,7 +114,7 @@ class Values(Sequence[Any]):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class BodyLayout:
     """Where everything stands, and what the fields say: a body without its text."""
 
     fields: Fields
@@ -125,7 +125,7 @@ class Layout:
     ends: array[int]
     """Of each message."""
 
-    def until(self, listed: str, end: int) -> Layout | None:
+    def until(self, listed: str, end: int) -> BodyLayout | None:
         """What the first `end` characters alone say, as far as the last message they show to be complete."""
         if listed not in self.spans:
             return None
@@ -133,7 +133,7 @@ class Layout:
         begun = self.spans[listed][0]
         before = {name: span for name, span in self.spans.items() if span[0] < begun}
         fields = {name: self.fields[name] for name in before}
-        return Layout(fields, {**before, listed: (begun, begun)}, self.starts[:count], self.ends[:count])
+        return BodyLayout(fields, {**before, listed: (begun, begun)}, self.starts[:count], self.ends[:count])
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class Sliced:
     """A body and its parts."""
 
     text: str
-    layout: Layout
+    layout: BodyLayout
     elements: Sequence[Element]
     single: bool = False
     """The list is one text, which stands for a message of the user."""
@@ -168,14 +168,14 @@ def slice_body(body: bytes, api: Api) -> Sliced:
     return slice_text(body.decode(), api)
 
 
-def slice_text(text: str, api: Api, begun: Layout | None = None, rest: Rest | None = None) -> Sliced:
+def slice_text(text: str, api: Api, begun: BodyLayout | None = None, rest: Rest | None = None) -> Sliced:
     """The same for its text, of which `begun` is known to be the beginning."""
     reader = _Reader(text, LIST_FIELD[api], rest)
     if begun is None or not begun.ends:
         reader.read()
     else:
         reader.go_on(begun)
-    layout = Layout(reader.fields, reader.spans, reader.starts, reader.ends)
+    layout = BodyLayout(reader.fields, reader.spans, reader.starts, reader.ends)
     if reader.has_list:
         return Sliced(text, layout, Elements(text, layout))
     listed = reader.listed
@@ -224,7 +224,7 @@ class _Reader:
     def read(self) -> None:
         self._object(_decode_fields(self.text.encode()), _expect(self.text, _skip(self.text, 0), "{"))
 
-    def go_on(self, begun: Layout) -> None:
+    def go_on(self, begun: BodyLayout) -> None:
         self.fields, self.spans = dict(begun.fields), dict(begun.spans)
         self.starts, self.ends = begun.starts[:], begun.ends[:]
         start = begun.spans[self.listed][0]

@@ -228,7 +228,7 @@ _FINAL = "That is final: asking again gives the same answer."
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ToolAnswer:
     text: str
     failed: bool = False
 
@@ -248,20 +248,20 @@ class LookupTools:
             **{name: partial(self._lossless, name) for name in NAMES},
         }
 
-    async def call(self, reach: Reach, name: str, arguments: Mapping[str, Any]) -> Answer:
+    async def call(self, reach: Reach, name: str, arguments: Mapping[str, Any]) -> ToolAnswer:
         tool = self._tools.get(name)
         if tool is None:
-            return Answer(f"There is no tool {name[:80]!r}; there are {', '.join(self._tools)}.", failed=True)
+            return ToolAnswer(f"There is no tool {name[:80]!r}; there are {', '.join(self._tools)}.", failed=True)
         try:
             given.check_names(arguments, SCHEMAS[name])
-            return Answer(await tool(reach, arguments))
+            return ToolAnswer(await tool(reach, arguments))
         except UnknownIdError as error:
-            return Answer(redact(f"{_sentence(error)} {_FINAL}"), failed=True)
+            return ToolAnswer(redact(f"{_sentence(error)} {_FINAL}"), failed=True)
         except InputError as error:
-            return Answer(redact(_sentence(error)), failed=True)
+            return ToolAnswer(redact(_sentence(error)), failed=True)
         except EverthreadError as error:
             _LOG.warning("%s failed: %s", name, redact(str(error)))
-            return Answer("This could not be looked up now: the store does not answer as it should.", failed=True)
+            return ToolAnswer("This could not be looked up now: the store does not answer as it should.", failed=True)
 
     async def _search(self, reach: Reach, arguments: Mapping[str, Any]) -> str:
         query = given.text(arguments, "query", longest=1_000).strip()

@@ -55,7 +55,7 @@ class _Line:
         return self.known + self.writing + self.waiting
 
 
-class Ledger:
+class KeyLedger:
     """The accounts of the keys this process has seen."""
 
     def __init__(self, store: Store, *, wall: Callable[[], float] = time.time) -> None:
@@ -185,7 +185,7 @@ class Ledger:
 class KeyAccount:
     """`gateway.base.Account` of one key."""
 
-    ledger: Ledger
+    ledger: KeyLedger
     key: NewKey
 
     def admit(self) -> None:

@@ -15,7 +15,7 @@ from everthread.core.messages import text_of
 from everthread.core.types import Api, Reply, Request, StreamDelta, StreamingModel
 from everthread.errors import ModelError, WireError
 from everthread.providers import errors
-from everthread.providers.errors import Route
+from everthread.providers.errors import ModelAddress
 from everthread.wire.codecs import StreamDecoder
 from everthread.wire.sse import SseEvent, SseParser
 
@@ -259,14 +259,14 @@ class HttpModel(ABC):
     def _errors() -> Any:
         """The SDK's module: both name their exceptions alike."""
 
-    def _route(self, request: Request) -> Route:
-        return Route(request.model, self.base_url, self._key_env, self._api_key)
+    def _route(self, request: Request) -> ModelAddress:
+        return ModelAddress(request.model, self.base_url, self._key_env, self._api_key)
 
 
 class _Reading:
     """One stream while it is read: what was said, and whether the answer came to its end."""
 
-    def __init__(self, decoder: StreamDecoder, route: Route) -> None:
+    def __init__(self, decoder: StreamDecoder, route: ModelAddress) -> None:
         self._decoder = decoder
         self._route = route
         self._events = 0

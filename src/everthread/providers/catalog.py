@@ -18,7 +18,6 @@ from everthread.providers.base import NO_KEY
 if TYPE_CHECKING:
     import httpx2
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 from everthread.core.types import Request
 from everthread.wire.anthropic import DEFAULT_MAX_TOKENS
@@ -230,14 +229,12 @@ LONG_CONTEXT = 1_000_000
 WindowSource = Literal["setting", "learnt", "endpoint", "catalogue", "default"]
 
 
-class LearntLimit(Protocol):
-    """A limit that a server stated in an error, as the store keeps it."""
+@dataclass(frozen=True, slots=True)
+class LearntLimit:
+    """A limit that a server stated in an error."""
 
-    @property
-    def limit(self) -> int: ...
-
-    @property
-    def source(self) -> str: ...
+    limit: int
+    source: str
 
 
 @dataclass(frozen=True, slots=True)

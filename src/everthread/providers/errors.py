@@ -49,7 +49,7 @@ _EMPTY_ACCOUNT = re.compile(r"insufficient_quota|billing_not_active|insufficient
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class ModelAddress:
     """Who is asked, where, and which environment variable holds the key: what a sentence about a failure names."""
 
     model: str
@@ -67,7 +67,7 @@ class Route:
         return f"{self.model} at {self.base_url}"
 
 
-def refused(route: Route, status: int, headers: Mapping[str, str], content: bytes) -> ModelError:
+def refused(route: ModelAddress, status: int, headers: Mapping[str, str], content: bytes) -> ModelError:
     """An answer with an error's status."""
     body = read_body(content)
     wait = retry_after(headers, body)
@@ -77,7 +77,7 @@ def refused(route: Route, status: int, headers: Mapping[str, str], content: byte
     return ModelError(_joined(sentence, advice), status=status, body=body, retry_after=wait)
 
 
-def failed_within(route: Route, error: Mapping[str, Any], body: Any, partial: Reply | None) -> ModelError:
+def failed_within(route: ModelAddress, error: Mapping[str, Any], body: Any, partial: Reply | None) -> ModelError:
     """An error told inside an answer that had begun well."""
     status = _status_within(error)
     said = _said(route, error)
@@ -87,33 +87,33 @@ def failed_within(route: Route, error: Mapping[str, Any], body: Any, partial: Re
     return ModelError(_joined(sentence, advice), status=status, body=body, retry_after=wait, partial=partial)
 
 
-def cut_off(route: Route, partial: Reply | None) -> ModelError:
+def cut_off(route: ModelAddress, partial: Reply | None) -> ModelError:
     """A stream that ended in the middle of the answer."""
     return ModelUnreachableError(
         f"{route} closed the connection in the middle of its answer. Ask again.", status=None, partial=partial
     )
 
 
-def silent(route: Route) -> ModelError:
+def silent(route: ModelAddress) -> ModelError:
     """A stream without a single event: so a local server says that it could not take the prompt in."""
     return ModelError(
         f"{route} answered with an empty stream, as servers do when the prompt is too long.", status=200, body=""
     )
 
 
-def not_understood(route: Route, reason: object, body: Any, partial: Reply | None = None) -> ModelError:
+def not_understood(route: ModelAddress, reason: object, body: Any, partial: Reply | None = None) -> ModelError:
     """An answer that is not of the protocol, as of a proxy's login page or a wrong base_url."""
     told = route.told(str(reason))
     sentence = f"{route} sent something that cannot be read: {told}. Check the base_url."
     return ModelError(sentence, body=body, partial=partial)
 
 
-def timed_out(route: Route, error: Exception, partial: Reply | None = None) -> ModelTimeoutError:
+def timed_out(route: ModelAddress, error: Exception, partial: Reply | None = None) -> ModelTimeoutError:
     kind = type(error.__cause__ or error).__name__
     return ModelTimeoutError(f"{route} did not answer in time ({kind}). Ask again.", partial=partial)
 
 
-def unreachable(route: Route, error: Exception, partial: Reply | None = None) -> ModelUnreachableError:
+def unreachable(route: ModelAddress, error: Exception, partial: Reply | None = None) -> ModelUnreachableError:
     cause = error.__cause__ or error
     told = route.told(str(cause))
     detail = f"{type(cause).__name__}{f': {told}' if told else ''}"
@@ -184,14 +184,14 @@ def _status_within(error: Mapping[str, Any]) -> int | None:
     return None
 
 
-def _said(route: Route, body: Any) -> str:
+def _said(route: ModelAddress, body: Any) -> str:
     if isinstance(body, list) and body:
         body = body[0]  # Google wraps its errors once more
     words = error_text(body) or (body if isinstance(body, str) else json.dumps(body, ensure_ascii=False))
     return route.told(words)
 
 
-def _advice(route: Route, status: int) -> str:
+def _advice(route: ModelAddress, status: int) -> str:
     if status == 401:
         return (
             f"Check the key in {route.key_env}." if route.key_env else "Check the key; api_key_env names where it is."

@@ -28,7 +28,7 @@ OPENROUTER_HEADERS = {"X-Title": "Everthread"}
 
 
 @dataclass(frozen=True, slots=True)
-class Provider:
+class ProviderEntry:
     """Who serves models: where, under which key, and how the names of its models begin."""
 
     name: str
@@ -42,21 +42,23 @@ class Provider:
     """The model that is taken where none is named."""
 
 
-OPENAI = Provider(
+OPENAI = ProviderEntry(
     "openai", OPENAI_URL, "OPENAI_API_KEY", r"gpt-|chatgpt-|o\d|codex-", url_env="OPENAI_BASE_URL", default="gpt-5"
 )
-ANTHROPIC = Provider(
+ANTHROPIC = ProviderEntry(
     "anthropic", ANTHROPIC_URL, "ANTHROPIC_API_KEY", r"claude", "anthropic", "ANTHROPIC_BASE_URL", "claude-sonnet-4-5"
 )
-OPENROUTER = Provider("openrouter", OPENROUTER_URL, "OPENROUTER_API_KEY", default="anthropic/claude-sonnet-4.5")
+OPENROUTER = ProviderEntry("openrouter", OPENROUTER_URL, "OPENROUTER_API_KEY", default="anthropic/claude-sonnet-4.5")
 OTHERS = (
-    Provider("google", "https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY", r"gemini|gemma"),
-    Provider("deepseek", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", r"deepseek"),
-    Provider("mistral", "https://api.mistral.ai/v1", "MISTRAL_API_KEY", r"\w*stral-|open-mi"),
-    Provider("moonshot", "https://api.moonshot.ai/v1", "MOONSHOT_API_KEY", r"kimi|moonshot"),
-    Provider("qwen", "https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "DASHSCOPE_API_KEY", r"qwen|qwq"),
-    Provider("xai", "https://api.x.ai/v1", "XAI_API_KEY", r"grok"),
-    Provider("zai", "https://api.z.ai/api/paas/v4", "ZAI_API_KEY", r"glm"),
+    ProviderEntry(
+        "google", "https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY", r"gemini|gemma"
+    ),
+    ProviderEntry("deepseek", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", r"deepseek"),
+    ProviderEntry("mistral", "https://api.mistral.ai/v1", "MISTRAL_API_KEY", r"\w*stral-|open-mi"),
+    ProviderEntry("moonshot", "https://api.moonshot.ai/v1", "MOONSHOT_API_KEY", r"kimi|moonshot"),
+    ProviderEntry("qwen", "https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "DASHSCOPE_API_KEY", r"qwen|qwq"),
+    ProviderEntry("xai", "https://api.x.ai/v1", "XAI_API_KEY", r"grok"),
+    ProviderEntry("zai", "https://api.z.ai/api/paas/v4", "ZAI_API_KEY", r"glm"),
 )
 """Reached by `auto` when their key is present; by name they are `custom`, with a base_url."""
 _NAMED = {provider.name: provider for provider in (OPENAI, ANTHROPIC, OPENROUTER)}
@@ -166,7 +168,7 @@ def _unnamed(
     )
 
 
-def _served(name: str, provider: str, environment: Mapping[str, str]) -> tuple[Provider, str]:
+def _served(name: str, provider: str, environment: Mapping[str, str]) -> tuple[ProviderEntry, str]:
     if provider in _NAMED:
         return _NAMED[provider], name.removeprefix(f"{provider}/")
     if provider != "auto":
@@ -218,7 +220,7 @@ def _openai_api(model: str) -> Api:
     return "openai_responses" if is_reasoning_model(model) else "openai_chat"
 
 
-def _has_key(provider: Provider, environment: Mapping[str, str]) -> bool:
+def _has_key(provider: ProviderEntry, environment: Mapping[str, str]) -> bool:
     return bool(environment.get(provider.key_env, "").strip())
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from everthread.compaction.engine import Services
 from everthread.compaction.journal import JournalWriter
 from everthread.compaction.lossless import LosslessEngine, LosslessOptions
-from everthread.compaction.lossless.graph import Part, read_parts
+from everthread.compaction.lossless.graph import VisibleNode, read_parts
 from everthread.compaction.summary import Compaction, Summarizer
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
@@ -54,5 +54,5 @@ def chain(rounds: int, *, fresh: bool = False, window: int = WINDOW, **options: 
     return done
 
 
-def parts(result: Compaction) -> list[Part]:
+def parts(result: Compaction) -> list[VisibleNode]:
     return read_parts(result.summary, first_turn=1, last_turn=1, messages=1)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.compaction.summarizers import answer
-from everthread.compaction.summarizers.answer import Answer, judge, without_thinking
-from everthread.compaction.summarizers.prompts import Question, headings
+from everthread.compaction.summarizers.answer import SummaryAnswer, judge, without_thinking
+from everthread.compaction.summarizers.prompts import SummaryPrompt, headings
 from everthread.compaction.summarizers.record import fit
 from everthread.compaction.summary import HANDOFF, TemplateName, render_sections
 from everthread.core.marks import SUMMARY_END, SUMMARY_START
@@ -22,8 +22,8 @@ COUNT = COUNTER.text
 
 def judged(
     text: str, *, target: int = 600, given: int = 5000, template: TemplateName = "handoff", **fields: Any
-) -> Answer:
-    question = Question(Request("m", [said("user", "?")]), target, given)
+) -> SummaryAnswer:
+    question = SummaryPrompt(Request("m", [said("user", "?")]), target, given)
     return judge(reply(text, **fields), question, COUNT, template)
 
 

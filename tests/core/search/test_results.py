@@ -7,8 +7,8 @@ from dataclasses import replace
 from everthread.core.search.lookup import (
     GIST,
     Excerpt,
-    Found,
     Passage,
+    SearchPage,
     about_text,
     found_text,
     gist,
@@ -29,13 +29,13 @@ SAID = Excerpt(id="message:12", thread="t1", role="user", tool="", turn=3, creat
 STORED = Excerpt(id="output:ab", thread="t1", role="", tool="terminal", turn=None, created=AT, text="exit 1")
 
 
-def page(found: Found, *, offset: int = 0, threads: bool = False) -> str:
+def page(found: SearchPage, *, offset: int = 0, threads: bool = False) -> str:
     asked = "the migrations folder"
     return found_text(found, asked, tool="lcm_grep", where="this thread", offset=offset, threads=threads)
 
 
 def test_a_page_names_its_ids_first_and_that_line_stays() -> None:
-    text = page(Found((SAID, STORED), next=None))
+    text = page(SearchPage((SAID, STORED), next=None))
     assert gist(text) == "lcm_grep 'the migrations folder': 2 found: message:12 output:ab"
     assert "[message:12] user, turn 3, 2026-01-31 09:30 UTC:\nnever touch it" in text
     assert "[output:ab] output of terminal, 2026-01-31 09:30 UTC:\nexit 1" in text
@@ -44,21 +44,21 @@ def test_a_page_names_its_ids_first_and_that_line_stays() -> None:
 
 def test_a_place_stands_between_the_messages_around_it() -> None:
     between = replace(SAID, before="assistant: May I?", after="assistant: Understood.")
-    text = page(Found((between,), next=None))
+    text = page(SearchPage((between,), next=None))
     assert "UTC:\n(before, assistant: May I?)\nnever touch it\n(after, assistant: Understood.)\n" in text
 
 
 def test_more_and_near_are_told() -> None:
-    text = page(Found((SAID,), next=20, near=True), threads=True)
+    text = page(SearchPage((SAID,), next=20, near=True), threads=True)
     assert "1 close, none with all these words: message:12" in text
     assert "thread t1" in text
     assert text.endswith("[There may be more; go on with offset 20]")
-    assert page(Found((), next=40)).endswith("[Not all was looked through; go on with offset 40]")
+    assert page(SearchPage((), next=40)).endswith("[Not all was looked through; go on with offset 40]")
 
 
 def test_nothing_is_final() -> None:
-    assert "Do not search for the same again." in page(Found((), next=None))
-    assert "nothing more beyond offset 20. That was all" in page(Found((), next=None), offset=20)
+    assert "Do not search for the same again." in page(SearchPage((), next=None))
+    assert "nothing more beyond offset 20. That was all" in page(SearchPage((), next=None), offset=20)
 
 
 def test_a_part_of_an_original_says_where_it_goes_on() -> None:

@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import asdict
 
-from everthread.agent.search.query import Query, Search
+from everthread.agent.search.query import FileQuery, Search
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(asdict(Search(Query(**json.loads(sys.argv[1]))).run())))
+    sys.stdout.write(json.dumps(asdict(Search(FileQuery(**json.loads(sys.argv[1]))).run())))

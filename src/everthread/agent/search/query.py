@@ -20,7 +20,7 @@ SHOWN = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class FileQuery:
     """`root` is the workspace; `start` a folder or file in it, resolved, relative to it."""
 
     root: str
@@ -34,7 +34,7 @@ class Query:
 
 
 @dataclass(slots=True)
-class Found:
+class MatchPage:
     """A page of matches, `[path, line, text]` or `[path]`, and what was not looked at."""
 
     matches: list[list[str | int]]
@@ -49,14 +49,14 @@ class Found:
 class Search:
     """One search."""
 
-    def __init__(self, query: Query) -> None:
+    def __init__(self, query: FileQuery) -> None:
         self.query = query
-        self.found = Found([])
+        self.found = MatchPage([])
         self._ends = time.monotonic() + query.seconds
         self._wanted = None if query.pattern is None else re.compile(query.pattern, re.I if query.ignore_case else 0)
         self._named = None if query.name is None else path_glob(query.name)
 
-    def run(self) -> Found:
+    def run(self) -> MatchPage:
         root = os.open(self.query.root, os.O_RDONLY | os.O_DIRECTORY)
         try:
             if Path(self.query.root, self.query.start).is_dir():

@@ -8,7 +8,7 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
-from everthread.agent.causes import Journal
+from everthread.agent.causes import CauseLog
 from everthread.agent.slash.command import CommandResult, Here, counted, one_line, paragraphs
 from everthread.conversation import events
 from everthread.conversation.conversation import Conversation
@@ -125,7 +125,7 @@ def _weighed(made: NewCompaction) -> str:
     return f" Weighed, {decision}." if decision else ""
 
 
-def _since(journal: Journal | None, last: CompactionRecord | None) -> list[str]:
+def _since(journal: CauseLog | None, last: CompactionRecord | None) -> list[str]:
     """What else was tried or learnt about the size since then."""
     after = last.created if last else 0.0
     lines = []
@@ -145,7 +145,7 @@ def _since(journal: Journal | None, last: CompactionRecord | None) -> list[str]:
     return lines
 
 
-def _cache(journal: Journal | None) -> str:
+def _cache(journal: CauseLog | None) -> str:
     if journal is None or journal.calls == 0:
         return "Cache: no call was seen since this process began."
     if journal.miss is None:

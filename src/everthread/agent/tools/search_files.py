@@ -14,7 +14,7 @@ from typing import Any
 
 from everthread.agent import processes
 from everthread.agent.base import ToolContext, ToolReply
-from everthread.agent.search.query import Found, Query
+from everthread.agent.search.query import FileQuery, MatchPage
 from everthread.agent.tools import arguments as given
 from everthread.agent.workspace import Workspace, explained, quoted
 from everthread.errors import InputError
@@ -71,10 +71,10 @@ class SearchFiles:
             return ToolReply(said, failed=True)
         if done.exit_code != 0:
             return ToolReply(f"The search failed: {done.output.strip()[-500:]}", failed=True)
-        return ToolReply(_told(query, Found(**json.loads(done.output))))
+        return ToolReply(_told(query, MatchPage(**json.loads(done.output))))
 
 
-def _query(arguments: Mapping[str, Any], space: Workspace, seconds: float) -> Query:
+def _query(arguments: Mapping[str, Any], space: Workspace, seconds: float) -> FileQuery:
     given.check_names(arguments, SCHEMA)
     pattern = given.text(arguments, "pattern", default="", longest=2_000, empty=True)
     name = given.text(arguments, "name", default="", longest=1_000, empty=True)
@@ -94,7 +94,7 @@ def _query(arguments: Mapping[str, Any], space: Workspace, seconds: float) -> Qu
         if space.status(path) is None:
             raise InputError(f"{quoted(named)} does not exist, so nothing was searched")
     start = "" if path == space.root else space.shown(path)
-    return Query(
+    return FileQuery(
         root=os.fspath(space.root),
         start=start,
         pattern=pattern or None,
@@ -106,7 +106,7 @@ def _query(arguments: Mapping[str, Any], space: Workspace, seconds: float) -> Qu
     )
 
 
-def _told(query: Query, found: Found) -> str:
+def _told(query: FileQuery, found: MatchPage) -> str:
     lines, room = [], CHARS
     for match in found.matches:
         path, *rest = (str(part) for part in match)
@@ -118,7 +118,7 @@ def _told(query: Query, found: Found) -> str:
     return "\n".join([_first(query, found), *lines, *(f"[{note}]" for note in _notes(query, found, len(lines)))])
 
 
-def _first(query: Query, found: Found) -> str:
+def _first(query: FileQuery, found: MatchPage) -> str:
     one, many = ("file", "files") if query.pattern is None else ("match", "matches")
     if not found.total:
         return f"no {many}"
@@ -126,7 +126,7 @@ def _first(query: Query, found: Found) -> str:
     return total if query.pattern is None else f"{total} in {found.files:,} file{'' if found.files == 1 else 's'}"
 
 
-def _notes(query: Query, found: Found, shown: int) -> list[str]:
+def _notes(query: FileQuery, found: MatchPage, shown: int) -> list[str]:
     notes = [f"the search ended early: {found.ended}"] if found.ended else []
     if found.skipped:
         passed = "1 file or folder was" if found.skipped == 1 else f"{found.skipped:,} files or folders were"

@@ -82,7 +82,7 @@ def _command(arguments: Mapping[str, Any]) -> str:
     return command
 
 
-def _told(done: processes.Finished, seconds: int) -> str:
+def _told(done: processes.ProcessExit, seconds: int) -> str:
     if done.exit_code is None:
         first = f"exit code: none; it timed out after {seconds} s and was ended with everything it had started"
     elif done.exit_code < 0:

@@ -17,7 +17,7 @@ from everthread.agent.approval import RULES_FILE, Approvals, Rule, read_rules, w
 from everthread.agent.loop import Agent
 from everthread.cli.chat.approval import Asker
 from everthread.cli.chat.editor import ChatCompleter
-from everthread.cli.chat.input import Interrupts, LineReader, Reader, StoppedError, at_terminal, unechoed
+from everthread.cli.chat.input import InputReader, Interrupts, LineReader, StoppedError, at_terminal, unechoed
 from everthread.cli.chat.render import BAD, QUIET, Screen, ToolLines, line_of, styled
 from everthread.cli.chat.status import Status
 from everthread.cli.commands.session_views import title_of
@@ -159,7 +159,7 @@ ANSWERED: dict[str, tuple[type[Event], ...]] = {"compress": (CompactionDone, Com
 class Chat:
     """One person, one agent. Errors are shown, and the talk goes on."""
 
-    def __init__(self, screen: Screen, status: Status, reader: Reader) -> None:
+    def __init__(self, screen: Screen, status: Status, reader: InputReader) -> None:
         self.screen, self.status, self.reader = screen, status, reader
         self.interrupts = Interrupts(reader.interrupt, lambda words: screen.print(Text(words, QUIET)))
         self.tools = ToolLines()
@@ -342,7 +342,7 @@ async def run_chat(
         await store.close()
 
 
-def _reader(screen: Screen, status: Status, workspace: Path) -> Reader:
+def _reader(screen: Screen, status: Status, workspace: Path) -> InputReader:
     """The editor where the terminal can show one, else lines."""
     if not (screen.rich and at_terminal()):
         return LineReader(console, interactive=at_terminal())
@@ -352,7 +352,7 @@ def _reader(screen: Screen, status: Status, workspace: Path) -> Reader:
     return Editor(screen, ChatCompleter([*named, LEAVE], workspace), history_file(home_directory()), status.line)
 
 
-async def _picked(store: Store, reader: Reader) -> str:
+async def _picked(store: Store, reader: InputReader) -> str:
     """One of the last threads, by its number."""
     rows = await recent(store, LISTED)
     if not rows:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from everthread.agent.approval import No, Said
 from everthread.agent.base import Permission
-from everthread.cli.chat.input import Reader
+from everthread.cli.chat.input import InputReader
 from everthread.cli.chat.render import Screen
 from everthread.cli.output import visible
 
@@ -26,7 +26,7 @@ _DIFF = (("+++", "bold"), ("---", "bold"), ("@@", "cyan"), ("+", "green"), ("-",
 class Asker:
     """Puts the questions. The end of the input is a no; Ctrl-C stops the whole turn."""
 
-    def __init__(self, screen: Screen, reader: Reader, stop: Callable[[], None]) -> None:
+    def __init__(self, screen: Screen, reader: InputReader, stop: Callable[[], None]) -> None:
         self._screen, self._reader, self._stop = screen, reader, stop
 
     async def __call__(self, permission: Permission) -> Said:

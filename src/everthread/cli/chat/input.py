@@ -21,7 +21,7 @@ PROMPT, MORE = "› ", "… "
 STDIN = 0
 
 
-class Reader(Protocol):
+class InputReader(Protocol):
     """Who types. Both calls raise `EOFError` at the end and `KeyboardInterrupt` for Ctrl-C."""
 
     @property

@@ -13,7 +13,7 @@ from everthread.cli.options import (
     Continue,
     Model,
     Resume,
-    Resuming,
+    ResumeCommand,
     StoreUrl,
     Workspace,
     Yes,
@@ -24,7 +24,7 @@ from everthread.config import load_config
 from everthread.errors import InputError
 from everthread.factory import open_store
 
-COMMAND = {"cls": Resuming}
+COMMAND = {"cls": ResumeCommand}
 
 
 def chat(

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from everthread.cli.conversation_file import FILE_HELP, Recording, read_conversation
+from everthread.cli.conversation_file import FILE_HELP, ConversationFile, read_conversation
 from everthread.cli.options import window_or_default
 from everthread.cli.output import console, counted, excerpt, print_json, print_table, visible
 from everthread.compaction.summary import Compaction
@@ -75,7 +75,7 @@ def compress(
                 console.print(visible(result.summary), markup=False, soft_wrap=True)
 
 
-def _write(out: str, recording: Recording, done: Sequence[Compaction]) -> None:
+def _write(out: str, recording: ConversationFile, done: Sequence[Compaction]) -> None:
     """The conversation, and beside a file the outputs that it cites: `OUT.outputs/ID.txt`."""
     text = _encoded(recording)
     if out == "-":
@@ -93,7 +93,7 @@ def _write(out: str, recording: Recording, done: Sequence[Compaction]) -> None:
         raise InputError(f"{out}: cannot be written: {error.strerror or error}") from error
 
 
-def _encoded(recording: Recording) -> str:
+def _encoded(recording: ConversationFile) -> str:
     """The conversation in the form it was read in."""
     body = CODECS[recording.api].encode_request(recording.request)
     value = body["messages"] if recording.bare else body
@@ -118,7 +118,7 @@ def _report(result: Compaction) -> dict[str, Any]:
     }
 
 
-def _print(recording: Recording, result: Compaction) -> None:
+def _print(recording: ConversationFile, result: Compaction) -> None:
     if not result.changed and result.reason != "preview":
         console.print(f"nothing was changed: {result.reason}", markup=False, soft_wrap=True)
         return

@@ -32,7 +32,7 @@ MARKS: dict[State, tuple[str, str]] = {"good": ("✓", "green"), "note": ("·", 
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """One thing that was looked at. A `note` is neither good nor bad; `advice` says what to do."""
 
     what: str
@@ -44,7 +44,7 @@ class Finding:
 SECONDS = 5.0
 
 
-async def reach(choice: Choice, env: Mapping[str, str]) -> Finding:
+async def reach(choice: Choice, env: Mapping[str, str]) -> CheckResult:
     """Ask for the list of models, which costs nothing. Any answer shows that somebody is there."""
     key = env.get(choice.key_env or "", "").strip()
     base = choice.base_url.rstrip("/")
@@ -57,13 +57,13 @@ async def reach(choice: Choice, env: Mapping[str, str]) -> Finding:
             status = (await client.get(url, headers=headers)).status_code
     except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
         why = f"{url}: {type(error).__name__}{f': {error}' if str(error) else ''}"
-        return Finding("endpoint", "broken", why, "check model.base_url, the network and whether the server runs")
+        return CheckResult("endpoint", "broken", why, "check model.base_url, the network and whether the server runs")
     if status in (401, 403):
         advice = f"check the key in {choice.key_env}" if choice.key_env else "name its variable in model.api_key_env"
-        return Finding("endpoint", "broken", f"{url}: answers, and refuses the key ({status})", advice)
+        return CheckResult("endpoint", "broken", f"{url}: answers, and refuses the key ({status})", advice)
     if status >= 500:
-        return Finding("endpoint", "broken", f"{url}: answers with an error ({status})", "try again later")
-    return Finding("endpoint", "good", f"{url}: answers ({status})")
+        return CheckResult("endpoint", "broken", f"{url}: answers with an error ({status})", "try again later")
+    return CheckResult("endpoint", "good", f"{url}: answers ({status})")
 
 
 CONFIGURE = (
@@ -72,18 +72,20 @@ CONFIGURE = (
 )
 
 
-async def checkup(environment: Mapping[str, str] | None = None) -> list[Finding]:
+async def checkup(environment: Mapping[str, str] | None = None) -> list[CheckResult]:
     """Everything, in the order in which it depends on each other."""
     env = os.environ if environment is None else environment
     found = [home()]
     try:
         config = load_config()
     except ConfigError as error:
-        told = Finding("configuration", "broken", str(error), "correct the file; `everthread config check` looks again")
+        told = CheckResult(
+            "configuration", "broken", str(error), "correct the file; `everthread config check` looks again"
+        )
         return [*found, told, keys(None, env), local_file(None)]
     there = config_path().exists()
     text = f"{config_path()}{'' if there else ' is absent: every default is in force'}"
-    found += [Finding("configuration", "good", text), keys(config, env)]
+    found += [CheckResult("configuration", "good", text), keys(config, env)]
     choice, model = chosen(config, env)
     found += [model, *summaries(config, env)]
     if choice is not None and choice.provider != "local":
@@ -94,26 +96,26 @@ async def checkup(environment: Mapping[str, str] | None = None) -> list[Finding]
     return [*found, store, engine(config), local_file(choice)]
 
 
-def home() -> Finding:
+def home() -> CheckResult:
     folder = home_directory()
     nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
-        return Finding("home", "good", f"{folder}{'' if nearest == folder else ' (made when it is first needed)'}")
+        return CheckResult("home", "good", f"{folder}{'' if nearest == folder else ' (made when it is first needed)'}")
     advice = "make it writable, or set EVERTHREAD_HOME to a directory of yours"
-    return Finding("home", "broken", f"{folder}: {nearest} cannot be written", advice)
+    return CheckResult("home", "broken", f"{folder}: {nearest} cannot be written", advice)
 
 
-def keys(config: Config | None, env: Mapping[str, str]) -> Finding:
+def keys(config: Config | None, env: Mapping[str, str]) -> CheckResult:
     """Which variables with keys are set: their names, never what they hold."""
     known = [provider.key_env for provider in (ANTHROPIC, OPENAI, OPENROUTER, *OTHERS)]
     if config is not None:
         named = (config.model.api_key_env, config.auxiliary.compression.api_key_env)
         known += [name for name in named if name and name not in known]
     there = [name for name in known if env.get(name, "").strip()]
-    return Finding("keys", "good" if there else "note", ", ".join(there) or "none in the environment")
+    return CheckResult("keys", "good" if there else "note", ", ".join(there) or "none in the environment")
 
 
-def chosen(config: Config, env: Mapping[str, str]) -> tuple[Choice | None, Finding]:
+def chosen(config: Config, env: Mapping[str, str]) -> tuple[Choice | None, CheckResult]:
     """Which model would be talked to, and whether its key is there."""
     options = config.model
     try:
@@ -122,14 +124,16 @@ def chosen(config: Config, env: Mapping[str, str]) -> tuple[Choice | None, Findi
             api_key_env=options.api_key_env,
         )  # fmt: skip
     except ConfigError as error:
-        return None, Finding("model", "broken", str(error), CONFIGURE.format(path=config_path()))
+        return None, CheckResult("model", "broken", str(error), CONFIGURE.format(path=config_path()))
     text = f"{choice.model}, {choice.provider}, {choice.api}"
     if choice.key_env and not env.get(choice.key_env, "").strip():
-        return choice, Finding("model", "broken", f"{text}: {choice.key_env} is not set", f"export {choice.key_env}=…")
-    return choice, Finding("model", "good", text + (f", key from {choice.key_env}" if choice.key_env else ""))
+        return choice, CheckResult(
+            "model", "broken", f"{text}: {choice.key_env} is not set", f"export {choice.key_env}=…"
+        )
+    return choice, CheckResult("model", "good", text + (f", key from {choice.key_env}" if choice.key_env else ""))
 
 
-def summaries(config: Config, env: Mapping[str, str]) -> list[Finding]:
+def summaries(config: Config, env: Mapping[str, str]) -> list[CheckResult]:
     """The model that is named for summaries, where one is. Without it others write them: nothing needed is broken."""
     options = config.auxiliary.compression
     if options.provider == "main" or (
@@ -142,42 +146,45 @@ def summaries(config: Config, env: Mapping[str, str]) -> list[Finding]:
             base_url=options.base_url, api_key_env=options.api_key_env,
         )  # fmt: skip
     except ConfigError as error:
-        return [Finding("summaries", "note", str(error), "correct auxiliary.compression; until then others write them")]
+        return [
+            CheckResult("summaries", "note", str(error), "correct auxiliary.compression; until then others write them")
+        ]
     if choice.key_env and not env.get(choice.key_env, "").strip():
         text = f"{choice.model}, {choice.provider}: {choice.key_env} is not set, so others write them"
-        return [Finding("summaries", "note", text, f"export {choice.key_env}=…")]
-    return [Finding("summaries", "good", f"{choice.model}, {choice.provider}, {choice.api}")]
+        return [CheckResult("summaries", "note", text, f"export {choice.key_env}=…")]
+    return [CheckResult("summaries", "good", f"{choice.model}, {choice.provider}, {choice.api}")]
 
 
-async def kept(config: Config, choice: Choice | None) -> tuple[Finding, LearntLimit | None]:
+async def kept(config: Config, choice: Choice | None) -> tuple[CheckResult, LearntLimit | None]:
     """The store, and the limit it knows for the model."""
     url = store_url(config)
     try:
         store = open_store(url, create=False)
     except NoStoreError:
-        return Finding("store", "good", f"none yet at {_public(url)}; it is made with the first conversation"), None
+        return CheckResult("store", "good", f"none yet at {_public(url)}; it is made with the first conversation"), None
     except EverthreadError as error:
         advice = "free or repair it, or name another place with store.url; `everthread db check` looks again"
-        return Finding("store", "broken", str(error), advice), None
+        return CheckResult("store", "broken", str(error), advice), None
     try:
         health, limit = await store.check(), await _limit(store, choice)
     except EverthreadError as error:
-        return Finding("store", "broken", str(error), "`everthread db check` looks again"), None
+        return CheckResult("store", "broken", str(error), "`everthread db check` looks again"), None
     finally:
         await store.close()
     return _of_health(health), limit
 
 
-def _of_health(health: StoreHealth) -> Finding:
+def _of_health(health: StoreHealth) -> CheckResult:
     size = f"{health.sessions:,} sessions, {health.messages:,} messages"
     if health.problems:
         text = f"{health.location}: {'; '.join(health.problems)}"
-        return Finding("store", "broken", text, "restore a backup, or export what can be read")
-    return Finding("store", "good", f"{health.backend}, {health.location}, schema {health.schema}, {size}")
+        return CheckResult("store", "broken", text, "restore a backup, or export what can be read")
+    return CheckResult("store", "good", f"{health.backend}, {health.location}, schema {health.schema}, {size}")
 
 
 async def _limit(store: Store, choice: Choice | None) -> LearntLimit | None:
-    return None if choice is None else await store.limit_for(choice.base_url, choice.model)
+    known = None if choice is None else await store.limit_for(choice.base_url, choice.model)
+    return None if known is None else LearntLimit(known.limit, known.source)
 
 
 def _public(url: str) -> str:
@@ -186,11 +193,11 @@ def _public(url: str) -> str:
     return f"{head.split('://')[0]}://…@{tail}" if at else url
 
 
-async def window(config: Config, choice: Choice, env: Mapping[str, str], limit: LearntLimit | None) -> Finding:
+async def window(config: Config, choice: Choice, env: Mapping[str, str], limit: LearntLimit | None) -> CheckResult:
     """The window in tokens and where it is known from."""
     if choice.provider == "local":
         size = config.model.context_length or DEFAULT_WINDOW
-        return Finding("window", "good", f"{size:,} tokens, as the model is started here")
+        return CheckResult("window", "good", f"{size:,} tokens, as the model is started here")
     key = env.get(choice.key_env or "", "").strip() or None
 
     async def ask() -> EndpointReport:
@@ -198,29 +205,29 @@ async def window(config: Config, choice: Choice, env: Mapping[str, str], limit: 
 
     known = await resolve_window(choice.model, setting=config.model.context_length, learnt=limit, ask=ask)
     if known.source == "default":
-        return Finding("window", "note", known.sentence, "set model.context_length")
-    return Finding("window", "good", known.sentence)
+        return CheckResult("window", "note", known.sentence, "set model.context_length")
+    return CheckResult("window", "good", known.sentence)
 
 
-def engine(config: Config) -> Finding:
+def engine(config: Config) -> CheckResult:
     name = config.context.engine
     try:
         source = registry.find_engine(name, home=home_directory())
         source.load()
     except EverthreadError as error:
-        return Finding(
+        return CheckResult(
             "engine", "broken", str(error), "`everthread plugins` lists engines, `plugins use NAME` switches"
         )
-    return Finding("engine", "good", f"{source.name} ({source.source}: {source.location})")
+    return CheckResult("engine", "good", f"{source.name} ({source.source}: {source.location})")
 
 
-def local_file(choice: Choice | None) -> Finding:
+def local_file(choice: Choice | None) -> CheckResult:
     """The model on this machine: needed only where it is the one that is used."""
     needed = choice is not None and choice.provider == "local"
     try:
         path = find_model(choice.model if needed and choice is not None else None, home_directory())
     except EverthreadError as error:
-        found = Finding("local model", "broken", str(error), "everthread models pull")
+        found = CheckResult("local model", "broken", str(error), "everthread models pull")
     else:
         found = _runtime(path)
     if not needed and found.state == "broken":
@@ -228,11 +235,11 @@ def local_file(choice: Choice | None) -> Finding:
     return found
 
 
-def _runtime(path: Path) -> Finding:
+def _runtime(path: Path) -> CheckResult:
     if find_spec("xllamacpp") is None:
         advice = "pip install 'everthread[local]'"
-        return Finding("local model", "broken", f"{path} is there; what runs it (xllamacpp) is not", advice)
-    return Finding("local model", "good", str(path))
+        return CheckResult("local model", "broken", f"{path} is there; what runs it (xllamacpp) is not", advice)
+    return CheckResult("local model", "good", str(path))
 
 
 def doctor(
@@ -253,7 +260,7 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _line(finding: Finding, width: int) -> Text:
+def _line(finding: CheckResult, width: int) -> Text:
     mark, style = MARKS[finding.state]
     line = Text.assemble((mark, style), f" {finding.what:<{width}}  ", visible(finding.text).replace("\n", "\n    "))
     if finding.advice:

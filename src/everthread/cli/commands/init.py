@@ -14,7 +14,7 @@ from everthread.config import config_path, load_config
 from everthread.config.file import set_keys
 from everthread.errors import InputError
 from everthread.providers.resolve import ANTHROPIC, OPENAI, OPENROUTER
-from everthread.providers.resolve import Provider as Served
+from everthread.providers.resolve import ProviderEntry as Served
 
 KNOWN = {provider.name: provider for provider in (OPENAI, ANTHROPIC, OPENROUTER)}
 CHOICES = (*KNOWN, "local", "custom")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from everthread.cli.conversation_file import FILE_HELP, Recording, read_conversation
+from everthread.cli.conversation_file import FILE_HELP, ConversationFile, read_conversation
 from everthread.cli.output import console, excerpt, print_json, print_table
 from everthread.core.marks import is_summary
 from everthread.core.messages import Messages
@@ -31,7 +31,7 @@ def inspect(
         _print(report, None if every else SHOWN)
 
 
-def examine(recording: Recording) -> dict[str, Any]:
+def examine(recording: ConversationFile) -> dict[str, Any]:
     """The findings, as plain values."""
     messages = recording.request.messages
     found = groups(messages)

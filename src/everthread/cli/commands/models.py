@@ -105,7 +105,7 @@ def _looking(choice: Choice, setting: int | None, *, offline: bool) -> Any:
     """The window of a model, by the rules, and every limit that was learnt for it."""
 
     async def work(store: Store) -> tuple[Window, list[ModelLimit]]:
-        from everthread.providers.catalog import EndpointReport, ask_endpoint, resolve_window
+        from everthread.providers.catalog import EndpointReport, LearntLimit, ask_endpoint, resolve_window
 
         async def ask() -> EndpointReport:
             key = os.environ.get(choice.key_env or "")
@@ -113,7 +113,8 @@ def _looking(choice: Choice, setting: int | None, *, offline: bool) -> Any:
 
         if choice.provider == "local":
             return _local_window(setting), []
-        learnt = await store.limit_for(choice.base_url, choice.model)
+        known = await store.limit_for(choice.base_url, choice.model)
+        learnt = None if known is None else LearntLimit(known.limit, known.source)
         limits = [limit for limit in await store.limits() if limit.model == choice.model]
         window = await resolve_window(choice.model, setting=setting, learnt=learnt, ask=None if offline else ask)
         return window, limits

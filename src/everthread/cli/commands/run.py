@@ -28,7 +28,7 @@ from everthread.cli.options import (
     Continue,
     Model,
     Resume,
-    Resuming,
+    ResumeCommand,
     StoreUrl,
     Workspace,
     Yes,
@@ -75,7 +75,7 @@ class Words:
         typer.echo(visible(told), err=True)
 
 
-class JsonLines:
+class JsonOutput:
     """Everything as lines of JSON on standard output: `start`, `text`, the events, then `answer` or `error`."""
 
     def __init__(self) -> None:
@@ -106,10 +106,10 @@ class JsonLines:
         typer.echo(json_text({"event": event, **values}))
 
 
-Shown = Words | JsonLines
+Shown = Words | JsonOutput
 
 
-COMMAND = {"cls": Resuming}
+COMMAND = {"cls": ResumeCommand}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def run(
     config = with_base_url(load_config(), base_url)
     chosen = model_for(config, model, ask=False)
     asked = NO_ID if continue_ and resume is None else resume
-    shown: Shown = JsonLines() if as_json else Words(quiet=quiet)
+    shown: Shown = JsonOutput() if as_json else Words(quiet=quiet)
     opened = open_store(store_address(store))
     done = asyncio.run(_run(config, opened, shown, Wanted(text, chosen, asked, place), yes=yes))
     if not done:

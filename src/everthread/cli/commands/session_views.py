@@ -76,7 +76,7 @@ COLOURS = {"user": "bold cyan", "assistant": "bold green", "tool": "bold yellow"
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class SessionView:
     """What was asked for: the thread, where it goes on, and the messages to show."""
 
     session: Session
@@ -111,16 +111,16 @@ def show(
     if sum((context, message is not None, output is not None)) > 1:
         raise InputError("--context, --message and --output exclude each other")
 
-    async def work(opened: Store) -> View:
+    async def work(opened: Store) -> SessionView:
         session = await opened.resolve(session_id, tenant=tenant)
         tip = await opened.session(await opened.get_compression_tip(session.id))
         if output is not None:
-            return View(session, tip, [], {}, await _output(opened, session, output))
+            return SessionView(session, tip, [], {}, await _output(opened, session, output))
         if message is not None:
             return await _one(opened, session, tip, message)
         read, whose = (opened.messages, tip.id) if context else (opened.history, session.id)
         found = await read(whose, start=offset, limit=limit)
-        return View(session, tip, found, _names(item.body for item in found))
+        return SessionView(session, tip, found, _names(item.body for item in found))
 
     view = with_store(store, work)
     if as_json:
@@ -135,13 +135,13 @@ def show(
             _print_message(item, view.names, raw=raw, full=full or message is not None)
 
 
-async def _one(store: Store, session: Session, tip: Session, message_id: int) -> View:
+async def _one(store: Store, session: Session, tip: Session, message_id: int) -> SessionView:
     """A message of this thread, or of the one it branched from."""
     found = await store.message(message_id, tenant=session.tenant)
     history = await store.history(session.id)
     if (await store.session(found.session)).thread != session.thread and message_id not in (m.id for m in history):
         raise UnknownIdError(f"thread {short(session.thread)} has no message {message_id}")
-    return View(session, tip, [found], _names(item.body for item in history))
+    return SessionView(session, tip, [found], _names(item.body for item in history))
 
 
 async def _output(store: Store, session: Session, output_id: str) -> str:
@@ -158,7 +158,7 @@ def _clean(value: Any, *, raw: bool) -> Any:
     return value if raw else redact_value(value)
 
 
-def _plain(view: View, *, context: bool, raw: bool) -> dict[str, Any]:
+def _plain(view: SessionView, *, context: bool, raw: bool) -> dict[str, Any]:
     heading = {
         "thread": view.session.thread,
         "session": view.tip.id,
@@ -183,7 +183,7 @@ def _plain(view: View, *, context: bool, raw: bool) -> dict[str, Any]:
     return heading | system | {"messages": messages}
 
 
-def _print_heading(view: View, *, context: bool, raw: bool, full: bool) -> None:
+def _print_heading(view: SessionView, *, context: bool, raw: bool, full: bool) -> None:
     title = excerpt(_clean(view.session.title, raw=raw), 100)
     facts = [short(view.session.thread), view.session.kind, view.tip.model, "live" if view.tip.live else "ended"]
     console.print(Text(" · ".join(visible(fact) for fact in (title, *facts) if fact), "bold"), soft_wrap=True)

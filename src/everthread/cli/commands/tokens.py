@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from everthread.cli.conversation_file import FILE_HELP, Recording, read_conversation
+from everthread.cli.conversation_file import FILE_HELP, ConversationFile, read_conversation
 from everthread.cli.options import window_or_default
 from everthread.cli.output import console, excerpt, print_json, print_table, share
 from everthread.core.messages import Message, calls_of, results_of, text_of
@@ -51,7 +51,7 @@ def tokens(
         _print(recording.source, report, top=top, every=messages)
 
 
-def count(recording: Recording, counter: TokenCounter) -> dict[str, Any]:
+def count(recording: ConversationFile, counter: TokenCounter) -> dict[str, Any]:
     """The figures, as plain values."""
     request = recording.request
     names = {call.id: call.name for message in request.messages for call in calls_of(message)}

@@ -11,7 +11,7 @@ from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.history import number_turns, read_facts
 from everthread.compaction.journal import AUTHOR
 from everthread.compaction.lossless.graph import (
-    Part,
+    VisibleNode,
     number_messages,
     part_tokens,
     read_parts,
@@ -163,7 +163,7 @@ class _Compaction:
 
     # What is there
 
-    def _parts_in_view(self) -> list[Part]:
+    def _parts_in_view(self) -> list[VisibleNode]:
         earlier = self.plan.earlier
         if not earlier.text:
             return []
@@ -171,7 +171,7 @@ class _Compaction:
         last = max((said.end for said in earlier.words), default=first)
         return read_parts(earlier.text, first_turn=first, last_turn=last, messages=earlier.messages)
 
-    async def _resolve(self, parts: list[Part]) -> list[Part]:
+    async def _resolve(self, parts: list[VisibleNode]) -> list[VisibleNode]:
         """The nodes in view as the store has them; those it does not have, as the context shows them."""
         archive = self.services.archive
         if archive is not None and any(part.node.id and part.node.id not in self.nodes for part in parts):
@@ -196,7 +196,7 @@ class _Compaction:
             for run in split_chunks(plan.messages, plan.covered, size, tokens.__getitem__)
         ]
 
-    def _budget(self, earlier: Sequence[Part], new: int) -> int:
+    def _budget(self, earlier: Sequence[VisibleNode], new: int) -> int:
         """Tokens for the summary without the user's words: nodes that are there keep their room as far as possible."""
         there = sum(self.services.counter.text(part.text) for part in earlier)
         most = min(self.services.budget.summary_max, self.plan.fit.room.summary)
@@ -204,7 +204,7 @@ class _Compaction:
 
     # Earlier nodes
 
-    async def _take_over(self, part: Part, growth: Growth) -> Part:
+    async def _take_over(self, part: VisibleNode, growth: Growth) -> VisibleNode:
         """Another engine's summary becomes a leaf over what the store knows it to cover."""
         node, archive = part.node, self.services.archive
         if node.id:
@@ -215,7 +215,7 @@ class _Compaction:
             node = replace(node, first_message=ids[0], last_message=ids[-1])
         return growth.add(node, len(ids) or part.messages)
 
-    async def _rewrite(self, parts: list[Part], growth: Growth) -> list[Part]:
+    async def _rewrite(self, parts: list[VisibleNode], growth: Growth) -> list[VisibleNode]:
         """Makeshift nodes are written anew when a model is there; the first that it cannot write ends that."""
         if self.services.archive is None or not growth.writer.has_model:
             return parts
@@ -227,14 +227,14 @@ class _Compaction:
             parts = [*parts[:place], new, *parts[place + 1 :]]
         return parts
 
-    async def _rewrite_part(self, part: Part, growth: Growth) -> Part | None:
+    async def _rewrite_part(self, part: VisibleNode, growth: Growth) -> VisibleNode | None:
         node, archive = part.node, self.services.archive
         order = replace(growth.order, room=max(min(growth.order.room, node.covered_tokens // 2), LEAST))
         if node.level:
             children = [self.nodes[source] for source in node.sources if source in self.nodes]
             if len(children) < len(node.sources):
                 return None
-            text = await growth.writer.write_condensed([Part(child, 0) for child in children], order)
+            text = await growth.writer.write_condensed([VisibleNode(child, 0) for child in children], order)
         else:
             found = await archive.originals([int(source) for source in node.sources]) if archive else []
             if len(found) < len(node.sources):

@@ -47,7 +47,7 @@ _SOON, _SMALL = 0.7, 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class VisibleNode:
     """A node in view, and how many messages it stands for."""
 
     node: Node
@@ -64,7 +64,7 @@ class Part:
         return f"{about}{', makeshift' if node.degraded else ''}]\n{node.body}"
 
 
-def read_parts(summary: str, *, first_turn: int, last_turn: int, messages: int) -> list[Part]:
+def read_parts(summary: str, *, first_turn: int, last_turn: int, messages: int) -> list[VisibleNode]:
     """The parts of a summary message's text. One without nodes is a single part over the given turns."""
     end = _END.search(summary)  # what a user said stands behind it
     until = end.start() if end else len(summary)
@@ -75,17 +75,17 @@ def read_parts(summary: str, *, first_turn: int, last_turn: int, messages: int) 
     return [_part(match, summary[match.end() : until].strip()) for match, until in zip(found, bounds, strict=True)]
 
 
-def _part(match: re.Match[str], body: str) -> Part:
+def _part(match: re.Match[str], body: str) -> VisibleNode:
     node = Node(
         id=match["id"], thread="", level=int(match["level"]), body=body, tokens=0,
         covered_tokens=_number(match["tokens"]), author=match["author"], first_message=0, last_message=0,
         first_turn=int(match["first"]), last_turn=int(match["last"]), since=0.0, until=0.0, sources=(),
         degraded=match["degraded"] is not None,
     )  # fmt: skip
-    return Part(node, _number(match["messages"]))
+    return VisibleNode(node, _number(match["messages"]))
 
 
-def _foreign(summary: str, first_turn: int, last_turn: int, messages: int) -> list[Part]:
+def _foreign(summary: str, first_turn: int, last_turn: int, messages: int) -> list[VisibleNode]:
     sections = parse_sections(summary)
     told = {**sections, TASK: "", WORDS: "", RULES: without_pins(sections.get(RULES, ""))}
     body = defuse_nodes(render_sections(told, brief=True))
@@ -93,7 +93,7 @@ def _foreign(summary: str, first_turn: int, last_turn: int, messages: int) -> li
         id="", thread="", level=0, body=body, tokens=0, covered_tokens=0, author=EARLIER, first_message=0,
         last_message=0, first_turn=first_turn, last_turn=max(first_turn, last_turn), since=0.0, until=0.0, sources=(),
     )  # fmt: skip
-    return [Part(node, messages)] if body else []
+    return [VisibleNode(node, messages)] if body else []
 
 
 def name_node(node: Node) -> Node:
@@ -102,7 +102,7 @@ def name_node(node: Node) -> Node:
     return replace(node, id=f"n{hashlib.sha256(repr(told).encode('utf-8', 'surrogatepass')).hexdigest()[:12]}")
 
 
-def join_sections(parts: Sequence[Part]) -> Sections:
+def join_sections(parts: Sequence[VisibleNode]) -> Sections:
     """What several nodes say, section by section, oldest first, no line twice; how things stand, by the last."""
     joined: dict[str, dict[str, None]] = {}
     for part in parts:
@@ -114,7 +114,7 @@ def join_sections(parts: Sequence[Part]) -> Sections:
     return {name: "\n".join(lines) for name, lines in joined.items()}
 
 
-def view_text(marker: str, parts: Sequence[Part], sections: Sections) -> str:
+def view_text(marker: str, parts: Sequence[VisibleNode], sections: Sections) -> str:
     """The summary message without its last line. What changes least stands first, so that a cache can keep it."""
     shown = render_sections(sections, brief=True)
     return "\n\n".join(filter(None, (marker, *(part.text for part in parts), "[end of nodes]", shown)))
@@ -153,7 +153,7 @@ def split_chunks(messages: Messages, covered: Sequence[int], size: int, count: C
     return found
 
 
-def number_messages(messages: Messages, parts: Sequence[Part], ids: Sequence[int] | None) -> list[int]:
+def number_messages(messages: Messages, parts: Sequence[VisibleNode], ids: Sequence[int] | None) -> list[int]:
     """An id for each message. Without `ids` messages are numbered in order, those that nodes cover included."""
     if ids is not None:
         return list(ids)
@@ -169,7 +169,7 @@ def number_messages(messages: Messages, parts: Sequence[Part], ids: Sequence[int
     return found
 
 
-def part_tokens(parts: Sequence[Part], count: Count) -> int:
+def part_tokens(parts: Sequence[VisibleNode], count: Count) -> int:
     return sum(count(part.text) + 1 for part in parts)
 
 

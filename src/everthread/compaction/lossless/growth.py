@@ -16,7 +16,7 @@ from everthread.compaction.engine import Archive
 from everthread.compaction.history import read_facts
 from everthread.compaction.journal import AUTHOR, Journal, parse_journal
 from everthread.compaction.lossless.graph import (
-    Part,
+    VisibleNode,
     defuse_nodes,
     join_sections,
     name_node,
@@ -118,7 +118,7 @@ class NodeWriter:
         body = render_sections(self._fitting(marked, order.room), brief=True)
         return self._text(draft, body, Verification(checked=checked, unverified=unknown))
 
-    async def write_condensed(self, parts: Sequence[Part], order: NodeOrder) -> NodeText:
+    async def write_condensed(self, parts: Sequence[VisibleNode], order: NodeOrder) -> NodeText:
         """The words of a node over nodes: what they say, in less room, and nothing they do not say."""
         told = join_sections(parts)
         request = SummaryRequest(
@@ -223,7 +223,7 @@ class Growth:
     def count(self) -> Count:
         return self.writer.count
 
-    async def add_leaves(self, sources: Sequence[Source]) -> list[Part]:
+    async def add_leaves(self, sources: Sequence[Source]) -> list[VisibleNode]:
         """A leaf over each run of messages."""
         written = await _together(self._leaf(source) for source in sources)
         return [self.add(node, len(node.sources), text) for node, text in written]
@@ -240,7 +240,7 @@ class Growth:
         )  # fmt: skip
         return node, text
 
-    async def condense(self, parts: list[Part], room: int) -> list[Part]:
+    async def condense(self, parts: list[VisibleNode], room: int) -> list[VisibleNode]:
         """Fewer parts: each run of `fan_in` at one level becomes one, and shorter runs, oldest first, for want of room.
 
         A run that would not get smaller stays.
@@ -255,7 +255,7 @@ class Growth:
             parts = [await self._over(parts, max(room - heading, LEAST))]
         return parts
 
-    def _run(self, parts: Sequence[Part], kept: set[str]) -> range | None:
+    def _run(self, parts: Sequence[VisibleNode], kept: set[str]) -> range | None:
         """The oldest parts that stand side by side at one level, enough of them to be condensed."""
         for start in range(len(parts) - self.fan_in + 1):
             run = parts[start : start + self.fan_in]
@@ -263,7 +263,7 @@ class Growth:
                 return range(start, start + self.fan_in)
         return None
 
-    async def _merge(self, parts: list[Part], run: range, kept: set[str] | None) -> list[Part]:
+    async def _merge(self, parts: list[VisibleNode], run: range, kept: set[str] | None) -> list[VisibleNode]:
         covered = parts[run.start : run.stop]
         room = min(self.order.room, part_tokens(covered, self.count) * 2 // 3)
         new = await self._over(covered, max(room, LEAST))
@@ -273,7 +273,7 @@ class Growth:
             return parts
         return [*parts[: run.start], new, *parts[run.stop :]]
 
-    async def _over(self, covered: Sequence[Part], room: int) -> Part:
+    async def _over(self, covered: Sequence[VisibleNode], room: int) -> VisibleNode:
         """A node over nodes. Turns and times are those of all it covers."""
         text = await self.writer.write_condensed(covered, replace(self.order, room=room))
         nodes = [part.node for part in covered]
@@ -288,9 +288,9 @@ class Growth:
         )  # fmt: skip
         return self.add(node, sum(part.messages for part in covered), text)
 
-    def add(self, node: Node, messages: int, text: NodeText | None = None) -> Part:
+    def add(self, node: Node, messages: int, text: NodeText | None = None) -> VisibleNode:
         """A new node in view, under its id."""
-        part = Part(name_node(node), messages)
+        part = VisibleNode(name_node(node), messages)
         part = replace(part, node=replace(part.node, tokens=self.count(part.text)))
         self.made[part.node.id] = part.node
         if text is not None:
@@ -302,7 +302,7 @@ class Growth:
         return (found[0].created, found[-1].created) if found else (0.0, 0.0)
 
 
-def _pressed(parts: Sequence[Part], most: int) -> range:
+def _pressed(parts: Sequence[VisibleNode], most: int) -> range:
     """The oldest parts of one level side by side; where no two are, the two oldest. So no part is rewritten often."""
     for start in range(len(parts) - 1):
         level, end = parts[start].node.level, start + 1

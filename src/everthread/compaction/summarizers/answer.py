@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from everthread.compaction.summarizers.prompts import Question, headings
+from everthread.compaction.summarizers.prompts import SummaryPrompt, headings
 from everthread.compaction.summarizers.record import OPEN, Count
 from everthread.compaction.summary import CLASSIC, HANDOFF, Sections, TemplateName, parse_sections, render_sections
 from everthread.core.marks import SUMMARY_END, SUMMARY_START
@@ -31,7 +31,7 @@ TOO_LONG = "it was far longer than it may be"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SummaryAnswer:
     """The sections found. `fault` tells what is wrong, `usable` whether it will do when nothing better comes."""
 
     sections: Sections
@@ -40,7 +40,7 @@ class Answer:
     truncated: bool = False
 
 
-def judge(reply: Reply, question: Question, count: Count, template: TemplateName) -> Answer:
+def judge(reply: Reply, question: SummaryPrompt, count: Count, template: TemplateName) -> SummaryAnswer:
     """The answer and its fault, if it has one."""
     raw = text_of(reply.message)
     text = without_thinking(raw)
@@ -48,16 +48,16 @@ def judge(reply: Reply, question: Question, count: Count, template: TemplateName
     sections = _clean(parse_sections(without_fence(marked)))
     truncated = reply.stop in ("length", "content_filter")
     if len(found) < FEWEST:
-        return Answer({}, _why_none(reply, raw, text), usable=False)
+        return SummaryAnswer({}, _why_none(reply, raw, text), usable=False)
     if not sections:
-        return Answer({}, HOLLOW, usable=False)
+        return SummaryAnswer({}, HOLLOW, usable=False)
     if truncated and 2 * len(found) < len(headings(template)):
-        return Answer(sections, CUT_OFF, usable=False, truncated=True)
+        return SummaryAnswer(sections, CUT_OFF, usable=False, truncated=True)
     tokens = count(render_sections(sections, template=template, brief=True))
     if tokens > max(question.given, question.target):
-        return Answer(sections, LONGER, usable=False, truncated=truncated)
+        return SummaryAnswer(sections, LONGER, usable=False, truncated=truncated)
     fault = TOO_LONG if tokens > TOLERATED * question.target else ""
-    return Answer(sections, fault, truncated=truncated)
+    return SummaryAnswer(sections, fault, truncated=truncated)
 
 
 def _why_none(reply: Reply, raw: str, text: str) -> str:

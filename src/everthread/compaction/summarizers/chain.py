@@ -58,13 +58,6 @@ REST_MISSING = 600.0
 """Seconds a route rests after a failure that may pass, and after one that tells that no provider is there."""
 
 
-@runtime_checkable
-class Choosy(Protocol):
-    """A route that is not for every request."""
-
-    def suits(self, request: SummaryRequest) -> bool: ...
-
-
 class SummarizerChain:
     """Tries `routes` in order, then `floor`, which never fails. A failed route is told in the draft's warnings."""
 
@@ -121,7 +114,7 @@ class SummarizerChain:
 
     def _by_price(self, request: SummaryRequest) -> Sequence[Summarizer]:
         """Those it suits, the cheapest first where all can tell what it costs; else in the order they were given."""
-        routes = [route for route in self._routes if not isinstance(route, Choosy) or route.suits(request)]
+        routes = [route for route in self._routes if _suits(route, request)]
         quotes = [route.quote_for(request) if isinstance(route, Quoted) else None for route in routes]
         priced = [quote for quote in quotes if quote is not None]
         if len(priced) < len(routes):
@@ -159,3 +152,9 @@ class SummarizerChain:
 
 def _with(draft: SummaryDraft, warnings: Sequence[str], usage: Sequence[Mapping[str, Any]]) -> SummaryDraft:
     return replace(draft, warnings=(*warnings, *draft.warnings), usage=(*usage, *draft.usage))
+
+
+def _suits(route: Summarizer, request: SummaryRequest) -> bool:
+    """Whether a route is for this request; one that does not say is for every request."""
+    suits = getattr(route, "suits", None)
+    return suits is None or bool(suits(request))

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from everthread.compaction.summarizers.answer import TOLERATED, Answer, judge
+from everthread.compaction.summarizers.answer import TOLERATED, SummaryAnswer, judge
 from everthread.compaction.summarizers.chain import Price
-from everthread.compaction.summarizers.prompts import Question, instructions, task
+from everthread.compaction.summarizers.prompts import SummaryPrompt, instructions, task
 from everthread.compaction.summarizers.record import RecordEntry, block, cut, fit, inert, pack, record, size
 from everthread.compaction.summary import Sections, SummaryDraft, SummaryRequest, TemplateName, render_sections
 from everthread.core.provider_errors import Evidence, classify_error
@@ -66,7 +66,7 @@ TIME_LIMIT = 300.0
 
 
 @dataclass(slots=True)
-class Ledger:
+class SummaryCalls:
     """What the calls for one summary reported, and what was odd about them, in the order of the questions."""
 
     usage: list[Mapping[str, Any]]
@@ -82,10 +82,10 @@ class Writer:
     template: TemplateName
     time_limit: float = TIME_LIMIT
 
-    async def write(self, question: Question, ledger: Ledger) -> Sections:
+    async def write(self, question: SummaryPrompt, ledger: SummaryCalls) -> Sections:
         """The sections, or `SummaryError`. A bad answer gets one firmer question; one that is merely too long will
         then do, cut to its size."""
-        answers: list[Answer] = []
+        answers: list[SummaryAnswer] = []
         asked = question
         for _ in range(2):
             reply = await self._call(asked.request, ledger)
@@ -99,7 +99,7 @@ class Writer:
             raise SummaryError(f"the answer could not be used: {faults}")
         return self._final(usable[-1], question, ledger)
 
-    def _final(self, answer: Answer, question: Question, ledger: Ledger) -> Sections:
+    def _final(self, answer: SummaryAnswer, question: SummaryPrompt, ledger: SummaryCalls) -> Sections:
         if answer.truncated:
             ledger.warnings.append(f"{self.model.name} stopped before its summary was complete")
         if not answer.fault:
@@ -107,7 +107,7 @@ class Writer:
         ledger.warnings.append(f"{self.model.name} wrote too much; its summary was cut to {question.target} tokens")
         return fit(answer.sections, question.target, self.counter.text)
 
-    async def _call(self, request: Request, ledger: Ledger) -> Reply:
+    async def _call(self, request: Request, ledger: SummaryCalls) -> Reply:
         scope = asyncio.timeout(self.time_limit)
         try:
             async with scope:
@@ -165,7 +165,7 @@ class LlmSummarizer:
 
     async def summarize(self, request: SummaryRequest) -> SummaryDraft:
         """The sections, or `SummaryError`. A model that takes less than it was thought to is given half, once."""
-        ledger = Ledger([], [])
+        ledger = SummaryCalls([], [])
         window = min(self._writer.model.window, self._context_length or self._writer.model.window)
         try:
             try:
@@ -178,7 +178,7 @@ class LlmSummarizer:
             raise
         return SummaryDraft(sections, self.name, tuple(ledger.warnings), tuple(ledger.usage))
 
-    async def _attempt(self, request: SummaryRequest, window: int, ledger: Ledger) -> Sections:
+    async def _attempt(self, request: SummaryRequest, window: int, ledger: SummaryCalls) -> Sections:
         return await _Work(self._writer, request, window, ledger, self._parallel).sections()
 
 
@@ -189,7 +189,7 @@ class _Work:
     writer: Writer
     request: SummaryRequest
     window: int
-    ledger: Ledger
+    ledger: SummaryCalls
     parallel: int
 
     async def sections(self) -> Sections:
@@ -219,9 +219,9 @@ class _Work:
             groups = pack([[note] for note in notes], room, self._count)
         return await self.writer.write(self._merge(groups[0], self._target()), self.ledger)
 
-    async def _ask_all(self, questions: Sequence[Question]) -> list[Sections]:
+    async def _ask_all(self, questions: Sequence[SummaryPrompt]) -> list[Sections]:
         """The answers, in the order of the questions. When one fails, or the caller gives up, the others stop."""
-        ledgers = [Ledger([], []) for _ in questions]
+        ledgers = [SummaryCalls([], []) for _ in questions]
         answers: list[Sections] = [{} for _ in questions]
         waiting = iter(range(len(questions)))
 
@@ -243,28 +243,28 @@ class _Work:
 
     # Questions
 
-    def _whole(self, pieces: Sequence[Sequence[RecordEntry]], previous: str, target: int, given: int) -> Question:
+    def _whole(self, pieces: Sequence[Sequence[RecordEntry]], previous: str, target: int, given: int) -> SummaryPrompt:
         blocks = [block(_EARLIER, previous)] if previous else []
         blocks.append(block("record", _written(entry for piece in pieces for entry in piece)))
         return self._question([*blocks, *self._open()], "update" if previous else "first", target, given)
 
-    def _part(self, chunk: Sequence[RecordEntry], number: int, total: int, target: int) -> Question:
+    def _part(self, chunk: Sequence[RecordEntry], number: int, total: int, target: int) -> SummaryPrompt:
         given = size(chunk, self._count)
         target = min(target, max(given // 2, _SMALL))
         return self._question([block("record", _written(chunk))], "part", target, given, number=number, total=total)
 
-    def _merge(self, notes: Sequence[RecordEntry], target: int) -> Question:
+    def _merge(self, notes: Sequence[RecordEntry], target: int) -> SummaryPrompt:
         blocks = [block("notes", _written(notes)), *self._open()]
         tokens = size(notes, self._count)
         # Notes are dense already: joining few of them may take more words than they have.
         return self._question(blocks, "merge", min(target, tokens), int(TOLERATED * tokens))
 
-    def _question(self, blocks: Iterable[str], name: str, target: int, given: int, **values: Any) -> Question:
+    def _question(self, blocks: Iterable[str], name: str, target: int, given: int, **values: Any) -> SummaryPrompt:
         told = task(name, target=target, focus=self.request.focus, **values)
         content = "\n\n".join([*blocks, told])
         system = instructions(self.writer.template)
         request = Request(self.writer.model.name, [{"role": "user", "content": content}], system=system)
-        return Question(request, target, given)
+        return SummaryPrompt(request, target, given)
 
     def _previous(self) -> str:
         if not self.request.previous:

@@ -17,7 +17,7 @@ _TOPIC = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class SummaryPrompt:
     """One request for a summary. Its last message is ours."""
 
     request: Request
@@ -26,7 +26,7 @@ class Question:
     given: int
     """Tokens of what it is to summarise: an answer longer than that is none."""
 
-    def firmer(self, reason: str, template: TemplateName) -> Question:
+    def firmer(self, reason: str, template: TemplateName) -> SummaryPrompt:
         """The same once more, after an answer that could not be used."""
         told = fill("firmer", reason=reason, target=self.target, heading=f"## {headings(template)[0]}")
         *before, last = self.request.messages

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from everthread.compaction.summarizers.answer import TOLERATED
 from everthread.compaction.summarizers.chain import Price, Reading
-from everthread.compaction.summarizers.model import TIME_LIMIT, Ledger, Writer
-from everthread.compaction.summarizers.prompts import Question, fill, task
+from everthread.compaction.summarizers.model import TIME_LIMIT, SummaryCalls, Writer
+from everthread.compaction.summarizers.prompts import SummaryPrompt, fill, task
 from everthread.compaction.summarizers.record import inert
 from everthread.compaction.summary import SummaryDraft, SummaryRequest, TemplateName
 from everthread.core.fingerprints import message_fingerprint
@@ -71,7 +71,7 @@ class WarmPrefixSummarizer:
     async def summarize(self, request: SummaryRequest) -> SummaryDraft:
         """The sections, or `SummaryError`: also when the last request does not hold all that is to be summarised, or
         has no room for the answer."""
-        ledger = Ledger([], [])
+        ledger = SummaryCalls([], [])
         question = self._question(request)
         try:
             sections = await self._writer.write(question, ledger)
@@ -80,7 +80,7 @@ class WarmPrefixSummarizer:
             raise
         return SummaryDraft(sections, self._writer.model.name, tuple(ledger.warnings), tuple(ledger.usage))
 
-    def _question(self, request: SummaryRequest) -> Question:
+    def _question(self, request: SummaryRequest) -> SummaryPrompt:
         live = self._live()
         if live is None or not _holds(live, request):
             raise SummaryError("the last request does not hold the messages to be summarised")
@@ -99,7 +99,7 @@ class WarmPrefixSummarizer:
         given = counter.request(messages, system=live.system, tools=live.tools)
         if given + TOLERATED * request.budget > self._writer.model.window:
             raise SummaryError(f"the window of {self._writer.model.window} tokens has no room left for a summary")
-        return Question(replace(live, messages=messages), request.budget, given)
+        return SummaryPrompt(replace(live, messages=messages), request.budget, given)
 
 
 def _holds(live: Request, request: SummaryRequest) -> bool:

@@ -40,7 +40,7 @@ class Excerpt:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchPage:
     """A page of what a search found."""
 
     excerpts: tuple[Excerpt, ...]
@@ -80,7 +80,7 @@ class Lookup(Protocol):
         path: str | None = None,
         limit: int = 8,
         offset: int = 0,
-    ) -> Found:
+    ) -> SearchPage:
         """Places that hold the words, else those closest to them; or that match the pattern.
 
         `path`: of calls that name it and what they gave. `InputError` for a pattern that cannot be used.
@@ -123,7 +123,7 @@ ASKED = 40
 
 
 def found_text(  # noqa: PLR0913 - what the page is of, each by its name
-    found: Found, query: str, *, tool: str, where: str, offset: int = 0, threads: bool = False
+    found: SearchPage, query: str, *, tool: str, where: str, offset: int = 0, threads: bool = False
 ) -> str:
     """A page; what was not found is told so that nobody looks for it again. `threads`: name each place's thread."""
     asked = f"{tool} {query[:ASKED]!r}"

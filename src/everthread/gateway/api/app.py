@@ -18,7 +18,7 @@ from everthread.core.redaction import redact
 from everthread.errors import EverthreadError, InputError, StoreError, UnknownIdError
 from everthread.gateway.api.options import HEARTBEAT_SECONDS
 from everthread.gateway.api.queue import TurnDesk
-from everthread.gateway.api.requests import Answer, Ask, Endpoint, Sender, error_answer, read
+from everthread.gateway.api.requests import Ask, Endpoint, JsonAnswer, Sender, error_answer, read
 from everthread.gateway.api.routes import AccountPages, ThreadPages, TurnPages
 from everthread.gateway.api.schemas import (
     Branch,
@@ -220,7 +220,7 @@ class NativeApp:
         self._admission = Admission(self._limits.concurrent)
         self._endpoints = endpoints(desk, self._options.heartbeat_seconds)
         self._routes = [(_pattern(endpoint.path), endpoint) for endpoint in self._endpoints]
-        self._document = Answer(document(self._endpoints))
+        self._document = JsonAnswer(document(self._endpoints))
 
     async def start(self) -> None:
         await self.desk.start()
@@ -249,7 +249,7 @@ class NativeApp:
             if answer is not None and not sender.started:
                 await sender.answer(answer)
 
-    async def _answered(self, call: RequestHead, receive: Receive, sender: Sender) -> Answer | None:
+    async def _answered(self, call: RequestHead, receive: Receive, sender: Sender) -> JsonAnswer | None:
         if call.path == OPENAPI and call.method == "GET":
             return self._document
         endpoint, names = self._route(call)

@@ -149,7 +149,7 @@ class Spent:
         }  # fmt: skip
 
 
-class Answering:
+class MessageRunner:
     """Does what a message asks for and tells of it."""
 
     def __init__(self, pool: AgentPool, seat: Seat, log: TurnLog, spent: Spent) -> None:
@@ -244,7 +244,7 @@ LAST_SECONDS = 10.0
 
 
 @dataclass(slots=True)
-class Held:
+class ThreadLease:
     """A thread's lease, renewed as time goes by."""
 
     lease: Lease
@@ -362,7 +362,7 @@ class Workers:
         lease = await self._store.acquire(thread, self._holder, self._options.lease_seconds)
         if lease is None:
             return
-        held = Held(lease)
+        held = ThreadLease(lease)
         try:
             while not self._closing:
                 begun = await self._store.begin_turn(held.lease)
@@ -375,7 +375,7 @@ class Workers:
         finally:
             await finish(self._let_go(held))
 
-    async def _let_go(self, held: Held) -> None:
+    async def _let_go(self, held: ThreadLease) -> None:
         self._pool.release(held.lease)
         try:
             await self._store.release(held.lease)
@@ -384,7 +384,7 @@ class Workers:
 
     # One turn
 
-    async def _run(self, turn: QueuedTurn, held: Held) -> None:
+    async def _run(self, turn: QueuedTurn, held: ThreadLease) -> None:
         log = self._logs.of(turn)
         log.tell("turn_started", {"event": "turn_started", "turn": turn.id, "thread": turn.thread})
         spent = Spent()
@@ -405,9 +405,9 @@ class Workers:
             raise LeaseLostError(f"the thread {turn.thread} was taken over by another process")
         await self._end(turn, held, state, result)
 
-    async def _attempt(self, turn: QueuedTurn, held: Held, log: TurnLog, spent: Spent) -> dict[str, Any]:
+    async def _attempt(self, turn: QueuedTurn, held: ThreadLease, log: TurnLog, spent: Spent) -> dict[str, Any]:
         seat = await self._pool.take(turn, held.lease)
-        return await Answering(self._pool, seat, log, spent).answer(turn)
+        return await MessageRunner(self._pool, seat, log, spent).answer(turn)
 
     async def _charge(self, turn: QueuedTurn, spent: Spent) -> None:
         """To the account of the key it was sent with, which counts for every process. Delegated work is in it."""
@@ -433,11 +433,11 @@ class Workers:
             run.why = "lost"
         return "failed", failure(error)
 
-    async def _end(self, turn: QueuedTurn, held: Held, state: TurnState, result: dict[str, Any]) -> None:
+    async def _end(self, turn: QueuedTurn, held: ThreadLease, state: TurnState, result: dict[str, Any]) -> None:
         ended = await self._store.end_turn(turn.id, state, result, lease=held.lease)
         self._logs.of(ended).end(ended)
 
-    async def _watch(self, turn: QueuedTurn, held: Held, run: Run) -> None:
+    async def _watch(self, turn: QueuedTurn, held: ThreadLease, run: Run) -> None:
         """Keep the lease, and see whether somebody elsewhere asked to stop the turn."""
         options, now = self._options, asyncio.get_running_loop().time
         renewed = now()

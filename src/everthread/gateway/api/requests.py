@@ -21,7 +21,7 @@ from everthread.gateway.requests import ClientGone, RequestHead, read_body
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class JsonAnswer:
     """One JSON answer."""
 
     body: BaseModel | Mapping[str, Any]
@@ -34,11 +34,11 @@ class Answer:
         return json.dumps(self.body).encode()
 
 
-def error_answer(refused: Refused) -> Answer:
+def error_answer(refused: Refused) -> JsonAnswer:
     headers = {"x-everthread-error": refused.code}
     if refused.retry_after is not None:
         headers["retry-after"] = str(max(1, math.ceil(refused.retry_after)))
-    return Answer({"error": {"code": refused.code, "message": refused.message}}, refused.status, headers)
+    return JsonAnswer({"error": {"code": refused.code, "message": refused.message}}, refused.status, headers)
 
 
 class Sender:
@@ -50,7 +50,7 @@ class Sender:
         self.started = False
         """An answer has begun; nothing else can be said in its place."""
 
-    async def answer(self, answer: Answer) -> None:
+    async def answer(self, answer: JsonAnswer) -> None:
         data = answer.data()
         headers = {"content-type": "application/json", "content-length": str(len(data)), **answer.headers}
         await self.start(answer.status, headers)
@@ -105,7 +105,7 @@ class Ask:
         return "text/event-stream" in self.headers.get("accept", "")
 
 
-Handler = Callable[[Ask], Awaitable[Answer | None]]
+Handler = Callable[[Ask], Awaitable[JsonAnswer | None]]
 """None: it has answered already, with a stream."""
 
 

@@ -17,7 +17,7 @@ from everthread.gateway.api import events as sse
 from everthread.gateway.api.agents import NewThread
 from everthread.gateway.api.options import WAIT_SECONDS
 from everthread.gateway.api.queue import STATUS, TurnDesk
-from everthread.gateway.api.requests import Answer, Ask
+from everthread.gateway.api.requests import Ask, JsonAnswer
 from everthread.gateway.api.schemas import (
     Cancelled,
     CommandView,
@@ -58,19 +58,19 @@ class AccountPages:
         self._store = desk.store
         self._wall = wall
 
-    async def search_thread(self, ask: Ask) -> Answer:
+    async def search_thread(self, ask: Ask) -> JsonAnswer:
         first = await self._desk.thread(ask.tenant, ask.thread)
         return await self._search(ask, first.id)
 
-    async def search(self, ask: Ask) -> Answer:
+    async def search(self, ask: Ask) -> JsonAnswer:
         return await self._search(ask, None)
 
-    async def state(self, ask: Ask) -> Answer:
+    async def state(self, ask: Ask) -> JsonAnswer:
         first = await self._desk.thread(ask.tenant, ask.thread)
         figures = state_figures(await load_thread_state(self._store, first.id))
-        return Answer(StateView(thread=first.id, **figures))
+        return JsonAnswer(StateView(thread=first.id, **figures))
 
-    async def usage(self, ask: Ask) -> Answer:
+    async def usage(self, ask: Ask) -> JsonAnswer:
         first = await self._desk.thread(ask.tenant, ask.thread)
         own = await self._store.usage(first.id)
         others = [
@@ -82,11 +82,11 @@ class AccountPages:
             "subagents": others,
             "all": [*own, *others],
         }
-        return Answer(
+        return JsonAnswer(
             UsageView(thread=first.id, sums={key: usage_figures(_summed(key, part)) for key, part in parts.items()})
         )
 
-    async def insights(self, ask: Ask) -> Answer:
+    async def insights(self, ask: Ask) -> JsonAnswer:
         until = self._wall() + 1
         since = (until // _DAY - ask.query.days + 1) * _DAY
         found = await self._store.insights(since=since, until=until, tenant=ask.tenant)
@@ -95,15 +95,15 @@ class AccountPages:
             rows: list[UsageRow] = getattr(found, name)
             shown[name] = {row.key: usage_figures(row) for row in rows}
         tools = {row.tool: {"results": row.results, "tokens": row.tokens} for row in found.by_tool}
-        return Answer(InsightsView(days=ask.query.days, total=usage_figures(found.total), by_tool=tools, **shown))
+        return JsonAnswer(InsightsView(days=ask.query.days, total=usage_figures(found.total), by_tool=tools, **shown))
 
-    async def _search(self, ask: Ask, thread: str | None) -> Answer:
+    async def _search(self, ask: Ask, thread: str | None) -> JsonAnswer:
         query, limit, offset = ask.query, ask.query.limit, ask.query.offset
         asked = SearchQuery(
             query.q, tenant=ask.tenant, thread=thread, role=query.role, tool=query.tool, limit=limit + 1, offset=offset
         )
         rows, following = paged(await self._store.search(asked), limit, offset)
-        return Answer(Hits(items=[hit_view(hit) for hit in rows], next=following))
+        return JsonAnswer(Hits(items=[hit_view(hit) for hit in rows], next=following))
 
 
 def _summed(key: str, records: Sequence[UsageRecord]) -> UsageRow:
@@ -117,7 +117,7 @@ class ThreadPages:
         self._desk = desk
         self._store = desk.store
 
-    async def create(self, ask: Ask) -> Answer:
+    async def create(self, ask: Ask) -> JsonAnswer:
         new = NewThread(title=ask.body.title, model=ask.body.model, metadata=ask.body.metadata)
         try:
             made = await self._desk.create(ask.tenant, new, tools=ask.tools)
@@ -125,29 +125,29 @@ class ThreadPages:
             if ask.body.model is not None:
                 raise Refused(400, "invalid_model", redact(str(error))) from error
             raise Refused(503, "misconfigured", redact(str(error))) from error
-        return Answer(await self._detail(made), 201, {"location": f"/api/threads/{made.id}"})
+        return JsonAnswer(await self._detail(made), 201, {"location": f"/api/threads/{made.id}"})
 
-    async def list(self, ask: Ask) -> Answer:
+    async def list(self, ask: Ask) -> JsonAnswer:
         limit, offset = ask.query.limit, ask.query.offset
         found = await self._store.list_threads(tenant=ask.tenant, limit=limit + 1, offset=offset)
         rows, following = paged(found, limit, offset)
         settings = await asyncio.gather(*(self._desk.agents.settings(row.first.id) for row in rows))
         titles = await asyncio.gather(*(self._title(row.first) for row in rows))
         items = [thread_item(row, own, title) for row, own, title in zip(rows, settings, titles, strict=True)]
-        return Answer(Threads(items=items, next=following))
+        return JsonAnswer(Threads(items=items, next=following))
 
-    async def get(self, ask: Ask) -> Answer:
-        return Answer(await self._detail(await self._desk.thread(ask.tenant, ask.thread)))
+    async def get(self, ask: Ask) -> JsonAnswer:
+        return JsonAnswer(await self._detail(await self._desk.thread(ask.tenant, ask.thread)))
 
-    async def history(self, ask: Ask) -> Answer:
+    async def history(self, ask: Ask) -> JsonAnswer:
         first = await self._desk.thread(ask.tenant, ask.thread)
         tip = await self._store.get_compression_tip(first.id)
         limit, offset = ask.query.limit, ask.query.offset
         reading = self._store.history if ask.query.view == "whole" else self._store.messages
         rows, following = paged(await reading(tip, start=offset, limit=limit + 1), limit, offset)
-        return Answer(Messages(items=[message_view(row) for row in rows], next=following))
+        return JsonAnswer(Messages(items=[message_view(row) for row in rows], next=following))
 
-    async def branch(self, ask: Ask) -> Answer:
+    async def branch(self, ask: Ask) -> JsonAnswer:
         first = await self._desk.thread(ask.tenant, ask.thread)
         tip = await self._tip(first)
         at = ask.body.at_message
@@ -165,7 +165,7 @@ class ThreadPages:
         except InputError:
             raise Refused(404, "not_found", "The thread has no such message to branch at.") from None
         await self._desk.agents.inherit(first.id, made.id)
-        return Answer(await self._detail(made), 201, {"location": f"/api/threads/{made.id}"})
+        return JsonAnswer(await self._detail(made), 201, {"location": f"/api/threads/{made.id}"})
 
     async def _title(self, first: Session) -> str:
         """Of a proxied thread the user's first words: nobody gave it a title."""
@@ -201,7 +201,7 @@ class TurnPages:
         self._desk = desk
         self._heartbeat = heartbeat
 
-    async def send(self, ask: Ask) -> Answer | None:
+    async def send(self, ask: Ask) -> JsonAnswer | None:
         content = ask.body.model_dump(mode="json")["content"]
         turn = await self._submitted(ask, {"role": "user", "content": content}, _key(ask))
         if ask.wants_events:
@@ -209,21 +209,21 @@ class TurnPages:
             return None
         return _answer(await self._waited(ask, turn, ask.query.wait))
 
-    async def list(self, ask: Ask) -> Answer:
+    async def list(self, ask: Ask) -> JsonAnswer:
         first = await self._desk.thread(ask.tenant, ask.thread)
         limit, offset = ask.query.limit, ask.query.offset
         rows, following = paged(await self._desk.store.turns(first.id, limit=limit + 1, offset=offset), limit, offset)
-        return Answer(Turns(items=[turn_view(row) for row in rows], next=following))
+        return JsonAnswer(Turns(items=[turn_view(row) for row in rows], next=following))
 
-    async def get(self, ask: Ask) -> Answer:
-        return Answer(turn_view(await self._turn(ask)))
+    async def get(self, ask: Ask) -> JsonAnswer:
+        return JsonAnswer(turn_view(await self._turn(ask)))
 
     async def events(self, ask: Ask) -> None:
         turn = await self._turn(ask)
         last = ask.headers.get("last-event-id", "")
         await self._streamed(ask, turn, int(last) if re.fullmatch(r"[0-9]{1,15}", last) else 0)
 
-    async def cancel(self, ask: Ask) -> Answer:
+    async def cancel(self, ask: Ask) -> JsonAnswer:
         first = await self._desk.thread(ask.tenant, ask.thread)
         found = await self._desk.store.turns(first.id, only_open=True, limit=1_000)
         if ask.body.turn is not None:
@@ -232,13 +232,13 @@ class TurnPages:
         else:
             chosen = [turn for turn in found if turn.state == "running" or ask.body.queued]
         stopped = [await self._desk.cancel(ask.tenant, turn.id) for turn in reversed(chosen)]
-        return Answer(Cancelled(turns=[turn_view(turn) for turn in reversed(stopped)]))
+        return JsonAnswer(Cancelled(turns=[turn_view(turn) for turn in reversed(stopped)]))
 
-    async def compress(self, ask: Ask) -> Answer:
+    async def compress(self, ask: Ask) -> JsonAnswer:
         words = ["/compress", *(["--preview"] if ask.body.preview else []), *(ask.body.focus or "").split()]
         return await self._command(ask, " ".join(words))
 
-    async def undo(self, ask: Ask) -> Answer:
+    async def undo(self, ask: Ask) -> JsonAnswer:
         first = await self._desk.thread(ask.tenant, ask.thread)
         if first.platform != PLATFORM:
             return await self._command(ask, "/undo")
@@ -247,18 +247,18 @@ class TurnPages:
         except NothingToUndoError as error:
             raise Refused(STATUS["command_failed"], "command_failed", str(error)) from error
         words = "The last compaction was taken back: the next request goes on without it."
-        return Answer(CommandView(text=words, data={"thread": first.id}))
+        return JsonAnswer(CommandView(text=words, data={"thread": first.id}))
 
     # Inside
 
-    async def _command(self, ask: Ask, line: str) -> Answer:
+    async def _command(self, ask: Ask, line: str) -> JsonAnswer:
         turn = await self._waited(ask, await self._submitted(ask, line, _key(ask)), WAIT_SECONDS)
         result = turn.result or {}
         if turn.state != "answered":
             return _answer(turn)
         if result.get("failed"):
             raise Refused(STATUS["command_failed"], "command_failed", str(result.get("text")))
-        return Answer(CommandView(text=str(result.get("text")), data=dict(result.get("data") or {})))
+        return JsonAnswer(CommandView(text=str(result.get("text")), data=dict(result.get("data") or {})))
 
     async def _submitted(self, ask: Ask, message: Given, key: str | None) -> QueuedTurn:
         try:
@@ -302,13 +302,13 @@ def _key(ask: Ask) -> str | None:
     return key
 
 
-def _answer(turn: QueuedTurn) -> Answer:
+def _answer(turn: QueuedTurn) -> JsonAnswer:
     """200 with the answer, 202 while it is open, else what went wrong."""
     told = {"x-everthread-turn": turn.id}
     shown = turn_view(turn)
     if turn.open:
-        return Answer(shown, 202, told | {"location": f"/api/threads/{turn.thread}/turns/{turn.id}"})
+        return JsonAnswer(shown, 202, told | {"location": f"/api/threads/{turn.thread}/turns/{turn.id}"})
     if turn.state == "answered":
-        return Answer(shown, 200, told)
+        return JsonAnswer(shown, 200, told)
     problem = shown.error or Problem(code=turn.state, message="The turn has no answer.")
-    return Answer(ErrorView(error=problem, turn=shown), STATUS.get(problem.code, 502), told)
+    return JsonAnswer(ErrorView(error=problem, turn=shown), STATUS.get(problem.code, 502), told)

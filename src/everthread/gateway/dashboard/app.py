@@ -26,7 +26,7 @@ from everthread.errors import EverthreadError, InputError
 from everthread.gateway.dashboard import text, views
 from everthread.gateway.dashboard.access import Access, Viewer
 from everthread.gateway.dashboard.charts import Chart, Limit, Line, Mark, Piece, bar, draw
-from everthread.gateway.dashboard.reader import NotFoundError, Reader, Trial, TrialResult
+from everthread.gateway.dashboard.reader import NotFoundError, PageReader, Trial, TrialResult
 from everthread.gateway.errors import Refused
 from everthread.gateway.middleware import SitePolicy
 from everthread.store.models import new_id
@@ -76,7 +76,7 @@ class Dashboard:
 
     def __init__(  # noqa: PLR0913 - what the pages need, each by its name
         self,
-        reader: Reader,
+        reader: PageReader,
         access: Access,
         *,
         settings: Settings | None = None,

@@ -22,7 +22,7 @@ from everthread.gateway.dashboard import views
 from everthread.gateway.dashboard.access import Viewer
 from everthread.gateway.dashboard.charts import Chart, Limit, Line, Mark, Piece, bar, draw
 from everthread.gateway.dashboard.text import body_text, clean, counted, excerpt, highlight, line_of, summary_sections
-from everthread.gateway.dashboard.views import Saving, ThreadItem, WindowSize
+from everthread.gateway.dashboard.views import CostSaving, ThreadEntry, WindowSize
 from everthread.store.models import (
     CallRow,
     CompactionRecord,
@@ -99,7 +99,7 @@ class WindowSource(Protocol):
     def __call__(self, model: str, learnt: int | None) -> WindowSize: ...
 
 
-class Reader:
+class PageReader:
     """What pages show, for one viewer at a time."""
 
     def __init__(
@@ -113,13 +113,13 @@ class Reader:
 
     # The list
 
-    async def threads(self, viewer: Viewer, page: int) -> tuple[list[ThreadItem], bool]:
+    async def threads(self, viewer: Viewer, page: int) -> tuple[list[ThreadEntry], bool]:
         """A page of the list, and whether there are more."""
         start = (page - 1) * THREADS
         rows = await self.store.list_threads(tenant=viewer.tenant, limit=THREADS + 1, offset=start)
         return await self._items(rows[:THREADS], {}), len(rows) > THREADS
 
-    async def found(self, viewer: Viewer, query: str) -> list[ThreadItem]:
+    async def found(self, viewer: Viewer, query: str) -> list[ThreadEntry]:
         """Threads with what was searched for, each with its first matches."""
         hits = await self.store.search(SearchQuery(query, tenant=viewer.tenant, limit=HITS))
         snippets: dict[str, list[views.Snippet]] = {}
@@ -140,7 +140,7 @@ class Reader:
 
     async def _items(
         self, rows: Sequence[ThreadRow], snippets: Mapping[str, Sequence[views.Snippet]]
-    ) -> list[ThreadItem]:
+    ) -> list[ThreadEntry]:
         ids = [row.first.id for row in rows]
         figures, limits = await asyncio.gather(self.store.thread_figures(ids), self._limits())
         compacted = [row.first.id for row in rows if row.compactions]
@@ -168,7 +168,7 @@ class Reader:
             found[limit.model] = min(limit.limit, found.get(limit.model, limit.limit))
         return found
 
-    async def _savings(self, threads: Sequence[str], limits: Mapping[str, int]) -> dict[str, Saving]:
+    async def _savings(self, threads: Sequence[str], limits: Mapping[str, int]) -> dict[str, CostSaving]:
         if not threads:
             return {}
         calls, records = await asyncio.gather(
@@ -184,7 +184,7 @@ class Reader:
 
     def _saving(
         self, calls: Sequence[CallRow], records: Sequence[CompactionRecord], limits: Mapping[str, int]
-    ) -> Saving:
+    ) -> CostSaving:
         windows = {call.model: self._window(call.model, limits.get(call.model)).tokens for call in calls}
         return views.saving_of(calls, records, price=_Prices(), window=windows.__getitem__, ttl=self._ttl)
 
@@ -230,7 +230,7 @@ class Reader:
         }  # fmt: skip
         return model
 
-    async def _side_calls(self, viewer: Viewer, row: ThreadRow) -> list[ThreadItem]:
+    async def _side_calls(self, viewer: Viewer, row: ThreadRow) -> list[ThreadEntry]:
         """What the client asked beside the conversation, the newest first."""
         if not row.side_calls:
             return []
@@ -238,7 +238,7 @@ class Reader:
         found = [await self._row(viewer, child.id) for child in started[: -THREADS - 1 : -1]]
         return await self._items([side for side in found if side is not None], {})
 
-    async def _context(self, account: _Account, tip: Session, history: Sequence[StoredMessage]) -> views.Context:
+    async def _context(self, account: _Account, tip: Session, history: Sequence[StoredMessage]) -> views.ContextView:
         if account.rewrite is not None:
             return views.rewritten_context(account.rewrite, history)
         shown, shortened = await self.store.shown_of(tip.id, [message.id for message in history])
@@ -511,7 +511,7 @@ def _as_stored(value: Message, number: int, record: CompactionRecord) -> StoredM
     return StoredMessage(0, record.session, number, kind, value, "", None, "", "", record.created)
 
 
-def _side(messages: Sequence[StoredMessage], left: frozenset[int]) -> list[views.MessageView | None]:
+def _side(messages: Sequence[StoredMessage], left: frozenset[int]) -> list[views.MessageRow | None]:
     """Brief messages; in the place of those in the middle that are not shown stands None."""
     shown: list[StoredMessage | None] = list(messages)
     if len(messages) > SIDE:
@@ -519,7 +519,7 @@ def _side(messages: Sequence[StoredMessage], left: frozenset[int]) -> list[views
     return [None if message is None else _brief(message, left) for message in shown]
 
 
-def _brief(message: StoredMessage, left: frozenset[int]) -> views.MessageView:
+def _brief(message: StoredMessage, left: frozenset[int]) -> views.MessageRow:
     fate = "recall" if message.id in left else "view" if left and message.kind == "message" else ""
     return views.message_view(message, chars=BRIEF, fate=fate, show=excerpt)
 

@@ -60,7 +60,7 @@ Snippet = tuple[str, Sequence[tuple[bool, str]], int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class ThreadItem:
+class ThreadEntry:
     """A thread in the list."""
 
     id: str
@@ -91,12 +91,12 @@ def thread_item(  # noqa: PLR0913, PLR0917 - what a line of the list tells
     row: ThreadRow,
     figures: ThreadFigures,
     window: WindowSize,
-    saving: Saving | None,
+    saving: CostSaving | None,
     opening: str,
     snippets: Sequence[Snippet] = (),
-) -> ThreadItem:
+) -> ThreadEntry:
     first, tip = row.first, row.tip
-    return ThreadItem(
+    return ThreadEntry(
         first.id, thread_title(first, tip, opening), client_name(first), figures.model or tip.model, first.tenant,
         first.label, figures.calls, row.messages, row.active, figures.prompt, window, figures.cost,
         saving.saved if saving else None, row.compactions, figures.compacted, row.side_calls,
@@ -113,7 +113,7 @@ def client_name(session: Session) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ContextPart:
     kind: str
     name: str
     tokens: int
@@ -124,7 +124,7 @@ class WindowView:
     """What fills the window now."""
 
     size: WindowSize
-    parts: tuple[Part, ...]
+    parts: tuple[ContextPart, ...]
     used: int
     reported: bool
     """Scaled to what the provider counted, not estimated alone."""
@@ -190,7 +190,7 @@ def window_view(system: Any, sizes: Mapping[str, int], size: WindowSize, calls: 
         else:  # the estimate was too high: the provider is right
             parts = {kind: round(tokens * used / known) for kind, tokens in parts.items()}
             used = sum(parts.values())
-    shown = tuple(Part(kind, PARTS[kind], parts[kind]) for kind in PARTS if parts[kind])
+    shown = tuple(ContextPart(kind, PARTS[kind], parts[kind]) for kind in PARTS if parts[kind])
     return WindowView(size, shown, used, reported, _ahead(main, used, size.threshold))
 
 
@@ -221,7 +221,7 @@ def _ahead(main: Sequence[CallRow], used: int, threshold: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Miss:
+class CacheMissRow:
     """A call that read less from the cache than the one before had left there."""
 
     call: int
@@ -236,7 +236,7 @@ class CallsView:
     """To the main model, in order."""
     marks: tuple[tuple[int, str], ...]
     """Before which call a compaction happened, and how large it was."""
-    misses: tuple[Miss, ...]
+    misses: tuple[CacheMissRow, ...]
 
     @property
     def causes(self) -> list[tuple[str, int, int]]:
@@ -259,7 +259,7 @@ def calls_view(calls: Sequence[CallRow], compactions: Sequence[CompactionRecord]
     return CallsView(tuple(main), tuple(marks), tuple(_misses(main, {at for at, _ in marks}, ttl)))
 
 
-def _misses(main: Sequence[CallRow], compacted: set[int], ttl: float) -> list[Miss]:
+def _misses(main: Sequence[CallRow], compacted: set[int], ttl: float) -> list[CacheMissRow]:
     found = []
     if not any(call.read or call.write for call in main):
         return []
@@ -280,7 +280,7 @@ def _misses(main: Sequence[CallRow], compacted: set[int], ttl: float) -> list[Mi
             cause = "the cache had forgotten"
         else:
             cause = "the prompt changed, or the provider dropped it"
-        found.append(Miss(number + 1, call.created, cause, missed))
+        found.append(CacheMissRow(number + 1, call.created, cause, missed))
     return found
 
 
@@ -297,7 +297,7 @@ class PricedCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Saving:
+class CostSaving:
     """What a thread's calls cost, and what they would have cost without compaction.
 
     Compared are calls that both would have answered; `beyond` calls had outgrown the window by then.
@@ -326,7 +326,7 @@ def saving_of(
     price: PriceOf,
     window: Callable[[str], int],
     ttl: float,
-) -> Saving:
+) -> CostSaving:
     """A thread's own traffic, reckoned again without compaction: the method of the replay.
 
     A call that found the cache warm finds it warm with the whole history too; what was taken out until then is read
@@ -371,7 +371,7 @@ def saving_of(
             else:
                 rows.append(PricedCall(call, float(paid), without))
         last, whole_before = call, whole
-    return Saving(
+    return CostSaving(
         cost + sum(row.cost for row in rows), sum(row.without for row in rows), len(rows), beyond, unpriced, tuple(rows)
     )
 
@@ -390,7 +390,7 @@ def _price(prices: Prices | None, whole: int, read: int, call: CallRow) -> float
 
 
 @dataclass(frozen=True, slots=True)
-class MessageView:
+class MessageRow:
     """A message in a list."""
 
     id: int
@@ -416,7 +416,7 @@ FATES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class ContextView:
     """What the model sees now: ids of messages as they are, of those shortened, and the summary's words."""
 
     shown: frozenset[int] = frozenset()
@@ -448,21 +448,21 @@ class Context:
         return False
 
 
-def stored_context(shown: set[int], shortened: set[int], summaries: Sequence[str]) -> Context:
+def stored_context(shown: set[int], shortened: set[int], summaries: Sequence[str]) -> ContextView:
     """Of a thread whose sessions hold what the model sees."""
     summary = "\n".join(summaries)
     words = " ".join(" ".join(user_words(summary)).split())
-    return Context(frozenset(shown), frozenset(shortened), " ".join(summary.split()), words)
+    return ContextView(frozenset(shown), frozenset(shortened), " ".join(summary.split()), words)
 
 
-def rewritten_context(rewrite: Rewrite, page: Sequence[StoredMessage]) -> Context:
+def rewritten_context(rewrite: Rewrite, page: Sequence[StoredMessage]) -> ContextView:
     """Of a proxied thread: what stands for its beginning, and which of a page's messages are in that word for word."""
     values = replacement_messages(rewrite)
     summary = "\n".join(text_of(value) for value in values if is_summary(value))
     kept = {text for value in values if not is_summary(value) and (text := body_text(value))}
     shown = frozenset(message.id for message in page if body_text(message.body) in kept)
     flat, words = " ".join(summary.split()), " ".join(" ".join(user_words(summary)).split())
-    return Context(shown, frozenset(), flat, words, rewrite.length)
+    return ContextView(shown, frozenset(), flat, words, rewrite.length)
 
 
 def replacement_messages(rewrite: Rewrite) -> list[Message]:
@@ -483,9 +483,9 @@ def _marked(message: Message) -> Message:
 
 def message_view(
     message: StoredMessage, *, chars: int, fate: str = "", show: Callable[[str, int], str], tokens: int | None = None
-) -> MessageView:
+) -> MessageRow:
     body = body_text(message.body)
-    return MessageView(
+    return MessageRow(
         message.id, str(message.body.get("role", "")), message_label(message), show(body, chars),
         max(0, len(body) - chars), message.tokens or tokens or (len(body) + 3) // 4, message.created, fate,
         fate not in ("", "view", "short"),
@@ -611,7 +611,7 @@ class Savings:
         return self.saved / self.without if self.without else None
 
 
-def total_savings(savings: Sequence[Saving], *, since: float, day: Callable[[float], str]) -> Savings:
+def total_savings(savings: Sequence[CostSaving], *, since: float, day: Callable[[float], str]) -> Savings:
     by: dict[str, dict[str, float]] = {"day": {}, "model": {}, "client": {}, "tenant": {}}
     cost = without = 0.0
     calls = 0

@@ -82,7 +82,7 @@ class Unmanaged(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Recalled(Event):
+class RecallAnswered(Event):
     """The model looked up what was taken out: its calls of `recall` were answered here, hidden from the client."""
 
     kind = "recall"

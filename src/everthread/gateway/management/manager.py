@@ -58,9 +58,9 @@ from everthread.gateway.base import RECEIPT, THREAD, Incoming, Outcome, Outgoing
 from everthread.gateway.body import Values
 from everthread.gateway.management.clients import scope_of
 from everthread.gateway.management.compaction_items import TRIGGER, expand_items, has_item, make_item
-from everthread.gateway.management.events import CompactionReceipt, Recalled, RecordFailed, Unmanaged
+from everthread.gateway.management.events import CompactionReceipt, RecallAnswered, RecordFailed, Unmanaged
 from everthread.gateway.management.notice import has_notice, notice_line, strip_notices, takes_notice
-from everthread.gateway.management.reader import Reader, Sizes, TableCache
+from everthread.gateway.management.reader import RequestReader, Sizes, TableCache
 from everthread.gateway.management.recall import ROUNDS, RecallService, hidden_values
 from everthread.gateway.management.recall import SECONDS as RECALL_SECONDS
 from everthread.gateway.management.responses_state import Responses
@@ -79,7 +79,7 @@ from everthread.gateway.management.threads import (
     ThreadMatch,
     ThreadRecorder,
 )
-from everthread.gateway.management.turn import ThreadMemories, Turn, build_outgoing, receipt_text, send_untouched
+from everthread.gateway.management.turn import ManagedTurn, ThreadMemories, build_outgoing, receipt_text, send_untouched
 from everthread.providers.catalog import window_headers
 from everthread.store.models import UNDONE_STATE, NewUsage, Rewrite
 from everthread.store.store import Store
@@ -146,7 +146,7 @@ class ProxyManager:
         self._recorder = ThreadRecorder(self._threads, setup.listener)
         self._rewrites = RewriteStore(setup.store, setup.listener, self.accounting, self.worker)
         self._sizes = Sizes()
-        self._reader = Reader(self._sizes)
+        self._reader = RequestReader(self._sizes)
         self._responses = Responses(setup.store)
         self._recall = RecallService(setup.store, enabled=setup.recall)
         self._memories = ThreadMemories()
@@ -187,7 +187,7 @@ class ProxyManager:
             text = strip_notices(text or incoming.body.decode("utf-8", "replace"), incoming.api, key) or text
         return incoming if text is None else replace(incoming, raw=text.encode(), body=text.encode())
 
-    async def response_headers(self, turn: Turn) -> Mapping[str, str]:
+    async def response_headers(self, turn: ManagedTurn) -> Mapping[str, str]:
         """The thread is told once that is certain."""
         if turn.storing is None and turn.place.explicit:
             return turn.sent.headers  # an answer that is quicker than the store does not wait for it
@@ -195,7 +195,7 @@ class ProxyManager:
         others = {name: value for name, value in turn.sent.headers.items() if name != THREAD}
         return {THREAD: place.thread, **others} if turn.kept else others
 
-    async def record(self, turn: Turn, outcome: Outcome) -> None:
+    async def record(self, turn: ManagedTurn, outcome: Outcome) -> None:
         """Store what was said and used, and prepare the next rewrite where it will soon be due."""
         said = self._recorder.said(turn, outcome)
         try:
@@ -206,7 +206,7 @@ class ProxyManager:
         if 200 <= outcome.status < 300 and turn.rewritable:
             self._prepare_ahead(turn, outcome)
 
-    async def _keep(self, turn: Turn, outcome: Outcome, said: PendingAnswer | None) -> None:
+    async def _keep(self, turn: ManagedTurn, outcome: Outcome, said: PendingAnswer | None) -> None:
         """What was said and what it used into the store, and what it teaches."""
         place = await self._recorder.request(turn)
         answered = 200 <= outcome.status < 300
@@ -235,7 +235,7 @@ class ProxyManager:
         except EverthreadError as error:
             self.setup.listener(RecordFailed(place.thread, str(error)))
 
-    async def _account(self, turn: Turn, place: ThreadMatch, outcome: Outcome) -> None:
+    async def _account(self, turn: ManagedTurn, place: ThreadMatch, outcome: Outcome) -> None:
         """The client's call; estimated where the provider said nothing."""
         usage, estimated = outcome.usage, outcome.estimated
         if usage is None:
@@ -271,7 +271,7 @@ class ProxyManager:
 
     # Reading
 
-    async def _read(self, incoming: Incoming) -> Turn:
+    async def _read(self, incoming: Incoming) -> ManagedTurn:
         """Whose it is and how large; of a known history only what is new costs more than a glance."""
         read = self._reader.read(incoming.api, incoming.body)
         values = SaidMessages(
@@ -281,7 +281,7 @@ class ProxyManager:
         scope = scope_of(incoming.headers, read.sliced.fields)
         place = await self._threads.place(incoming.tenant, scope, read.history, values)
         memory = await self._memory(place)
-        turn = Turn(
+        turn = ManagedTurn(
             self, incoming, read.sliced, read.first, read.history, read.frame, read.sizes, read.fixed, place, memory,
             read.trailing,
         )  # fmt: skip
@@ -296,7 +296,7 @@ class ProxyManager:
         turn.served = self._recall.serves(turn)
         return turn
 
-    async def _known_window(self, turn: Turn) -> int:
+    async def _known_window(self, turn: ManagedTurn) -> int:
         """Of a model at an address, asked once."""
         incoming = turn.incoming
         key = (incoming.upstream, turn.model, window_headers(incoming.headers))
@@ -314,11 +314,11 @@ class ProxyManager:
 
     # Fitting
 
-    def tokens(self, turn: Turn, used: Rewrite | None) -> int:
+    def tokens(self, turn: ManagedTurn, used: Rewrite | None) -> int:
         """The prompt as the provider counts it, with this rewrite or none."""
         return turn.memory.context.calibration.project(turn.model, self.estimate(turn, used))
 
-    def estimate(self, turn: Turn, used: Rewrite | None) -> int:
+    def estimate(self, turn: ManagedTurn, used: Rewrite | None) -> int:
         if used is None:
             return turn.fixed + turn.size
         values = turn.replaced_values(used)
@@ -329,7 +329,7 @@ class ProxyManager:
             head += self._sizes.values(turn.incoming.api, turn.model, ("note", note), said)
         return turn.fixed + head + sum(turn.sizes[used.length :]) + self._hidden_estimate(turn, used.length)
 
-    def _hidden_estimate(self, turn: Turn, length: int) -> int:
+    def _hidden_estimate(self, turn: ManagedTurn, length: int) -> int:
         """Tokens of what the client does not send: hidden rounds and restored files, beyond those they stand for."""
         more = sum(
             self._sizes.values(turn.incoming.api, turn.model, ("restored", turn.history.digest(index + 1)), [value])
@@ -342,7 +342,7 @@ class ProxyManager:
         hidden = self._sizes.values(turn.incoming.api, turn.model, ("hidden", *texts), values)
         return more + hidden - sum(sum(turn.sizes[start:end]) for start, end in places)
 
-    def send(self, turn: Turn) -> Outgoing:
+    def send(self, turn: ManagedTurn) -> Outgoing:
         """What goes upstream as things stand."""
         key = None if turn.used is None else rewrite_key(turn.used)
         is_new, turn.memory.rewrite = key is not None and key != turn.memory.rewrite, key
@@ -361,7 +361,7 @@ class ProxyManager:
         sent = build_outgoing(turn, before, after, ttl=ttl)
         return replace(sent, rewritten=True) if turn.expanded else sent
 
-    async def _fit(self, turn: Turn) -> None:
+    async def _fit(self, turn: ManagedTurn) -> None:
         """Use the rewrite there is; make one where it is time. Waits only where the request cannot go without.
 
         A draft that the conversation outgrew while it was written is not sent: the next one goes on from it, so that
@@ -399,28 +399,28 @@ class ProxyManager:
             await self.look_up(turn, forced=True)
             decision = self._decide(turn, again=True)
 
-    def _is_unsent(self, turn: Turn) -> bool:
+    def _is_unsent(self, turn: ManagedTurn) -> bool:
         """Whether the rewrite in use would go upstream for the first time."""
         return turn.used is not None and turn.memory.has_sent and rewrite_key(turn.used) != turn.memory.rewrite
 
-    def _is_outgrown(self, turn: Turn) -> bool:
+    def _is_outgrown(self, turn: ManagedTurn) -> bool:
         """Whether a new rewrite leaves so much that the next one is due at once."""
         if not self._is_unsent(turn):
             return False
         size = self.size(turn, self.tokens(turn, turn.used))
         return size.tokens >= size.budget.background_start and not self.policy.is_vain(size, turn.memory.context)
 
-    def size(self, turn: Turn, tokens: int) -> PromptSize:
+    def size(self, turn: ManagedTurn, tokens: int) -> PromptSize:
         """A prompt of so many tokens, for the policy."""
         factor = turn.memory.context.calibration.factor(turn.model)
         return PromptSize(tokens, round(turn.fixed * factor), turn.budget(self.setup.options), turn.asked_output)
 
-    def _prices(self, turn: Turn) -> CallPrices:
+    def _prices(self, turn: ManagedTurn) -> CallPrices:
         marked = cache_route(turn.model, "auto", turn.incoming.upstream) is not None
         writer = self.setup.summarizer(self._summarizer_context(turn, turn.place.thread))
         return CallPrices(turn.model, "auto", marked, writer)
 
-    def _decide(self, turn: Turn, *, again: bool = False) -> PolicyDecision:
+    def _decide(self, turn: ManagedTurn, *, again: bool = False) -> PolicyDecision:
         """Whether to compact before this call. `again`: only what is due now, early ones were weighed before."""
         size = self.size(turn, self.tokens(turn, turn.used))
         if again and size.tokens < size.budget.threshold:
@@ -428,7 +428,7 @@ class ProxyManager:
         ready = turn.ready is not None
         return self.policy.decide(size, turn.memory.context, self._prices(turn), reason="in-loop", ready=ready)
 
-    def _judge(self, turn: Turn, prompt: int) -> None:
+    def _judge(self, turn: ManagedTurn, prompt: int) -> None:
         """What a rewrite that is new brought: two in a row that hardly help pause the next ones."""
         used, pause = turn.used, turn.memory.context.pause
         if used is None or used.strength == SLIM:
@@ -439,7 +439,7 @@ class ProxyManager:
         elif pause.judge(used.depth, before, prompt, self.setup.wall()):
             self.setup.listener(Notice(turn.place.thread, paused_text(prompt)))
 
-    async def look_up(self, turn: Turn, *, forced: bool = False) -> None:
+    async def look_up(self, turn: ManagedTurn, *, forced: bool = False) -> None:
         """The longest rewrite of the history; `forced`: also one that is not ripe."""
         found = await self._find_rewrites(turn)
         if not forced:
@@ -451,20 +451,20 @@ class ProxyManager:
             turn.used, turn.ready = turn.ready, None
         await self._recall.load(turn)
 
-    async def _find_rewrites(self, turn: Turn) -> RewriteMatch:
+    async def _find_rewrites(self, turn: ManagedTurn) -> RewriteMatch:
         """The rewrites of the history; where there are none, those from before our own tool was offered."""
         engines = dict.fromkeys((self.engine_key(turn), self._key_for(turn, turn.frame.tools)))
         return await self._rewrites.find(turn.incoming.tenant, list(engines), turn.history, turn.size)
 
-    def engine_key(self, turn: Turn) -> str:
+    def engine_key(self, turn: ManagedTurn) -> str:
         return self._key_for(turn, turn.equipped_frame.tools)
 
-    def _key_for(self, turn: Turn, tools: Sequence[Mapping[str, Any]] | None) -> str:
+    def _key_for(self, turn: ManagedTurn, tools: Sequence[Mapping[str, Any]] | None) -> str:
         return f"{turn.incoming.api} {self.setup.engine_key}{tools_key(tools)}"
 
     # The rounds of our own tool
 
-    async def resume(self, turn: Turn, reply: Reply) -> Outgoing | None:
+    async def resume(self, turn: ManagedTurn, reply: Reply) -> Outgoing | None:
         """What goes upstream after a round in which our own tool was called; None where the response ends."""
         now = self.setup.clock()
         turn.recall.begun = turn.recall.begun or now
@@ -474,10 +474,10 @@ class ProxyManager:
         if now - turn.recall.begun > RECALL_SECONDS:
             turn.recall.rounds = ROUNDS
         turn.sent = self.send(turn)
-        self.setup.listener(Recalled(turn.place.thread, turn.recall.rounds, turn.recall.calls))
+        self.setup.listener(RecallAnswered(turn.place.thread, turn.recall.rounds, turn.recall.calls))
         return turn.sent
 
-    def withdraw(self, turn: Turn, reply: Reply) -> Outgoing:
+    def withdraw(self, turn: ManagedTurn, reply: Reply) -> Outgoing:
         """After that was refused: with less, and the tool no longer offered."""
         self._recall.withdraw(turn, reply)
         turn.sent = self.send(turn)
@@ -486,7 +486,7 @@ class ProxyManager:
     # Making rewrites
 
     def _job(
-        self, turn: Turn, *, background: bool, ripe: int = 0, reason: str = "in-loop"
+        self, turn: ManagedTurn, *, background: bool, ripe: int = 0, reason: str = "in-loop"
     ) -> asyncio.Task[Rewrite | None]:
         """The compaction of a thread that is under way; a new one where there is none."""
         key = (turn.incoming.tenant, turn.place.thread)
@@ -499,7 +499,7 @@ class ProxyManager:
             job.add_done_callback(lambda done: self._jobs.pop(key, None) if self._jobs.get(key) is done else None)
         return job
 
-    async def _made(self, turn: Turn, *, background: bool, ripe: int, reason: str) -> Rewrite | None:
+    async def _made(self, turn: ManagedTurn, *, background: bool, ripe: int, reason: str) -> Rewrite | None:
         """A rewrite of the usual strength. A failure is told; the request goes on with what there is."""
         tokens = self.tokens(turn, turn.used)
         made: Rewrite | None = None
@@ -522,13 +522,13 @@ class ProxyManager:
             turn.memory.context.futile = 0
         return made
 
-    async def _made_meanwhile(self, turn: Turn) -> Rewrite | None:
+    async def _made_meanwhile(self, turn: ManagedTurn) -> Rewrite | None:
         """A rewrite of more than the request used, which somebody made since it was looked for."""
         found = await self._find_rewrites(turn)
         longest = found.ready or found.used
         return longest if longest and longest.length > (turn.used.length if turn.used else 0) else None
 
-    async def compact(self, turn: Turn, level: CompactionLevel, tokens: int, **how: Any) -> Rewrite | None:
+    async def compact(self, turn: ManagedTurn, level: CompactionLevel, tokens: int, **how: Any) -> Rewrite | None:
         """A rewrite that covers more than what is used now; `how`: what else its `Task` says."""
         task = await self._task(turn, tokens, level=level, **how)
         given = self._summarizer_context(turn, task.thread)
@@ -538,7 +538,7 @@ class ProxyManager:
             self.setup.listener(Notice(task.thread, fading_text(made.depth)))
         return made
 
-    async def _task(self, turn: Turn, tokens: int, **how: Any) -> RewriteTask:
+    async def _task(self, turn: ManagedTurn, tokens: int, **how: Any) -> RewriteTask:
         place = await self._recorder.request(turn)
         if turn.used is not None and turn.used.is_older:
             tokens = self.tokens(turn, None)
@@ -558,7 +558,7 @@ class ProxyManager:
             **how,
         )
 
-    def _summarizer_context(self, turn: Turn, thread: str) -> SummarizerContext:
+    def _summarizer_context(self, turn: ManagedTurn, thread: str) -> SummarizerContext:
         route = Route(turn.model, turn.incoming.api, turn.window, base_url=turn.incoming.upstream)
         payer = turn.incoming.account
 
@@ -573,7 +573,7 @@ class ProxyManager:
 
         return SummarizerContext(route, TokenCounter(turn.model), lambda: None, report, lose)
 
-    def _prepare_ahead(self, turn: Turn, outcome: Outcome) -> None:
+    def _prepare_ahead(self, turn: ManagedTurn, outcome: Outcome) -> None:
         """From 80 % of the threshold on the next rewrite is made beside the conversation."""
         if turn.ready is not None or turn.held or turn.sliced.single:
             return
@@ -612,7 +612,7 @@ class ProxyManager:
 
     # After a refusal
 
-    async def recover(self, turn: Turn, status: int, body: bytes) -> Outgoing | None:
+    async def recover(self, turn: ManagedTurn, status: int, body: bytes) -> Outgoing | None:
         """What to send instead of a request that was refused; None where the client gets the error."""
         near_limit = self.tokens(turn, turn.used) >= NEAR_LIMIT * turn.window
         verdict = classify_error(status=status, body=body.decode("utf-8", "replace"), near_limit=near_limit)
@@ -642,7 +642,7 @@ class ProxyManager:
                 turn.used, turn.ready = made, None
                 return self.send(turn)
 
-    async def _learn(self, turn: Turn, verdict: ErrorVerdict, status: int, body: bytes) -> None:
+    async def _learn(self, turn: ManagedTurn, verdict: ErrorVerdict, status: int, body: bytes) -> None:
         """What the refusal teaches of the window."""
         if verdict.kind == "payload_too_large":
             return
@@ -658,7 +658,7 @@ class ProxyManager:
             event = LimitLearnt(turn.place.thread, turn.model, found.tokens, found.source, stored=found.stored)
             self.setup.listener(event)
 
-    async def _slim(self, turn: Turn) -> Rewrite | None:
+    async def _slim(self, turn: ManagedTurn) -> Rewrite | None:
         """Fewer bytes and no word lost: what was made smaller before, else old images out, big results stored."""
         turn.memory.slim = True
         before = turn.used
@@ -667,7 +667,7 @@ class ProxyManager:
             return turn.used
         return await self._rewrites.slim(await self._task(turn, self.tokens(turn, turn.used), reason="payload"))
 
-    async def _compact_harder(self, turn: Turn, step: RecoveryStep, verdict: ErrorVerdict) -> Rewrite | None:
+    async def _compact_harder(self, turn: ManagedTurn, step: RecoveryStep, verdict: ErrorVerdict) -> Rewrite | None:
         tokens = verdict.input_tokens or max(self.tokens(turn, turn.used), turn.window)
         try:
             return await self.compact(turn, step.level, tokens, reason="overflow")

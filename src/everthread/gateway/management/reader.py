@@ -19,7 +19,7 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Request
 from everthread.errors import WireError
 from everthread.gateway.base import decode_messages
-from everthread.gateway.body import LIST_FIELD, Element, Fields, Layout, Sliced, Spans, slice_text, written
+from everthread.gateway.body import LIST_FIELD, BodyLayout, Element, Fields, Sliced, Spans, slice_text, written
 from everthread.gateway.management.rewrite import frame_of
 from everthread.gateway.management.threads import (
     History,
@@ -281,14 +281,14 @@ class Read:
 class _Known:
     """What is kept of a body that was read: everything but its text."""
 
-    layout: Layout
+    layout: BodyLayout
     first: int
     history: History
     model: str
     sizes: array[int]
 
 
-class Reader:
+class RequestReader:
     def __init__(self, sizes: Sizes) -> None:
         self._pieces = IdentityCache()
         self._sizes = sizes

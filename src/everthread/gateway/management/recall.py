@@ -26,7 +26,7 @@ from everthread.store.store import Store
 from everthread.wire import anthropic, openai_responses
 
 if TYPE_CHECKING:
-    from everthread.gateway.management.turn import Turn
+    from everthread.gateway.management.turn import ManagedTurn
 
 HEADER = "x-everthread-recall"
 """A client's own word on it: `off`."""
@@ -96,13 +96,13 @@ class RecallService:
         self._store = store
         self._enabled = enabled
 
-    def serves(self, turn: Turn) -> bool:
+    def serves(self, turn: ManagedTurn) -> bool:
         """Whether this client gets the tool: not one that has such a tool itself, or wants none."""
         if not self._enabled or turn.incoming.headers.get(HEADER, "").lower() in ("off", "false", "0"):
             return False
         return turn.rewritable and not reading_tools(turn.frame.tools) and RECALL not in _names(turn)
 
-    async def load(self, turn: Turn) -> None:
+    async def load(self, turn: ManagedTurn) -> None:
         """What was hidden in this thread, where its answers are not covered by the rewrite."""
         if turn.used is None or not turn.place.matched:
             return
@@ -114,7 +114,7 @@ class RecallService:
             if place is not None and (not hidden.blocks or _takes_blocks(turn, place[1])):
                 turn.recall.known.append((*place, hidden))
 
-    def offer(self, turn: Turn) -> bool:
+    def offer(self, turn: ManagedTurn) -> bool:
         """Whether the tool goes with this request: from the first rewrite on, where a model may choose freely."""
         fields = turn.sliced.fields
         turn.recall.offered = (
@@ -128,7 +128,7 @@ class RecallService:
         )
         return turn.recall.offered
 
-    async def answer(self, turn: Turn, reply: Reply) -> bool:
+    async def answer(self, turn: ManagedTurn, reply: Reply) -> bool:
         """Answer the calls of a round; whether the model goes on at once, because none is for the client."""
         calls = calls_of(reply.message)
         own = [call for call in calls if call.name == RECALL]
@@ -147,7 +147,7 @@ class RecallService:
         state.last = list(map(written, values))
         return False
 
-    def withdraw(self, turn: Turn, reply: Reply) -> None:
+    def withdraw(self, turn: ManagedTurn, reply: Reply) -> None:
         """The last round was too much: its results make room."""
         state = turn.recall
         values = encode_messages(
@@ -159,7 +159,7 @@ class RecallService:
         state.values[len(state.values) - len(values) :] = values
         state.rounds = ROUNDS
 
-    async def keep(self, turn: Turn, thread: str, after: History) -> None:
+    async def keep(self, turn: ManagedTurn, thread: str, after: History) -> None:
         """Store the hidden rounds of an answer with the thread."""
         state = turn.recall
         if not state.calls or not state.last:
@@ -172,7 +172,7 @@ class RecallService:
         known = [asdict(hidden) for start, _, hidden in turn.recall.known if start >= _covered(turn)]
         await self._store.put_state(thread, _STATE, [*known, asdict(rounds)][-_MOST_KEPT:])
 
-    async def _looked_up(self, turn: Turn, call: Call) -> str:
+    async def _looked_up(self, turn: ManagedTurn, call: Call) -> str:
         """A call that cannot be answered is told so."""
         try:
             arguments = json.loads(call.arguments or "{}")
@@ -187,7 +187,7 @@ class RecallService:
 # The request with the tool and with what was hidden
 
 
-def recall_changes(turn: Turn) -> list[Change]:
+def recall_changes(turn: ManagedTurn) -> list[Change]:
     """What puts the tool and the hidden rounds into a request's text."""
     changes = _put_back(turn)
     state = turn.recall
@@ -201,7 +201,7 @@ def recall_changes(turn: Turn) -> list[Change]:
     return changes
 
 
-def hidden_values(turn: Turn, length: int) -> tuple[list[str], list[Any], list[tuple[int, int]]]:
+def hidden_values(turn: ManagedTurn, length: int) -> tuple[list[str], list[Any], list[tuple[int, int]]]:
     """Of what is put back behind a rewrite of this length: its texts, the same read, and whose places it takes."""
     texts: list[str] = []
     values: list[Any] = []
@@ -214,7 +214,7 @@ def hidden_values(turn: Turn, length: int) -> tuple[list[str], list[Any], list[t
     return texts + turn.recall.texts, values + turn.recall.values, places
 
 
-def _put_back(turn: Turn) -> list[Change]:
+def _put_back(turn: ManagedTurn) -> list[Change]:
     changes: list[Change] = []
     elements = turn.elements
     for start, end, hidden in turn.recall.known:
@@ -230,11 +230,11 @@ def _put_back(turn: Turn) -> list[Change]:
     return changes
 
 
-def _covered(turn: Turn) -> int:
+def _covered(turn: ManagedTurn) -> int:
     return turn.used.length if turn.used is not None else 0
 
 
-def _takes_blocks(turn: Turn, place: int) -> bool:
+def _takes_blocks(turn: ManagedTurn, place: int) -> bool:
     """Whether the message there holds the client's results, and ours can go before them."""
     value = turn.elements[place].value if place < len(turn.elements) else None
     content = value.get("content") if isinstance(value, dict) and value.get("role") == "user" else None
@@ -264,7 +264,7 @@ def _is_free(choice: Any) -> bool:
     return choice in (None, "auto") or (isinstance(choice, Mapping) and choice.get("type") == "auto")
 
 
-def _names(turn: Turn) -> set[Any]:
+def _names(turn: ManagedTurn) -> set[Any]:
     tools = turn.sliced.fields.get("tools")
     listed = (
         [tool.get("function") or tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else ()

@@ -11,7 +11,7 @@ from everthread.core.types import Api, Reply
 from everthread.gateway.base import Incoming, encode_messages
 from everthread.gateway.body import peek_field
 from everthread.gateway.management.threads import PLATFORM, ThreadMatch
-from everthread.gateway.management.turn import Turn
+from everthread.gateway.management.turn import ManagedTurn
 from everthread.store.models import NewSession, NewThreadLink, ThreadLink
 from everthread.store.store import Store
 
@@ -45,7 +45,7 @@ class Responses:
         raw = json.dumps(whole, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
         return replace(incoming, raw=raw, body=raw)
 
-    async def keep(self, place: ThreadMatch, reply: Reply, turn: Turn) -> None:
+    async def keep(self, place: ThreadMatch, reply: Reply, turn: ManagedTurn) -> None:
         """An answer of this id was given at this place. A client that says `store: false` wants none kept."""
         if turn.sliced.fields.get("store") is False:
             return

@@ -48,7 +48,7 @@ from everthread.store.store import Store
 # Identity
 
 if TYPE_CHECKING:
-    from everthread.gateway.management.turn import Turn
+    from everthread.gateway.management.turn import ManagedTurn
 
 _CLEARED = re.compile(
     r"\b(?:clear|remov|omit|truncat|prun|elid|compact|trimm|delet|redact|drop|snip|no longer|not shown|old tool)",
@@ -701,21 +701,21 @@ class ThreadRecorder:
         self._threads = threads
         self._tell = listener
 
-    def begin(self, turn: Turn) -> None:
+    def begin(self, turn: ManagedTurn) -> None:
         """Who goes on from this request is known from now on, and it is stored soon."""
         turn.expected = self._threads.expect(turn.place, turn.history)
         asyncio.get_running_loop().call_later(DELAY, self._begun, turn)
 
-    async def request(self, turn: Turn) -> ThreadMatch:
+    async def request(self, turn: ManagedTurn) -> ThreadMatch:
         """The request's new messages into its thread, now; also where who waits for it leaves."""
         return await asyncio.shield(self._begun(turn))
 
-    def _begun(self, turn: Turn) -> asyncio.Task[ThreadMatch]:
+    def _begun(self, turn: ManagedTurn) -> asyncio.Task[ThreadMatch]:
         if turn.storing is None:
             turn.storing = asyncio.get_running_loop().create_task(self._record(turn))
         return turn.storing
 
-    def said(self, turn: Turn, outcome: Outcome) -> PendingAnswer | None:
+    def said(self, turn: ManagedTurn, outcome: Outcome) -> PendingAnswer | None:
         """A complete answer: who goes on from it is known from now on."""
         if not (200 <= outcome.status < 300) or outcome.reply is None or outcome.reply.stop is None:
             return None
@@ -727,7 +727,7 @@ class ThreadRecorder:
         past = turn.history.extended(pieces)
         return PendingAnswer(message, past, self._threads.expect(_behind(turn.place, turn.history), past))
 
-    async def answer(self, answer: PendingAnswer, place: ThreadMatch, turn: Turn) -> None:
+    async def answer(self, answer: PendingAnswer, place: ThreadMatch, turn: ManagedTurn) -> None:
         """The answer into the thread. A second one to the same request is stored when the client goes on with it."""
         stored = None
         try:
@@ -741,7 +741,7 @@ class ThreadRecorder:
         """It is not stored."""
         self._threads.fulfil(answer.expected, None)
 
-    async def _record(self, turn: Turn) -> ThreadMatch:
+    async def _record(self, turn: ManagedTurn) -> ThreadMatch:
         """What cannot be stored is told; the request goes on."""
         thread = None
         try:
@@ -756,7 +756,7 @@ class ThreadRecorder:
                 self._threads.fulfil(turn.expected, thread)
         return turn.place
 
-    async def _stored(self, turn: Turn, place: ThreadMatch) -> ThreadMatch:
+    async def _stored(self, turn: ManagedTurn, place: ThreadMatch) -> ThreadMatch:
         certain = await self._threads.settled(place)
         while True:
             if not certain:  # another process went on from there first

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from everthread.agent.tools.recall import SCHEMA as RECALL_SCHEMA
 from everthread.context.limits import LimitKey
 from everthread.context.policy import FADING, ContextOptions, ContextState, PolicyDecision, fading_text
-from everthread.context.recovery import Recovery
+from everthread.context.recovery import RecoveryAttempts
 from everthread.core.messages import content_text, json_value, kind_of, parts_of
 from everthread.core.pricing.cache_control import cache_route, mark_system, place_marks, without_cache_control
 from everthread.core.tokens.budget import Budget
@@ -59,7 +59,7 @@ class ThreadMemory:
 
 
 @dataclass(slots=True)
-class Turn:
+class ManagedTurn:
     """A request that was read."""
 
     manager: ProxyManager
@@ -90,7 +90,7 @@ class Turn:
     """The largest answer the model was found to allow."""
     room: int | None = None
     """What the prompt leaves of the window, where a cap was found to be too large."""
-    tried: Recovery = field(default_factory=Recovery)
+    tried: RecoveryAttempts = field(default_factory=RecoveryAttempts)
     """What was done about refusals."""
     headers: dict[str, str] = field(default_factory=dict)
     """For the client."""
@@ -332,7 +332,7 @@ HOLD_SHARE = 0.70
 """From this share of the window on an overflow is likely."""
 
 
-def send_untouched(turn: Turn) -> Outgoing:
+def send_untouched(turn: ManagedTurn) -> Outgoing:
     """The bytes that came, with the thread told."""
     turn.headers[THREAD] = turn.place.thread
     if turn.unmanaged_reason:
@@ -346,7 +346,7 @@ def receipt_text(used: Rewrite, before: int, after: int, *, recall: bool) -> str
     return f"compaction {used.depth}: {before} -> {after} tokens, {used.length} messages covered{back}"
 
 
-def build_outgoing(turn: Turn, before: int, after: int, *, ttl: str | None) -> Outgoing:
+def build_outgoing(turn: ManagedTurn, before: int, after: int, *, ttl: str | None) -> Outgoing:
     """The request as it goes: `before` and `after` are its tokens without and with the rewrite."""
     told = turn.headers
     told[THREAD] = turn.place.thread
@@ -380,7 +380,7 @@ def _capped(api: Api, upstream: str, text: str, cap: int) -> str:
     return spliced(text, [(start, start, f"{written(cap_field(api, upstream))}:{cap},")])
 
 
-def _mark_body(turn: Turn, text: str, ttl: str) -> str:
+def _mark_body(turn: ManagedTurn, text: str, ttl: str) -> str:
     api, upstream = turn.incoming.api, turn.incoming.upstream
     if not takes_marks(api, turn.model, upstream, text):
         return text

@@ -14,7 +14,7 @@ from typing import Any
 from everthread.core.messages import kind_of
 from everthread.core.pricing.usage import normalize_usage
 from everthread.errors import WireError
-from everthread.lab.importers.log import Log, Said, moment, numbered
+from everthread.lab.importers.log import Log, LoggedMessage, moment, numbered
 from everthread.wire import anthropic
 
 _SYNTHETIC = "<synthetic>"
@@ -90,8 +90,8 @@ def _id(value: Mapping[str, Any], key: str) -> str:
     return found if isinstance(found, str) else ""
 
 
-def _decoded(entries: list[tuple[int, dict[str, Any]]]) -> tuple[list[Said], list[int]]:
-    said: list[Said] = []
+def _decoded(entries: list[tuple[int, dict[str, Any]]]) -> tuple[list[LoggedMessage], list[int]]:
+    said: list[LoggedMessage] = []
     bad: list[int] = []
     for numbers, message, at in _joined(entries):
         model = message.get("model")
@@ -102,7 +102,7 @@ def _decoded(entries: list[tuple[int, dict[str, Any]]]) -> tuple[list[Said], lis
             bad += numbers
             continue
         usage = normalize_usage(message["usage"]) if isinstance(message.get("usage"), Mapping) else None
-        said += [Said(core, at, usage, None, name) for core in decoded]
+        said += [LoggedMessage(core, at, usage, None, name) for core in decoded]
     return said, bad
 
 

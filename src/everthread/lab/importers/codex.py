@@ -14,7 +14,7 @@ from typing import Any
 from everthread.core.messages import kind_of
 from everthread.core.pricing.usage import CanonicalUsage, normalize_usage
 from everthread.errors import WireError
-from everthread.lab.importers.log import Log, Said, moment, numbered
+from everthread.lab.importers.log import Log, LoggedMessage, moment, numbered
 from everthread.wire.openai_responses import CALLS, decode_messages
 
 _ITEMS = frozenset({"message", "reasoning", *CALLS, *CALLS.values()})
@@ -33,7 +33,7 @@ def _is_bare(value: Mapping[str, Any]) -> bool:
 
 @dataclass
 class _Reading:
-    said: list[Said] = field(default_factory=list)
+    said: list[LoggedMessage] = field(default_factory=list)
     run: list[dict[str, Any]] = field(default_factory=list)
     """Items of an answer that goes on."""
     began: float | None = None
@@ -71,7 +71,7 @@ class _Reading:
     def _decode(self, items: list[dict[str, Any]], at: float | None, numbers: list[int]) -> None:
         try:
             self.said += [
-                Said(message, at, model=self.model if message["role"] == "assistant" else "")
+                LoggedMessage(message, at, model=self.model if message["role"] == "assistant" else "")
                 for message in decode_messages(items, model=self.model)
             ]
         except WireError:

@@ -15,7 +15,7 @@ from everthread.wire.codecs import decode_any
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class LoggedMessage:
     """One message of a log, with what was written down beside it."""
 
     message: Message
@@ -36,7 +36,7 @@ class Log:
     source: str
     kind: str
     """Whose form it has: `openai_chat`, `anthropic`, `claude-code`, `codex`, …"""
-    said: list[Said]
+    said: list[LoggedMessage]
     system: System = None
     tools: list[dict[str, Any]] = field(default_factory=list)
     model: str = ""
@@ -89,7 +89,9 @@ def read_transcript(value: Any, source: str, warnings: list[str] | None = None) 
     api, request = decode_any({key: entry for key, entry in body.items() if key != "usage"})
     wire = body.get("messages")
     # Decoded message by message, so that what stood beside each stays with it.
-    said = _one_by_one(api, wire) if isinstance(wire, list) else [Said(message) for message in request.messages]
+    said = (
+        _one_by_one(api, wire) if isinstance(wire, list) else [LoggedMessage(message) for message in request.messages]
+    )
     if request.system is not None and isinstance(wire, list) and api == "openai_chat":
         said = said[1:]
     usage = body.get("usage")
@@ -100,9 +102,13 @@ def read_transcript(value: Any, source: str, warnings: list[str] | None = None) 
     return Log(source, api, said, request.system, request.tools, model, warnings or [])
 
 
-def _one_by_one(api: str, wire: list[Any]) -> list[Said]:
+def _one_by_one(api: str, wire: list[Any]) -> list[LoggedMessage]:
     codec = anthropic if api == "anthropic" else openai_chat
-    return [Said(message, _time(given)) for given in wire for message in codec.decode_messages([_without_times(given)])]
+    return [
+        LoggedMessage(message, _time(given))
+        for given in wire
+        for message in codec.decode_messages([_without_times(given)])
+    ]
 
 
 def _time(given: Mapping[str, Any]) -> float | None:
@@ -113,7 +119,7 @@ def _without_times(given: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in given.items() if key not in _TIMES}
 
 
-def _with_usage(said: list[Said], usage: list[Mapping[str, Any]]) -> list[Said]:
+def _with_usage(said: list[LoggedMessage], usage: list[Mapping[str, Any]]) -> list[LoggedMessage]:
     answers = [at for at, entry in enumerate(said) if _answers(entry.message)]
     placed: dict[int, Mapping[str, Any]] = {}
     for number, entry in enumerate(usage):
@@ -124,7 +130,7 @@ def _with_usage(said: list[Said], usage: list[Mapping[str, Any]]) -> list[Said]:
     return [_noted(entry, placed[at]) if at in placed else entry for at, entry in enumerate(said)]
 
 
-def _noted(said: Said, entry: Mapping[str, Any]) -> Said:
+def _noted(said: LoggedMessage, entry: Mapping[str, Any]) -> LoggedMessage:
     cost, model = entry.get("cost_usd"), entry.get("model")
     return replace(
         said,

@@ -14,7 +14,7 @@ from typing import Any
 
 from everthread.core.messages import Message
 from everthread.core.pricing.usage import CanonicalUsage
-from everthread.lab.importers.log import Log, Said, moment
+from everthread.lab.importers.log import Log, LoggedMessage, moment
 
 
 def is_export(value: Any) -> bool:
@@ -29,7 +29,7 @@ def is_session_file(value: Any) -> bool:
 
 def read(value: Mapping[str, Any], source: str) -> Log:
     """An export as a log."""
-    said: list[Said] = []
+    said: list[LoggedMessage] = []
     left = 0
     for entry in value["messages"]:
         info, parts = entry.get("info"), entry.get("parts")
@@ -62,13 +62,13 @@ def from_storage(path: Path) -> dict[str, Any]:
     return {"info": info, "messages": messages}
 
 
-def _said(info: Mapping[str, Any], parts: list[Mapping[str, Any]]) -> list[Said]:
+def _said(info: Mapping[str, Any], parts: list[Mapping[str, Any]]) -> list[LoggedMessage]:
     times = info.get("time")
     at = moment(times.get("created")) if isinstance(times, Mapping) else None
     text = "\n".join(part["text"] for part in parts if part.get("type") == "text" and isinstance(part.get("text"), str))
     if info.get("role") == "user":
-        return [Said({"role": "user", "content": text}, at)] if text else []
-    found: list[Said] = []
+        return [LoggedMessage({"role": "user", "content": text}, at)] if text else []
+    found: list[LoggedMessage] = []
     model = info.get("modelID")
     name = model if isinstance(model, str) else ""
     # Each step of an answer was a call of its own; its tools' results stand between the steps.
@@ -76,8 +76,8 @@ def _said(info: Mapping[str, Any], parts: list[Mapping[str, Any]]) -> list[Said]
         message, results = _step(step)
         if message is not None:
             usage, cost = _usage(step)
-            found.append(Said(message, at, usage, cost, name))
-            found += [Said(result, at) for result in results]
+            found.append(LoggedMessage(message, at, usage, cost, name))
+            found += [LoggedMessage(result, at) for result in results]
     return found
 
 

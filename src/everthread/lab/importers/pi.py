@@ -12,7 +12,7 @@ from typing import Any
 
 from everthread.core.messages import Message
 from everthread.core.pricing.usage import CanonicalUsage
-from everthread.lab.importers.log import Log, Said, moment, numbered
+from everthread.lab.importers.log import Log, LoggedMessage, moment, numbered
 
 _ROLES = ("user", "assistant", "toolResult")
 
@@ -26,7 +26,7 @@ def is_line(value: Mapping[str, Any]) -> bool:
 
 def read(lines: list[tuple[int, dict[str, Any]]], source: str, warnings: list[str]) -> Log:
     branch = _last_branch([value for _, value in lines])
-    said: list[Said] = []
+    said: list[LoggedMessage] = []
     bad, summaries, left = [], 0, 0
     header: dict[str, Any] = {}
     for number, value in lines:
@@ -68,7 +68,7 @@ def _id(value: Mapping[str, Any]) -> str:
     return found if isinstance(found, str) else ""
 
 
-def _said(value: Mapping[str, Any]) -> Said | None:
+def _said(value: Mapping[str, Any]) -> LoggedMessage | None:
     given = value["message"]
     at = moment(value.get("timestamp")) or moment(given.get("timestamp"))
     content = given.get("content")
@@ -77,13 +77,13 @@ def _said(value: Mapping[str, Any]) -> Said | None:
     blocks = [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
     text = content if isinstance(content, str) else "\n".join(_texts(blocks, "text"))
     if given["role"] == "user":
-        return Said({"role": "user", "content": text}, at)
+        return LoggedMessage({"role": "user", "content": text}, at)
     if given["role"] == "toolResult":
         call, name = given.get("toolCallId"), given.get("toolName")
         if not isinstance(call, str):
             return None
         result: Message = {"role": "tool", "tool_call_id": call, "content": text}
-        return Said(result if not isinstance(name, str) else {**result, "name": name}, at)
+        return LoggedMessage(result if not isinstance(name, str) else {**result, "name": name}, at)
     message: Message = {"role": "assistant", "content": text or None}
     calls = [block for block in blocks if block.get("type") == "toolCall" and isinstance(block.get("id"), str)]
     if calls:
@@ -99,7 +99,7 @@ def _said(value: Mapping[str, Any]) -> Said | None:
         message["reasoning_content"] = thoughts
     model = given.get("model")
     usage, cost = _usage(given.get("usage"))
-    return Said(message, at, usage, cost, model if isinstance(model, str) else "")
+    return LoggedMessage(message, at, usage, cost, model if isinstance(model, str) else "")
 
 
 def _texts(blocks: list[Mapping[str, Any]], kind: str) -> list[str]:

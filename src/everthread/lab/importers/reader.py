@@ -15,7 +15,7 @@ from typing import Any
 
 from everthread.errors import TranscriptError, WireError
 from everthread.lab.importers import claude_code, codex, opencode, pi
-from everthread.lab.importers.log import Log, Said, moment, numbered, read_transcript
+from everthread.lab.importers.log import Log, LoggedMessage, moment, numbered, read_transcript
 
 EXPORT = "everthread"
 """The type of the first line that `sessions export` writes for a thread."""
@@ -119,7 +119,7 @@ def _of_export(values: list[dict[str, Any]], source: str) -> Log:
     at = next((place for place, value in enumerate(values[1:], 1) if value.get("type") == EXPORT), len(values))
     thread = values[:at]
     said = [
-        Said(value["body"], moment(value.get("created")))
+        LoggedMessage(value["body"], moment(value.get("created")))
         for value in thread
         if value.get("type") == "message" and value.get("kind") == "message" and isinstance(value.get("body"), dict)
     ]

@@ -29,7 +29,7 @@ from everthread.wire.sse import SseEvent, encode
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ProviderCall:
     """One request that could be read."""
 
     protocol: Protocol
@@ -40,7 +40,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
+class ProviderAnswer:
     """What is sent: a status, then a body or the events of a stream; the fault that spoils the sending."""
 
     status: int
@@ -50,12 +50,12 @@ class Outgoing:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def refused(record: Record, error: Refusal) -> Outgoing:
+def refused(record: Record, error: Refusal) -> ProviderAnswer:
     record.status, record.error = error.status, error.text
-    return Outgoing(error.status, json.dumps(error.body).encode(), headers=error.headers)
+    return ProviderAnswer(error.status, json.dumps(error.body).encode(), headers=error.headers)
 
 
-def failing_stream(case: Case, events: list[bytes], error: Refusal) -> Outgoing:
+def failing_stream(case: ProviderCall, events: list[bytes], error: Refusal) -> ProviderAnswer:
     """A stream with status 200 that ends in an error, in the form the protocol gives it."""
     case.record.error = error.text
     if case.protocol.api == "anthropic":
@@ -65,10 +65,10 @@ def failing_stream(case: Case, events: list[bytes], error: Refusal) -> Outgoing:
         if case.protocol.api == "openai_responses":
             body = {"type": "error", "sequence_number": len(events), **body}
         event = SseEvent(body.get("type"), json.dumps(body))
-    return Outgoing(200, events=[*events, encode(event)])
+    return ProviderAnswer(200, events=[*events, encode(event)])
 
 
-def fault_error(case: Case, fault: Fault) -> Refusal | None:
+def fault_error(case: ProviderCall, fault: Fault) -> Refusal | None:
     """The error a fault is, if it is one."""
     if fault.kind in ("overflow", "stream_overflow"):
         too_many = case.model.window + case.prompt.tokens
@@ -174,7 +174,7 @@ def _put(value: Any, path: tuple[Any, ...], words: str) -> Any:
     return {**value, path[0]: _put(value[path[0]], path[1:], words)}
 
 
-class Answering:
+class ProviderLogic:
     """Everything a provider decides. It knows nothing of HTTP."""
 
     def __init__(
@@ -190,7 +190,7 @@ class Answering:
         self._reasoned: dict[str, str] = {}
         """The items of responses with the reasoning each came after."""
 
-    async def answer(self, protocol: Protocol, record: Record) -> Outgoing:
+    async def answer(self, protocol: Protocol, record: Record) -> ProviderAnswer:
         """The answer; the record is complete when it returns."""
         try:
             outgoing = await self._decide(protocol, record)
@@ -200,15 +200,15 @@ class Answering:
         record.status = None if hangs else outgoing.status
         return outgoing
 
-    def count(self, protocol: Protocol, record: Record) -> Outgoing:
+    def count(self, protocol: Protocol, record: Record) -> ProviderAnswer:
         """How many tokens a request has, asked for alone."""
         case = self._read(protocol, record)
         if isinstance(case, Refusal):
             return refused(record, case)
         record.status = 200
-        return Outgoing(200, json.dumps({"input_tokens": case.prompt.tokens}).encode())
+        return ProviderAnswer(200, json.dumps({"input_tokens": case.prompt.tokens}).encode())
 
-    async def _decide(self, protocol: Protocol, record: Record) -> Outgoing:
+    async def _decide(self, protocol: Protocol, record: Record) -> ProviderAnswer:
         case = self._read(protocol, record)
         if isinstance(case, Refusal):
             return refused(record, case)
@@ -234,7 +234,7 @@ class Answering:
                 return refused(record, error)
         return self._say(case, told, fault)
 
-    def compact(self, protocol: Protocol, record: Record) -> Outgoing:
+    def compact(self, protocol: Protocol, record: Record) -> ProviderAnswer:
         """A compaction asked for at its own path."""
         case = self._read(protocol, record)
         if isinstance(case, Refusal):
@@ -249,9 +249,9 @@ class Answering:
             "id": f"resp_lab{record.number}", "object": "response.compaction", "created_at": 0,
             "output": [make_compaction(case.request, record.number)], "usage": protocol.usage(use, 50, 0),
         }  # fmt: skip
-        return Outgoing(200, json.dumps(body).encode())
+        return ProviderAnswer(200, json.dumps(body).encode())
 
-    def _read(self, protocol: Protocol, record: Record) -> Case | Refusal:
+    def _read(self, protocol: Protocol, record: Record) -> ProviderCall | Refusal:
         """The request in core form, and its prompt; or why it cannot be read."""
         if not isinstance(record.body, Mapping):
             return refusal(protocol.api, 400, "We could not parse the JSON body of your request.")
@@ -268,7 +268,7 @@ class Answering:
         reader = self._readers.setdefault(name, PromptReader(name))
         prompt = reader.read(protocol.api, request, record.body)
         record.prompt_tokens = prompt.tokens
-        return Case(protocol, record, request, self._models[name], prompt)
+        return ProviderCall(protocol, record, request, self._models[name], prompt)
 
     def _compare(self, record: Record, request: Request) -> None:
         key = (record.session, request.model)
@@ -276,7 +276,7 @@ class Answering:
             record.shared = shared_prefix(self._before[key], request)
         self._before[key] = request
 
-    def _wrong(self, case: Case) -> Refusal | None:
+    def _wrong(self, case: ProviderCall) -> Refusal | None:
         wrong = checks.wrong_request(case.protocol.api, case.request, case.record.body, self._reasoned)
         if wrong is None and _is_claude(case):
             return checks.wrong_marks(case.protocol.api, case.prompt.blocks, case.record.body)
@@ -290,7 +290,7 @@ class Answering:
         told = await self._answers.next(request)
         return (told.reply, told) if isinstance(told, Fault) else (told, fault)
 
-    def _say(self, case: Case, told: Reply | str, fault: Fault | None) -> Outgoing:
+    def _say(self, case: ProviderCall, told: Reply | str, fault: Fault | None) -> ProviderAnswer:
         """The answer itself; only a request that gets one reads and writes the cache."""
         protocol, record = case.protocol, case.record
         counter = self._readers[case.model.name].counter
@@ -309,15 +309,19 @@ class Answering:
             body = protocol.codec.encode_reply(reply)
             if fault and fault.kind == "empty":
                 body[protocol.content] = []
-            return Outgoing(200, json.dumps(body).encode(), fault=fault)
+            return ProviderAnswer(200, json.dumps(body).encode(), fault=fault)
         events = list(protocol.codec.encode_stream(reply))
         if fault and fault.kind == "empty":
             events = emptied(events)
         sent = [encode(event) for event in in_pieces(events)]
         error = fault_error(case, fault) if fault else None
-        return failing_stream(case, sent[: fault.after], error) if fault and error else Outgoing(200, b"", sent, fault)
+        return (
+            failing_stream(case, sent[: fault.after], error)
+            if fault and error
+            else ProviderAnswer(200, b"", sent, fault)
+        )
 
-    def _cached(self, case: Case) -> CacheUse:
+    def _cached(self, case: ProviderCall) -> CacheUse:
         """Claude's cache is asked by marks; everybody else's works by itself."""
         name, prompt = case.model.name, case.prompt
         if _is_claude(case):
@@ -325,12 +329,12 @@ class Answering:
         return CacheUse(prompt.tokens, self._prefixes.use(name, prompt.blocks, prompt=prompt.tokens))
 
 
-def _is_claude(case: Case) -> bool:
+def _is_claude(case: ProviderCall) -> bool:
     """Whether marks are understood: by Claude, by whatever protocol, and by whoever speaks Claude's."""
     return case.protocol.api == "anthropic" or "claude" in case.model.name.lower()
 
 
-def _room(case: Case) -> int:
+def _room(case: ProviderCall) -> int:
     """How many tokens the reply may have: as asked, as the model can, as the window leaves."""
     left = max(1, case.model.window - case.prompt.tokens)
     bounds = (case.protocol.cap(case.record.body), case.model.max_output, left)

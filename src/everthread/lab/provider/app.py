@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 from everthread.core.types import Api
 from everthread.errors import InputError
 from everthread.gateway.server import LoopServer, listen
-from everthread.lab.provider.answers import Answering, Outgoing, refused
+from everthread.lab.provider.answers import ProviderAnswer, ProviderLogic, refused
 from everthread.lab.provider.checks import unknown_model
 from everthread.lab.provider.faults import FaultPlan, refusal
 from everthread.lab.provider.log import Record
@@ -43,7 +43,7 @@ class Provider:
     ) -> None:
         self.log: list[Record] = []
         self.models = served(models)
-        self._answering = Answering(self.models, Answers(script), faults, clock)
+        self._answering = ProviderLogic(self.models, Answers(script), faults, clock)
         self._clock = clock
         self._port = port
         self._listen = listen
@@ -102,7 +102,7 @@ class Provider:
 
         return answer
 
-    async def _answer(self, protocol: Protocol, record: Record, *, counting: bool = False) -> Outgoing:
+    async def _answer(self, protocol: Protocol, record: Record, *, counting: bool = False) -> ProviderAnswer:
         """The answer. A script that fails is the client's 500 now, and raises when the provider is closed."""
         try:
             if counting:

@@ -138,7 +138,7 @@ def chain(blocks: Sequence[Block], before: bytes = b"") -> list[bytes]:
     return digests
 
 
-class Chain:
+class RequestChain:
     """`chain` for requests that each repeat most of the one before: what is the same block is not read again."""
 
     def __init__(self) -> None:
@@ -238,7 +238,7 @@ class ClaudeCache:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._entries: dict[tuple[str, bytes], _Entry] = {}
-        self._chain = Chain()
+        self._chain = RequestChain()
 
     def use(self, model: str, blocks: Sequence[Block], *, prompt: int, minimum: int) -> CacheUse:
         """Read what there is, write what is marked; what that means for `prompt` tokens in all."""
@@ -302,7 +302,7 @@ class PrefixCache:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._used: dict[tuple[str, bytes], float] = {}
-        self._chain = Chain()
+        self._chain = RequestChain()
 
     def use(self, model: str, blocks: Sequence[Block], *, prompt: int) -> int:
         """How many tokens of the prompt are read from the cache; the prompt is remembered."""

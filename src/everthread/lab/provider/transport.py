@@ -11,7 +11,7 @@ from typing import Any, cast
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from everthread.lab.provider.answers import Outgoing
+from everthread.lab.provider.answers import ProviderAnswer
 from everthread.lab.provider.log import Record
 
 Connections = dict[Any, asyncio.Transport]
@@ -21,7 +21,7 @@ Connections = dict[Any, asyncio.Transport]
 def remembering(connections: Connections) -> type[H11Protocol]:
     """The server's protocol, which notes every connection."""
 
-    class Remembering(H11Protocol):
+    class HeaderLogProtocol(H11Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             made = cast("asyncio.Transport", transport)
             super().connection_made(made)
@@ -31,7 +31,7 @@ def remembering(connections: Connections) -> type[H11Protocol]:
             connections.pop(self.transport.get_extra_info("peername"), None)
             super().connection_lost(exc)
 
-    return Remembering
+    return HeaderLogProtocol
 
 
 class Sending:
@@ -39,7 +39,7 @@ class Sending:
 
     def __init__(
         self,
-        outgoing: Outgoing,
+        outgoing: ProviderAnswer,
         record: Record,
         connections: Connections,
         closing: asyncio.Event,
@@ -123,7 +123,7 @@ class Sending:
         transport.abort()
 
 
-def _start(out: Outgoing, headers: Mapping[str, str]) -> dict[str, Any]:
+def _start(out: ProviderAnswer, headers: Mapping[str, str]) -> dict[str, Any]:
     fields = {**headers, **out.headers, "request-id": "req_lab", "x-request-id": "req_lab"}
     return {
         "type": "http.response.start",

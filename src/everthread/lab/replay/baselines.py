@@ -30,7 +30,7 @@ from everthread.lab.provider.cache import (
 )
 from everthread.lab.provider.models import cache_minimum
 from everthread.lab.replay import result
-from everthread.lab.replay.plan import Planned
+from everthread.lab.replay.plan import PlannedCall
 from everthread.lab.replay.result import Played, Way
 from everthread.testing import SteppedClock
 
@@ -101,7 +101,7 @@ class Cache:
         return CacheUse(prompt.tokens, self._others.use(model, prompt.blocks, prompt=prompt.tokens))
 
 
-class Marking:
+class CacheMarker:
     """Puts the marks `system_and_3` on the requests of a conversation that nobody manages."""
 
     def __init__(self, ttl: str) -> None:
@@ -124,7 +124,7 @@ class Marking:
 
 
 @dataclass(slots=True)
-class Ledger:
+class CallLedger:
     """Writes down the calls of one way of holding a conversation."""
 
     ttl: str
@@ -194,7 +194,7 @@ _DROPPED = "oldest messages dropped"
 class Setting:
     """What all ways of holding one conversation share."""
 
-    calls: tuple[Planned, ...]
+    calls: tuple[PlannedCall, ...]
     models: tuple[str, ...]
     """Who is asked, call by call."""
     outputs: tuple[int, ...]
@@ -216,8 +216,8 @@ class Setting:
 
 def unmanaged(setting: Setting) -> tuple[Way, Way]:
     """Without and with a cache, the whole history in every request; it ends where the window does."""
-    bare, cached = Ledger(setting.ttl, setting.began, caching=False), Ledger(setting.ttl, setting.began)
-    clock, marking = SteppedClock(0.0), Marking(setting.ttl)
+    bare, cached = CallLedger(setting.ttl, setting.began, caching=False), CallLedger(setting.ttl, setting.began)
+    clock, marking = SteppedClock(0.0), CacheMarker(setting.ttl)
     cache = Cache(clock)
     history: list[Message] = []
     plain: list[Played] = []
@@ -247,7 +247,7 @@ def truncated(setting: Setting, cached: Way) -> tuple[Way, list[Message]]:
     if cached.refused is None and cached.peak <= setting.fits:  # nothing is dropped, so it is the same
         whole = [message for call in setting.calls for message in (*call.given, call.answer)]
         return replace(cached, name=TRUNCATED, what=_DROPPED), whole
-    ledger, clock, marking = Ledger(setting.ttl, setting.began), SteppedClock(0.0), Marking(setting.ttl)
+    ledger, clock, marking = CallLedger(setting.ttl, setting.began), SteppedClock(0.0), CacheMarker(setting.ttl)
     cache = Cache(clock)
     history: list[Message] = []
     played: list[Played] = []
@@ -255,7 +255,7 @@ def truncated(setting: Setting, cached: Way) -> tuple[Way, list[Message]]:
         history += call.given
         fitting = _fitting(setting, history, setting.models[number])
         dropped = len(fitting) < len(history)
-        history, marking = fitting, Marking(setting.ttl) if dropped else marking
+        history, marking = fitting, CacheMarker(setting.ttl) if dropped else marking
         request = marking.request(setting.models[number], history, setting.system, setting.tools)
         prompt = setting.prompts.read(request)
         if prompt.tokens > setting.window:

@@ -84,13 +84,13 @@ def _counted(named: Sequence[tuple[str, str, int]]) -> Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class MessageWords:
     """All words of some messages; a fact is in it if its words stand there, not as a part of longer ones."""
 
     text: str
 
     @classmethod
-    def of(cls, texts: Iterable[str]) -> Context:
+    def of(cls, texts: Iterable[str]) -> MessageWords:
         return cls("\n".join(map(_plain, texts)))
 
     def __contains__(self, words: object) -> bool:
@@ -104,8 +104,8 @@ class Context:
         return False
 
 
-def in_context(messages: Sequence[Message]) -> Context:
-    return Context.of(text for message in messages for text in _texts(message))
+def in_context(messages: Sequence[Message]) -> MessageWords:
+    return MessageWords.of(text for message in messages for text in _texts(message))
 
 
 async def _recalled(text: str, conversation: Conversation) -> bool:

@@ -16,7 +16,7 @@ from everthread.core.messages import SYSTEM_ROLES, Message
 from everthread.core.pricing.usage import CanonicalUsage
 from everthread.core.validation import repair
 from everthread.errors import InputError
-from everthread.lab.importers.log import Log, Said
+from everthread.lab.importers.log import Log, LoggedMessage
 
 PAUSE, STEP = 60.0, 15.0
 """Seconds before a message of a person, and before a tool's results, where nothing tells."""
@@ -27,7 +27,7 @@ WARM = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedCall:
     """One call to the model."""
 
     given: tuple[Message, ...]
@@ -46,8 +46,8 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    calls: tuple[Planned, ...]
+class ReplayPlan:
+    calls: tuple[PlannedCall, ...]
     notes: tuple[str, ...] = ()
     """What had to be put right, and what was assumed."""
     timed: str = "assumed"
@@ -63,7 +63,7 @@ class Plan:
 
 def planned(
     log: Log, *, times: Sequence[float] | None = None, pause: float = PAUSE, step: float = STEP, ttl: float = 300.0
-) -> Plan:
+) -> ReplayPlan:
     """The calls of a conversation. `times`: when each is sent, in seconds; `ttl`: how long a cache remembers."""
     mended = repair([_plain(message) for message in log.messages])
     calls = list(_calls(mended.messages, [entry for entry in log.said if entry.message.get("role") == "assistant"]))
@@ -81,7 +81,7 @@ def planned(
         told = any(_cached(call.usage) for call in calls)
         at, timed = _reckoned(calls, pause, step, ttl), "usage" if told else "assumed"
         notes.append(_assumption(pause, step, from_usage=told))
-    return Plan(
+    return ReplayPlan(
         tuple(replace(call, at=moment) for call, moment in zip(calls, at, strict=True)), tuple(notes), timed, began
     )
 
@@ -94,7 +94,7 @@ def _plain(message: Message) -> Message:
     return cast("Message", bare)
 
 
-def _calls(messages: Sequence[Message], answers: Sequence[Said]) -> Iterator[Planned]:
+def _calls(messages: Sequence[Message], answers: Sequence[LoggedMessage]) -> Iterator[PlannedCall]:
     """A call for every answer; what repair left of the answers is matched with the log by its place."""
     count = sum(message["role"] == "assistant" for message in messages)
     known = iter(answers if count == len(answers) else ())
@@ -103,8 +103,8 @@ def _calls(messages: Sequence[Message], answers: Sequence[Said]) -> Iterator[Pla
         if message["role"] != "assistant":
             given.append(message)
             continue
-        said = next(known, None) or Said(message)
-        yield Planned(tuple(given), message, usage=said.usage, cost=said.cost, model=said.model)
+        said = next(known, None) or LoggedMessage(message)
+        yield PlannedCall(tuple(given), message, usage=said.usage, cost=said.cost, model=said.model)
         given = []
 
 
@@ -137,7 +137,7 @@ def _growing(times: Sequence[float]) -> Iterator[float]:
         yield latest
 
 
-def _reckoned(calls: Sequence[Planned], pause: float, step: float, ttl: float) -> list[float]:
+def _reckoned(calls: Sequence[PlannedCall], pause: float, step: float, ttl: float) -> list[float]:
     at, moments = 0.0, []
     for number, call in enumerate(calls):
         before = calls[number - 1].usage if number else None

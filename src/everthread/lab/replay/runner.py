@@ -27,12 +27,12 @@ from everthread.errors import ContextOverflowError, ModelError
 from everthread.factory.compaction import run_sync
 from everthread.factory.conversation import session_options
 from everthread.factory.store import open_store
-from everthread.lab.importers.log import Log, Said
+from everthread.lab.importers.log import Log, LoggedMessage
 from everthread.lab.provider.cache import Prompt
 from everthread.lab.provider.models import PROTOCOLS
 from everthread.lab.replay import baselines, facts, result
-from everthread.lab.replay.baselines import Cache, Ledger, Prompts, Setting, by_marks, remembered
-from everthread.lab.replay.plan import PAUSE, STEP, Plan, Planned, planned
+from everthread.lab.replay.baselines import Cache, CallLedger, Prompts, Setting, by_marks, remembered
+from everthread.lab.replay.plan import PAUSE, STEP, PlannedCall, ReplayPlan, planned
 from everthread.lab.replay.result import Compacted, Played, Replay, Way
 from everthread.providers.catalog import catalogue_window
 from everthread.testing import SteppedClock
@@ -116,7 +116,7 @@ class Player:
 
     async def _through(self, conversation: Conversation) -> None:
         setting = self.setting
-        cache, ledger = Cache(self.clock), Ledger(setting.ttl, setting.began)
+        cache, ledger = Cache(self.clock), CallLedger(setting.ttl, setting.began)
         for number, call in enumerate(setting.calls):
             self.clock.now = call.at
             if setting.models[number] != conversation.route.name:
@@ -194,7 +194,11 @@ async def areplay(  # noqa: PLR0913 - what a replay may be told, one by one
     `compared`. Summaries are extracts; nothing is sent anywhere.
     """
     started = time.perf_counter()
-    log = conversation if isinstance(conversation, Log) else Log("messages", "core", [Said(m) for m in conversation])
+    log = (
+        conversation
+        if isinstance(conversation, Log)
+        else Log("messages", "core", [LoggedMessage(m) for m in conversation])
+    )
     log = replace(log, system=log.system if system is None else system, tools=list(tools) or log.tools)
     chosen = replace(options or session_options(Config()), background=False)
     asked = model or log.model or DEFAULT_MODEL
@@ -246,7 +250,7 @@ def _engine(
     return lambda services: create_engine(name, services, dict(options or {}), home=home_directory())
 
 
-def _output(call: Planned, counter: TokenCounter) -> int:
+def _output(call: PlannedCall, counter: TokenCounter) -> int:
     """Tokens of the answer: as they were reported, else as they are counted."""
     if call.usage is not None and call.usage.output_tokens:
         return call.usage.output_tokens
@@ -254,7 +258,7 @@ def _output(call: Planned, counter: TokenCounter) -> int:
     return counter.text(text_of(call.answer)) + counter.text(call.answer.get("reasoning_content") or "") + calls
 
 
-def _recorded(plan: Plan) -> float | None:
+def _recorded(plan: ReplayPlan) -> float | None:
     costs = [call.cost for call in plan.calls]
     known = [cost for cost in costs if cost is not None]
     return sum(known) if len(known) == len(costs) else None

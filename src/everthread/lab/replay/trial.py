@@ -32,10 +32,10 @@ def replay_twice(request: TrialRequest) -> TrialResult:
     """The thread as configured, with the settings tried, and without compaction."""
     from everthread.config import load_config  # noqa: PLC0415 - in the process that replays
     from everthread.factory.conversation import session_options  # noqa: PLC0415
-    from everthread.lab.importers.log import Log, Said  # noqa: PLC0415
+    from everthread.lab.importers.log import Log, LoggedMessage  # noqa: PLC0415
     from everthread.lab.replay import replay  # noqa: PLC0415
 
-    said = [Said(message, at, model=request.model) for message, at in request.said]
+    said = [LoggedMessage(message, at, model=request.model) for message, at in request.said]
     log = Log(f"thread {request.source[:12]}", "core", said, request.system, [], request.model)
     options = session_options(load_config())
     tried = replace(options, threshold=request.threshold, threshold_tokens=None, target_ratio=request.ratio)
