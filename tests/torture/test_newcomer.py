@@ -1,0 +1,192 @@
+"""A newcomer's first minutes: only the wheel, a new virtual environment, an empty home, no variable of this machine's.
+
+Every command of the README and of the Start pages is run, from the installation to a managed conversation. What was
+typed, what came back and how long it took stands in `build/torture/newcomer.txt`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.test_docs import fences, indented
+
+ROOT = Path(__file__).parents[2]
+START = sorted((ROOT / "docs" / "start").glob("*.md"))
+RECORD = ROOT / "build" / "torture" / "newcomer.txt"
+VERSIONS = ("3.11", "3.12", "3.13", "3.14")
+pytestmark = pytest.mark.timeout(1_800)
+
+CLIENT = """
+import sys
+from openai import OpenAI
+client = OpenAI(base_url=sys.argv[1] + "/v1", api_key="any")
+history = [{"role": "user", "content": "Never touch the migrations folder. The ledger listens on port 8443."}]
+for number in range(14):
+    answer = client.chat.completions.create(model="gpt-4o", messages=history)
+    history.append({"role": "assistant", "content": "Noted."})
+    history.append({"role": "user", "content": f"Entry {number}: " + "the books are in order. " * 200})
+print(len(history), "messages")
+"""
+
+
+def find_python(version: str) -> str | None:
+    """The interpreter of a version that this machine has."""
+    places = [
+        *(Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python"),
+        *(Path(found) for found in [shutil.which(f"python{version}")] if found and "shims" not in found),
+    ]
+    return str(places[0]) if places else None
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", folder, ROOT],
+        check=True, env={**os.environ, "PYTHONPATH": ""},
+    )  # fmt: skip
+    [made] = folder.glob("*.whl")
+    return made
+
+
+class Newcomer:
+    """A person at an empty machine. Each command is written down with its time."""
+
+    def __init__(self, place: Path, record: Path | None = None) -> None:
+        self.place = place
+        self.work = place / "work"
+        self.work.mkdir()
+        self.bin = place / "venv" / "bin"
+        self.record = record
+        keep = {
+            name: os.environ[name]
+            for name in ("PIP_INDEX_URL", "PIP_FIND_LINKS", "PIP_CONFIG_FILE")
+            if name in os.environ
+        }
+        self.environment = {**keep, "HOME": str(place), "PATH": f"{self.bin}:/usr/bin:/bin", "LANG": "C.UTF-8"}
+
+    def run(self, *command: str, code: int = 0, typed: str = "") -> str:
+        began = time.monotonic()
+        done = subprocess.run(
+            command,
+            cwd=self.work,
+            env=self.environment,
+            input=typed,
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
+        )
+        seconds = time.monotonic() - began
+        self.write(f"$ {shlex.join(command)}\n{done.stdout}{done.stderr}[{done.returncode}, {seconds:.1f} s]\n")
+        assert done.returncode == code, f"{shlex.join(command)}\n{done.stdout[-2_000:]}\n{done.stderr[-2_000:]}"
+        return done.stdout
+
+    def write(self, text: str) -> None:
+        if self.record is not None:
+            with self.record.open("a", encoding="utf-8") as file:
+                file.write(text + "\n")
+
+    def install(self, python: str, wheel: Path) -> None:
+        self.run(python, "-m", "venv", str(self.place / "venv"))
+        self.run(str(self.bin / "python"), "-m", "pip", "install", "--quiet", str(wheel))
+
+    @contextmanager
+    def serving(self, *command: str) -> Iterator[str]:
+        """A server that prints as JSON where it listens: its address, until the block ends."""
+        self.write(f"$ {shlex.join(command)} &\n")
+        with (self.place / "server.log").open("ab") as log:
+            process = subprocess.Popen(
+                [*command, "--json"], cwd=self.work, env=self.environment, stdout=subprocess.PIPE, stderr=log, text=True
+            )
+            try:
+                assert process.stdout is not None
+                yield str(json.loads(process.stdout.readline())["url"])
+            finally:
+                process.terminate()
+                process.wait(60)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_wheel_installs_and_runs(version: str, wheel: Path, tmp_path: Path) -> None:
+    python = find_python(version)
+    if python is None:
+        pytest.skip(f"this machine has no Python {version}")
+    newcomer = Newcomer(tmp_path)
+    newcomer.install(python, wheel)
+    assert newcomer.run("everthread", "--version").strip()
+    assert json.loads(newcomer.run("everthread", "sessions", "list", "--json"))["sessions"] == []
+    newcomer.run("python", "-c", "import everthread; everthread.compress([], window=8_000)")
+
+
+def test_an_old_python_is_refused_plainly(wheel: Path, tmp_path: Path) -> None:
+    python = find_python("3.10")
+    if python is None:
+        pytest.skip("this machine has no Python 3.10")
+    newcomer = Newcomer(tmp_path)
+    newcomer.run(python, "-m", "venv", str(tmp_path / "venv"))
+    command = [str(newcomer.bin / "python"), "-m", "pip", "install", str(wheel)]
+    refused = subprocess.run(command, env=newcomer.environment, capture_output=True, text=True, check=False)
+    assert refused.returncode != 0
+    assert "requires a different Python" in refused.stderr
+    assert ">=3.11" in refused.stderr
+
+
+def test_readme_and_start_pages_from_install_to_a_managed_conversation(wheel: Path, tmp_path: Path) -> None:
+    RECORD.parent.mkdir(parents=True, exist_ok=True)
+    RECORD.unlink(missing_ok=True)
+    newcomer = Newcomer(tmp_path, RECORD)
+    newcomer.install(find_python("3.11") or sys.executable, wheel)
+    newcomer.run("everthread", "--help")
+
+    newcomer.write("== no key: what to do is said")
+    told = subprocess.run(
+        ["everthread", "run", "hello"],
+        env=newcomer.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=newcomer.work,
+    )
+    assert told.returncode == 2
+    assert "model.default" in told.stderr
+
+    for page in [ROOT / "README.md", *START]:
+        newcomer.write(f"== {page.relative_to(ROOT)}")
+        for number, code in enumerate(fences(page, "python")):
+            script = newcomer.work / f"{page.stem}_{number}.py"
+            script.write_text(code, "utf-8")
+            newcomer.run("python", str(script))
+        for command in indented(page):
+            newcomer.run(*shlex.split(command))
+
+    newcomer.write("== a model that answers, the terminal in front of it")
+    model = ["everthread", "lab", "provider", "--model", "gpt-4o=8000"]
+    with newcomer.serving(*model) as provider:
+        reached = ["--base-url", f"{provider}/v1", "--model", "gpt-4o"]
+        assert "ledger" in newcomer.run("everthread", "run", "Where is the ledger?", *reached)
+        newcomer.run("everthread", "chat", *reached, typed="Good morning.\n/usage\n/exit\n")
+        newcomer.run("everthread", "chat", "--continue", *reached, typed="/state\n/cost\n/exit\n")
+
+        newcomer.write("== the gateway in front of it, and a client past its window")
+        with newcomer.serving("everthread", "serve", "--port", "0", "--upstream", f"lab={provider}") as gateway:
+            script = newcomer.work / "client.py"
+            script.write_text(CLIENT, "utf-8")
+            assert "29 messages" in newcomer.run("python", str(script), gateway)
+    threads = json.loads(newcomer.run("everthread", "sessions", "list", "--json"))["sessions"]
+    assert any(thread.get("compactions", 0) >= 1 for thread in threads), threads
+    assert "8443" in newcomer.run("everthread", "sessions", "search", "8443")
+    newcomer.run("everthread", "insights")
+    assert re.search(r"^\[0, \d+\.\d s\]$", RECORD.read_text("utf-8"), re.MULTILINE)
