@@ -311,6 +311,25 @@ async def test_a_shortened_answer_is_the_same_and_another_one_a_branch(tmp_path:
     await running(tmp_path, run)
 
 
+async def test_an_answer_whose_thoughts_and_marks_a_client_takes_out_is_the_same(tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        client = Client("openai_chat")
+        client.says("Where does the ledger listen?")
+        threads = set()
+        for number in range(3):
+            thought = f"<think>They ask again, for the {number}. time.</think>"
+            said = f"{thought}\n**The ledger** listens on port `844{number}`, as before."
+            threads.add(thread_of(await answer(place.manager(), client, said)))
+            client.messages[-1] = {
+                "role": "assistant",
+                "content": f"The ledger listens on port 844{number}, as before.",
+            }
+            client.says(f"And the {number}. replica?")
+        assert len(threads) == 1
+
+    await running(tmp_path, run)
+
+
 async def test_a_beginning_of_what_is_stored_is_known(tmp_path: Path) -> None:
     """Its longer form was stored first, in one go: it is no branch, and no thread of its own."""
 

@@ -33,9 +33,9 @@ import sys
 from openai import OpenAI
 client = OpenAI(base_url=sys.argv[1] + "/v1", api_key="any")
 history = [{"role": "user", "content": "Never touch the migrations folder. The ledger listens on port 8443."}]
-for number in range(14):
+for number in range(10):
     answer = client.chat.completions.create(model="gpt-4o", messages=history)
-    history.append({"role": "assistant", "content": "Noted."})
+    history.append({"role": "assistant", "content": answer.choices[0].message.content})
     history.append({"role": "user", "content": f"Entry {number}: " + "the books are in order. " * 200})
 print(len(history), "messages")
 """
@@ -116,7 +116,7 @@ class Newcomer:
                 yield str(json.loads(process.stdout.readline())["url"])
             finally:
                 process.terminate()
-                process.wait(60)
+                process.communicate(timeout=60)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -140,8 +140,7 @@ def test_an_old_python_is_refused_plainly(wheel: Path, tmp_path: Path) -> None:
     command = [str(newcomer.bin / "python"), "-m", "pip", "install", str(wheel)]
     refused = subprocess.run(command, env=newcomer.environment, capture_output=True, text=True, check=False)
     assert refused.returncode != 0
-    assert "requires a different Python" in refused.stderr
-    assert ">=3.11" in refused.stderr
+    assert "3.11" in refused.stderr
 
 
 def test_readme_and_start_pages_from_install_to_a_managed_conversation(wheel: Path, tmp_path: Path) -> None:
@@ -184,9 +183,10 @@ def test_readme_and_start_pages_from_install_to_a_managed_conversation(wheel: Pa
         with newcomer.serving("everthread", "serve", "--port", "0", "--upstream", f"lab={provider}") as gateway:
             script = newcomer.work / "client.py"
             script.write_text(CLIENT, "utf-8")
-            assert "29 messages" in newcomer.run("python", str(script), gateway)
+            assert "21 messages" in newcomer.run("python", str(script), gateway)
     threads = json.loads(newcomer.run("everthread", "sessions", "list", "--json"))["sessions"]
-    assert any(thread.get("compactions", 0) >= 1 for thread in threads), threads
+    [proxied] = [thread for thread in threads if thread["platform"] == "gateway"]
+    assert proxied["compactions"] >= 1
     assert "8443" in newcomer.run("everthread", "sessions", "search", "8443")
     newcomer.run("everthread", "insights")
     assert re.search(r"^\[0, \d+\.\d s\]$", RECORD.read_text("utf-8"), re.MULTILINE)

@@ -421,10 +421,13 @@ def _is_reworded(mine: Any, stored: Any) -> bool:
         ]
     words, whole = _WORD.findall(text_of(mine)), _WORD.findall(text_of(stored))
     if known:
-        there = set(words)
-        return all(there.issuperset(_WORD.findall(f"{call.name} {call.arguments}")) for call in known)
+        named = set(words)
+        return all(named.issuperset(_WORD.findall(f"{call.name} {call.arguments}")) for call in known)
     alike = next((place for place, (a, b) in enumerate(zip(words, whole, strict=False)) if a != b), len(words))
-    return alike >= _FEWEST_WORDS and len(words) - alike <= _MARKER_WORDS and len(words) < len(whole)
+    if len(words) < _FEWEST_WORDS or len(words) >= len(whole):
+        return False
+    there = iter(whole)  # each word behind the one before: thoughts or marks were taken out
+    return (alike >= _FEWEST_WORDS and len(words) - alike <= _MARKER_WORDS) or all(word in there for word in words)
 
 
 _Point = tuple[str, str, str]
