@@ -111,6 +111,15 @@ async def test_pins_go_with_an_export(store: Store, elsewhere: Store) -> None:
     assert await elsewhere.pins(thread.id) == [kept]
 
 
+async def test_failures_are_counted_by_tenant_and_kind(store: Store, clock: Clock) -> None:
+    thread = await new_thread(store, *numbered(0, 1))
+    await store.add_failures({("acme", "", "it failed"): 2, ("", thread.id, "a compaction failed"): 1})
+    await store.add_failures({("acme", "", "it failed"): 1, ("", "nobody", "it failed"): 1})
+    assert await store.failures() == [("it failed", 4), ("a compaction failed", 1)]
+    assert await store.failures(tenant="acme") == [("it failed", 3)]
+    assert await store.failures(since=clock.now + 1) == []
+
+
 def ask(text: str) -> Message:
     return {"role": "user", "content": text}
 

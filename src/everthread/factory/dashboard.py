@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +31,6 @@ async def make_dashboard(
     sites: SitePolicy,
     trial: Trial | None = None,
     announce: Callable[[str], None] | None = None,
-    failures: Callable[[], Sequence[tuple[str, int]]] | None = None,
     links: Path | None = None,
 ) -> Dashboard:
     """The pages. With `auth: none` a link lets in, with `keys` a key; with `passthrough` only the dashboard's own.
@@ -49,7 +48,7 @@ async def make_dashboard(
     compression = config.compression
     settings = Settings(compression.threshold, compression.target_ratio)
     reader = PageReader(store, window_source(config), ttl=CACHE_SECONDS[config.prompt_caching.cache_ttl])
-    return Dashboard(reader, access, settings=settings, sites=sites, trial=trial, announce=announce, failures=failures)
+    return Dashboard(reader, access, settings=settings, sites=sites, trial=trial, announce=announce)
 
 
 async def saved_dollars(config: Config, store: Store, since: float) -> float | None:

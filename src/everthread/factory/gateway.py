@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from everthread.gateway.dashboard.app import Dashboard
     from everthread.gateway.dashboard.reader import Trial
     from everthread.gateway.management.manager import ProxyManager
-    from everthread.gateway.observability import Metrics, StoreWatch
+    from everthread.gateway.observability import StoreWatch
     from everthread.gateway.router import Upstream
     from everthread.gateway.server import Gateway
     from everthread.gateway.supervisor import WorkerPlace
@@ -81,7 +81,7 @@ async def open_gateway(  # noqa: PLR0915 - one part after the other
     from everthread.gateway.app import GatewayApp
     from everthread.gateway.limits import Limits
     from everthread.gateway.middleware import SitePolicy
-    from everthread.gateway.observability import EventReporter, Metrics
+    from everthread.gateway.observability import EventReporter, FailureLog, Metrics
     from everthread.gateway.proxy import Proxy
     from everthread.gateway.router import Routes
     from everthread.gateway.server import Gateway
@@ -103,13 +103,17 @@ async def open_gateway(  # noqa: PLR0915 - one part after the other
         metrics = Metrics()
         models = await stack.enter_async_context(AsyncExitStack())  # closed after who asks them
         processes = max(1, PROCESSES // (place.count if place else 1))
-        manager = await _manager(settings, store, known, models, EventReporter(metrics), processes=processes)
+        failures = FailureLog(store.add_failures)
+        stack.push_async_callback(failures.close)
+        reporter = EventReporter(metrics, failures)
+        manager = await _manager(settings, store, known, models, reporter, processes=processes)
         stack.push_async_callback(manager.close)
         limits = Limits(**options.limits.model_dump())
         watch = _watch(store)
         proxy = Proxy(
             Routes(known), manager, limits=limits, metrics=metrics, include_usage=options.include_usage,
             telemetry=_telemetry(), watch=watch, make_item=manager.compaction_item,
+            failures=failures,
         )  # fmt: skip
         mounted = await _mounted(store, stack)
         mounted[COMPACT] = CompactApp(manager, limits, known[0].root)
@@ -124,7 +128,7 @@ async def open_gateway(  # noqa: PLR0915 - one part after the other
         if options.dashboard.enabled:
             pages = await make_dashboard(
                 settings, store, auth=auth or options.auth, sites=sites, trial=trial, announce=announce,
-                failures=_failures(metrics), links=place.links if place else None,
+                links=place.links if place else None,
             )  # fmt: skip
         service = GatewayApp(
             proxy, authenticator=authenticator, native=native, mounted=mounted, ready=_readiness(store),
@@ -140,22 +144,6 @@ async def open_gateway(  # noqa: PLR0915 - one part after the other
         if pages is not None:
             within_gateway(pages, gateway.url)
         yield gateway
-
-
-def _failures(metrics: Metrics) -> Callable[[], list[tuple[str, int]]]:
-    """What went wrong since the start and was passed through, for the pages."""
-    rows = [
-        ("a decision failed, the original was forwarded", "failed_open", {}),
-        ("a compaction failed", "compaction_failures", {"kind": "failed"}),
-        ("a compaction came to nothing", "compaction_failures", {"kind": "void"}),
-        ("an upstream answered with an error", "upstream_errors", {}),
-    ]
-
-    def failures() -> list[tuple[str, int]]:
-        counts = [(words, int(metrics.value(name, **labels))) for words, name, labels in rows]
-        return [(words, count) for words, count in counts if count]
-
-    return failures
 
 
 async def _mounted(store: Store, stack: AsyncExitStack) -> dict[str, ASGIApp]:

@@ -317,11 +317,48 @@ _REASONS = ("error", "why", "text", "action", "source")
 """Fields that say why, in words of ours."""
 
 
+FORWARDED = "a decision failed, the original was forwarded"
+REFUSED = "an upstream answered with an error"
+
+
+class FailureLog:
+    """Counts what failed and was passed through, by tenant and day, in the store: the pages show it.
+
+    What cannot be stored now is kept and stored with the next one.
+    """
+
+    def __init__(self, add: Callable[[Mapping[tuple[str, str, str], int]], Awaitable[None]]) -> None:
+        self._add = add
+        self._counts: dict[tuple[str, str, str], int] = {}
+        self._storing: asyncio.Task[None] | None = None
+
+    def note(self, what: str, *, tenant: str = "", thread: str = "") -> None:
+        self._counts[tenant, thread, what] = self._counts.get((tenant, thread, what), 0) + 1
+        if self._storing is None or self._storing.done():
+            self._storing = asyncio.get_running_loop().create_task(self._store())
+
+    async def close(self) -> None:
+        if self._storing is not None:
+            await self._storing
+
+    async def _store(self) -> None:
+        while self._counts:
+            counts, self._counts = self._counts, {}
+            try:
+                await self._add(counts)
+            except EverthreadError as error:
+                for key, count in counts.items():
+                    self._counts[key] = self._counts.get(key, 0) + count
+                _LOG.warning("failures are not stored yet: %s", error)
+                return
+
+
 class EventReporter:
     """A listener. It never tells what was said."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, failures: FailureLog | None = None) -> None:
         self._metrics = metrics
+        self._failures = failures
 
     def __call__(self, event: Event) -> None:
         self._count(event)
@@ -341,7 +378,11 @@ class EventReporter:
             count("compaction_tokens", event.tokens_before, side="before")
             count("compaction_tokens", event.tokens_after, side="after")
         elif isinstance(event, CompactionVoid | CompactionFailed):
-            count("compaction_failures", kind="failed" if isinstance(event, CompactionFailed) else "void")
+            failed = isinstance(event, CompactionFailed)
+            count("compaction_failures", kind="failed" if failed else "void")
+            if self._failures is not None:
+                words = "a compaction failed" if failed else "a compaction came to nothing"
+                self._failures.note(words, thread=event.session)
         elif isinstance(event, Unmanaged):
             count("unmanaged", why=event.why)
         elif isinstance(event, RecordFailed):

@@ -35,7 +35,7 @@ from everthread.gateway.management.compaction_items import (
 from everthread.gateway.management.notice import NoticeStream, with_notice
 from everthread.gateway.management.rounds import MERGED, RECALL, merge_bodies
 from everthread.gateway.middleware import Admission
-from everthread.gateway.observability import Metrics, StoreWatch, about_thread
+from everthread.gateway.observability import FORWARDED, REFUSED, FailureLog, Metrics, StoreWatch, about_thread
 from everthread.gateway.quotas import PassthroughMeter, charged_model, used_in
 from everthread.gateway.requests import ClientGone, RequestHead, Upload, read_body, until_gone
 from everthread.gateway.router import Routes, Upstream, family_of
@@ -76,8 +76,16 @@ _HEADER_SECONDS = 1.0
 class FailOpenManager:
     """The manager, except that it never fails: a failure is logged and counted, and changes nothing."""
 
-    def __init__(self, manager: Manager, metrics: Metrics, seconds: float, watch: StoreWatch | None = None) -> None:
+    def __init__(
+        self,
+        manager: Manager,
+        metrics: Metrics,
+        seconds: float,
+        watch: StoreWatch | None = None,
+        failures: FailureLog | None = None,
+    ) -> None:
         self._manager = manager
+        self.failures = failures
         self._metrics = metrics
         self._seconds = seconds
         self._watch = watch
@@ -111,6 +119,8 @@ class FailOpenManager:
                 return await (self._watch.during(work) if self._watch is not None and is_awaited else work)
         except Exception as error:  # noqa: BLE001  the client must get its answer whatever fails here; it is seen
             self._metrics.count("failed_open", step=step)
+            if self.failures is not None:
+                self.failures.note(FORWARDED, tenant=incoming.tenant)
             words = _without_credentials(str(error), incoming)
             _LOG.error("%s failed, the original goes: %s: %s", step, type(error).__name__, words)
             return None
@@ -375,6 +385,8 @@ class ProxyExchange:
         if response.status_code >= 400:
             raw = await pieces.whole(_ERROR_BYTES)
             desk.metrics.count("upstream_errors", upstream=self._upstream.name, status=str(response.status_code))
+            if desk.manager.failures is not None:
+                desk.manager.failures.note(REFUSED, tenant=self._incoming.tenant)
             body = _readable(raw, response)
             if body is None:
                 return None
@@ -596,12 +608,13 @@ class Proxy:
         telemetry: Telemetry | None = None,
         watch: StoreWatch | None = None,
         make_item: MakeItem | None = None,
+        failures: FailureLog | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self.metrics = metrics or Metrics()
         self._routes = routes
         self._client = UpstreamClient(self.limits)
-        guarded = FailOpenManager(manager, self.metrics, self.limits.manage_seconds, watch)
+        guarded = FailOpenManager(manager, self.metrics, self.limits.manage_seconds, watch, failures)
         self._desk = ProxyServices(
             self._client, guarded, self.metrics, self.limits, include_usage, set(), telemetry, make_item
         )

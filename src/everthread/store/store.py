@@ -421,6 +421,14 @@ class Store:
         """`UnknownIdError` where nothing is pinned under this id."""
         await self._change(thread, state.delete_pin, thread, pin)
 
+    async def add_failures(self, counts: Mapping[tuple[str, str, str], int]) -> None:
+        """Count what failed and was passed through: by tenant, thread (where no tenant is known) and kind."""
+        await self._write(state.add_failures, counts, self._clock())
+
+    async def failures(self, *, since: float = 0.0, tenant: str | None = None) -> list[tuple[str, int]]:
+        """Their counts by kind."""
+        return await self._read(state.sum_failures, since, tenant)
+
     async def put_state(self, scope: str, key: str, value: Any) -> None:
         await self._write(state.put_state, scope, key, value, self._clock())
 

@@ -7,7 +7,7 @@ import hashlib
 import logging
 import mimetypes
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -82,7 +82,6 @@ class Dashboard:
         settings: Settings | None = None,
         sites: SitePolicy | None = None,
         trial: Trial | None = None,
-        failures: Callable[[], Sequence[tuple[str, int]]] | None = None,
         announce: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -92,7 +91,6 @@ class Dashboard:
         self.settings = settings or Settings()
         self._sites = sites or SitePolicy()
         self._trial = trial
-        self._failures = failures
         self._announce = announce
         self._clock = clock
         self._announced = -1e9
@@ -264,8 +262,7 @@ class Dashboard:
     async def _overview(self, request: Request, viewer: Viewer) -> Response:
         days = _number(request.query_params.get("days"), 30, 366) or 30
         model = await self._reader.overview(viewer, days)
-        failures = None if self._failures is None else [(what, f"{count:,}") for what, count in self._failures()]
-        return self._page("overview.html", viewer, failures=failures, live="/dashboard/live", **model)
+        return self._page("overview.html", viewer, live="/dashboard/live", **model)
 
     async def _settings_page(self, request: Request, viewer: Viewer) -> Response:
         threshold, ratio = round(100 * self.settings.threshold), round(100 * self.settings.ratio)

@@ -404,9 +404,10 @@ class PageReader:
         until = self._wall() + 1
         since = (until // DAY - days + 1) * DAY
         tenant = viewer.tenant
-        found, clients, records, limits = await asyncio.gather(
+        found, clients, failures, records, limits = await asyncio.gather(
             self.store.insights(since=since, until=until, tenant=tenant),
             self.store.usage_by_client(since=since, until=until, tenant=tenant),
+            self.store.failures(since=since, tenant=tenant),
             self.store.period_compactions(tenant=tenant, limit=5_000),
             self._limits(),
         )
@@ -426,7 +427,8 @@ class PageReader:
         return {
             "days": days, "total": found.total, "threads": found.threads, "savings": savings,
             "compactions_count": found.compactions, "tokens_saved": found.tokens_saved, "tables": tables,
-            "slowest": slowest, "chart": _day_chart(found.by_day, savings, since, days),
+            "slowest": slowest, "failures": [(what, f"{count:,}") for what, count in failures],
+            "chart": _day_chart(found.by_day, savings, since, days),
         }  # fmt: skip
 
     async def savings(self, since: float) -> views.Savings:

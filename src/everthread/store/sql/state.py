@@ -5,15 +5,16 @@ A lease is granted by the database's clock; a number that only grows tells old h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
 
 from everthread.core.types import Node
 from everthread.errors import InputError, LeaseLostError, UnknownIdError
 from everthread.store.database import Tx, clean_text, decode_json, encode_json, placeholders
-from everthread.store.models import LearntLimits, Lease, LimitKind, ModelLimit, Pin
+from everthread.store.models import DEFAULT_TENANT, LearntLimits, Lease, LimitKind, ModelLimit, Pin
 from everthread.store.sql.sessions import check_fence, find_thread, lock_thread
 
 
@@ -230,6 +231,35 @@ def put_state(tx: Tx, scope: str, key: str, value: Any, now: float) -> None:
 def get_state(tx: Tx, scope: str, key: str) -> Any | None:
     row = tx.one("SELECT value FROM state WHERE scope = ? AND name = ?", (scope, key))
     return None if row is None else decode_json(row[0])
+
+
+FAILURES = "failures:"
+"""Before the tenant whose requests were passed on after a failure: one row a day and kind, its value the count."""
+
+
+def add_failures(tx: Tx, counts: Mapping[tuple[str, str, str], int], now: float) -> None:
+    """Count failures by tenant, thread and kind; where no tenant is named it is the thread's."""
+    day = f"{datetime.fromtimestamp(now, UTC):%Y-%m-%d}"
+    for (tenant, thread, what), count in counts.items():
+        row = None if tenant else tx.one("SELECT tenant FROM sessions WHERE id = ?", (thread,))
+        scope = f"{FAILURES}{tenant or (row[0] if row else DEFAULT_TENANT)}"
+        tx.run(
+            "INSERT INTO state (scope, name, value, changed) VALUES (?, ?, ?, ?) ON CONFLICT (scope, name) DO UPDATE "
+            "SET value = CAST(CAST(state.value AS INTEGER) + CAST(excluded.value AS INTEGER) AS TEXT), "
+            "changed = excluded.changed",
+            (scope, f"{day} {what}", str(count), now),
+        )
+
+
+def sum_failures(tx: Tx, since: float, tenant: str | None) -> list[tuple[str, int]]:
+    """Counts by kind from a day on, the most frequent first."""
+    narrowed = ("scope LIKE ?", f"{FAILURES}%") if tenant is None else ("scope = ?", f"{FAILURES}{tenant}")
+    rows = tx.all(
+        f"SELECT SUBSTR(name, 12), SUM(CAST(value AS INTEGER)) FROM state WHERE {narrowed[0]} AND changed >= ? "
+        "GROUP BY 1 ORDER BY 2 DESC, 1",
+        (narrowed[1], since),
+    )
+    return [(row[0], int(row[1])) for row in rows]
 
 
 def put_nodes(tx: Tx, nodes: Sequence[Node], lease: Lease | None) -> None:

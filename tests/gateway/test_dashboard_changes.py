@@ -1,7 +1,8 @@
-"""A compaction of a proxied thread taken back: through the API, the page and the command. Over real HTTP."""
+"""What the pages change and count for proxied threads: a compaction taken back, failures that were passed through."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import httpx2
 import pytest
 
 from everthread.errors import NothingToUndoError
+from everthread.gateway.observability import REFUSED
 from everthread.store.models import NewCompaction, Rewrite
+from tests.gateway.house import house
 from tests.gateway.pages import SUMMARY, desk, make_thread
 from tests.gateway.test_recall import FACT, talking
 
@@ -39,6 +42,21 @@ async def test_the_next_requests_go_without_it_until_another_is_due(tmp_path: Pa
 def _as_parts(message: dict[str, object]) -> dict[str, object]:
     content = message.get("content")
     return {**message, "content": [{"type": "text", "text": content}]} if isinstance(content, str) else message
+
+
+async def test_failures_that_were_passed_through_are_stored_and_shown(tmp_path: Path) -> None:
+    async with house(tmp_path) as place, httpx2.AsyncClient(timeout=60) as http:
+        url = await place.gateway("none", key=None)
+        body = {"model": "nobody-knows-it", "messages": [{"role": "user", "content": "hi"}]}
+        assert (await http.post(f"{url}/v1/chat/completions", json=body)).status_code == 404
+        while not await place.store.failures():  # noqa: ASYNC110 - stored behind the answer
+            await asyncio.sleep(0.05)
+        assert await place.store.failures(tenant="default") == [(REFUSED, 1)]
+    async with desk(tmp_path) as here:
+        await here.store.add_failures({("default", "", REFUSED): 3})
+        me = await here.browser().enter()
+        page = await me.get("/dashboard/overview?days=1")
+        assert "an upstream answered with an error" in page.words
 
 
 async def test_the_page_takes_it_back(tmp_path: Path) -> None:
