@@ -12,6 +12,7 @@ import functools
 import json
 import os
 import re
+import runpy
 import shlex
 import shutil
 import tempfile
@@ -319,3 +320,12 @@ def test_every_page_is_in_the_index(folder: str) -> None:
         {page for page in pages if page.parent.name not in ("design", "recipes") or folder != "docs"} - {index} - linked
     )
     assert not missing, f"{named(index)} does not name {', '.join(sorted(map(named, missing)))}"
+
+
+@pytest.mark.parametrize(("name", "flow"), [("flow-gateway.svg", "GATEWAY"), ("flow-send.svg", "SEND")])
+def test_the_pictures_of_the_flows_show_files_that_exist(name: str, flow: str) -> None:
+    flows = runpy.run_path(str(ROOT / "docs" / "flows.py"))
+    drawn = (ROOT / "docs" / "design" / name).read_text("utf-8")
+    for box in flows[flow]:
+        assert (ROOT / "src" / "everthread" / box.file).is_file(), box.file
+        assert f"<title>{box.file}</title>" in drawn, "run python docs/flows.py"

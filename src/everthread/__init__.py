@@ -1,22 +1,21 @@
 """Everthread keeps a conversation with a language model going past the model's context window.
 
-The tree:
+The tree, each room importing only those below it (`docs/design/architecture.md` draws the two flows through it):
 
-    errors      every exception
-    core/       pure: messages, tokens, usage, budgets, boundaries, pruning, caching, redaction, overflow, facts
-    wire/       pure codecs: OpenAI chat, OpenAI responses, Anthropic, their streams
-    compaction/ what is kept and who writes it: the engine interface, the compressor, the lossless engine, summarizers
-    providers/  how a model is reached: the official clients, retry, fallback, windows, a local model
-    store/      where conversations live: SQLite, PostgreSQL
-    conversation/  the heart: prepare, send, record; compaction, recovery, recall, economics, events
-    agent/      a conversation whose model can do things: the tool loop, tools, memory, slash commands
-    gateway/    an HTTP service: a faithful proxy that compacts where it must, an API of threads, MCP
-    config/     config.yaml
-    factory/    where the parts are put together
+    cli/           the `everthread` command
+    lab/           a provider that can be told what to do; replay and its report; logs of other tools
     integrations/  inside agents of LangChain and other frameworks: their history in, what fits out
-    lab/        a provider that can be told what to do; replay and its report
-    testing     test doubles; pytest_plugin for suites of others
-    cli/        the `everthread` command
+    factory/       where the parts are put together; config/: config.yaml; testing: test doubles, pytest_plugin
+    gateway/       an HTTP service: a faithful proxy; management/: what goes upstream; api/, dashboard/, MCP
+    agent/         a conversation whose model can do things: the tool loop, tools, memory, slash commands
+    conversation/  prepare, send, record; recall, events
+    context/       when: one policy for conversation and gateway, recovery, learnt limits, the worker of compactions
+    compaction/    what is kept and who writes it: the engine interface, compressor, lossless engine, summarizers
+    providers/     how a model is reached: the official clients, retry, fallback, windows, a local model
+    store/         where conversations live: SQLite, PostgreSQL
+    wire/          pure codecs: OpenAI chat, OpenAI responses, Anthropic, their streams
+    core/          pure: messages, tokens, prices, budgets, cache breakpoints, search, redaction, provider errors
+    errors         every exception
 
 The public names below are stable. They are loaded when first used, so that importing the package costs next to
 nothing: no SDK, no HTTP client, no price table.
