@@ -40,6 +40,7 @@ SLOTS = 3
 """Chats of a template."""
 TUNED_ON = frozenset({"buried_constraint_starter_v1", "decision_override_starter_v1"})
 PEERS = (HEAD_TAIL, LANGCHAIN, LANGCHAIN_WHOLE, LANGCHAIN_TRIMS)
+NOTHING: Case = {"turns": []}
 RULES, DECISIONS = "rules", "decisions"
 KINDS = {"immutable_fact_recall": "facts", "unresolved_task_continuity": "open tasks", "entity_integrity": "who is who"}
 GOAL = 0.99
@@ -83,7 +84,7 @@ def _half(chats: Sequence[Sequence[Case]]) -> str:
 
 
 def _shared_out(given: Material) -> Iterator[list[list[Case]]]:
-    """The chats: a template's cases, four to a chat, no two of which name the same thing."""
+    """The chats: a template's cases, four to a chat, no two of which name the same thing; or fewer."""
     for template in dict.fromkeys(case["template"] for case in given["cases"]):
         waiting = [case for case in given["cases"] if case["template"] == template]
         chats: list[list[Case]] = []
@@ -94,7 +95,7 @@ def _shared_out(given: Material) -> Iterator[list[list[Case]]]:
                 if len(chat) < max(CYCLES) and not any(value.lower() in said for value in _values(case)):
                     chat.append(case)
                     waiting.remove(case)
-            if len(chat) < max(CYCLES):
+            if not chat:
                 break
             chats.append(chat)
         yield chats
@@ -134,7 +135,7 @@ def _chats(given: Material, chats: list[list[Case]], window: int, *, long: bool,
 
 def _chat(given: Material, cases: list[Case], contexts: Contexts, tally: Tally, *, long: bool) -> None:
     rng = random.Random(cases[0]["turns"][0]["content"])  # noqa: S311 - always the same
-    for cycle, case in enumerate(cases, 1):
+    for cycle, case in enumerate([*cases, *[NOTHING] * (max(CYCLES) - len(cases))], 1):
         if cycle > 1:
             contexts.append(
                 [_said("user", rng.choice(given["prompts"])), _said("assistant", _line(given, "assistant", rng))]

@@ -84,6 +84,12 @@ def test_identifiers_count_more_and_come_first_however_long_the_message_is() -> 
         ("what was decided last Tuesday", at(2023, 6, 13), at(2023, 6, 9)),
         ("on Thursday", at(2023, 6, 8), at(2023, 6, 13)),
         ("last weekend", at(2023, 6, 10), at(2023, 5, 30)),
+        ("a few weekends ago", at(2023, 5, 25), at(2023, 6, 12)),
+        ("a couple of months back", at(2023, 4, 16), at(2023, 6, 12)),
+        ("in the last ten days", at(2023, 6, 7), at(2023, 6, 1)),
+        ("the day before yesterday", at(2023, 6, 13), at(2023, 6, 9)),
+        ("during the summer of 2022", at(2022, 7, 15), at(2022, 11, 1)),
+        ("at 2023-02-28T10:00:00Z", at(2023, 2, 28), at(2023, 2, 20)),
     ],
 )
 def test_a_date_is_a_span_of_time(text: str, inside: float, outside: float) -> None:
@@ -112,7 +118,7 @@ def test_a_date_that_leaves_something_open_is_several_spans(
 
 
 def test_what_is_no_date_is_none_and_the_words_of_a_date_answer_nothing() -> None:
-    assert not named_spans("2023-13-45, February 31, 2023, you may 12 times, march on", NOW)
+    assert not named_spans("2023-13-45, February 31, 2023, you may 12 times, march on, in winter 0000", NOW)
     question = read_question("Who sang on May 23, 2023?", NOW)
     assert {item.forms[0]: item.counted for item in question.sought} == {
         "sang": True, "may": False, "23": False, "2023": False,

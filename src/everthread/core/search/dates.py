@@ -1,29 +1,47 @@
-"""Days a text speaks of, as spans of time: "on 23 May 2023", "5/23/2023", "in June", "last Tuesday", "a week ago"."""
+"""Days a text speaks of, as spans of time: "on 23 May 2023", "5/23/2023", "last Tuesday", "a week ago"."""
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import MAXYEAR, MINYEAR, UTC, datetime, timedelta
 
 from everthread.core.search.terms import language_data
 
 _DAY = timedelta(days=1)
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-_RELATIVE = re.compile(
-    r"\b(?:(?P<name>today|yesterday|this week|last week|last weekend|this month|last month|this year|last year)|"
-    rf"(?:last|on|this) (?P<weekday>{'|'.join(_WEEKDAYS)})|"
-    r"(?P<count>\d{1,3}|a|an|one|two|three|four|five|six) (?P<unit>day|week|month|year)s? ago)\b"
-)
-_NUMBERS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6}
+_NUMBERS = {
+    "a": 1, "an": 1, "one": 1, "two": 2, "a couple of": 2, "couple of": 2, "three": 3, "a few": 3, "few": 3,
+    "several": 4, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10, "eleven": 11,
+    "twelve": 12,
+}  # fmt: skip
 _NAMED = {
-    "today": (0, 1), "yesterday": (1, 1), "this week": (7, 8), "last week": (14, 14), "last weekend": (9, 9),
-    "this month": (31, 32), "last month": (62, 62), "this year": (365, 366), "last year": (730, 730),
+    "today": (0, 1), "tonight": (0, 1), "yesterday": (1, 1), "last night": (1, 1), "day before yesterday": (2, 1),
+    "this week": (7, 8), "last week": (14, 14), "past week": (14, 14), "this weekend": (7, 8), "last weekend": (9, 9),
+    "past weekend": (9, 9), "this month": (31, 32), "last month": (62, 62), "past month": (62, 62),
+    "this year": (365, 366), "last year": (730, 730), "past year": (730, 730),
 }  # fmt: skip
 """How many days ago a span begins, and how many it has: generous, as people are with such words."""
-_UNITS = {"day": 1, "week": 7, "month": 30, "year": 365}
+_UNITS = {"day": 1, "weekend": 7, "week": 7, "month": 30, "year": 365}
+_SEASONS = {"spring": 3, "summer": 6, "autumn": 9, "fall": 9, "winter": 12}
+"""The month with which it begins, in the north."""
+_SEASON_DAYS = 93
+
+
+def _one_of(words: Iterable[str]) -> str:
+    return "|".join(sorted(words, key=len, reverse=True))
+
+
+_RELATIVE = re.compile(
+    rf"\b(?:(?P<name>{_one_of(_NAMED)})|(?:last|on|this|past) (?P<weekday>{_one_of(_WEEKDAYS)})|"
+    rf"(?P<count>\d{{1,3}}|{_one_of(_NUMBERS)}) (?P<unit>{_one_of(_UNITS)})s? (?:ago|back|earlier)|"
+    rf"(?:last|past|previous) (?P<many>\d{{1,3}}|{_one_of(_NUMBERS)}) (?P<units>{_one_of(_UNITS)})s)\b"
+)
+_SEASON = re.compile(
+    rf"\b(?:in|during|this|last|that) (?:the )?(?P<season>{_one_of(_SEASONS)})(?: of)?(?: (?P<year>\d{{4}}))?\b"
+)
 DAY_NAMES = frozenset({*_WEEKDAYS, "weekend"})
 """Words of a date that a text about that day may hold as well."""
 YEARS_BACK = 4
@@ -45,7 +63,9 @@ class DateSpan:
 def named_spans(text: str, now: float) -> list[DateSpan]:
     """What the text speaks of. Nobody says in which time zone, and what happened is told later: a day is not sharp."""
     text, moment = text.casefold(), datetime.fromtimestamp(now, UTC)
-    return [*_absolute(text, moment), *_relative(text, moment)]
+    seasons = list(_seasons(text, moment))
+    taken = {place for span in seasons for place in range(*span.at)}
+    return [*(span for span in _absolute(text, moment) if span.at[0] not in taken), *seasons, *_relative(text, moment)]
 
 
 def _absolute(text: str, now: datetime) -> Iterator[DateSpan]:
@@ -71,6 +91,15 @@ def _days(year: int, month: int, day: int, found: re.Match[str]) -> Iterator[Dat
     yield _span(start - _DAY, start + length + (_DAY if day else timedelta(0)), found)
 
 
+def _seasons(text: str, now: datetime) -> Iterator[DateSpan]:
+    for found in _SEASON.finditer(text):
+        years = [int(found["year"])] if found["year"] else range(now.year - YEARS_BACK, now.year + 1)
+        for year in years:
+            if MINYEAR < year < MAXYEAR:
+                start = datetime(year, _SEASONS[found["season"]], 1, tzinfo=UTC)
+                yield _span(start - _DAY, start + timedelta(days=_SEASON_DAYS), found)
+
+
 def _relative(text: str, now: datetime) -> Iterator[DateSpan]:
     for found in _RELATIVE.finditer(text):
         if found["name"]:
@@ -81,6 +110,9 @@ def _relative(text: str, now: datetime) -> Iterator[DateSpan]:
             back = (now.weekday() - _WEEKDAYS.index(found["weekday"])) % 7 or 7
             start = now - timedelta(days=back)
             yield _span(start - _DAY, start + _DAY, found)
+        elif found["many"]:
+            back = (_NUMBERS.get(found["many"]) or int(found["many"])) * _UNITS[found["units"]]
+            yield _span(now - timedelta(days=back) - _DAY, now + _DAY, found)
         else:
             count = _NUMBERS.get(found["count"]) or int(found["count"])
             unit = timedelta(days=_UNITS[found["unit"]])
@@ -102,11 +134,11 @@ def _pattern() -> re.Pattern[str]:
         rf"\b(?P<name1>{month}) (?P<day1>\d{{1,2}}){nth}{then}(?P<year1>\d{{4}})\b|"
         rf"\b(?P<day2>\d{{1,2}}){nth} {of}(?P<name2>{month}){then}{of}(?P<year2>\d{{4}})\b|"
         rf"\b(?P<name3>{month}){then}{of}(?P<year3>\d{{4}})\b|"
-        r"\b(?P<year4>\d{4})[-/.](?P<month4>\d{1,2})[-/.](?P<day4>\d{1,2})\b|"
+        r"\b(?P<year4>\d{4})[-/.](?P<month4>\d{1,2})[-/.](?P<day4>\d{1,2})(?:\b|(?=t\d))|"
         r"\b(?P<day5>\d{1,2})[/.](?P<either5>\d{1,2})[/.](?P<year5>\d{4})\b|"
         r"(?:(?P<year6>\d{4})年)?(?P<month6>\d{1,2})月(?:(?P<day6>\d{1,2})日)?|"
         rf"\b(?:on|by|before|after|from|{within}) (?P<name7>{month}) (?P<day7>\d{{1,2}}){nth}(?!\w|{then}\d{{4}})|"
         rf"\b(?P<day8>\d{{1,2}}){nth} {of}(?P<name8>{month})\b|"
-        rf"\b{within} (?P<name9>{month})\b(?!{then}{of}\d)|"
+        rf"\b{within} (?:early |late |mid[- ])?(?P<name9>{month})\b(?!{then}{of}\d)|"
         rf"\b{within} (?P<year9>(?:19|20)\d\d)\b(?![-/.]\d)"
     )
