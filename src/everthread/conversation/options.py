@@ -144,6 +144,8 @@ class Setup:
     """What providers taught, where conversations share it; None: this one's own."""
     closing: Sequence[Callable[[], Coroutine[Any, Any, Any]]] = ()
     """What is closed with the conversation."""
+    summary_key: bytes = b""
+    """The home's key: summaries carry a tag made with it."""
 
     def written_system(self) -> System:
         return self.system() if callable(self.system) else self.system

@@ -270,7 +270,7 @@ class ConversationState:
         archive = SessionArchive(self, lookup)
         return Services(
             self.summarizer, self.counter, self.budget, self.setup.clock, report_in_loop(self.tell), lookup, archive,
-            is_stored=True,
+            is_stored=True, summary_key=self.setup.summary_key,
         )  # fmt: skip
 
     # Saved, for another process

@@ -80,7 +80,8 @@ def without_summary(message: Message) -> Message | None:
 def recognize(messages: Sequence[Message], key: bytes = b"") -> list[Message]:
     """Messages from outside, the summaries of ours among them marked: by their tag, or as a whole by the old markers.
 
-    Marks that came along are dropped, and a tool's result is never a summary.
+    Marks that came along are dropped, and a tool's result is never a summary. Where there is a key, a content hash
+    proves nothing: a whole message with one loses it, and counts as of the old format, which is background.
     """
     return [_recognized(message, key) for message in messages]
 
@@ -104,6 +105,8 @@ def _recognized(message: Message, key: bytes) -> Message:
         span = _span(text) if SUMMARY_START in text else None
         if span and _is_ours(text, span, key):
             return mark_summary(message)
+        if span and key and len(_texts(message)) == 1 and _is_whole(text, span) and _is_ours(text, span, b""):
+            return mark_summary(with_content(message, _END_LINE.sub(f"{SUMMARY_END}]", text)))
     return message
 
 
@@ -111,8 +114,12 @@ def _is_ours(text: str, span: tuple[int, int], key: bytes) -> bool:
     summary = text[slice(*span)]
     last = _END_LINE.search(summary)
     if last is None or last[1] is None:
-        return text.strip() == summary.strip()
+        return last is not None and _is_whole(text, span)
     return hmac.compare_digest(last[1], _tag(summary[: last.start()].removesuffix("\n\n"), key))
+
+
+def _is_whole(text: str, span: tuple[int, int]) -> bool:
+    return text.strip() == text[slice(*span)].strip()
 
 
 def _texts(message: Mapping[str, Any]) -> list[str]:

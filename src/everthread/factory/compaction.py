@@ -15,7 +15,7 @@ from everthread.core.marks import recognize, strip_marks
 from everthread.core.messages import Message
 from everthread.core.tokens.budget import Budget
 from everthread.core.types import System
-from everthread.errors import InputError
+from everthread.errors import InputError, NoStoreError
 
 T = TypeVar("T")
 
@@ -46,7 +46,8 @@ def compress(
     """Make a history smaller: head, summary, tail. Works in scripts and inside a running event loop.
 
     `summarizer`: `auto`, `journal`, or a summariser of your own. `template`: `handoff` or `classic`. `preview`
-    writes no summary: it tells what would be kept, cut and summarised. `config`: settings other than the defaults.
+    writes no summary: it tells what would be kept, cut and summarised. `config`: settings other than the defaults;
+    the tag of the summary is then made with the key of that configuration's store, where there is one.
     """
     return run_sync(
         acompress(
@@ -79,8 +80,10 @@ async def acompress(
     writer = named_summarizer(summarizer, counter)
     budget = Budget.for_window(window) if config is None else _budget(config, model, window)
     layout = template or (config.compression.template if config is not None else "handoff")
-    engine = ContextCompressor(Services(writer, counter, budget, time.monotonic), template=layout)
-    given = recognize(messages)
+    key = b"" if config is None else await _home_key(config)
+    services = Services(writer, counter, budget, time.monotonic, summary_key=key)
+    engine = ContextCompressor(services, template=layout)
+    given = recognize(messages, key)
     made = await engine.compress(given, focus_topic=focus, system=system, tools=tools, manual=True, dry_run=preview)
     return replace(made, messages=strip_marks(made.messages))
 
@@ -96,6 +99,26 @@ def _check(messages: Any, template: Any) -> None:
         raise InputError(f"every message is an object with a role; {str(strange)[:60]!r} is none")
     if template not in (None, "handoff", "classic"):
         raise InputError(f"template {template!r} is unknown; use handoff or classic")
+
+
+_keys: dict[str, bytes] = {}
+
+
+async def _home_key(config: Config) -> bytes:
+    """The key of the home that a configuration is of; none where nothing is stored there yet."""
+    from everthread.factory.store import SUMMARY_SECRET, open_store, store_url
+
+    url = store_url(config)
+    if url not in _keys:
+        try:
+            store = await asyncio.to_thread(open_store, url, create=False)
+        except NoStoreError:
+            return b""
+        try:
+            _keys[url] = await store.shared_secret(SUMMARY_SECRET)
+        finally:
+            await store.close()
+    return _keys[url]
 
 
 def _budget(config: Config, model: str | None, window: int) -> Budget:

@@ -11,6 +11,8 @@ from everthread.store.database import Database
 from everthread.store.store import Store
 
 STORE_FILE = "everthread.db"
+SUMMARY_SECRET = "summary"  # noqa: S105  the secret's name
+"""Under this name a store keeps the key that summaries are tagged with."""
 
 
 def store_url(config: Config) -> str:

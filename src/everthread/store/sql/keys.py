@@ -110,13 +110,18 @@ def _fold_uses(tx: Tx, key_id: str, day: str) -> None:
     )
 
 
+def find_secret(tx: Tx, name: str) -> bytes | None:
+    row = tx.one("SELECT value FROM shared_secrets WHERE name = ?", (name,))
+    return None if row is None else bytes(row[0])
+
+
 def shared_secret(tx: Tx, name: str, fresh: bytes) -> bytes:
     """Insert, or read who was first."""
     tx.run("INSERT INTO shared_secrets (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING", (name, fresh))
-    row = tx.one("SELECT value FROM shared_secrets WHERE name = ?", (name,))
-    if row is None:
+    found = find_secret(tx, name)
+    if found is None:
         raise StoreDamagedError(f"the shared secret {name} was neither stored nor found")
-    return bytes(row[0])
+    return found
 
 
 def _as_use(row: Row) -> KeyUse:
