@@ -19,7 +19,7 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.transcript import groups, latest_user_index, spans, user_text
 from everthread.core.validation import validate_messages
-from tests.compaction.talks import engine, run, says, user, work
+from tests.compaction.talks import engine, says, user, work
 from tests.core.strategies import histories
 from tests.shared_data import ROOT
 
@@ -31,10 +31,10 @@ def compressor(window: int) -> ContextCompressor:
     return engine(window, JournalWriter(COUNTER))
 
 
-def check(window: int, messages: list[Message]) -> list[Message]:
+async def check(window: int, messages: list[Message]) -> list[Message]:
     """Compact once and check every promise; the compacted messages."""
     before = copy.deepcopy(messages)
-    result = run(compressor(window).compress(messages))
+    result = await compressor(window).compress(messages)
     assert messages == before, "the input is never changed"
     if not result.changed:
         assert result.messages == messages
@@ -67,16 +67,16 @@ def check(window: int, messages: list[Message]) -> list[Message]:
 
 @settings(max_examples=25)
 @given(histories(), st.sampled_from(WINDOWS))
-def test_any_history(messages: list[Message], window: int) -> None:
-    check(window, messages)
+async def test_any_history(messages: list[Message], window: int) -> None:
+    await check(window, messages)
 
 
 @pytest.mark.parametrize("window", [4_000, 64_000])
-def test_ten_times_in_a_row_with_new_turns_between(window: int) -> None:
+async def test_ten_times_in_a_row_with_new_turns_between(window: int) -> None:
     talk: list[Message] = [user("Start."), says("Yes?"), *work(0, 20), user("Go on.")]
     sizes = []
     for round_ in range(10):
-        talk = check(window, talk)
+        talk = await check(window, talk)
         sizes.append(sum(map(COUNTER.message, talk)))
         talk = [*talk, says("Done."), user(f"Now step {round_}."), *work(100 * (round_ + 1), window // 700)]
     assert max(sizes) < Budget.for_window(window).threshold
@@ -87,17 +87,17 @@ TRANSCRIPTS = sorted((ROOT / "transcripts").glob("*.json"))
 
 @pytest.mark.skipif(not TRANSCRIPTS, reason=f"real material is absent: {ROOT} (set EVERTHREAD_DATA)")
 @pytest.mark.parametrize("window", [4_000, 64_000])
-def test_real_conversations(window: int) -> None:
+async def test_real_conversations(window: int) -> None:
     for path in TRANSCRIPTS:
         messages = json.loads(path.read_text("utf-8"))["messages"]
         for _ in range(3):
-            messages = check(window, messages)
+            messages = await check(window, messages)
             messages = [*messages, says("Done."), user("Go on."), *work(500, 5)]
 
 
-def test_the_shipped_session() -> None:
+async def test_the_shipped_session() -> None:
     messages = json.loads(Path("examples/long_session.json").read_text("utf-8"))["messages"]
-    text = json.dumps(check(200_000, messages), ensure_ascii=False)
+    text = json.dumps(await check(200_000, messages), ensure_ascii=False)
     for fact in (
         "db-staging-07.internal",
         "6543",

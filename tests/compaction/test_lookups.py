@@ -15,7 +15,7 @@ from everthread.core.search.lookup import Excerpt, Passage, SearchPage, found_te
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.testing import ScriptedSummarizer
-from tests.compaction.talks import call, run, says, user, work
+from tests.compaction.talks import call, says, user, work
 
 IDS = [f"message:{1_234_560 + number}" for number in range(8)]
 QUERY = "which shelf does the box with the blue lid and the brass lock stand on"
@@ -52,13 +52,13 @@ def test_of_an_old_page_the_ids_stay_and_of_an_old_part_its_place(tool: str) -> 
 
 
 @pytest.mark.parametrize("make", [ContextCompressor, LosslessEngine])
-def test_a_summariser_is_given_that_line(make: type[ContextCompressor | LosslessEngine]) -> None:
+async def test_a_summariser_is_given_that_line(make: type[ContextCompressor | LosslessEngine]) -> None:
     writer = ScriptedSummarizer()
     services = Services(writer, TokenCounter("gpt-4o"), Budget.for_window(16_000), lambda: 0.0)
     engine: ContextEngine = make(services)
     looked = call(900, "lcm_grep", json.dumps({"pattern": QUERY}), page("lcm_grep"))
     talk = [user("Hi."), says("Hi."), user("Where is it?"), *looked, says("Shelf 4."), user("Go on."), *work(0, 40)]
-    run(engine.compress(talk))
+    await engine.compress(talk)
     given = [result.text for asked in writer.requests for message in asked.pruned for result in results_of(message)]
     lines = {text for text in given if text.startswith("lcm_grep")}
     assert len(lines) == 1, "a summariser that writes too much is asked again, for the same"
@@ -68,13 +68,13 @@ def test_a_summariser_is_given_that_line(make: type[ContextCompressor | Lossless
 
 
 @pytest.mark.parametrize("make", [ContextCompressor, LosslessEngine])
-def test_in_the_kept_end_it_is_not_stored_and_cited(make: type[ContextCompressor | LosslessEngine]) -> None:
+async def test_in_the_kept_end_it_is_not_stored_and_cited(make: type[ContextCompressor | LosslessEngine]) -> None:
     services = Services(ScriptedSummarizer(), TokenCounter("gpt-4o"), Budget.for_window(16_000), lambda: 0.0)
     large = "\n".join(f"line {number}: value {number * 7919}" for number in range(2_500))
     looked, ran = call(900, "lcm_grep", "{}", page("lcm_grep")), call(901, "terminal", '{"command": "dump"}', large)
     asked: Message = {**looked[0], "tool_calls": [*looked[0]["tool_calls"], *ran[0]["tool_calls"]]}
     end = [asked, looked[1], ran[1]]
-    result = run(make(services).compress([user("Hi."), says("Hi."), user("Look."), *work(0, 30), *end]))
+    result = await make(services).compress([user("Hi."), says("Hi."), user("Look."), *work(0, 30), *end])
     assert [stored.call_id for stored in result.to_store] == ["call_901"]
     assert page("lcm_grep") in [each.text for message in result.messages for each in results_of(message)]
     assert "output:" in "\n".join(each.text for message in result.messages for each in results_of(message))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
 import sys
@@ -345,8 +344,8 @@ def first_request(messages: list[Message]) -> Message:
     return next(message for message in messages if is_user_message(message))
 
 
-def compacted(engine: ContextEngine, messages: list[Message], **asked: Any) -> Any:
-    return asyncio.run(engine.compress(messages, **asked))
+async def compacted(engine: ContextEngine, messages: list[Message], **asked: Any) -> Any:
+    return await engine.compress(messages, **asked)
 
 
 class TestExample:
@@ -359,11 +358,11 @@ class TestExample:
         assert len(code.splitlines()) <= 60
 
     @pytest.mark.parametrize("level", list(CompactionLevel))
-    def test_a_long_session(self, level: CompactionLevel) -> None:
+    async def test_a_long_session(self, level: CompactionLevel) -> None:
         messages = session()
         copy = json.dumps(messages)
         engine = create(services(), {"keep_turns": 4})
-        made = compacted(engine, messages, level=level, system="Be brief.")
+        made = await compacted(engine, messages, level=level, system="Be brief.")
         assert json.dumps(messages) == copy
         assert made.changed
         assert made.tokens_after < made.tokens_before
@@ -380,17 +379,17 @@ class TestExample:
         assert sorted([*made.covered, *(index for index in made.kept if index is not None)]) == [*range(len(messages))]
         assert f"\n{len(made.covered)} earlier messages" in made.summary
 
-    def test_the_count_goes_on_through_compactions_and_processes(self) -> None:
+    async def test_the_count_goes_on_through_compactions_and_processes(self) -> None:
         messages = session()
         half = len(messages) // 2
         engine = create(services(), {"keep_turns": 2})
-        first = compacted(engine, messages[:half])
+        first = await compacted(engine, messages[:half])
         engine.on_compacted(first)
         state: Mapping[str, Any] = json.loads(json.dumps(engine.dump_state()))
         other = create(services(), {"keep_turns": 2})
         other.load_state(state)
-        assert not compacted(other, first.messages).changed
-        second = compacted(other, [*first.messages, *messages[half:]])
+        assert not (await compacted(other, first.messages)).changed
+        second = await compacted(other, [*first.messages, *messages[half:]])
         other.on_compacted(second)
         kept = sum(index is not None for index in second.kept)
         assert other.dump_state()["left_out"] == len(messages) - kept
@@ -406,8 +405,8 @@ class TestExample:
         assert engine.should_compress(4_000)
 
     @pytest.mark.parametrize("messages", [[], [{"role": "user", "content": "Hi."}], [{"role": "system"}]])
-    def test_nothing_to_leave_out(self, messages: list[Message]) -> None:
-        made = compacted(create(services(), {"keep_turns": 1}), messages)
+    async def test_nothing_to_leave_out(self, messages: list[Message]) -> None:
+        made = await compacted(create(services(), {"keep_turns": 1}), messages)
         assert not made.changed
         assert made.messages == messages
         assert made.reason

@@ -25,6 +25,7 @@ from everthread.compaction.summary import (
     Phase,
     Sections,
     parse_sections,
+    without_node_lines,
 )
 from everthread.compaction.user_words import NO_WORDS, UserMessage, entry_tokens, parse_words
 from everthread.core.marks import SUMMARY_START, is_old_format, summary_text, without_summary
@@ -36,7 +37,6 @@ NO_MIDDLE = "there is nothing between what is kept at the start and at the end"
 _WORTH_A_SUMMARY = 300
 """A middle of fewer tokens stays: its summary would be larger."""
 _COUNT = re.compile(rf"{re.escape(SUMMARY_START)}[^\n]{{0,20}}?([\d,]{{1,12}}) earlier messages?")
-_NODE_LINE = re.compile(r"^\[(?:node n[0-9a-f]{12}:[^\n]{1,300}|end of nodes)\]$", re.MULTILINE)
 _BLOCKED = re.compile(r"- `([^`\n]{1,200})` failed \(message (\d{1,9})\): (.{1,800})")
 
 
@@ -64,8 +64,7 @@ async def read_earlier(messages: Messages, archive: Archive | None) -> Earlier:
     count = int(stated[1].replace(",", "")) if stated else 0
     if is_old_format(text):
         return await _rebuild(messages, text, count, archive)
-    body = _NODE_LINE.sub("", text)
-    sections = parse_sections(body)
+    sections = parse_sections(without_node_lines(text))
     words = parse_words(sections.pop(WORDS, ""))
     return Earlier(text, count, sections, tuple(words), parse_journal(sections.get(DONE, "")))
 

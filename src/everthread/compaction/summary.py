@@ -113,6 +113,28 @@ def parse_sections(text: str) -> Sections:
     return found
 
 
+_NODE = re.compile(r"^\[(?:node n[0-9a-f]{12}:[^\n]{1,300}|end of nodes[^\]\n]{0,80})\]$", re.MULTILINE)
+_END_OF_NODES = re.compile(r"^\[end of nodes[^\]\n]{0,80}\]$", re.MULTILINE)
+
+
+def nodes_end(summary: str) -> int:
+    """Where the nodes of a graph end in a summary, behind the line that says so; 0 where it has none.
+
+    They stand before every section; what looks like their lines further down is somebody's words.
+    """
+    first, heading = _NODE.search(summary), _HEADING.search(summary)
+    if first is None or (heading is not None and heading.start() < first.start()):
+        return 0
+    end = _END_OF_NODES.search(summary)
+    return end.end() if end else len(summary)
+
+
+def without_node_lines(summary: str) -> str:
+    """The summary without the lines around the nodes of a graph: sections alone."""
+    end = nodes_end(summary)
+    return _NODE.sub("", summary[:end]) + summary[end:]
+
+
 def _add(sections: Sections, name: str, text: str) -> None:
     text = text.strip()
     if text and text.rstrip(".").casefold() not in ("none", "n/a", "(none)"):

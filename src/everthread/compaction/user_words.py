@@ -59,7 +59,7 @@ def render_words(entries: Sequence[UserMessage], room: int, count: Count) -> str
     """The section's text within so many tokens; where there is room for none of it, one line that says so."""
     told = sorted((entry for entry in entries if entry.note != NOT_SHOWN), key=lambda entry: entry.number)
     if not told:
-        return ""
+        return _line(_range(entries, NOT_SHOWN)) if entries else ""
     given, was_cut = _say_once(told), len(told) < len(entries)
     text = _text(given)
     if count(text) <= room and not was_cut:
@@ -67,8 +67,9 @@ def render_words(entries: Sequence[UserMessage], room: int, count: Count) -> str
     best, left, offers = _line(_range(entries)), room, _Offers(given, count)
     for _ in range(5):
         shown = offers.share(left)
-        if was_cut and shown[0].note != NOT_SHOWN:
-            shown = [_range(entries, NOT_SHOWN), *shown]
+        rest = [said for said in shown if said.note != NOT_SHOWN]
+        if was_cut or len(rest) < len(shown):
+            shown = [_range(entries, NOT_SHOWN), *rest]
         text = _text(shown)
         spare = room - count(text)
         if spare >= 0:

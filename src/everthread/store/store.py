@@ -527,7 +527,9 @@ class Store:
     async def shared_secret(self, name: str) -> bytes:
         """A random number of 256 bits: the same for everybody who asks this store for this name."""
         known = await self._read(keys.find_secret, name)
-        return known or await self._write(keys.shared_secret, name, secrets.token_bytes(32))
+        if known is not None:
+            return known
+        return await self._write(keys.shared_secret, name, secrets.token_bytes(32))
 
     # Turns that wait
 

@@ -13,7 +13,7 @@ from everthread.compaction.summary import Compaction, Summarizer
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
-from tests.compaction.talks import run, says, user, work
+from tests.compaction.talks import says, user, work
 
 COUNTER = TokenCounter("gpt-4o")
 WINDOW = 16_000
@@ -40,14 +40,14 @@ def longer(talk: list[Message], turn: int, *, window: int = WINDOW) -> tuple[lis
     return talk, turn
 
 
-def chain(rounds: int, *, fresh: bool = False, window: int = WINDOW, **options: Any) -> list[Compaction]:
+async def chain(rounds: int, *, fresh: bool = False, window: int = WINDOW, **options: Any) -> list[Compaction]:
     """Compactions of one talk, each of what the one before left and what was said since."""
     made = engine(window=window, **options)
     talk, turn = longer([user("Turn 1: begin."), says("I have begun.")], 1, window=window)
     done = []
     for _ in range(rounds):
         made = engine(window=window, **options) if fresh else made
-        result = run(made.compress(talk))
+        result = await made.compress(talk)
         made.on_compacted(result)
         done.append(result)
         talk, turn = longer(result.messages, turn, window=window)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from pathlib import Path
@@ -60,34 +59,31 @@ async def turn(talk: Conversation, number: int) -> None:
 
 
 @pytest.mark.parametrize("api", list(NAMES))
-def test_what_a_model_is_given(tmp_path: Path, api: Api) -> None:
-    async def run() -> None:
-        async with lab(tmp_path, [model(NAMES[api], 8_000)], answering(says, writes)) as place:
-            talk = await place.open(NAMES[api], api=api, extra=EXTRA)
-            await add_pin(place.store, talk.id, "The release is named Osprey.")
-            for number in range(TURNS):
-                if number == TURNS // 2:  # another process goes on
-                    await talk.close()
-                    talk = await place.open(NAMES[api], api=api, extra=EXTRA, resume=talk.id)
-                await turn(talk, number)
-            assert len(place.watch.of(CompactionDone)) >= 2
-            assert {record.status for record in place.provider.log} == {200}, "no request was wrong or too large"
-            for record in place.main_calls():
-                spoken = [said for message in record.request.messages if (said := user_text(message))]
-                assert re.match(r"Turn \d+: box_", spoken[-1]), "the latest request stands last, as it was said"
-            shown = "\n".join(map(text_of, talk.messages))
-            view = shown[shown.index("[EVERTHREAD SUMMARY") : shown.index("[END OF EVERTHREAD SUMMARY")]
-            nodes = {node.id: node for node in await place.store.nodes(talk.id)}
-            heads = re.findall(r"^\[node (\w+): turns (\d+)-(\d+), .* by ([^\]]+)\]$", view, re.MULTILINE)
-            assert [head[0] for head in heads] == NODE.findall(view)
-            assert all(author == NAMES[api] for *_, author in heads), "by a model, none of them makeshift"
-            assert all(
-                (nodes[head[0]].first_turn, nodes[head[0]].last_turn) == tuple(map(int, head[1:3])) for head in heads
-            )
-            assert view.count(RULE) == 1, "a rule is told once, behind the nodes"
-            assert view.count("The release is named Osprey.") == 1
-            assert view.index(RULE) > view.index("[end of nodes]")
-            for form in ("openai", "openai_responses", "anthropic"):
-                assert validate_messages(talk.messages, api=form) == []
-
-    asyncio.run(run())
+async def test_what_a_model_is_given(tmp_path: Path, api: Api) -> None:
+    async with lab(tmp_path, [model(NAMES[api], 8_000)], answering(says, writes)) as place:
+        talk = await place.open(NAMES[api], api=api, extra=EXTRA)
+        await add_pin(place.store, talk.id, "The release is named Osprey.")
+        for number in range(TURNS):
+            if number == TURNS // 2:  # another process goes on
+                await talk.close()
+                talk = await place.open(NAMES[api], api=api, extra=EXTRA, resume=talk.id)
+            await turn(talk, number)
+        assert len(place.watch.of(CompactionDone)) >= 2
+        assert {record.status for record in place.provider.log} == {200}, "no request was wrong or too large"
+        for record in place.main_calls():
+            spoken = [said for message in record.request.messages if (said := user_text(message))]
+            assert re.match(r"Turn \d+: box_", spoken[-1]), "the latest request stands last, as it was said"
+        shown = "\n".join(map(text_of, talk.messages))
+        view = shown[shown.index("[EVERTHREAD SUMMARY") : shown.index("[END OF EVERTHREAD SUMMARY")]
+        nodes = {node.id: node for node in await place.store.nodes(talk.id)}
+        heads = re.findall(r"^\[node (\w+): turns (\d+)-(\d+), .* by ([^\]]+)\]$", view, re.MULTILINE)
+        assert [head[0] for head in heads] == NODE.findall(view)
+        assert all(author == NAMES[api] for *_, author in heads), "by a model, none of them makeshift"
+        assert all(
+            (nodes[head[0]].first_turn, nodes[head[0]].last_turn) == tuple(map(int, head[1:3])) for head in heads
+        )
+        assert view.count(RULE) == 1, "a rule is told once, behind the nodes"
+        assert view.count("The release is named Osprey.") == 1
+        assert view.index(RULE) > view.index("[end of nodes]")
+        for form in ("openai", "openai_responses", "anthropic"):
+            assert validate_messages(talk.messages, api=form) == []

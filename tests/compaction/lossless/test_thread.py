@@ -122,7 +122,7 @@ async def test_of_two_who_compact_at_once_only_the_nodes_of_one_are_kept(tmp_pat
 
 
 @pytest.fixture(scope="module")
-def wronged(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, dict[str, Any], str]]:
+async def wronged(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, dict[str, Any], str]]:
     """What hostile arguments are answered with."""
     tries: list[tuple[str, dict[str, Any]]] = [
         ("lcm_grep", {}),
@@ -152,7 +152,7 @@ def wronged(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, dict[st
                     answers.append((name, arguments, f"refused: {error}"))
             return answers
 
-    found: list[tuple[str, dict[str, Any], str]] = asyncio.run(story())
+    found: list[tuple[str, dict[str, Any], str]] = await story()
     return found
 
 

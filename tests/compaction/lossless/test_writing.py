@@ -14,7 +14,7 @@ from everthread.core.types import Node
 from everthread.errors import UnknownIdError
 from everthread.testing import ScriptedSummarizer
 from tests.compaction.lossless.talks import longer, parts, services
-from tests.compaction.talks import run, says, user
+from tests.compaction.talks import says, user
 
 
 def talk() -> list[Message]:
@@ -50,16 +50,16 @@ class Shelf:
         raise UnknownIdError(f"{wanted} {offset} {limit}")
 
 
-def test_a_model_writes_and_is_named() -> None:
-    result = run(LosslessEngine(services(ScriptedSummarizer(brief))).compress(talk()))
+async def test_a_model_writes_and_is_named() -> None:
+    result = await LosslessEngine(services(ScriptedSummarizer(brief))).compress(talk())
     assert result.author == "scripted"
     assert all(node.author == "scripted" and not node.degraded for node in result.nodes)
     assert "Written about" in result.summary
 
 
-def test_what_is_too_long_is_asked_for_more_briefly_and_then_taken_from_the_transcript() -> None:
+async def test_what_is_too_long_is_asked_for_more_briefly_and_then_taken_from_the_transcript() -> None:
     writer = ScriptedSummarizer(wordy)
-    result = run(LosslessEngine(services(writer)).compress(talk()))
+    result = await LosslessEngine(services(writer)).compress(talk())
     budgets = [request.budget for request in writer.requests if request.messages]
     leaves = [node for node in result.nodes if node.level == 0]
     assert len(budgets) == 2 * len(leaves)
@@ -71,30 +71,30 @@ def test_what_is_too_long_is_asked_for_more_briefly_and_then_taken_from_the_tran
     assert any("asked to be brief" in warning for warning in result.warnings)
 
 
-def test_nobody_can_write() -> None:
-    result = run(LosslessEngine(services(ScriptedSummarizer(fails="no route"))).compress(talk()))
+async def test_nobody_can_write() -> None:
+    result = await LosslessEngine(services(ScriptedSummarizer(fails="no route"))).compress(talk())
     assert result.changed
     assert {node.author for node in result.nodes} == {"journal"}
     assert any("no route" in warning for warning in result.warnings)
 
 
-def test_names_no_source_has_are_marked() -> None:
+async def test_names_no_source_has_are_marked() -> None:
     def invents(request: SummaryRequest) -> Sections:
         return brief(request) | {"Relevant Files": "- src/never_there.py was changed"}
 
-    result = run(LosslessEngine(services(ScriptedSummarizer(invents))).compress(talk()))
+    result = await LosslessEngine(services(ScriptedSummarizer(invents))).compress(talk())
     assert "- src/never_there.py was changed (unverified)" in result.summary
     assert result.verification.unverified
 
 
-def test_a_node_over_nodes_is_given_them_one_by_one_and_completed_from_them() -> None:
+async def test_a_node_over_nodes_is_given_them_one_by_one_and_completed_from_them() -> None:
     def forgetful(request: SummaryRequest) -> Sections:
         if request.notes:
             return {"Goal": "All of it."}
         return brief(request) | {"Key Decisions": f"- Bay {request.ids[0]} was chosen because it is dry."}
 
     writer = ScriptedSummarizer(forgetful)
-    result = run(LosslessEngine(services(writer), LosslessOptions(fan_in=2)).compress(talk()))
+    result = await LosslessEngine(services(writer), LosslessOptions(fan_in=2)).compress(talk())
     leaves = {node.id: node for node in result.nodes if node.level == 0}
     above = [node for node in result.nodes if node.level == 1]
     assert above
@@ -110,22 +110,22 @@ def test_a_node_over_nodes_is_given_them_one_by_one_and_completed_from_them() ->
         assert node.tokens < sum(leaf.tokens for leaf in below)
 
 
-def test_makeshift_nodes_are_written_again_when_a_model_is_there() -> None:
+async def test_makeshift_nodes_are_written_again_when_a_model_is_there() -> None:
     said = talk()
     shelf, writer = Shelf(said), ScriptedSummarizer(brief, fails="resting")
     engine = LosslessEngine(replace(services(writer), archive=shelf))
-    first = run(engine.compress(said, ids=range(len(said))))
+    first = await engine.compress(said, ids=range(len(said)))
     assert all(node.degraded for node in first.nodes)
     assert all(node.since >= 100.0 for node in first.nodes)
     shelf.kept = {node.id: node for node in first.nodes}
     engine.on_compacted(first)
-    assert run(engine.compress(said, ids=range(len(said)))).summary == first.summary
+    assert (await engine.compress(said, ids=range(len(said)))).summary == first.summary
 
     writer.fails = ""
     grown, _ = longer(first.messages, 40)
     ids = list(range(1_000, 1_000 + len(grown)))
     shelf.messages += [user("")] * 2_000
-    second = run(engine.compress(grown, ids=ids))
+    second = await engine.compress(grown, ids=ids)
     before = [shelf.kept[part.node.id] for part in parts(first)]
     again = [node for node in second.nodes if node.sources in {old.sources for old in before}]
     assert again

@@ -56,11 +56,11 @@ class World:
     def tell(self, kind: str, **details: Any) -> None:
         self.events.append((kind, details))
 
-    def author(self, *, manual: bool = False) -> str:
-        return self.draft(manual=manual).author
+    async def author(self, *, manual: bool = False) -> str:
+        return (await self.draft(manual=manual)).author
 
-    def draft(self, *, manual: bool = False) -> SummaryDraft:
-        return asyncio.run(self.chain.summarize(replace(wanted(), manual=manual)))
+    async def draft(self, *, manual: bool = False) -> SummaryDraft:
+        return await self.chain.summarize(replace(wanted(), manual=manual))
 
 
 def passing() -> SummaryError:
@@ -75,20 +75,20 @@ def bad() -> SummaryError:
     return SummaryError("it was empty")
 
 
-def test_the_first_that_can_writes_it() -> None:
+async def test_the_first_that_can_writes_it() -> None:
     world = World()
-    draft = world.draft()
+    draft = await world.draft()
     assert (draft.author, draft.warnings, draft.usage) == ("aux", ("its own",), ({"model": "aux"},))
     assert world.main.asked == world.floor.asked == 0
     assert world.events == []
     assert world.chain.name == "aux, then main, then extractive"
 
 
-def test_each_failure_is_told_and_paid_for() -> None:
+async def test_each_failure_is_told_and_paid_for() -> None:
     world = World()
     world.aux.error, world.main.error = passing(), bad()
     world.aux.error.usage = ({"model": "aux", "prompt_tokens": 5},)
-    draft = world.draft()
+    draft = await world.draft()
     assert draft.author == "extractive"
     assert draft.warnings == (
         "aux wrote no summary: rate limited",
@@ -106,53 +106,53 @@ def test_each_failure_is_told_and_paid_for() -> None:
 
 
 @pytest.mark.parametrize(("error", "seconds"), [(passing(), 60), (missing(), 600)], ids=["passing", "missing"])
-def test_a_failed_route_rests_and_comes_back(error: SummaryError, seconds: int) -> None:
+async def test_a_failed_route_rests_and_comes_back(error: SummaryError, seconds: int) -> None:
     world = World()
     world.aux.error = error
-    assert world.author() == "main"
+    assert (await world.author()) == "main"
     world.now += seconds - 1
-    draft = world.draft()
+    draft = await world.draft()
     assert draft.author == "main"
     assert draft.warnings[0] == "aux was not asked: it rests for 1 more seconds after a failure"
     assert world.events[-1] == ("summary_skipped", {"route": "aux", "seconds": 1.0})
     assert world.aux.asked == 1
     world.now += 1
     world.aux.error = None
-    assert world.author() == "aux"
+    assert (await world.author()) == "aux"
     assert world.aux.asked == 2
 
 
-def test_a_bad_answer_does_not_send_it_to_rest() -> None:
+async def test_a_bad_answer_does_not_send_it_to_rest() -> None:
     world = World()
     world.aux.error = bad()
-    assert [world.author(), world.author()] == ["main", "main"]
+    assert [(await world.author()), (await world.author())] == ["main", "main"]
     assert world.aux.asked == 2
 
 
-def test_by_hand_nobody_rests_and_a_failure_is_a_warning() -> None:
+async def test_by_hand_nobody_rests_and_a_failure_is_a_warning() -> None:
     world = World()
     world.aux.error = passing()
-    world.author()
-    draft = world.draft(manual=True)
+    (await world.author())
+    draft = await world.draft(manual=True)
     assert world.aux.asked == 2
     assert draft.warnings[0] == "aux wrote no summary: rate limited"
     world.aux.error = None
-    assert world.author(manual=True) == "aux"
-    assert world.author() == "aux", "a success ends the rest"
+    assert (await world.author(manual=True)) == "aux"
+    assert (await world.author()) == "aux", "a success ends the rest"
 
 
-def test_the_same_route_twice_is_asked_once() -> None:
+async def test_the_same_route_twice_is_asked_once() -> None:
     world = World(main=Route("aux"))
     world.aux.error = world.main.error = bad()
-    assert world.author(manual=True) == "extractive"
+    assert (await world.author(manual=True)) == "extractive"
     assert world.main.asked == 0
     assert world.chain.name == "aux, then extractive"
 
 
-def test_the_rest_survives_a_restart() -> None:
+async def test_the_rest_survives_a_restart() -> None:
     world = World()
     world.aux.error, world.main.error = passing(), missing()
-    world.author()
+    (await world.author())
     state = json.loads(json.dumps(world.chain.dump_state()))
     assert state == {"rest_until": {"aux": 1060.0, "main": 1600.0}}
     world.now += 60
@@ -161,77 +161,68 @@ def test_the_rest_survives_a_restart() -> None:
     world.chain.load_state(state)
     assert world.chain.dump_state() == {"rest_until": {"main": 1600.0}}
     world.aux.error = bad()
-    assert world.author() == "extractive"
+    assert (await world.author()) == "extractive"
     assert world.main.asked == 1
 
 
-def test_a_rest_by_another_clock_ends_all_the_same() -> None:
+async def test_a_rest_by_another_clock_ends_all_the_same() -> None:
     world = World()
     world.chain.load_state({"rest_until": {"aux": 1e12}})
-    assert world.author() == "main"
+    assert (await world.author()) == "main"
     world.now += 600
-    assert world.author() == "aux"
+    assert (await world.author()) == "aux"
 
 
 @given(st.dictionaries(st.text(), st.one_of(st.none(), st.dictionaries(st.text(), st.text() | st.booleans()))))
-def test_any_state_can_be_loaded(state: dict[str, Any]) -> None:
+async def test_any_state_can_be_loaded(state: dict[str, Any]) -> None:
     world = World()
     world.chain.load_state({**state, "rest_until": state.get("rest_until", {"aux": "soon", "main": True})})
-    assert world.author() == "aux"
+    assert (await world.author()) == "aux"
 
 
-def test_nobody_listens_and_nobody_can_but_the_floor() -> None:
+async def test_nobody_listens_and_nobody_can_but_the_floor() -> None:
     route = Route("m", passing())
     chain = SummarizerChain([route], floor=Route("extractive"), clock=lambda: 0.0)
-    assert asyncio.run(chain.summarize(wanted())).author == "extractive"
-    assert asyncio.run(SummarizerChain([], floor=Route("x"), clock=lambda: 0.0).summarize(wanted())).author == "x"
+    assert (await chain.summarize(wanted())).author == "extractive"
+    assert (await SummarizerChain([], floor=Route("x"), clock=lambda: 0.0).summarize(wanted())).author == "x"
 
 
-def test_cancelling_is_not_a_failure() -> None:
+async def test_cancelling_is_not_a_failure() -> None:
     class Patient(Route):
         async def summarize(self, request: SummaryRequest) -> SummaryDraft:
             await asyncio.sleep(60)
             return await super().summarize(request)
 
-    async def main() -> None:
-        floor = Route("extractive")
-        chain = SummarizerChain([Patient("m")], floor=floor, clock=lambda: 0.0)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.01):
-                await chain.summarize(wanted())
-        assert floor.asked == 0
-        assert chain.dump_state() == {"rest_until": {}}
-
-    asyncio.run(main())
+    floor = Route("extractive")
+    chain = SummarizerChain([Patient("m")], floor=floor, clock=lambda: 0.0)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await chain.summarize(wanted())
+    assert floor.asked == 0
+    assert chain.dump_state() == {"rest_until": {}}
 
 
-def test_over_http_from_the_auxiliary_to_the_main_model() -> None:
-    async def main() -> None:
-        async with (
-            served(failing(500, "down"), name="small") as (aux, aux_server),
-            served(completion(""), completion(GOOD_TEXT), completion(GOOD_TEXT), name="large") as (big, _),
-        ):
-            routes = [LlmSummarizer(model, COUNTER) for model in (aux, big)]
-            chain = SummarizerChain(routes, floor=Route("extractive"), clock=lambda: 0.0)
-            draft = await chain.summarize(wanted())
-            assert draft.sections == GOOD
-            assert draft.author == "large"
-            assert "small wrote no summary" in draft.warnings[0]
-            assert draft.usage == ({**USAGE, "model": "gpt-4o-2024"},) * 2
-            assert (await chain.summarize(wanted())).author == "large"
-            assert len(aux_server.requests) == 1
-
-    asyncio.run(main())
+async def test_over_http_from_the_auxiliary_to_the_main_model() -> None:
+    async with (
+        served(failing(500, "down"), name="small") as (aux, aux_server),
+        served(completion(""), completion(GOOD_TEXT), completion(GOOD_TEXT), name="large") as (big, _),
+    ):
+        routes = [LlmSummarizer(model, COUNTER) for model in (aux, big)]
+        chain = SummarizerChain(routes, floor=Route("extractive"), clock=lambda: 0.0)
+        draft = await chain.summarize(wanted())
+        assert draft.sections == GOOD
+        assert draft.author == "large"
+        assert "small wrote no summary" in draft.warnings[0]
+        assert draft.usage == ({**USAGE, "model": "gpt-4o-2024"},) * 2
+        assert (await chain.summarize(wanted())).author == "large"
+        assert len(aux_server.requests) == 1
 
 
-def test_without_any_model_the_extractive_summariser_serves() -> None:
-    async def main() -> None:
-        async with served(failing(500, "down"), name="small") as (model, _):
-            floor = JournalWriter(COUNTER)
-            chain = SummarizerChain([LlmSummarizer(model, COUNTER)], floor=floor, clock=lambda: 0.0)
-            draft = await chain.summarize(wanted())
-            assert draft.author == floor.name
-            assert draft.sections
-            assert "small wrote no summary" in draft.warnings[0]
-
-    asyncio.run(main())
+async def test_without_any_model_the_extractive_summariser_serves() -> None:
+    async with served(failing(500, "down"), name="small") as (model, _):
+        floor = JournalWriter(COUNTER)
+        chain = SummarizerChain([LlmSummarizer(model, COUNTER)], floor=floor, clock=lambda: 0.0)
+        draft = await chain.summarize(wanted())
+        assert draft.author == floor.name
+        assert draft.sections
+        assert "small wrote no summary" in draft.warnings[0]

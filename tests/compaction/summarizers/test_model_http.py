@@ -28,20 +28,20 @@ async def _summarize(*replies: Scripted) -> tuple[SummaryDraft | SummaryError, R
             return error, server
 
 
-def draft_of(*replies: Scripted) -> tuple[SummaryDraft, RecordingServer]:
-    draft, server = asyncio.run(_summarize(*replies))
+async def draft_of(*replies: Scripted) -> tuple[SummaryDraft, RecordingServer]:
+    draft, server = await _summarize(*replies)
     assert isinstance(draft, SummaryDraft)
     return draft, server
 
 
-def error_of(*replies: Scripted) -> tuple[SummaryError, RecordingServer]:
-    error, server = asyncio.run(_summarize(*replies))
+async def error_of(*replies: Scripted) -> tuple[SummaryError, RecordingServer]:
+    error, server = await _summarize(*replies)
     assert isinstance(error, SummaryError)
     return error, server
 
 
-def test_a_summary() -> None:
-    draft, server = draft_of(completion(GOOD_TEXT))
+async def test_a_summary() -> None:
+    draft, server = await draft_of(completion(GOOD_TEXT))
     assert draft.sections == GOOD
     assert draft.author == "gpt-4o"
     assert draft.usage == ({**USAGE, "model": "gpt-4o-2024"},)
@@ -61,8 +61,8 @@ def test_a_summary() -> None:
     ],
     ids=["think tags", "reasoning field", "fence", "preamble"],
 )
-def test_wrapping_costs_no_second_call(reply: Scripted) -> None:
-    draft, server = draft_of(reply)
+async def test_wrapping_costs_no_second_call(reply: Scripted) -> None:
+    draft, server = await draft_of(reply)
     assert draft.sections == GOOD
     assert len(server.requests) == 1
 
@@ -79,8 +79,8 @@ BAD = {
 
 
 @pytest.mark.parametrize(("reply", "fault"), BAD.values(), ids=BAD)
-def test_a_bad_answer_gets_one_firmer_question(reply: Scripted, fault: str) -> None:
-    draft, server = draft_of(reply, completion(GOOD_TEXT))
+async def test_a_bad_answer_gets_one_firmer_question(reply: Scripted, fault: str) -> None:
+    draft, server = await draft_of(reply, completion(GOOD_TEXT))
     assert draft.sections == GOOD
     assert len(draft.usage) == 2, "the bad answer was paid for too"
     first, second = asked(server)
@@ -91,8 +91,8 @@ def test_a_bad_answer_gets_one_firmer_question(reply: Scripted, fault: str) -> N
 
 
 @pytest.mark.parametrize(("reply", "fault"), BAD.values(), ids=BAD)
-def test_two_bad_answers_are_enough(reply: Scripted, fault: str) -> None:
-    error, server = error_of(reply, reply, completion(GOOD_TEXT))
+async def test_two_bad_answers_are_enough(reply: Scripted, fault: str) -> None:
+    error, server = await error_of(reply, reply, completion(GOOD_TEXT))
     assert fault in str(error)
     assert len(server.requests) == 2
     assert not error.passing
@@ -100,21 +100,21 @@ def test_two_bad_answers_are_enough(reply: Scripted, fault: str) -> None:
     assert error.usage == ({**USAGE, "model": "gpt-4o-2024"},) * 2
 
 
-def test_far_over_its_size_is_asked_again_and_then_cut() -> None:
-    draft, server = draft_of(completion(WORDY), completion(WORDY))
+async def test_far_over_its_size_is_asked_again_and_then_cut() -> None:
+    draft, server = await draft_of(completion(WORDY), completion(WORDY))
     assert len(server.requests) == 2
     assert COUNTER.text(render_sections(draft.sections, brief=True)) <= 600
     assert draft.sections["Goal"] == GOOD["Goal"]
     assert [warning for warning in draft.warnings if "cut to 600 tokens" in warning]
 
 
-def test_too_long_at_first_and_then_nothing_is_cut_as_well() -> None:
-    draft, _ = draft_of(completion(WORDY), completion(""))
+async def test_too_long_at_first_and_then_nothing_is_cut_as_well() -> None:
+    draft, _ = await draft_of(completion(WORDY), completion(""))
     assert draft.sections["Goal"] == GOOD["Goal"]
 
 
-def test_truncated_late_is_used_and_said() -> None:
-    draft, server = draft_of(completion(GOOD_TEXT[:-30], stop="length"))
+async def test_truncated_late_is_used_and_said() -> None:
+    draft, server = await draft_of(completion(GOOD_TEXT[:-30], stop="length"))
     assert draft.sections["Goal"] == GOOD["Goal"]
     assert len(server.requests) == 1
     assert "before its summary was complete" in draft.warnings[0]
@@ -134,36 +134,33 @@ FAILURES = {
 
 
 @pytest.mark.parametrize(("reply", "passing", "missing"), FAILURES.values(), ids=FAILURES)
-def test_what_an_error_means(reply: Scripted, passing: bool, missing: bool) -> None:
-    error, server = error_of(reply, completion(GOOD_TEXT))
+async def test_what_an_error_means(reply: Scripted, passing: bool, missing: bool) -> None:
+    error, server = await error_of(reply, completion(GOOD_TEXT))
     assert (error.passing, error.missing) == (passing, missing)
     assert len(server.requests) == 1, "the next summariser is asked, not this one again"
     assert error.usage == ()
 
 
-def test_an_error_never_tells_the_key() -> None:
+async def test_an_error_never_tells_the_key() -> None:
     key = "sk-proj-" + "aB3dE6gH9j" * 5
-    error, _ = error_of(failing(401, f"Incorrect API key provided: {key}"))
+    error, _ = await error_of(failing(401, f"Incorrect API key provided: {key}"))
     assert key not in str(error)
 
 
-def test_a_prompt_too_long_is_split_smaller_once() -> None:
-    async def main() -> None:
-        too_long = failing(400, "maximum context length is 8192 tokens, your prompt has 9500 tokens")
-        replies = [too_long, *[completion(GOOD_TEXT)] * 60]
-        async with served(*replies) as (model, server):
-            draft = await LlmSummarizer(model, COUNTER, parallel=1).summarize(wanted(talk(120)))
-            assert draft.sections == GOOD
-            sizes = [COUNTER.request(request.body["messages"]) for request in server.requests]
-            assert sizes[0] > 8192
-            assert len(sizes) > 3
-            assert max(sizes[1:]) <= 4096, "half of what it says it takes"
-        async with served(too_long, too_long, completion(GOOD_TEXT)) as (model, server):
-            with pytest.raises(SummaryError, match="maximum context length"):
-                await LlmSummarizer(model, COUNTER, parallel=1).summarize(wanted(talk(120)))
-            assert len(server.requests) == 2
-
-    asyncio.run(main())
+async def test_a_prompt_too_long_is_split_smaller_once() -> None:
+    too_long = failing(400, "maximum context length is 8192 tokens, your prompt has 9500 tokens")
+    replies = [too_long, *[completion(GOOD_TEXT)] * 60]
+    async with served(*replies) as (model, server):
+        draft = await LlmSummarizer(model, COUNTER, parallel=1).summarize(wanted(talk(120)))
+        assert draft.sections == GOOD
+        sizes = [COUNTER.request(request.body["messages"]) for request in server.requests]
+        assert sizes[0] > 8192
+        assert len(sizes) > 3
+        assert max(sizes[1:]) <= 4096, "half of what it says it takes"
+    async with served(too_long, too_long, completion(GOOD_TEXT)) as (model, server):
+        with pytest.raises(SummaryError, match="maximum context length"):
+            await LlmSummarizer(model, COUNTER, parallel=1).summarize(wanted(talk(120)))
+        assert len(server.requests) == 2
 
 
 @contextlib.asynccontextmanager
@@ -192,7 +189,7 @@ async def silence() -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(0.2, 30.0), (30.0, 0.2)], ids=["our limit", "the client's limit"])
-def test_a_model_that_hangs_is_left(ours: float, theirs: float) -> None:
+async def test_a_model_that_hangs_is_left(ours: float, theirs: float) -> None:
     async def main() -> SummaryError:
         async with silence() as url, client_for(url, timeout=theirs) as client:
             summarizer = LlmSummarizer(HttpModel(client), COUNTER, time_limit=ours)
@@ -200,22 +197,22 @@ def test_a_model_that_hangs_is_left(ours: float, theirs: float) -> None:
                 await summarizer.summarize(wanted())
             return caught.value
 
-    error = asyncio.run(main())
+    error = await main()
     assert error.passing
     assert "0.2 seconds" in str(error) or "APITimeoutError" in str(error)
 
 
-def test_nobody_there() -> None:
+async def test_nobody_there() -> None:
     async def main() -> SummaryError:
         async with client_for("http://127.0.0.1:9") as client:
             with pytest.raises(SummaryError) as caught:
                 await LlmSummarizer(HttpModel(client), COUNTER).summarize(wanted())
             return caught.value
 
-    assert asyncio.run(main()).passing
+    assert (await main()).passing
 
 
-def test_a_long_chat_is_seen_to_the_last_message() -> None:
+async def test_a_long_chat_is_seen_to_the_last_message() -> None:
     """A 350K-token chat with 120 facts, a summariser with a window of 16K: it was sent every one of them."""
     facts = [
         f"the code of door {number} is {number * 7919 % 9973:04}-{number * 104_729 % 9973:04}" for number in range(120)
@@ -234,7 +231,7 @@ def test_a_long_chat_is_seen_to_the_last_message() -> None:
             assert len(draft.usage) == len(server.requests)
             return server
 
-    server = asyncio.run(main())
+    server = await main()
     seen = "\n".join(asked(server))
     assert sum(fact in seen for fact in facts) == 120
     assert max(COUNTER.request(request.body["messages"]) for request in server.requests) < 16_000

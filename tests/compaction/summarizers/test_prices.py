@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 
 import pytest
@@ -39,14 +38,14 @@ class Route:
         return SummaryDraft({"Goal": "None."}, self.name)
 
 
-def author(*routes: Route) -> str:
+async def author(*routes: Route) -> str:
     chain = SummarizerChain(routes, floor=JournalWriter(COUNTER), clock=lambda: 0.0)
-    return asyncio.run(chain.summarize(SummaryRequest(TALK, TALK, 500))).author
+    return (await chain.summarize(SummaryRequest(TALK, TALK, 500))).author
 
 
-def test_the_cheapest_is_asked_first_where_every_price_is_known() -> None:
-    assert author(Route("dear", 0.3), Route("cheap", 0.1)) == "cheap"
-    assert author(Route("dear", 0.3), Route("unknown", None)) == "dear"
+async def test_the_cheapest_is_asked_first_where_every_price_is_known() -> None:
+    assert await author(Route("dear", 0.3), Route("cheap", 0.1)) == "cheap"
+    assert await author(Route("dear", 0.3), Route("unknown", None)) == "dear"
 
 
 def test_a_chain_tells_the_price_of_its_cheapest_route() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any, cast
 
@@ -37,29 +36,28 @@ MIDDLE = wanted(MESSAGES[2:30])
 CALL = {"id": "c", "type": "function", "function": {"name": "ls", "arguments": "{}"}}
 
 
-def summarize(live: Request | None, request: SummaryRequest = MIDDLE, **options: Any) -> tuple[SummaryDraft, Request]:
+async def summarize(
+    live: Request | None, request: SummaryRequest = MIDDLE, **options: Any
+) -> tuple[SummaryDraft, Request]:
     model = model_that_says(GOOD_TEXT, **options)
-    draft = asyncio.run(WarmPrefixSummarizer(model, COUNTER, lambda: live).summarize(request))
+    draft = await WarmPrefixSummarizer(model, COUNTER, lambda: live).summarize(request)
     return draft, model.requests[0]
 
 
-def test_the_request_extends_the_last_one_byte_for_byte() -> None:
-    async def main() -> None:
-        async with served(completion(GOOD_TEXT)) as (model, server):
-            draft = await WarmPrefixSummarizer(model, COUNTER, lambda: LIVE).summarize(MIDDLE)
-            assert draft.sections == GOOD
-            assert draft.author == "gpt-4o"
-            assert draft.usage == ({**USAGE, "model": "gpt-4o-2024"},)
-            sent, before = server.requests[0].body, openai_chat.encode_request(LIVE)
-            ours = sent["messages"].pop()
-            assert json.dumps(sent) == json.dumps(before), "system, tools, messages and parameters"
-            assert ours["role"] == "user"
-
-    asyncio.run(main())
+async def test_the_request_extends_the_last_one_byte_for_byte() -> None:
+    async with served(completion(GOOD_TEXT)) as (model, server):
+        draft = await WarmPrefixSummarizer(model, COUNTER, lambda: LIVE).summarize(MIDDLE)
+        assert draft.sections == GOOD
+        assert draft.author == "gpt-4o"
+        assert draft.usage == ({**USAGE, "model": "gpt-4o-2024"},)
+        sent, before = server.requests[0].body, openai_chat.encode_request(LIVE)
+        ours = sent["messages"].pop()
+        assert json.dumps(sent) == json.dumps(before), "system, tools, messages and parameters"
+        assert ours["role"] == "user"
 
 
-def test_what_it_is_told() -> None:
-    _, request = summarize(LIVE, wanted(MESSAGES[2:30], focus="the tokenizer", budget=700))
+async def test_what_it_is_told() -> None:
+    _, request = await summarize(LIVE, wanted(MESSAGES[2:30], focus="the tokenizer", budget=700))
     told = content(request)
     assert "assistant: Answer 14:" in told, "the last message covered"
     assert "## Critical Context" in told
@@ -68,8 +66,8 @@ def test_what_it_is_told() -> None:
     assert "call no tool" in told
 
 
-def test_of_a_stretch_only_that_is_asked_for_and_notes_are_for_others() -> None:
-    _, request = summarize(LIVE, wanted(MESSAGES[10:20], stretch=True))
+async def test_of_a_stretch_only_that_is_asked_for_and_notes_are_for_others() -> None:
+    _, request = await summarize(LIVE, wanted(MESSAGES[10:20], stretch=True))
     told = content(request)
     first, last = told.index("user: Question 5:"), told.index("assistant: Answer 9:")
     assert told.index("nothing else") < first < last
@@ -80,53 +78,50 @@ def test_of_a_stretch_only_that_is_asked_for_and_notes_are_for_others() -> None:
     assert not warm.suits(notes)
     plain = ScriptedSummarizer(GOOD)
     chain = SummarizerChain([warm, plain], floor=ScriptedSummarizer(), clock=lambda: 0.0)
-    assert asyncio.run(chain.summarize(notes)) == SummaryDraft(GOOD, "scripted"), "no warning: nothing failed"
+    assert await chain.summarize(notes) == SummaryDraft(GOOD, "scripted"), "no warning: nothing failed"
 
 
-def test_calls_are_bad_and_asked_again_with_the_tools_still_there() -> None:
-    async def main() -> None:
-        calling = completion(None, stop="tool_calls", tool_calls=[CALL])
-        async with served(calling, completion(GOOD_TEXT)) as (model, server):
-            draft = await WarmPrefixSummarizer(model, COUNTER, lambda: LIVE).summarize(MIDDLE)
-            assert draft.sections == GOOD
-            assert len(draft.usage) == 2
-            first, second = (request.body for request in server.requests)
-            assert first["tools"] == second["tools"] == TOOLS
-            assert first["messages"][:-1] == second["messages"][:-1]
-            assert answer.CALLED in second["messages"][-1]["content"]
-        async with served(calling, calling) as (model, _):
-            with pytest.raises(SummaryError, match=answer.CALLED) as caught:
-                await WarmPrefixSummarizer(model, COUNTER, lambda: LIVE).summarize(MIDDLE)
-            assert len(caught.value.usage) == 2
-
-    asyncio.run(main())
+async def test_calls_are_bad_and_asked_again_with_the_tools_still_there() -> None:
+    calling = completion(None, stop="tool_calls", tool_calls=[CALL])
+    async with served(calling, completion(GOOD_TEXT)) as (model, server):
+        draft = await WarmPrefixSummarizer(model, COUNTER, lambda: LIVE).summarize(MIDDLE)
+        assert draft.sections == GOOD
+        assert len(draft.usage) == 2
+        first, second = (request.body for request in server.requests)
+        assert first["tools"] == second["tools"] == TOOLS
+        assert first["messages"][:-1] == second["messages"][:-1]
+        assert answer.CALLED in second["messages"][-1]["content"]
+    async with served(calling, calling) as (model, _):
+        with pytest.raises(SummaryError, match=answer.CALLED) as caught:
+            await WarmPrefixSummarizer(model, COUNTER, lambda: LIVE).summarize(MIDDLE)
+        assert len(caught.value.usage) == 2
 
 
-def test_a_request_with_cache_markers_holds_the_same_messages() -> None:
+async def test_a_request_with_cache_markers_holds_the_same_messages() -> None:
     marked = apply_cache_control(MESSAGES, native_anthropic=True)
     assert marked[-1] is not MESSAGES[-1]
-    draft, request = summarize(Request("gpt-4o", marked, "You help."), wanted(MESSAGES))
+    draft, request = await summarize(Request("gpt-4o", marked, "You help."), wanted(MESSAGES))
     assert draft.sections == GOOD
     assert request.messages[:-1] == marked
 
 
 @pytest.mark.parametrize("live", [None, Request("gpt-4o", MESSAGES[:20])], ids=["nothing sent", "too old"])
-def test_what_the_model_was_not_sent_it_cannot_summarise(live: Request | None) -> None:
+async def test_what_the_model_was_not_sent_it_cannot_summarise(live: Request | None) -> None:
     with pytest.raises(SummaryError, match="does not hold"):
-        summarize(live)
+        await summarize(live)
 
 
-def test_no_room_for_the_answer() -> None:
+async def test_no_room_for_the_answer() -> None:
     with pytest.raises(SummaryError, match="no room left"):
-        summarize(LIVE, window=COUNTER.request(LIVE.messages) + 500)
+        await summarize(LIVE, window=COUNTER.request(LIVE.messages) + 500)
 
 
-def test_the_last_message_may_be_calls_or_nothing() -> None:
+async def test_the_last_message_may_be_calls_or_nothing() -> None:
     call = cast("Message", {"role": "assistant", "content": None, "tool_calls": [CALL]})
     messages = [*MESSAGES, call, cast("Message", {"role": "tool", "tool_call_id": "c", "content": "a"})]
-    _, request = summarize(Request("gpt-4o", messages), wanted([*MESSAGES, call]))
+    _, request = await summarize(Request("gpt-4o", messages), wanted([*MESSAGES, call]))
     assert "assistant: ls {}" in content(request)
-    _, request = summarize(Request("gpt-4o", messages), wanted([]))
+    _, request = await summarize(Request("gpt-4o", messages), wanted([]))
     assert "last message covered" in content(request)
 
 
@@ -135,8 +130,8 @@ def test_its_name_is_not_the_models() -> None:
     assert WarmPrefixSummarizer(model, COUNTER, lambda: None).name == "claude on its warm prefix"
 
 
-def test_the_live_request_is_not_changed() -> None:
+async def test_the_live_request_is_not_changed() -> None:
     before = repr(LIVE)
-    summarize(LIVE)
+    await summarize(LIVE)
     assert repr(LIVE) == before
     assert LIVE.messages[-1] == said("assistant", str(MESSAGES[-1]["content"]))

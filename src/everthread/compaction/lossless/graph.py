@@ -22,6 +22,7 @@ from everthread.compaction.summary import (
     TASK,
     WORDS,
     Sections,
+    nodes_end,
     parse_sections,
     render_sections,
 )
@@ -66,13 +67,15 @@ class VisibleNode:
 
 def read_parts(summary: str, *, first_turn: int, last_turn: int, messages: int) -> list[VisibleNode]:
     """The parts of a summary message's text. One without nodes is a single part over the given turns."""
-    end = _END.search(summary)  # what a user said stands behind it
-    until = end.start() if end else len(summary)
+    until = nodes_end(summary)  # what a user said stands behind it
     found = [match for match in _HEADING.finditer(summary) if match.end() <= until]
     if not found:
         return _foreign(summary, first_turn, last_turn, messages)
     bounds = [*(match.start() for match in found[1:]), until]
-    return [_part(match, summary[match.end() : until].strip()) for match, until in zip(found, bounds, strict=True)]
+    return [
+        _part(match, _END.sub("", summary[match.end() : until]).strip())
+        for match, until in zip(found, bounds, strict=True)
+    ]
 
 
 def _part(match: re.Match[str], body: str) -> VisibleNode:
