@@ -169,7 +169,7 @@ def _limit(limit: Limit, scale: Scale) -> str:
     y, end = scale.y(limit.value), WIDTH - RIGHT
     return (
         f'<line class="limit" x1="{LEFT}" x2="{end}" y1="{y}" y2="{y}"/>'
-        f'<text class="limit-name" x="{end}" y="{y}" dy="-4">{escape(limit.name)}</text>'
+        f'<text class="limit-name" x="{LEFT + 6}" y="{y}" dy="-4">{escape(limit.name)}</text>'
     )
 
 
