@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import chain, compactbench, shape
+from benchmarks import chain, compactbench, scale, shape
 from benchmarks.__main__ import _kept
 from benchmarks.retained import labels as labelled
 from benchmarks.retained.contenders import HEAD_TAIL
@@ -93,6 +93,13 @@ def test_a_protocol_with_one_implementation_is_named() -> None:
     again = [*found, *shape._classes(shape.PACKAGE / "y.py", ast.parse("class B(P): ..."))]
     (row,) = shape._protocols(again)
     assert row.met
+
+
+def test_a_database_serves_as_many_gateways_as_it_has_time_for() -> None:
+    few, many = (scale.gateways_served(rate=100, service=0.002, cores=cores) for cores in (1, 8))
+    assert 1 <= few <= 500 / 70
+    assert 8 * few <= many <= 8 * 500 / 70
+    assert scale.gateways_served(rate=100, service=1.0, cores=1) == 0
 
 
 def test_halves_are_the_same_on_every_machine() -> None:

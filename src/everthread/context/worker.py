@@ -409,11 +409,13 @@ class _Child:
             working.cancel()
 
     def _read(self, loop: asyncio.AbstractEventLoop, queue: asyncio.Queue[Any]) -> None:
-        while head := self._given.read(_HEAD.size):
-            (size,) = _HEAD.unpack(head)
-            message = pickle.loads(self._given.read(size))  # noqa: S301  # nosec B301  our own parent wrote it
-            loop.call_soon_threadsafe(queue.put_nowait, message)
-        loop.call_soon_threadsafe(queue.put_nowait, None)
+        try:
+            while head := self._given.read(_HEAD.size):
+                (size,) = _HEAD.unpack(head)
+                message = pickle.loads(self._given.read(size))  # noqa: S301  # nosec B301  our own parent wrote it
+                loop.call_soon_threadsafe(queue.put_nowait, message)
+        finally:  # also where the code was replaced while it ran, and nothing can be read any more
+            loop.call_soon_threadsafe(queue.put_nowait, None)
 
     async def _work(self, item: WorkItem, name: str, writes_here: bool) -> None:  # noqa: FBT001
         counter = TokenCounter(item.setup.model)

@@ -337,7 +337,7 @@ def _wire(messages: Messages, model: str | None, calls: _CallIds, *, begins: boo
 
 def _settled(messages: Messages, at: int) -> int:
     """Up to where a list will hardly change any more, cut between two messages that are never joined."""
-    if len(messages) - at < 2 * _NEAR_END:
+    if len(messages) - at < _NEAR_END + _SETTLED_AT_ONCE:
         return at
     for cut in range(len(messages) - _NEAR_END, at, -1):
         before, after = _sure_role(messages[cut - 1]), _sure_role(messages[cut])
@@ -428,6 +428,7 @@ class _CallIds:
 
 _NEAR_END = 64
 """Cache marks stand within so many messages from the end, and move."""
+_SETTLED_AT_ONCE = 16
 
 
 @dataclass(slots=True)
