@@ -24,6 +24,10 @@ async def test_the_next_requests_go_without_it_until_another_is_due(tmp_path: Pa
         thread = row.first.id
         answer = await http.post(f"{talk.url}/api/threads/{thread}/undo", json={})
         assert answer.status_code == 200, answer.text
+        [receipt] = (await http.get(f"{talk.url}/api/threads/{thread}/compactions")).json()["items"]
+        assert receipt["tokens_before"] > receipt["tokens_after"] > 0
+        assert receipt["messages"] > 0
+        assert receipt["reverted"]
         assert "taken back" in answer.json()["text"]
         for question in ("And now?", "And then?"):
             await talk.ask(question)

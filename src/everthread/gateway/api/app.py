@@ -25,6 +25,7 @@ from everthread.gateway.api.schemas import (
     Cancel,
     Cancelled,
     CommandView,
+    Compactions,
     Compress,
     CreateThread,
     Days,
@@ -82,6 +83,10 @@ def endpoints(desk: TurnDesk, heartbeat: float) -> tuple[Endpoint, ...]:
         Endpoint(
             "POST", f"{_ONE}/compress", "Compact the history now", turns.compress, CommandView, Compress,
             errors=(404, 409, 502, 503),
+        ),
+        Endpoint(
+            "GET", f"{_ONE}/compactions", "What each compaction did, the newest first", threads.compactions,
+            Compactions, errors=(404,),
         ),
         Endpoint(
             "POST", f"{_ONE}/undo", "Take the last compaction back", turns.undo, CommandView,

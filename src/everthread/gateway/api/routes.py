@@ -21,6 +21,7 @@ from everthread.gateway.api.requests import Ask, JsonAnswer
 from everthread.gateway.api.schemas import (
     Cancelled,
     CommandView,
+    Compactions,
     ErrorView,
     Hits,
     InsightsView,
@@ -31,6 +32,7 @@ from everthread.gateway.api.schemas import (
     Threads,
     Turns,
     UsageView,
+    compaction_view,
     hit_view,
     message_view,
     paged,
@@ -146,6 +148,16 @@ class ThreadPages:
         reading = self._store.history if ask.query.view == "whole" else self._store.messages
         rows, following = paged(await reading(tip, start=offset, limit=limit + 1), limit, offset)
         return JsonAnswer(Messages(items=[message_view(row) for row in rows], next=following))
+
+    async def compactions(self, ask: Ask) -> JsonAnswer:
+        """The receipts of a thread's compactions, the newest first."""
+        first = await self._desk.thread(ask.tenant, ask.thread)
+        records, rewrites = await asyncio.gather(
+            self._store.compactions(first.id), self._store.thread_rewrites(first.id)
+        )
+        covered = {round(one.created, 3): one.rewrite.length for one in rewrites}
+        items = [compaction_view(made, covered.get(round(made.created, 3), 0)) for made in reversed(records)]
+        return JsonAnswer(Compactions(items=items))
 
     async def branch(self, ask: Ask) -> JsonAnswer:
         first = await self._desk.thread(ask.tenant, ask.thread)

@@ -7,8 +7,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
+from everthread.core.redaction import redact
 from everthread.gateway.api.options import WAIT_SECONDS
-from everthread.store.models import QueuedTurn, SearchHit, Session, StoredMessage, ThreadRow, TurnState
+from everthread.store.models import (
+    CompactionRecord,
+    QueuedTurn,
+    SearchHit,
+    Session,
+    StoredMessage,
+    ThreadRow,
+    TurnState,
+)
 
 Title = Annotated[str, StringConstraints(max_length=200)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
@@ -224,6 +233,28 @@ class ThreadDetail(ThreadView):
     side_calls: list[str] = Field(description="The threads that stand under it.")
 
 
+class CompactionView(View):
+    """What a compaction did, and how to get back what left."""
+
+    id: int
+    created: float
+    reverted: float | None = Field(description="When it was taken back.")
+    tokens_before: int
+    tokens_after: int
+    messages: int = Field(description="That left view: replaced by the summary, or made smaller.")
+    author: str
+    reason: str
+    summary: str
+    cost: float | None
+    duration: float
+    warnings: list[str]
+    recall: str = Field(description="Where what left is searched; `undo` brings it all back.")
+
+
+class Compactions(View):
+    items: list[CompactionView]
+
+
 class MessageView(View):
     id: int
     kind: Literal["message", "summary", "derived"]
@@ -337,6 +368,17 @@ def thread_item(row: ThreadRow, settings: Mapping[str, Any], title: str) -> Thre
         "side_calls": row.side_calls,
     }  # fmt: skip
     return ThreadItem(**thread_view(row.first, row.tip, settings, title), **own)
+
+
+def compaction_view(made: CompactionRecord, covered: int) -> CompactionView:
+    record = made.record
+    return CompactionView(
+        id=made.id, created=made.created, reverted=made.reverted, tokens_before=record.tokens_before,
+        tokens_after=record.tokens_after, messages=len(record.covered) or covered, author=record.author,
+        reason=record.reason, summary=redact(record.summary), cost=None if record.cost is None else float(record.cost),
+        duration=record.duration, warnings=[redact(words) for words in record.warnings],
+        recall=f"/api/threads/{made.thread}/search",
+    )  # fmt: skip
 
 
 def message_view(stored: StoredMessage) -> MessageView:
