@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 QUICK  := tests/core tests/wire tests/config tests/test_public.py --ignore=tests/core/test_pattern_growth.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test lint types quick unit torture bench docs lock clean
+.PHONY: help demo check test lint types quick unit torture audit bench docs lock clean
 PART   ?=
 
 help: ## what can be done
@@ -45,6 +45,12 @@ unit: $(READY)
 
 torture: $(READY) ## the long runs, or one: PART=store; each writes build/torture/PART.json and goes on where it ended
 	$(BIN)/python -m tests.torture $(PART)
+
+audit: $(READY) ## bandit over the code, pip-audit over every pinned dependency (asks PyPI for known faults)
+	$(PYTHON) -m venv $(VENV)/audit
+	$(VENV)/audit/bin/pip install --quiet bandit pip-audit
+	$(VENV)/audit/bin/bandit --quiet --recursive --configfile pyproject.toml src
+	$(VENV)/audit/bin/pip-audit --requirement requirements/dev.lock --disable-pip
 
 docs: $(READY) ## write the generated pages
 	$(BIN)/python docs/generate.py

@@ -35,6 +35,7 @@ NAMES: dict[Api, str] = {"openai_chat": "gpt-4o", "openai_responses": "gpt-4o", 
 FILLER = "the ledger of the northern branch was settled and every entry was compared twice with its receipt. "
 FAULTS = ("500", "429", "reset", "short", "silent", "odd")
 COMPLETE = ("", "500", "429")
+WAITS = b": everthread is waiting\n\n"
 
 
 def answer_body(api: Api, text: str, *, stream: bool) -> list[bytes]:
@@ -186,7 +187,10 @@ class Client:
             self.failed["cut"] += 1
             return None
         given = self.upstream.given.get(name, [])
-        exact = [one for one in given if one.fault in COMPLETE and (one.status, one.body) == (heard.status, heard.body)]
+        body = heard.body
+        while stream and body.startswith(WAITS):  # what a client is told that waits for a compaction
+            body = body.removeprefix(WAITS)
+        exact = [one for one in given if one.fault in COMPLETE and (one.status, one.body) == (heard.status, body)]
         if exact:
             if heard.status == 200:
                 self.answered += 1

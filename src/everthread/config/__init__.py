@@ -88,7 +88,7 @@ def parse_config(text: str, *, source: str = "config.yaml") -> Config:
     """The configuration in a YAML text; `ConfigError` names every key that is wrong."""
     try:
         # A subclass of SafeLoader: it builds plain values only.
-        data = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506
+        data = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506  # nosec B506
     except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"{source}: is not valid YAML: {_one_line(error)}") from error
     if data is None:

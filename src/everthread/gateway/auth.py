@@ -59,7 +59,7 @@ class Anybody:
 
 TTL = 3.0
 """Seconds for which a key is not looked up again: so long after it was revoked it may still be let in."""
-SECRET = "gateway.tenants"  # noqa: S105  the secret's name
+SECRET = "gateway.tenants"  # noqa: S105  the secret's name  # nosec B105
 _LOOKUP_SECONDS = 1.0
 _MOST_KNOWN = 10_000
 _ACCEPTED = "gateway.accepted"

@@ -224,7 +224,7 @@ def wait_before_retry(what: str, error: BaseException, attempt: int) -> None:
     """Wait before another attempt: longer each time, never the same for two processes. People are told once."""
     told = logging.WARNING if attempt == 1 else logging.DEBUG
     log.log(told, "%s is tried again: %s", what, " ".join(str(error).split()))
-    time.sleep(random.uniform(0.5, 1.0) * min(0.01 * 2**attempt, 1.0))  # noqa: S311 - jitter
+    time.sleep(random.uniform(0.5, 1.0) * min(0.01 * 2**attempt, 1.0))  # noqa: S311 - jitter  # nosec B311
 
 
 def _prepare(item: _WriteItem) -> None:

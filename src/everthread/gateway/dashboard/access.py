@@ -24,7 +24,7 @@ from everthread.store.store import Store
 
 LIFE = 7 * 86_400.0
 """Seconds after which a key or a link must be given again."""
-SECRET = "gateway.dashboard"  # noqa: S105  the secret's name
+SECRET = "gateway.dashboard"  # noqa: S105  the secret's name  # nosec B105
 LINKS = 20
 """So many links that nobody used yet stay good."""
 

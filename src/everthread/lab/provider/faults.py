@@ -84,7 +84,7 @@ class FaultPlan:
             if not 0 <= rate <= 1:
                 raise InputError(f"the rate of fault {kind} is {rate}; it must be from 0 to 1")
             Fault(kind)
-        self._random = random.Random(self.seed)  # noqa: S311  a plan that can be repeated, no secret
+        self._random = random.Random(self.seed)  # noqa: S311  a plan that can be repeated, no secret  # nosec B311
 
     def next(self) -> Fault | None:
         """What goes wrong with the next request."""

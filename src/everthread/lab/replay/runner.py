@@ -52,7 +52,7 @@ def route_for(model: str, window: int) -> Route:
 
 def fast_folder() -> str | None:
     """Where files are written to memory, on systems that have such a place: nothing here outlives the replay."""
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - the folder in it has a random name
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - its folder has a random name  # nosec B108
 
 
 @dataclass
