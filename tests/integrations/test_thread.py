@@ -244,7 +244,13 @@ def test_from_a_thread_without_a_loop(tmp_path: Path, heard: list[Event]) -> Non
 
 # Packages
 
-MODULES = {"langchain": "langchain", "openai_agents": "openai-agents", "pydantic_ai": "pydantic-ai-slim"}
+MODULES = {
+    "langchain": "langchain",
+    "openai_agents": "openai-agents",
+    "pydantic_ai": "pydantic-ai-slim",
+    "litellm": "litellm",
+    "google_adk": "google-adk",
+}
 
 
 @pytest.mark.parametrize(("module", "package"), MODULES.items())

@@ -43,7 +43,7 @@ def bookkeeper(request: Request) -> Reply | str:
     said = text_of(last) if last["role"] == "user" else said
     if last["role"] == "tool":
         found = results_of(last)[0].text
-        if found.startswith("recall "):
+        if is_recalled(found):
             return f"The code is {FACT}." if FACT in found else "It is nowhere."
         return f"It is noted. {FILLER}"
     everything = "\n".join(text_of(message) for message in request.messages)
@@ -61,6 +61,11 @@ def bookkeeper(request: Request) -> Reply | str:
         "function": {"name": name, "arguments": json.dumps(arguments)},
     }
     return Reply({"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls")
+
+
+def is_recalled(text: str) -> bool:
+    """Whether it is an answer of `recall`, as it is or as JSON."""
+    return "recall 'code of the vault'" in text[:60]
 
 
 async def python_of(framework: str) -> Path:
@@ -113,7 +118,8 @@ async def test_with_it_nothing_is_refused(framework: str, tmp_path: Path) -> Non
     assert len(found["heard"]) == len(SAYS)
     assert FACT in found["heard"][-1]
     calls = [text for record in provider.log if record.request for text in map(text_of, record.request.messages[-1:])]
-    assert sum(text.startswith("recall ") for text in calls) == 1
+    if found.get("recall", True):  # else what the question is about is shown again before the call
+        assert sum(map(is_recalled, calls)) == 1
     assert found["kept"] >= 4 * TURNS, "the framework's own history is whole"
     assert found["pieces"] > len(SAYS) // 3, "what is streamed comes in pieces"
     assert "compaction_done" in found["told"], "the framework is told of compactions"

@@ -185,6 +185,10 @@ class Conversation:
             self._compactor.rest()
         return answer
 
+    async def account(self, response: Any) -> None:
+        """Account for an answer that is not stored here: the conversation went on without it."""
+        await self._recorder.account(response)
+
     async def recover(self, error: Exception) -> PreparedRequest:
         """After a refused request: the one to send instead. Raises where size is not at fault or nothing helps."""
         sent = self._recorder.sent.request if self._recorder.sent else None

@@ -166,6 +166,12 @@ class Recorder:
         self.sent = None
         return Answer(message, reply.stop, usage, cost, stored[-1].id)
 
+    async def account(self, response: Any) -> None:
+        """What an answer used, without the answer."""
+        reply = decode_response(response, api=self._api, model=self._asked)
+        usage, estimated = usage_of(reply, self._prompt, api=self._api, counter=self._live.counter)
+        await self._account(usage, estimated=estimated, model=self._answered)
+
     async def _account(self, usage: CanonicalUsage, *, estimated: bool, model: str | None = None) -> Decimal | None:
         live = self._live
         name = model or live.route.name

@@ -141,7 +141,7 @@ def _managed(ctx: RunContext[Any], request: Any, turn: Turn) -> Any:
     for event in turn.events:
         if event.kind == "compaction_done":
             with ctx.tracer.start_as_current_span(
-                "everthread compaction", attributes={"everthread.event": json.dumps(event.as_dict())}
+                "everthread.compaction", attributes={"everthread.event": json.dumps(event.as_dict())}
             ):
                 pass
     changes: dict[str, Any] = {}

@@ -115,6 +115,12 @@ def opening_key(messages: Sequence[Message]) -> str:
     return ""
 
 
+def _name(call: ModelCall, messages: Sequence[Message]) -> str:
+    """Under which a conversation is found; empty where it has no name yet."""
+    name = call.key or opening_key(messages)
+    return f"{call.owner} {name}" if call.owner and name else name
+
+
 def _digest(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=repr)
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
@@ -136,6 +142,8 @@ class ModelCall:
     """What the framework calls the conversation; empty: it is known by how it opened."""
     system: System = None
     tools: Sequence[dict[str, Any]] = ()
+    owner: str = ""
+    """Whose conversation it is, where one framework serves several: those of two are never one."""
     window: int | None = None
     """As the framework knows it."""
     base_url: str = ""
@@ -245,10 +253,12 @@ class ManagedThread:
         async with self._lock:
             identity = identify(message)
             place = len(turn.call.messages)
-            event = f"{_EVENT}:{place}:{identity}"
-            answer = await self.conversation.record(Reply(message, stop, dict(usage or {}) or None), event=event)
-            if len(self._known) == place:
-                self._known.append((identity, answer.id, True))
+            reply = Reply(message, stop, dict(usage or {}) or None)
+            if len(self._known) != place:  # the history went on meanwhile, and brought the answer
+                await self.conversation.account(reply)
+                return
+            answer = await self.conversation.record(reply, event=f"{_EVENT}:{place}:{identity}")
+            self._known.append((identity, answer.id, True))
 
     async def recall(self, arguments: Mapping[str, Any]) -> str:
         """The answer of the tool `recall`; what cannot be looked up is told."""
@@ -382,9 +392,9 @@ class Threads:
         call = turn.call
         try:
             await turn.thread.record(turn, message, usage, stop)
-            if not call.key and not opening_key(call.messages):
+            if not _name(call, call.messages):
                 async with self._one_at_a_time():
-                    await self._remember(opening_key([*call.messages, message]), [turn.thread])
+                    await self._remember(_name(call, [*call.messages, message]), [turn.thread])
         except EverthreadError:
             self._logger.exception("Everthread could not record an answer; it is stored with the next call")
 
@@ -436,7 +446,7 @@ class Threads:
 
     async def _find(self, call: ModelCall) -> ManagedThread:
         """The thread that the history goes on from; a branch where it goes another way; else a new one."""
-        key = call.key or opening_key(call.messages)
+        key = _name(call, call.messages)
         identities = [identify(message) for message in call.messages]
         threads = await self._threads(key) if key else []
         fitting = [thread for thread in threads if thread.follows(identities)]

@@ -1,0 +1,300 @@
+"""Google ADK: `App(name=…, root_agent=agent, plugins=[EverthreadPlugin()])`.
+
+The session's events stay as they are: only the contents of each model request are made to fit. The thread is the
+session's, by app, user and id.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Unpack
+
+from everthread.core.messages import Message, calls_of, kind_of, parts_of, text_of
+from everthread.errors import EverthreadError
+from everthread.integrations.thread import (
+    RECALL,
+    ModelCall,
+    ThreadOptions,
+    Threads,
+    Turn,
+    chat_tool,
+    chat_usage,
+    lacks,
+    require,
+)
+
+require("google-adk", "1.16", "google-adk", "on_model_error_callback")
+try:
+    from google.adk.plugins.base_plugin import BasePlugin
+    from google.adk.tools.base_tool import BaseTool
+    from google.genai import types
+except ImportError as error:
+    raise lacks("google-adk", "plugins.BasePlugin", "google-adk", error) from error
+
+__all__ = ["EverthreadPlugin"]
+logger = logging.getLogger("google_adk.everthread")
+MOST_CALLS = 1_000
+"""Calls under way that are remembered; one that nobody ended is forgotten so."""
+
+
+class EverthreadPlugin(BasePlugin):
+    """Keeps agents going past their models' windows. `recall_tool`: whether they are offered `recall`.
+
+    What happens is told to the logger `google_adk.everthread`.
+    """
+
+    def __init__(self, name: str = "everthread", *, recall_tool: bool = True, **how: Unpack[ThreadOptions]) -> None:
+        super().__init__(name=name)
+        self.threads = Threads("google-adk", logger, **how)
+        self._recall = _RecallTool(self.threads) if recall_tool else None
+        self._turns: OrderedDict[tuple[str, str], Turn | None] = OrderedDict()
+
+    async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> None:
+        """Give the request what fits."""
+        if self._recall is not None and self._recall.name not in llm_request.tools_dict:
+            llm_request.append_tools([self._recall])
+        turn = await self.threads.arun(self.threads.prepare(_model_call(callback_context, llm_request)))
+        self._keep(callback_context, turn)
+        if turn is not None:
+            _manage(llm_request, turn)
+
+    async def after_model_callback(self, *, callback_context: Any, llm_response: Any) -> None:
+        """Record an answer that is whole."""
+        if llm_response.partial or llm_response.content is None:
+            return
+        turn = self._turns.pop(_call_key(callback_context), None)
+        if turn is not None:
+            message = to_core([llm_response.content], start=len(turn.call.messages))[0][0]
+            await self.threads.arun(self.threads.record(turn, message, _usage(llm_response.usage_metadata)))
+
+    async def on_model_error_callback(self, *, callback_context: Any, llm_request: Any, error: Exception) -> Any:
+        """After a refusal for size ask again with less; None leaves the error as it is."""
+        turn = self._turns.pop(_call_key(callback_context), None)
+        model = callback_context.get_invocation_context().agent.canonical_model
+        refusal = error
+        while True:
+            try:
+                turn = await self.threads.arun(self.threads.recover(turn, refusal))
+            except EverthreadError as cannot:
+                logger.error("Everthread: %s", cannot)  # noqa: TRY400 - the provider's own error is raised by ADK
+                return None
+            except Exception as same:
+                if same is not refusal:
+                    raise
+                return None
+            _manage(llm_request, turn)
+            try:
+                responses = [response async for response in model.generate_content_async(llm_request, stream=False)]
+            except Exception as again:  # noqa: BLE001 - whatever a provider's client raises
+                refusal = again
+                continue
+            self._keep(callback_context, turn)
+            return responses[-1] if responses else None
+
+    async def close(self) -> None:
+        """Let go of the store. What was said is stored already."""
+        self.threads.close()
+
+    def _keep(self, context: Any, turn: Turn | None) -> None:
+        self._turns[_call_key(context)] = turn
+        while len(self._turns) > MOST_CALLS:
+            self._turns.popitem(last=False)
+
+
+class _RecallTool(BaseTool):
+    """The tool `recall`."""
+
+    def __init__(self, threads: Threads) -> None:
+        super().__init__(name=RECALL["name"], description=RECALL["description"])
+        self._threads = threads
+
+    def _get_declaration(self) -> Any:
+        return types.FunctionDeclaration(
+            name=self.name, description=self.description, parameters_json_schema=RECALL["parameters"]
+        )
+
+    async def run_async(self, *, args: dict[str, Any], tool_context: Any) -> Any:
+        """What was found."""
+        return await self._threads.arun(self._threads.recall(_session_key(tool_context), args))
+
+
+# A model request
+
+
+@dataclass(slots=True)
+class _Own:
+    """What of ADK's contents one message of the core stands for."""
+
+    role: str
+    parts: list[Any] = field(default_factory=list)
+    content: Any = None
+    """Of which they are parts."""
+
+
+def _model_call(context: Any, request: Any) -> ModelCall:
+    messages, own = to_core(request.contents)
+    config = request.config
+    declared = [item for tool in config.tools or () for item in getattr(tool, "function_declarations", None) or ()]
+    tools = [chat_tool(item.name, item.description, _parameters(item)) for item in declared]
+    system = config.system_instruction
+    model = str(request.model or "").rpartition("/")[2]
+    return ModelCall(
+        messages, own, model, _session_key(context), system if isinstance(system, str) else None, tools,
+        max_tokens=config.max_output_tokens,
+    )  # fmt: skip
+
+
+def _manage(request: Any, turn: Turn) -> None:
+    """Put what fits into the request, which ADK made for this call alone."""
+    names = {call.id: call.name for message in turn.call.messages for call in calls_of(message)}
+    if turn.changed:
+        request.contents = join(turn.send(lambda message: from_core(message, names)))
+    system = request.config.system_instruction
+    if turn.note and isinstance(system, str) and turn.note not in system:
+        request.config.system_instruction = f"{system}\n\n{turn.note}"
+    if turn.cap is not None:
+        request.config.max_output_tokens = turn.cap
+
+
+def _session_key(context: Any) -> str:
+    session = context.session
+    return f"{session.app_name}/{session.user_id}/{session.id}"
+
+
+def _call_key(context: Any) -> tuple[str, str]:
+    return context.invocation_id, context.agent_name
+
+
+def _parameters(declaration: Any) -> Any:
+    if declaration.parameters_json_schema is not None:
+        return declaration.parameters_json_schema
+    schema = declaration.parameters
+    return schema.model_dump(mode="json", exclude_none=True) if schema is not None else None
+
+
+def _usage(used: Any) -> dict[str, Any] | None:
+    if used is None:
+        return None
+    thought = used.thoughts_token_count or 0
+    output = (used.candidates_token_count or 0) + thought
+    return chat_usage(used.prompt_token_count, output, cached=used.cached_content_token_count, reasoning=thought)
+
+
+# Contents
+
+
+def to_core(contents: Sequence[Any], *, start: int = 0) -> tuple[list[Message], list[_Own]]:
+    """Messages of the contents, and what each stands for. Calls without an id get one by their place."""
+    messages: list[Message] = []
+    own: list[_Own] = []
+    waiting: list[tuple[str, str]] = []
+    for content in contents:
+        parts = list(content.parts or ())
+        if content.role == "model":
+            message, called = _answer(parts, start + len(messages))
+            waiting = called
+            messages.append(message)
+            own.append(_Own("model", parts))
+            continue
+        for part in parts:
+            response = part.function_response
+            if response is not None:
+                messages.append(_result(response, waiting))
+                own.append(_Own("user", [part]))
+            elif own and own[-1].content is content and messages[-1]["role"] == "user":
+                own[-1].parts.append(part)
+                messages[-1] = {"role": "user", "content": [*parts_of(messages[-1]), _content_part(part)]}
+            else:
+                own.append(_Own("user", [part], content))
+                messages.append({"role": "user", "content": _content(part)})
+    return messages, own
+
+
+def from_core(message: Message, names: dict[str, str] | None = None) -> _Own:
+    """A chat message as parts. `names`: the functions of calls, by their ids."""
+    if message["role"] == "assistant":
+        said = text_of(message)
+        parts = [types.Part(text=said)] if said else []
+        parts += (
+            types.Part(function_call=types.FunctionCall(id=_id(call.id), name=call.name, args=call.parsed))
+            for call in calls_of(message)
+        )
+        return _Own("model", parts)
+    if message["role"] == "tool":
+        call_id = message.get("tool_call_id", "")
+        name = message.get("name") or (names or {}).get(call_id, "")
+        told = {"result": text_of(message)}
+        return _Own(
+            "user", [types.Part(function_response=types.FunctionResponse(id=_id(call_id), name=name, response=told))]
+        )
+    return _Own("user", [types.Part(text=str(part.get("text", f"[{kind_of(part)}]"))) for part in parts_of(message)])
+
+
+def join(view: Sequence[_Own]) -> list[Any]:
+    """Contents again: the results of one answer's calls are one content."""
+    contents: list[Any] = []
+    for item in view:
+        if contents and item.role == contents[-1].role == "user" and _are_results((*contents[-1].parts, *item.parts)):
+            contents[-1].parts += item.parts
+        else:
+            contents.append(types.Content(role=item.role, parts=list(item.parts)))
+    return contents
+
+
+def _are_results(parts: Sequence[Any]) -> bool:
+    return all(part.function_response is not None for part in parts)
+
+
+_MADE = "place:"
+
+
+def _id(call_id: str) -> str | None:
+    """The id of the provider's; None for one that was made from a place."""
+    return None if not call_id or call_id.startswith(_MADE) else call_id
+
+
+def _answer(parts: Sequence[Any], place: int) -> tuple[Message, list[tuple[str, str]]]:
+    said = "".join(part.text for part in parts if part.text and not part.thought)
+    calls = [part.function_call for part in parts if part.function_call is not None]
+    ids = [call.id or f"{_MADE}{place}.{number}" for number, call in enumerate(calls)]
+    message: Message = {"role": "assistant", "content": said or None}
+    if calls:
+        message["tool_calls"] = [
+            {
+                "id": one,
+                "type": "function",
+                "function": {"name": call.name or "", "arguments": json.dumps(call.args or {})},
+            }
+            for one, call in zip(ids, calls, strict=True)
+        ]
+    return message, [(one, call.name or "") for one, call in zip(ids, calls, strict=True)]
+
+
+def _result(response: Any, waiting: list[tuple[str, str]]) -> Message:
+    """A function's response; without an id it answers the first open call of its name."""
+    known = next(
+        (pair for pair in waiting if response.id in (None, pair[0]) and pair[1] == (response.name or "")), None
+    )
+    if known is not None:
+        waiting.remove(known)
+    call_id = response.id or (known[0] if known is not None else "")
+    told = response.response or {}
+    text = (
+        told["result"] if set(told) == {"result"} and isinstance(told["result"], str) else json.dumps(told, default=str)
+    )
+    return {"role": "tool", "tool_call_id": call_id, "name": response.name or "", "content": text}
+
+
+def _content(part: Any) -> Any:
+    return part.text if part.text is not None else [_content_part(part)]
+
+
+def _content_part(part: Any) -> dict[str, Any]:
+    if part.text is not None:
+        return {"type": "text", "text": part.text}
+    data = part.inline_data or part.file_data
+    return {"type": "text", "text": f"[{getattr(data, 'mime_type', None) or 'attachment'}]"}

@@ -1,0 +1,196 @@
+"""LiteLLM: `callbacks: everthread_callback.handler` in the proxy's configuration, or `litellm.callbacks = [handler]`.
+
+A client sends its whole history each time; what goes to the model is made to fit. The thread is the client's
+`litellm_session_id`; without one, a conversation is known by its key and how it opened.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Unpack
+
+from everthread.core.messages import SYSTEM_ROLES, Message, text_of
+from everthread.errors import EverthreadError
+from everthread.integrations.thread import ModelCall, ThreadOptions, Threads, Turn, chat_usage, lacks, require
+
+require("litellm", "1.80", "litellm", "async_pre_call_deployment_hook")
+try:
+    import litellm
+    from litellm.integrations.custom_logger import CustomLogger
+except ImportError as error:
+    raise lacks("litellm", "CustomLogger", "litellm", error) from error
+if not hasattr(CustomLogger, "async_pre_call_deployment_hook"):
+    hook = "CustomLogger.async_pre_call_deployment_hook"
+    raise lacks("litellm", hook, "litellm", ImportError("no such method"))
+
+__all__ = ["EverthreadLogger"]
+logger = logging.getLogger("LiteLLM.everthread")
+MOST_CALLS = 10_000
+"""Calls under way that are remembered; one that nobody ended is forgotten so."""
+_CHAT = ("completion", "acompletion")
+
+
+class EverthreadLogger(CustomLogger):
+    """Keeps the clients of LiteLLM inside their models' windows; `/chat/completions` only.
+
+    What happens is told to the logger `LiteLLM.everthread`. After a refusal for size the router asks again with less,
+    where `router_settings.retry_policy` allows retries (`BadRequestErrorRetries: 3`).
+    """
+
+    def __init__(self, **how: Unpack[ThreadOptions]) -> None:
+        super().__init__()
+        self.threads = Threads("litellm", logger, **how)
+        self._turns: OrderedDict[str, Turn | None] = OrderedDict()
+
+    async def async_pre_call_hook(
+        self, user_api_key_dict: Any, cache: Any, data: dict[str, Any], call_type: Any  # noqa: ARG002 - as it is called
+    ) -> dict[str, Any] | None:  # fmt: skip
+        """In the proxy: who asks is known here."""
+        if _value(call_type) in _CHAT and data.get("litellm_call_id"):
+            await self._prepare(data, owner=str(getattr(user_api_key_dict, "api_key", None) or ""))
+        return data
+
+    async def async_pre_call_deployment_hook(self, kwargs: dict[str, Any], call_type: Any) -> dict[str, Any] | None:
+        """Before each try: what fits."""
+        if _value(call_type) not in _CHAT or not kwargs.get("litellm_call_id"):
+            return None
+        if kwargs["litellm_call_id"] not in self._turns:
+            await self._prepare(kwargs)
+        turn = self._turns[kwargs["litellm_call_id"]]
+        return kwargs if turn is None else {**kwargs, **_managed(turn, kwargs)}
+
+    async def async_post_call_success_deployment_hook(
+        self, request_data: dict[str, Any], response: Any, call_type: Any  # noqa: ARG002 - as it is called
+    ) -> None:  # fmt: skip
+        """Record an answer that came whole."""
+        await self._record(request_data.get("litellm_call_id"), response)
+
+    async def async_post_call_streaming_iterator_hook(
+        self, user_api_key_dict: Any, response: Any, request_data: dict[str, Any]  # noqa: ARG002 - as it is called
+    ) -> AsyncIterator[Any]:  # fmt: skip
+        """In the proxy: let a stream pass, and record it before its end is told."""
+        call_id = request_data.get("litellm_call_id")
+        chunks: list[Any] = []
+        async for chunk in response:
+            if call_id in self._turns:
+                chunks.append(chunk)
+            yield chunk
+        if chunks:
+            await self._record(call_id, litellm.stream_chunk_builder(chunks), chunks)
+
+    async def async_log_success_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:  # noqa: ARG002 - as it is called
+        """The end of a stream outside the proxy."""
+        if kwargs.get("complete_streaming_response") is not None or not kwargs.get("stream"):
+            await self._record(kwargs.get("litellm_call_id"), response_obj)
+
+    async def async_log_failure_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:  # noqa: ARG002 - as it is called
+        """After a refusal for size: prepare less, for the next try."""
+        call_id, error = kwargs.get("litellm_call_id"), kwargs.get("exception")
+        turn = self._turns.get(call_id)
+        if turn is None or not isinstance(error, Exception):
+            return
+        try:
+            self._turns[call_id] = await self.threads.arun(self.threads.recover(turn, error))
+        except EverthreadError as cannot:
+            logger.error("Everthread: %s", cannot)  # noqa: TRY400 - the provider's own error is raised by LiteLLM
+        except Exception as same:
+            if same is not error:
+                raise
+
+    async def recall(self, session_id: str, **arguments: Any) -> str:
+        """The answer of the tool `recall`, for an agent that has it, in a conversation with this session id."""
+        return await self.threads.arun(self.threads.recall(session_id, arguments))
+
+    def close(self) -> None:
+        """Let go of the store. What was said is stored already."""
+        self.threads.close()
+
+    async def _prepare(self, data: dict[str, Any], owner: str = "") -> None:
+        turn = await self.threads.arun(self.threads.prepare(_model_call(data, owner)))
+        self._turns[data["litellm_call_id"]] = turn
+        while len(self._turns) > MOST_CALLS:
+            self._turns.popitem(last=False)
+
+    async def _record(self, call_id: Any, response: Any, chunks: Sequence[Any] = ()) -> None:
+        choices = getattr(response, "choices", None)
+        if call_id not in self._turns or not choices or not hasattr(choices[0], "message"):
+            return
+        turn = self._turns.pop(call_id)
+        reported = not chunks or any(getattr(chunk, "usage", None) for chunk in chunks)
+        usage = _usage(getattr(response, "usage", None)) if reported else None
+        message = _plain(choices[0].message.model_dump(exclude_none=True))
+        await self.threads.arun(self.threads.record(turn, message, usage, choices[0].finish_reason))
+
+
+# A call
+
+
+def _model_call(data: Mapping[str, Any], owner: str) -> ModelCall:
+    given = list(data.get("messages") or ())
+    lead = next((place for place, item in enumerate(given) if item.get("role") not in SYSTEM_ROLES), len(given))
+    own = given[lead:]
+    metadata = data.get("metadata") or data.get("litellm_metadata") or {}
+    session = data.get("litellm_session_id") or metadata.get("session_id") or ""
+    model = _model_name(str(data.get("model")))
+    return ModelCall(
+        [_plain(item) for item in own], own, model, str(session), "\n\n".join(map(text_of, given[:lead])) or None,
+        list(data.get("tools") or ()), owner, _window(model), str(data.get("api_base") or ""),
+        data.get("max_completion_tokens") or data.get("max_tokens"),
+    )  # fmt: skip
+
+
+def _managed(turn: Turn, data: Mapping[str, Any]) -> dict[str, Any]:
+    """What of the request is another."""
+    given = list(data.get("messages") or ())
+    lead = [dict(item) for item in given[: len(given) - len(turn.call.own)]] if turn.changed else []
+    if turn.note and lead:
+        content = lead[-1].get("content")
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
+        lead[-1]["content"] = [*blocks, {"type": "text", "text": turn.note}]
+    changes: dict[str, Any] = {"messages": [*lead, *turn.send(dict)]} if turn.changed else {}
+    if turn.cap is not None:
+        name = "max_completion_tokens" if "max_completion_tokens" in data else "max_tokens"
+        changes[name] = turn.cap
+    return changes
+
+
+def _plain(item: Mapping[str, Any]) -> Message:
+    """A chat message without what only LiteLLM has."""
+    kept = ("role", "content", "tool_calls", "tool_call_id", "name", "refusal")
+    plain: Any = {key: item[key] for key in kept if item.get(key) is not None}
+    if plain.get("role") in SYSTEM_ROLES:
+        plain["role"] = "user"
+    plain.setdefault("content", None)
+    found: Message = plain
+    return found
+
+
+def _usage(used: Any) -> dict[str, Any] | None:
+    if used is None:
+        return None
+    read, output = getattr(used, "prompt_tokens_details", None), getattr(used, "completion_tokens_details", None)
+    return chat_usage(
+        used.prompt_tokens, used.completion_tokens, cached=getattr(read, "cached_tokens", 0),
+        written=getattr(read, "cache_creation_tokens", 0), reasoning=getattr(output, "reasoning_tokens", 0),
+    )  # fmt: skip
+
+
+def _model_name(alias: str) -> str:
+    """The model behind the proxy's alias, without its provider."""
+    router = getattr(sys.modules.get("litellm.proxy.proxy_server"), "llm_router", None)
+    listed = router.get_model_list(model_name=alias) if router is not None else None
+    name = str(listed[0]["litellm_params"]["model"]) if listed else alias
+    return name.rpartition("/")[2]
+
+
+def _window(model: str) -> int | None:
+    """As LiteLLM's own list has it."""
+    found = (litellm.model_cost.get(model) or {}).get("max_input_tokens")
+    return found if isinstance(found, int) else None
+
+
+def _value(call_type: Any) -> str:
+    return str(getattr(call_type, "value", call_type))

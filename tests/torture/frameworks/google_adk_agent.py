@@ -1,0 +1,95 @@
+"""An agent of Google ADK with a tool; run, streamed and run without a loop by turns."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from typing import Any
+
+from google.adk.agents import LlmAgent
+from google.adk.agents.run_config import RunConfig, StreamingMode
+from google.adk.apps import App
+from google.adk.models.lite_llm import LiteLlm
+from google.adk.runners import InMemoryRunner
+from google.genai import types
+
+from everthread.integrations.google_adk import EverthreadPlugin, from_core, join, to_core
+
+TOLD: list[str] = []
+
+
+class Ear(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        event = getattr(record, "everthread", {})
+        TOLD.append(str(event.get("event", "")))
+
+
+def check_contents() -> None:
+    def call(name: str, call_id: str | None) -> Any:
+        return types.Part(function_call=types.FunctionCall(id=call_id, name=name, args={"entry": "1"}))
+
+    def result(name: str, call_id: str | None) -> Any:
+        return types.Part(function_response=types.FunctionResponse(id=call_id, name=name, response={"result": "yes"}))
+
+    for ids in ((None, None), ("call_1", "call_2")):
+        contents = [
+            types.Content(role="user", parts=[types.Part(text="See"), types.Part(text="this")]),
+            types.Content(role="model", parts=[call("look_up", ids[0]), call("look_up", ids[1])]),
+            types.Content(role="user", parts=[result("look_up", ids[0]), result("look_up", ids[1])]),
+            types.Content(role="model", parts=[types.Part(text="Both.")]),
+        ]
+        messages, own = to_core(contents)
+        assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool", "assistant"]
+        called = [item["id"] for item in messages[1]["tool_calls"]]
+        assert [message["tool_call_id"] for message in messages[2:4]] == called
+        assert len(set(called)) == 2
+        assert join(own) == contents
+        assert join([from_core(message) for message in messages]) == contents
+
+
+async def main(job: dict[str, Any]) -> dict[str, Any]:
+    check_contents()
+
+    def look_up(entry: str) -> str:
+        """What the book says about an entry."""
+        return str(job["page"]).format(entry=entry)
+
+    ear = logging.getLogger("google_adk")
+    ear.setLevel(logging.INFO)
+    ear.addHandler(Ear())
+    model = LiteLlm(f"openai/{job['model']}", api_base=f"{job['url']}/v1", api_key="any", num_retries=0)
+    agent = LlmAgent(name="bookkeeper", model=model, instruction=job["system"], tools=[look_up])
+    everthread = EverthreadPlugin(store=job["store"], window=job["window"])
+    plugins: Any = [everthread] if job["managed"] else []
+    runner = InMemoryRunner(app=App(name="books", root_agent=agent, plugins=plugins))
+    session = await runner.session_service.create_session(app_name="books", user_id="anna", session_id="books")
+    heard: list[str] = []
+    refused, pieces = "", 0
+    for number, text in enumerate(job["says"]):
+        said = types.Content(role="user", parts=[types.Part(text=text)])
+        asked: Any = {"user_id": "anna", "session_id": session.id, "new_message": said}
+        words = ""
+        try:
+            if number % 3 == 2:
+                events: list[Any] = await asyncio.to_thread(lambda: list(runner.run(**asked)))  # noqa: B023 - used at once
+            else:
+                mode = StreamingMode.SSE if number % 3 == 0 else StreamingMode.NONE
+                events = [event async for event in runner.run_async(**asked, run_config=RunConfig(streaming_mode=mode))]
+            for event in events:
+                pieces += bool(event.partial)
+                if event.is_final_response() and event.content and not event.partial:
+                    words = "".join(part.text or "" for part in event.content.parts)
+                refused = refused or event.error_message or ""
+        except Exception as error:  # noqa: BLE001 - whatever the provider's refusal becomes
+            refused = str(error)
+        if refused:
+            break
+        heard.append(words)
+    kept: Any = await runner.session_service.get_session(app_name="books", user_id="anna", session_id=session.id)
+    await everthread.close()
+    return {"heard": heard, "refused": refused, "kept": len(kept.events), "told": TOLD, "pieces": pieces}
+
+
+print(json.dumps(asyncio.run(main(json.loads(sys.argv[1])))))
