@@ -166,6 +166,7 @@ def talks(draw: st.DrawFn) -> tuple[int, int, str, int]:
     return draw(st.integers(0, 10_000)), window, draw(st.sampled_from(sorted(ENGINES))), draw(st.integers(1, most))
 
 
+@settings(max_examples=max(settings.default.max_examples // 3, 3) if settings.default else 10)
 @given(talks())
 async def test_a_conversation_of_any_script_in_any_window_compacted_again_and_again(
     drawn: tuple[int, int, str, int],
@@ -181,7 +182,7 @@ async def test_a_conversation_of_any_script_in_any_window_compacted_again_and_ag
         check_words(talk, talk.messages, window)
 
 
-@settings(max_examples=20)
+@settings(max_examples=max(settings.default.max_examples // 3, 3) if settings.default else 10)
 @given(st.lists(histories(), min_size=1, max_size=5), st.sampled_from(WINDOWS), st.sampled_from(sorted(ENGINES)))
 async def test_any_history_whatever_is_in_it(pieces: list[list[Message]], window: int, name: str) -> None:
     messages: list[Message] = []

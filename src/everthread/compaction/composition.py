@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from everthread.compaction.summary import (
     TASK,
     WORDS,
     Sections,
+    Summarizer,
     SummaryDraft,
     SummaryRequest,
     Verification,
@@ -37,6 +38,7 @@ from everthread.core.search.lookup import lookup_tools
 from everthread.errors import SummaryError
 
 PINNED = "Pinned by the user:"
+NAMES_TOO_MUCH = "named too much that no source says"
 _UNDERSTOOD = (GOAL, RULES, DECISIONS, ANSWERED, ASKS, CRITICAL)
 """Sections that only a model can write: the journal carries what an earlier one wrote there."""
 
@@ -100,36 +102,58 @@ def request_messages(messages: Sequence[Message], services: Services) -> Sequenc
     return [redact_message(message) for message in messages] if asks_model(services) else messages
 
 
-async def write_summary(services: Services, request: SummaryRequest, plan: Plan) -> WrittenSummary:
-    """Ask the summariser, check what it wrote, ask once more; where it will not do, the journal stands in its place."""
+async def ask_summarizer(
+    summarizer: Summarizer, requests: Iterable[SummaryRequest], refuse: Callable[[SummaryDraft], str]
+) -> SummaryDraft:
+    """The first draft that is not refused, asked for with these requests in turn; else the journal's, without words.
+
+    It carries the warnings and the usage of all calls. `refuse`: why a model's draft will not do; empty where it will.
+    """
     warnings: list[str] = []
     usage: list[Mapping[str, Any]] = []
-    count = services.counter.text
-    for _ in range(2):
+    for request in requests:
         try:
-            draft = await services.summarizer.summarize(request)
+            draft = await summarizer.summarize(request)
         except SummaryError as error:
             usage += error.usage
-            warnings.append(f"{services.summarizer.name} wrote no summary: {error}")
+            warnings.append(f"{summarizer.name} wrote no summary: {error}")
             break
         except Exception as error:  # noqa: BLE001 - somebody else's summariser; the journal always works
-            warnings.append(f"{services.summarizer.name} failed: {type(error).__name__}: {error}")
+            warnings.append(f"{summarizer.name} failed: {type(error).__name__}: {error}")
             break
         usage += draft.usage
         warnings += draft.warnings
-        if draft.author == AUTHOR:
-            return _journal_summary(draft, request, warnings, usage, count)
+        sections = {name: text for name, text in draft.sections.items() if name not in (TASK, WORDS)}
+        draft = replace(draft, sections=sections)
+        why = "" if draft.author == AUTHOR else refuse(draft)
+        if not why:
+            return replace(draft, warnings=tuple(warnings), usage=tuple(usage))
+        warnings.append(why)
+    return SummaryDraft({}, AUTHOR, tuple(warnings), tuple(usage))
+
+
+async def write_summary(services: Services, request: SummaryRequest, plan: Plan) -> WrittenSummary:
+    """Ask the summariser, check what it wrote, ask once more; where it will not do, the journal stands in its place."""
+    count = services.counter.text
+    checked: list[WrittenSummary] = []
+
+    def refuse(draft: SummaryDraft) -> str:
         written = _checked(draft, request, plan, count)
-        if written is not None:
-            return replace(written, warnings=tuple(warnings), usage=tuple(usage))
-        warnings.append(f"{draft.author} named too much that no source says; its summary was not used")
-    draft = await JournalWriter(services.counter).summarize(request)
-    return _journal_summary(draft, request, warnings, usage, count)
+        checked.extend([written] if written is not None else [])
+        return "" if written is not None else f"{draft.author} {NAMES_TOO_MUCH}; its summary was not used"
+
+    draft = await ask_summarizer(services.summarizer, (request, request), refuse)
+    if checked:
+        return replace(checked[0], warnings=draft.warnings, usage=draft.usage)
+    if not draft.sections:
+        written = await JournalWriter(services.counter).summarize(request)
+        draft = replace(written, warnings=draft.warnings, usage=draft.usage)
+    return _journal_summary(draft, request, count)
 
 
 def _checked(draft: SummaryDraft, request: SummaryRequest, plan: Plan, count: Count) -> WrittenSummary | None:
     """A model's sections, marked and completed; None where they are refused."""
-    sections = {name: defuse(text) for name, text in draft.sections.items() if name not in (TASK, WORDS)}
+    sections = {name: defuse(text) for name, text in draft.sections.items()}
     marked, checked, unknown = mark_sections(sections, source_text(plan.messages, plan.earlier.text))
     if is_refused(checked, unknown) or not marked:
         return None
@@ -151,18 +175,12 @@ def _checked(draft: SummaryDraft, request: SummaryRequest, plan: Plan, count: Co
     return WrittenSummary(marked, draft.author, Verification(facts, facts - added, added, checked, unknown), (), ())
 
 
-def _journal_summary(
-    draft: SummaryDraft,
-    request: SummaryRequest,
-    warnings: Sequence[str],
-    usage: Sequence[Mapping[str, Any]],
-    count: Count,
-) -> WrittenSummary:
+def _journal_summary(draft: SummaryDraft, request: SummaryRequest, count: Count) -> WrittenSummary:
     """The journal, with what an earlier model wrote in sections that it cannot write itself."""
     carried = {name: text for name in _UNDERSTOOD if (text := without_pins(request.previous.get(name, "")))}
     used = section_tokens(draft.sections, count)
     carried = fit_sections(carried, max(request.budget - used, request.budget // 4), count) if carried else {}
-    return WrittenSummary({**carried, **draft.sections}, AUTHOR, Verification(), tuple(warnings), tuple(usage))
+    return WrittenSummary({**carried, **draft.sections}, AUTHOR, Verification(), draft.warnings, draft.usage)
 
 
 def without_pins(section: str) -> str:

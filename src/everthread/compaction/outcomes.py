@@ -174,11 +174,6 @@ def _last_report(text: str) -> dict[str, int]:
     return counts
 
 
-def counts_tests(line: str) -> bool:
-    """Whether a line reports how many tests passed or failed."""
-    return bool(_counts(line).keys() - {"error"})
-
-
 def _counts(line: str) -> dict[str, int]:
     counts = {}
     for found in _COUNTS.finditer(line[:500]):

@@ -28,7 +28,7 @@ async def done() -> list[Compaction]:
     return await chain(ROUNDS)
 
 
-def test_every_result_is_valid_small_and_has_one_summary(done: list[Compaction]) -> None:
+async def test_every_result_is_valid_small_and_has_one_summary(done: list[Compaction]) -> None:
     for result in done:
         assert result.changed
         assert result.tokens_after <= BUDGET.compacted_limit
@@ -38,7 +38,7 @@ def test_every_result_is_valid_small_and_has_one_summary(done: list[Compaction])
             assert validate_messages(result.messages, api=api) == []
 
 
-def test_the_nodes_in_view_cover_all_turns_in_order(done: list[Compaction]) -> None:
+async def test_the_nodes_in_view_cover_all_turns_in_order(done: list[Compaction]) -> None:
     known = {node.id: node for result in done for node in result.nodes}
     for result in done:
         seen = [known[part.node.id] for part in parts(result)]
@@ -52,7 +52,7 @@ def test_the_nodes_in_view_cover_all_turns_in_order(done: list[Compaction]) -> N
         assert seen[-1].last_turn in (told[-1].number, told[-1].number + 1)
 
 
-def test_a_node_is_smaller_than_what_it_covers_and_tells_its_sources(done: list[Compaction]) -> None:
+async def test_a_node_is_smaller_than_what_it_covers_and_tells_its_sources(done: list[Compaction]) -> None:
     known = {node.id: node for result in done for node in result.nodes}
     for node in known.values():
         assert node.tokens < node.covered_tokens
@@ -66,7 +66,7 @@ def test_a_node_is_smaller_than_what_it_covers_and_tells_its_sources(done: list[
             assert all(source.isdecimal() for source in node.sources)
 
 
-def test_every_message_is_covered_once(done: list[Compaction]) -> None:
+async def test_every_message_is_covered_once(done: list[Compaction]) -> None:
     leaves = [node for result in done for node in result.nodes if node.level == 0]
     numbers = [int(source) for node in leaves for source in node.sources]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
@@ -79,13 +79,13 @@ def test_every_message_is_covered_once(done: list[Compaction]) -> None:
     assert under == len(numbers) == sum(part.messages for part in parts(done[-1]))
 
 
-def test_nodes_grow_with_what_is_new(done: list[Compaction]) -> None:
+async def test_nodes_grow_with_what_is_new(done: list[Compaction]) -> None:
     counts = [len(result.nodes) for result in done]
     assert sum(counts[ROUNDS // 2 :]) <= 1.25 * sum(counts[: ROUNDS // 2])
     assert max(node.level for result in done for node in result.nodes) <= 8
 
 
-def test_what_stays_keeps_its_bytes(done: list[Compaction]) -> None:
+async def test_what_stays_keeps_its_bytes(done: list[Compaction]) -> None:
     kept = 0
     for before, after in pairwise(done):
         old = {part.node.id: part.text for part in parts(before)}

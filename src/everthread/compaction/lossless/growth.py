@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from everthread.compaction.composition import fit_sections
+from everthread.compaction.composition import NAMES_TOO_MUCH, ask_summarizer, fit_sections
 from everthread.compaction.engine import Archive
 from everthread.compaction.history import read_facts
 from everthread.compaction.journal import AUTHOR, Journal, parse_journal
@@ -30,8 +30,6 @@ from everthread.compaction.summary import (
     DECISIONS,
     DONE,
     FILES,
-    TASK,
-    WORDS,
     Sections,
     Summarizer,
     SummaryDraft,
@@ -44,7 +42,6 @@ from everthread.compaction.verification import is_refused, mark_sections, source
 from everthread.core.messages import Message
 from everthread.core.redaction import redact
 from everthread.core.types import Node
-from everthread.errors import SummaryError
 
 T = TypeVar("T")
 
@@ -174,33 +171,20 @@ class NodeWriter:
 
     async def _draft(self, request: SummaryRequest, covered: int) -> SummaryDraft:
         """A draft smaller than what it stands for and true to it, or one without words."""
-        usage: list[Mapping[str, Any]] = []
-        warnings: list[str] = []
-        for budget in (request.budget, request.budget // 2):
-            try:
-                draft = await self.summarizer.summarize(replace(request, budget=max(budget, LEAST)))
-            except SummaryError as error:
-                usage += error.usage
-                warnings.append(f"{self.summarizer.name} wrote no node: {error}")
-                break
-            except Exception as error:  # noqa: BLE001 - somebody else's summariser; the journal always works
-                warnings.append(f"{self.summarizer.name} failed: {type(error).__name__}: {error}")
-                break
-            usage += draft.usage
-            warnings += draft.warnings
-            draft = replace(draft, sections={k: v for k, v in draft.sections.items() if k not in (TASK, WORDS)})
-            if draft.author == AUTHOR:
-                return replace(draft, usage=tuple(usage), warnings=tuple(warnings))
+        sources = source_text(request.messages, "\n".join(request.previous.values()))
+
+        def refuse(draft: SummaryDraft) -> str:
             size = self.count(render_sections(draft.sections, brief=True))
-            sources = source_text(request.messages, "\n".join(request.previous.values()))
             _, checked, unknown = mark_sections(draft.sections, sources)
             if is_refused(checked, unknown):
-                warnings.append(f"{draft.author} named too much that no source says; its node was not used")
-            elif draft.sections and size < covered and size <= TOLERATED * max(request.budget, LEAST):
-                return replace(draft, usage=tuple(usage), warnings=tuple(warnings))
-            else:
-                warnings.append(f"{draft.author} wrote {size:,} tokens for {covered:,}; it was asked to be brief")
-        return SummaryDraft({}, AUTHOR, tuple(warnings), tuple(usage))
+                return f"{draft.author} {NAMES_TOO_MUCH}; its node was not used"
+            if draft.sections and size < covered and size <= TOLERATED * max(request.budget, LEAST):
+                return ""
+            return f"{draft.author} wrote {size:,} tokens for {covered:,}; it was asked to be brief"
+
+        budgets = (request.budget, request.budget // 2)
+        requests = [replace(request, budget=max(budget, LEAST)) for budget in budgets]
+        return await ask_summarizer(self.summarizer, requests, refuse)
 
     def _text(self, draft: SummaryDraft, body: str, figures: Verification) -> NodeText:
         author = plain_author(draft.author)
