@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from everthread.cli.commands.wrap import CLIENTS, receipt
+from everthread.cli.commands.wrap import CLIENTS, receipt, settings_text
 from everthread.store.models import Insights, UsageRow
 from tests.cli.served import provider
 
@@ -76,6 +76,13 @@ def test_the_receipt_says_what_was_saved() -> None:
     assert "2 compactions, 50,000 tokens taken out, $0.42 saved." in receipt("claude", found, 0.42)
     assert "$0.10 more than without" in receipt("claude", found, -0.1)
     assert "50,000 tokens taken out." in receipt("claude", found)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_the_recipe_shows_what_is_set(client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    page = Path(__file__).parents[2] / "docs" / "recipes" / f"{client}.md"
+    assert f"```\n{settings_text(CLIENTS[client], tmp_path)}\n```" in page.read_text("utf-8")
 
 
 def test_pi_gets_an_extension_and_keeps_its_folder(tmp_path: Path) -> None:

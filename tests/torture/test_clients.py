@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -49,7 +50,11 @@ CLIENTS: list[tuple[str, Api]] = [
     ("llm", "openai_chat"),
     ("aider", "openai_chat"),
     ("aider", "anthropic"),
+    ("ai_sdk", "openai_chat"),
+    ("ai_sdk", "openai_responses"),
+    ("ai_sdk", "anthropic"),
 ]
+AI_SDK = ["ai@7.0.169", "@ai-sdk/openai@4.0.114", "@ai-sdk/anthropic@4.0.102"]
 
 
 def says(turns: int, words: int = 20) -> list[str]:
@@ -75,19 +80,28 @@ def bookkeeper(request: Request) -> Reply | str:
 async def answers(client: str, folder: Path, job: dict[str, Any]) -> list[str]:
     """What the client heard; skips where it cannot be installed."""
     try:
-        python = await asyncio.to_thread(environment, {"langchain": "langchain_client"}.get(client, client))
-    except PeerAbsentError as error:
+        command = await asyncio.to_thread(_client_command, client, folder)
+    except (PeerAbsentError, AbsentError) as error:
         pytest.skip(f"{client} cannot be installed here: {error}")
-    script = Path(__file__).parent / "clients" / f"{client}_client.py"
     own = {"HOME": str(folder), "LLM_USER_PATH": str(folder), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     process = await asyncio.create_subprocess_exec(
-        str(python), str(script), json.dumps(job), cwd=folder, env={**os.environ, **own},
+        *command, json.dumps(job), cwd=folder, env={**os.environ, **own},
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     out, errors = await process.communicate()
     assert process.returncode == 0, errors.decode()[-3000:]
     heard: list[str] = json.loads(out.decode().strip().rpartition("\n")[2])
     return heard
+
+
+def _client_command(client: str, folder: Path) -> list[str]:
+    scripts = Path(__file__).parent / "clients"
+    if client != "ai_sdk":
+        python = environment({"langchain": "langchain_client"}.get(client, client))
+        return [str(python), str(scripts / f"{client}_client.py")]
+    modules, node = install_npm(AI_SDK)
+    (folder / "node_modules").symlink_to(modules.parent)  # a module looks for others beside itself
+    return [str(node / "node"), shutil.copy(scripts / "ai_sdk_client.mjs", folder)]
 
 
 @dataclass(frozen=True)
@@ -125,10 +139,10 @@ def test_a_program_goes_on_far_past_its_window(name: str, tmp_path: Path) -> Non
     """Two runs of one conversation, the second asks for what stood in the first file that was read."""
     program = PROGRAMS[name]
     found = run_program(program, tmp_path)
-    assert found["codes"] == [0, 0], found["errors"]
+    assert not any(found["codes"]), found["errors"]
     assert found["refused"] == []
     assert all(kind in TOO_LARGE for kind in found["upstream_refusals"]), found["upstream_errors"]
-    assert len(found["upstream_refusals"]) <= (0 if program.stated else 2)
+    assert len(found["upstream_refusals"]) <= 2, "limits are learnt from the first refusal"
     assert len(found["conversations"]) == 1, found["threads"]
     assert found["tokens_said"] >= 3 * program.window
     assert found["compactions"] >= 3
@@ -136,7 +150,7 @@ def test_a_program_goes_on_far_past_its_window(name: str, tmp_path: Path) -> Non
     if program.window >= 40_000:
         assert found["cached"] >= 0.85
     assert found["answered_by_recall"]
-    assert FACT in found["said"][1]
+    assert FACT in found["said"][-1]
     assert f"{found['compactions']:,} compactions" in found["errors"][0], "the receipt"
 
 
@@ -174,6 +188,10 @@ async def test_far_past_the_window(client: str, api: Api, tmp_path: Path) -> Non
             heard = await answers(client, tmp_path, job)
         finally:
             await fleet.close()
+    store = open_store(home / "everthread.db")
+    threads = await store.list_threads()
+    await store.close()
+    assert len(threads) == 1, [thread.messages for thread in threads]
     log = [record for record in provider.log if record.path != "/v1/messages/count_tokens"]
     assert [(record.status, record.error) for record in log if record.status != 200] == []
     assert len(heard) == TURNS + 2

@@ -50,8 +50,8 @@ class ScriptedModel:
     width: int = 1
     """Files read in one round, in parallel."""
     thinks: bool = False
-    answers: Sequence[str] = ()
-    """For a client without tools: what is said at each turn, in place of reading."""
+    characters: int = 0
+    """For a client without tools: so much is said at each turn, in place of reading."""
     side: list[str] = field(default_factory=list)
     """Who asked beside the conversation: the beginning of what was said."""
     recalls: int = 0
@@ -77,9 +77,7 @@ class ScriptedModel:
         if self.done >= self.steps:
             return f"All {self.done} rounds are read, and the entries agree."
         self.done += 1
-        if not self.tools:
-            return self.answers[(self.done - 1) % len(self.answers)]
-        return self._read(names)
+        return self._read(names) if self.tools else file_text(self.done, self.characters)
 
     def _is_beside(self, request: Request, names: Sequence[str]) -> bool:
         """A title, a check of the quota, a subagent: nothing of the task is said, or no tool to read is there."""

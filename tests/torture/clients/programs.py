@@ -42,6 +42,10 @@ class Program:
     thinks: bool = False
     is_python: bool = False
     max_output: int | None = None
+    sessions: Sequence[str] = ()
+    """Arguments that list its sessions as JSON, for a `{session}` in `go_on`."""
+    says: int = 0
+    """Lines that a person types, for a program without tools; the question is the last."""
     others: Sequence[str] = ()
     """Models that it asks beside the conversation."""
 
@@ -91,6 +95,14 @@ def _cline_provider(home: Path) -> None:
     file.write_text(json.dumps({**known, "providers": {"openai-compatible": provider}}), "utf-8")
 
 
+_AIDER = [
+    "--chat-mode", "ask", "--no-git", "--yes-always", "--no-fancy-input", "--no-pretty", "--no-check-update",
+    "--no-show-release-notes", "--no-show-model-warnings", "--map-tokens", "0", "--analytics-disable",
+    "--no-suggest-shell-commands",
+]  # fmt: skip
+_AIDER_OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+
+
 PROGRAMS = {
     program.name: program
     for program in (
@@ -136,7 +148,7 @@ PROGRAMS = {
             ["-p", "--provider", "openai", "--model", "gpt-5", "{task}"],
             ["-p", "--provider", "openai", "--model", "gpt-5", "--continue", "{question}"],
             {"bash": {"command": "cat {name}"}, "read": {"path": "{name}"}},
-            {"OPENAI_API_KEY": "any", "PI_OFFLINE": "1"}, steps=100, characters=5_000, thinks=True,
+            {"OPENAI_API_KEY": "any", "PI_OFFLINE": "1"}, steps=110, characters=5_500, thinks=True,
         ),
         Program(
             "qwen", "qwen", ["@qwen-code/qwen-code@0.24.4"], "openai_chat", "qwen3-coder-plus",
@@ -146,13 +158,23 @@ PROGRAMS = {
                 "run_shell_command": {"command": "cat {name}", "is_background": False, "description": "Read a part"},
                 "read_file": {"file_path": "{folder}/{name}"},
             },
-            {"OPENAI_API_KEY": "any"}, steps=100, characters=5_000,
+            {"OPENAI_API_KEY": "any"}, window=128_000, steps=105, characters=8_000,
         ),
         Program(
             "cline", "cline", ["cline@3.0.65"], "openai_chat", "lab-coder",
-            ["{task}"], ["{question}"],
-            {"execute_command": {"command": "cat {name}", "requires_approval": False}, "read_file": {"path": "{name}"}},
-            {}, _cline_provider, steps=100, characters=5_000,
+            ["{task}"], ["--id", "{session}", "{question}"],
+            {"run_commands": {"commands": ["cat {name}"]}, "read_files": {"files": [{"path": "{folder}/{name}"}]}},
+            {}, _cline_provider, steps=100, characters=5_000, sessions=["history", "--json", "--limit", "1"],
+        ),
+        Program(
+            "aider", "aider", ["aider-chat==0.86.2"], "openai_chat", "gpt-4o",
+            ["--model", "openai/gpt-4o", *_AIDER], [], {}, {"OPENAI_API_KEY": "any", **_AIDER_OFFLINE},
+            steps=100, characters=5_000, is_python=True, says=100,
+        ),
+        Program(
+            "aider-anthropic", "aider", ["aider-chat==0.86.2"], "anthropic", "claude-sonnet-4-5",
+            ["--model", "anthropic/claude-sonnet-4-5", *_AIDER], [], {}, {"ANTHROPIC_API_KEY": "any", **_AIDER_OFFLINE},
+            steps=100, characters=5_000, is_python=True, says=100,
         ),
     )
 }  # fmt: skip

@@ -24,7 +24,7 @@ from everthread.lab.provider.log import Record
 from tests.torture.clients.model import QUESTION, TASK, ScriptedModel, file_text
 from tests.torture.clients.programs import PROGRAMS, Program
 
-SECONDS = 500
+SECONDS = 1_500
 MOST_SIDE_CALLS = 1
 """A title or a check is one call; what has more is a conversation."""
 
@@ -38,7 +38,9 @@ async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
         (work / f"part-{number:03d}.txt").write_text(file_text(number, program.characters), "utf-8")
     if program.prepare is not None:
         program.prepare(home)
-    model = ScriptedModel(program.steps, _placed(program.tools, work), program.width, program.thinks)
+    model = ScriptedModel(
+        program.steps, _placed(program.tools, work), program.width, program.thinks, program.characters
+    )
     served = ServedModel(
         program.model, program.window, shows="max_model_len" if program.stated else None, max_output=program.max_output
     )
@@ -48,16 +50,22 @@ async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
         "XDG_DATA_HOME": str(home / ".local/share"), "XDG_CACHE_HOME": str(home / ".cache"),
         "XDG_STATE_HOME": str(home / ".local/state"), "PATH": f"{binaries}:{os.environ['PATH']}", **program.variables,
     }  # fmt: skip
+    lines = [*(f"Compare part {number} of the ledger." for number in range(1, program.says + 1)), QUESTION]
+    typed = "\n".join(lines) + "\n" if program.says else ""
     began, spoken = time.monotonic(), []
     models = [served, *(ServedModel(name, program.window, shows=served.shows) for name in program.others)]
     async with Provider(models, model) as provider:
-        for arguments in (program.begin, program.go_on):
-            words = [text.replace("{task}", TASK).replace("{question}", QUESTION) for text in arguments]
+        for arguments in filter(None, (program.begin, program.go_on)):
+            known = {"{task}": TASK, "{question}": QUESTION, "{session}": ""}
+            if "{session}" in arguments:
+                _, listed, _ = await _command([program.client, *program.sessions], work, variables)
+                known["{session}"] = json.loads(listed)[0]["sessionId"]
+            words = [known.get(text, text) for text in arguments]
             command = [
                 sys.executable, "-m", "everthread", "wrap", program.client, "--upstream", f"lab={provider.url}",
                 "--log", str(log), "--", *words,
             ]  # fmt: skip
-            spoken.append(await _command(command, work, variables))
+            spoken.append(await _command(command, work, variables, typed))
     report = {
         "client": program.name,
         "seconds": round(time.monotonic() - began, 1),
@@ -86,15 +94,17 @@ def _placed(value: Any, work: Path) -> Any:
     return value.replace("{folder}", str(work)) if isinstance(value, str) else value
 
 
-async def _command(command: Sequence[str], folder: Path, variables: dict[str, str]) -> tuple[int, str, str]:
+async def _command(
+    command: Sequence[str], folder: Path, variables: dict[str, str], typed: str = ""
+) -> tuple[int, str, str]:
     kept = {name: value for name, value in os.environ.items() if name in ("LANG", "TERM", "TMPDIR", "PYTHONPATH")}
     process = await asyncio.create_subprocess_exec(
-        *command, cwd=folder, env={**kept, **variables}, stdin=asyncio.subprocess.DEVNULL,
+        *command, cwd=folder, env={**kept, **variables}, stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     try:
         async with asyncio.timeout(SECONDS):
-            out, errors = await process.communicate()
+            out, errors = await process.communicate(typed.encode())
     except TimeoutError:
         os.killpg(process.pid, 9)
         out, errors = await process.communicate()

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 COMMAND = {"context_settings": {"allow_extra_args": True, "ignore_unknown_options": True}}
 NEVER = 1_000_000_000
 """Tokens at which a client would compact by itself: never."""
+UNKNOWN = "http://127.0.0.1:PORT"
+"""The gateway's address before there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +113,12 @@ CLIENTS = {
         ClientRow(
             "aider", "aider",
             {"OPENAI_API_BASE": "{url}/v1", "ANTHROPIC_BASE_URL": "{url}", "ANTHROPIC_API_BASE": "{url}"},
-            note="models of OpenAI and Anthropic",
+            ("--max-chat-history-tokens", str(NEVER)),
+            note="models of OpenAI and Anthropic; its own summaries are off",
         ),
         ClientRow("qwen", "qwen", {"OPENAI_BASE_URL": "{url}/v1"}, note="with an OpenAI key"),
         ClientRow(
-            "cline", "cline", arguments=("--compaction", "off"), folder=_cline,
+            "cline", "cline", {"CLINE_SESSION_BACKEND_MODE": "local"}, ("--compaction", "off"), folder=_cline,
             note="its providers anthropic and openai, in a copy of their settings; its own compaction is off",
         ),
     )
@@ -158,7 +161,10 @@ def wrap(
         raise InputError(f"{row.name} takes no MCP server for one run; these do: {takers}")
     with tempfile.TemporaryDirectory(prefix="everthread-") as folder:
         if printed:
-            _print(row, *_settings(row, gateway or "http://127.0.0.1:PORT", Path(folder), mcp=mcp), as_json=as_json)
+            url = gateway or UNKNOWN
+            variables, arguments = _settings(row, url, Path(folder), mcp=mcp)
+            told = {"program": row.program, "variables": variables, "arguments": arguments}
+            typer.echo(json_text(told) if as_json else settings_text(row, Path(folder), url, mcp=mcp))
             return
         if shutil.which(row.program) is None:
             raise InputError(f"{row.program} is not installed, or not in PATH")
@@ -190,14 +196,11 @@ def _settings(row: ClientRow, url: str, folder: Path, *, mcp: bool) -> tuple[dic
     return variables, [filled(argument) for argument in (*row.arguments, *(row.mcp if mcp else ()))]
 
 
-def _print(row: ClientRow, variables: Mapping[str, str], arguments: list[str], *, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json_text({"program": row.program, "variables": dict(variables), "arguments": arguments}))
-        return
-    for name, value in variables.items():
-        typer.echo(f"{name}={shlex.quote(value)}")
-    typer.echo(shlex.join([row.program, *arguments]))
-    typer.echo(f"# {row.note}")
+def settings_text(row: ClientRow, folder: Path, url: str = UNKNOWN, *, mcp: bool = False) -> str:
+    """What would be set, as a shell takes it; the temporary folder is called FOLDER."""
+    variables, arguments = _settings(row, url, folder, mcp=mcp)
+    lines = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+    return "\n".join([*lines, shlex.join([row.program, *arguments]), f"# {row.note}"]).replace(str(folder), "FOLDER")
 
 
 async def _run(
