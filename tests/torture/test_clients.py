@@ -101,7 +101,7 @@ def _client_command(client: str, folder: Path) -> list[str]:
         return [str(python), str(scripts / f"{client}_client.py")]
     modules, node = install_npm(AI_SDK)
     (folder / "node_modules").symlink_to(modules.parent)  # a module looks for others beside itself
-    return [str(node / "node"), shutil.copy(scripts / "ai_sdk_client.mjs", folder)]
+    return [str(node / "node"), str(shutil.copy(scripts / "ai_sdk_client.mjs", folder / "client.mjs"))]
 
 
 @dataclass(frozen=True)

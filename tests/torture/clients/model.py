@@ -72,7 +72,7 @@ class ScriptedModel:
             self.side.append(_last_words(request)[:80])
             return "Ledgers compared"
         self.main.append(self.asked - 1)
-        if QUESTION in _recent(request):
+        if self.done >= self.steps and QUESTION in _recent(request):
             return self._answer(request, names)
         if self.done >= self.steps:
             return f"All {self.done} rounds are read, and the entries agree."

@@ -26,7 +26,7 @@ class Program:
     begin: Sequence[str]
     """Arguments of the first run; `{task}` and `{folder}` are filled in."""
     go_on: Sequence[str]
-    """Arguments of the second, in the same conversation; `{question}`."""
+    """Arguments of the second, in the same conversation; `{question}`. None: the question is part of the task."""
     tools: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Its tools that read a file, with their arguments."""
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -42,8 +42,6 @@ class Program:
     thinks: bool = False
     is_python: bool = False
     max_output: int | None = None
-    sessions: Sequence[str] = ()
-    """Arguments that list its sessions as JSON, for a `{session}` in `go_on`."""
     says: int = 0
     """Lines that a person types, for a program without tools; the question is the last."""
     others: Sequence[str] = ()
@@ -162,9 +160,9 @@ PROGRAMS = {
         ),
         Program(
             "cline", "cline", ["cline@3.0.65"], "openai_chat", "lab-coder",
-            ["{task}"], ["--id", "{session}", "{question}"],
+            ["{task} {question}"], [],
             {"run_commands": {"commands": ["cat {name}"]}, "read_files": {"files": [{"path": "{folder}/{name}"}]}},
-            {}, _cline_provider, steps=100, characters=5_000, sessions=["history", "--json", "--limit", "1"],
+            {}, _cline_provider, steps=100, characters=5_000,
         ),
         Program(
             "aider", "aider", ["aider-chat==0.86.2"], "openai_chat", "gpt-4o",

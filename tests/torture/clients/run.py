@@ -56,11 +56,7 @@ async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
     models = [served, *(ServedModel(name, program.window, shows=served.shows) for name in program.others)]
     async with Provider(models, model) as provider:
         for arguments in filter(None, (program.begin, program.go_on)):
-            known = {"{task}": TASK, "{question}": QUESTION, "{session}": ""}
-            if "{session}" in arguments:
-                _, listed, _ = await _command([program.client, *program.sessions], work, variables)
-                known["{session}"] = json.loads(listed)[0]["sessionId"]
-            words = [known.get(text, text) for text in arguments]
+            words = [text.replace("{task}", TASK).replace("{question}", QUESTION) for text in arguments]
             command = [
                 sys.executable, "-m", "everthread", "wrap", program.client, "--upstream", f"lab={provider.url}",
                 "--log", str(log), "--", *words,
