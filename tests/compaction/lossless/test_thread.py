@@ -140,23 +140,19 @@ async def wronged(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, d
         ("lcm_forget", {"id": "n1"}),
     ]
 
-    async def story() -> list[tuple[str, dict[str, Any], str]]:
-        async with room(tmp_path_factory.mktemp("store")) as place:
-            talk = await opened(place)
-            await told(talk, 0, 4)
-            answers = []
-            for name, arguments in tries:
-                try:
-                    answers.append((name, arguments, await talk.handle_tool_call(name, arguments)))
-                except InputError as error:
-                    answers.append((name, arguments, f"refused: {error}"))
-            return answers
-
-    found: list[tuple[str, dict[str, Any], str]] = await story()
-    return found
+    async with room(tmp_path_factory.mktemp("store")) as place:
+        talk = await opened(place)
+        await told(talk, 0, 4)
+        answers = []
+        for name, arguments in tries:
+            try:
+                answers.append((name, arguments, await talk.handle_tool_call(name, arguments)))
+            except InputError as error:
+                answers.append((name, arguments, f"refused: {error}"))
+        return answers
 
 
-def test_hostile_arguments_are_refused_in_a_sentence(wronged: list[tuple[str, dict[str, Any], str]]) -> None:
+async def test_hostile_arguments_are_refused_in_a_sentence(wronged: list[tuple[str, dict[str, Any], str]]) -> None:
     for name, arguments, answer in wronged:
         assert answer.startswith("refused: "), (name, arguments, answer)
         assert len(answer) < 400
