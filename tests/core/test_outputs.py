@@ -15,7 +15,6 @@ from everthread.core.outputs import (
     cited_outputs,
     cut_middle,
     edit_results,
-    file_name,
     is_persisted,
     line_count,
     name_reader,
@@ -88,14 +87,6 @@ def test_what_only_looks_like_a_block_is_none() -> None:
 def test_citations_are_found_once_each_in_order() -> None:
     one, two = output_id("1"), output_id("2")
     assert cited_outputs(f"{two} then {one}, `{two}`; not output:123 nor x{one} nor {one}0") == [two, one]
-
-
-@given(st.text())
-def test_a_file_name_never_leaves_its_directory(cited: str) -> None:
-    name = file_name(cited)
-    assert name.removesuffix(".txt").isalnum()
-    assert len(name) == 20
-    assert file_name(output_id(cited)) == output_id(cited)[7:] + ".txt"
 
 
 def test_only_a_read_of_a_stored_output_is_one() -> None:

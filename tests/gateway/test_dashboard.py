@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from everthread.conversation.pins import list_pins
+from everthread.conversation.thread_state import list_pins
 from everthread.core.pricing.usage import CanonicalUsage
 from everthread.gateway.dashboard.reader import TrialRequest, TrialResult, TrialRun
 from everthread.gateway.dashboard.text import summary_sections

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from everthread.conversation.pins import add_pin
+from everthread.conversation.thread_state import add_pin
 from everthread.core.marks import SUMMARY_START
 from everthread.core.types import Api
 from everthread.gateway.base import Outgoing

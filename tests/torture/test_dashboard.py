@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from everthread.config import parse_config
-from everthread.conversation.pins import list_pins
+from everthread.conversation.thread_state import list_pins
 from everthread.core.pricing.usage import CanonicalUsage
 from everthread.factory import open_store
 from everthread.factory.dashboard import open_dashboard

@@ -34,10 +34,10 @@ from everthread.conversation.events import (
 )
 from everthread.conversation.events import Recovery as RecoveryEvent
 from everthread.conversation.options import Timer
-from everthread.conversation.pins import list_pins
 from everthread.conversation.requests import note_in, store_output, with_note, without_note
 from everthread.conversation.responses import finish
 from everthread.conversation.state import LEFT_OUT, ConversationState
+from everthread.conversation.thread_state import list_pins
 from everthread.core.marks import is_summary, strip_marks
 from everthread.core.messages import Message, calls_of
 from everthread.core.pricing.economics import EARLIEST, Decision

@@ -1,4 +1,4 @@
-"""How things stand in a thread, for whoever asks: files, commands, open errors, the to-do list, read from all of it."""
+"""What is known of a thread, read from its store: title, files, commands, open errors, to-do list; and its pins."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 from everthread.compaction.state import CHANGED, ThreadState, state_of
 from everthread.core.redaction import redact
 from everthread.core.transcript import user_text
-from everthread.store.models import Session
+from everthread.errors import InputError
+from everthread.store.models import Pin, Session
 from everthread.store.store import Store
 
 _FIRST = 8
@@ -63,3 +64,30 @@ def state_figures(state: ThreadState) -> dict[str, Any]:
 def changed_files(figures: dict[str, Any]) -> list[dict[str, Any]]:
     """Of the files of `state_figures` those that were changed, the latest first."""
     return [file for file in figures["files"] if file["last"] == CHANGED]
+
+
+# What somebody pinned to a thread: notes that every later compaction carries word for word
+
+PIN_CHARS = 2_000
+"""Characters of one pin."""
+MOST_PINS = 50
+
+
+async def list_pins(store: Store, thread: str) -> list[Pin]:
+    """The pins that hold, the earliest first. A branch begins with those its parent had when it left."""
+    return await store.pins(thread)
+
+
+async def add_pin(store: Store, thread: str, text: str) -> Pin:
+    """Keep a text. It is stored when this returns; one that is pinned already stays as it is."""
+    note = redact(text).strip()
+    if not note:
+        raise InputError("there is nothing to pin: give a text, or the id of a message")
+    if len(note) > PIN_CHARS:
+        raise InputError(f"a pin has at most {PIN_CHARS:,} characters, not {len(note):,}; pin what matters of it")
+    return await store.put_pin(thread, note, most=MOST_PINS)
+
+
+async def remove_pin(store: Store, thread: str, pinned: str) -> None:
+    """Take a pin back, by its id. What summaries carry of it goes with the next compaction."""
+    await store.delete_pin(thread, pinned)

@@ -97,12 +97,6 @@ def output_id(text: str) -> str:
     return f"output:{digest[:16]}"
 
 
-def file_name(cited: str) -> str:
-    """A name for the file of a stored output. Whatever is given, it has no separators, dots or spaces of its own."""
-    proper = cited if _ID.fullmatch(cited) else output_id(cited)
-    return proper.removeprefix("output:") + ".txt"
-
-
 def persisted_block(text: str, *, preview_chars: int) -> str:
     """What stands in place of a stored tool result: size, where it is, how to read a part, a preview."""
     return "\n".join(

@@ -35,8 +35,14 @@ from everthread.agent.tools.arguments import schema
 from everthread.compaction.lossless.tools import GREP, NAMES, Tools
 from everthread.compaction.lossless.tools import SCHEMAS as LOSSLESS
 from everthread.conversation.lookup import LookupCache, StoreLookup, ThreadGraph, expand
-from everthread.conversation.pins import PIN_CHARS, add_pin, list_pins, remove_pin
-from everthread.conversation.thread_state import load_thread_state, state_figures
+from everthread.conversation.thread_state import (
+    PIN_CHARS,
+    add_pin,
+    list_pins,
+    load_thread_state,
+    remove_pin,
+    state_figures,
+)
 from everthread.core.redaction import redact
 from everthread.core.search.lookup import SearchMode, SearchScope, found_text, moment, passage_text
 from everthread.errors import AmbiguousIdError, EverthreadError, InputError, UnknownIdError

@@ -11,7 +11,7 @@ import pytest
 
 from everthread import Conversation
 from everthread.conversation.events import CompactionDone
-from everthread.conversation.pins import add_pin
+from everthread.conversation.thread_state import add_pin
 from everthread.core.messages import text_of
 from everthread.core.transcript import user_text
 from everthread.core.types import Api, Request

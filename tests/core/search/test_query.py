@@ -9,8 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.core.search.dates import named_spans
-from everthread.core.search.query import IDENTIFIER, MOST_SOUGHT, read_question
-from everthread.core.search.ranking import NEAR, closeness, dilution, is_telling, rarity, spread
+from everthread.core.search.query import (
+    IDENTIFIER,
+    MOST_SOUGHT,
+    NEAR,
+    closeness,
+    dilution,
+    is_telling,
+    rarity,
+    read_question,
+    spread,
+)
 from everthread.core.search.terms import forms, stop_words
 
 NOW = datetime(2023, 6, 15, 12, tzinfo=UTC).timestamp()

@@ -9,7 +9,7 @@ from typing import Any
 from everthread.agent.memory import FILES, SHELVES, Memory, Shelf
 from everthread.agent.slash.command import CommandResult, Here, counted, one_line, paragraphs
 from everthread.compaction.summary import Compaction
-from everthread.conversation.pins import add_pin
+from everthread.conversation.thread_state import add_pin
 from everthread.core.messages import Message
 from everthread.core.redaction import redact
 from everthread.core.search.lookup import moment

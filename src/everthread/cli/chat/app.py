@@ -20,7 +20,6 @@ from everthread.cli.chat.editor import ChatCompleter
 from everthread.cli.chat.input import InputReader, Interrupts, LineReader, StoppedError, at_terminal, unechoed
 from everthread.cli.chat.render import BAD, QUIET, Screen, ToolLines, line_of, styled
 from everthread.cli.chat.status import Status
-from everthread.cli.commands.session_views import title_of
 from everthread.cli.commands.usage import cost_text
 from everthread.cli.options import (
     NO_ID,
@@ -30,6 +29,7 @@ from everthread.cli.options import (
     recent,
 )
 from everthread.cli.output import console, counted, excerpt, share, short, unforeseen, visible
+from everthread.cli.session_views import title_of
 from everthread.config import Config, config_path, home_directory
 from everthread.config.file import set_keys
 from everthread.conversation.conversation import Conversation

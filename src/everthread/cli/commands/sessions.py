@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from everthread.cli.commands import session_views
-from everthread.cli.commands.session_views import state_of, threads, title_of
+from everthread.cli import session_views
 from everthread.cli.options import AsJson, Limit, Offset, SessionId, StoreUrl, Tenant, ago, iso, with_store
 from everthread.cli.output import (
     console,
@@ -30,6 +29,7 @@ from everthread.cli.output import (
     size,
     visible,
 )
+from everthread.cli.session_views import state_of, threads, title_of
 from everthread.errors import EverthreadError, InputError, StoreDamagedError, TranscriptError
 
 if TYPE_CHECKING:

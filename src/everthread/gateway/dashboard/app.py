@@ -21,7 +21,7 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from everthread._version import __version__
-from everthread.conversation.pins import add_pin, remove_pin
+from everthread.conversation.thread_state import add_pin, remove_pin
 from everthread.errors import EverthreadError, InputError
 from everthread.gateway.dashboard import text, views
 from everthread.gateway.dashboard.access import Access, Viewer

@@ -11,8 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from everthread.compaction.state import ThreadState, state_of
-from everthread.conversation.pins import list_pins
-from everthread.conversation.thread_state import load_title
+from everthread.conversation.thread_state import list_pins, load_title
 from everthread.core.marks import is_summary
 from everthread.core.messages import Message, text_of
 from everthread.core.pricing.prices import Prices, prices_for

@@ -569,28 +569,6 @@ def rewrite_of(record: CompactionRecord, rewrites: Sequence[StoredRewrite]) -> S
 # The overview
 
 
-@dataclass(slots=True)
-class Sum:
-    """A line of the account."""
-
-    key: str
-    calls: int = 0
-    prompt: int = 0
-    read: int = 0
-    output: int = 0
-    cost: float = 0.0
-    without: float = 0.0
-    unpriced: int = 0
-
-    @property
-    def cache_share(self) -> float | None:
-        return self.read / self.prompt if self.prompt else None
-
-    @property
-    def saved(self) -> float:
-        return self.without - self.cost
-
-
 @dataclass(frozen=True, slots=True)
 class Savings:
     """All threads together."""

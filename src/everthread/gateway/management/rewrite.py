@@ -21,7 +21,7 @@ from everthread.context.recovery import slim_messages
 from everthread.context.worker import CompactionWorker, EngineSetup, WorkItem
 from everthread.conversation.events import CompactionVoid, Listener
 from everthread.conversation.options import SummarizerContext
-from everthread.conversation.pins import list_pins
+from everthread.conversation.thread_state import list_pins
 from everthread.core.marks import recognize
 from everthread.core.messages import Message, calls_of, kind_of
 from everthread.core.outputs import OPEN, ToStore, name_reader

@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 from everthread.core.redaction import redact_part
 from everthread.core.search.lookup import is_lookup
-from everthread.core.search.query import Question, Sought
-from everthread.core.search.ranking import OF_A_DAY, closeness, dilution, is_telling, rarity, spread
+from everthread.core.search.query import OF_A_DAY, Question, Sought, closeness, dilution, is_telling, rarity, spread
 from everthread.core.search.terms import encode_term
 from everthread.store.database import Database, Tx, chunks, placeholders
 from everthread.store.index import IndexQuery, filter_name
