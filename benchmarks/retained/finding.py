@@ -12,6 +12,7 @@ from benchmarks.retained.planted import Fact, Words
 from benchmarks.retained.truth import REQUEST, arguments_of
 from everthread.core.messages import Message
 
+_WORDS = re.compile(r"^## What the User Said\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _TAKEN_BACK = re.compile(r"supersed|replaced|no longer|taken back|overrid|obsolete|revoked")
 
 
@@ -32,7 +33,7 @@ class Context:
             self._lines.extend(
                 plain for line in "\n".join(map(text_of, self.messages)).split("\n") if (plain := _plain(line))
             )
-            self._told.extend(_plain(line) for line in self.written.split("\n"))
+            self._told.extend(_plain(line) for line in _WORDS.sub("", self.written).split("\n"))
         found = all(any(_has(line, group) for line in self._candidates(group)) for group in fact.needles)
         return found and not (fact.old and self._presents(fact))
 
@@ -43,8 +44,8 @@ class Context:
     def _presents(self, fact: Fact) -> bool:
         """Whether a decision that was taken back is told as if it held.
 
-        In a summary, whose lines stand in no order of time, when its line does not say so. As talk, when nothing after
-        it says so.
+        In a summary, whose lines stand in no order of time, when its line does not say so. As talk, and in a section of
+        the user's words in their order, when nothing after it says so.
         """
         newer = fact.needles[0]
         if any(_has(line, fact.old) and not _has(line, newer) and not _TAKEN_BACK.search(line) for line in self._told):
