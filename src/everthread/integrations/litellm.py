@@ -109,6 +109,8 @@ class EverthreadLogger(CustomLogger):
         self.threads.close()
 
     async def _prepare(self, data: dict[str, Any], owner: str = "") -> None:
+        if "messages" not in data:
+            logger.warning("Everthread sees no messages: give them to acompletion by name, `messages=…`")
         turn = await self.threads.arun(self.threads.prepare(_model_call(data, owner)))
         self._turns[data["litellm_call_id"]] = turn
         while len(self._turns) > MOST_CALLS:
