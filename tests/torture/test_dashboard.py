@@ -139,7 +139,8 @@ async def test_five_thousand_threads_and_ten_thousand_messages(tmp_path: Path) -
             for start in range(0, 5_000, 500):
                 made = (store.create_session(NewSession(title=f"thread {n}")) for n in range(start, start + 500))
                 await asyncio.gather(*made)
-            for path in ("/", f"/dashboard/threads/{thread}"):
+            for path in (f"/dashboard/threads/{thread}", "/"):
+                assert await _first_byte(http, path, times=1) <= 10 * empty, f"the first time: {path}"
                 assert await _first_byte(http, path) <= 10 * empty, path
                 assert len((await http.get(path)).content) <= PAGE_BYTES
         tab = await enter(browser, url, pages)
@@ -147,15 +148,18 @@ async def test_five_thousand_threads_and_ten_thousand_messages(tmp_path: Path) -
             await check(tab, url + path)
 
 
-async def _first_byte(http: httpx2.AsyncClient, path: str) -> float:
+async def _first_byte(http: httpx2.AsyncClient, path: str, times: int = 7) -> float:
     """Seconds until an answer begins, the middle of several."""
-    times = []
-    for _ in range(7):
+    taken = []
+    for _ in range(times):
         begun = time.perf_counter()
         async with http.stream("GET", path) as answer:
-            await anext(answer.aiter_raw())
-            times.append(time.perf_counter() - begun)
-    return statistics.median(times)
+            pieces = answer.aiter_raw()
+            await anext(pieces)
+            taken.append(time.perf_counter() - begun)
+            async for _piece in pieces:
+                pass
+    return statistics.median(taken)
 
 
 async def test_a_compaction_is_undone_and_a_text_pinned_through_the_page(tmp_path: Path) -> None:

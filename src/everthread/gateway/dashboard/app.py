@@ -97,6 +97,7 @@ class Dashboard:
         self._trying = asyncio.Lock()
         self._watchers = 0
         self._ended = asyncio.Event()
+        self._compiling: asyncio.Future[None] | None = None
         self._static = _static_files()
         self._pages = _environment(self._static)
         route = "/dashboard/threads/{thread}"
@@ -218,6 +219,7 @@ class Dashboard:
                 _LOG.warning("the dashboard was asked for with a key that is not known")
                 return self._way_in(request, "This key is not known here, or was revoked.", 403)
         # A page of our own that goes on: a cookie that is strict is not sent on a way that began elsewhere.
+        self._compiling = asyncio.get_running_loop().run_in_executor(None, self._compile)
         answer = self._page("entered.html", None)
         answer.headers["set-cookie"] = self.access.set_cookie(cookie)
         return answer
@@ -243,10 +245,23 @@ class Dashboard:
         asked = request.query_params.get("page")
         page = None if asked is None else _number(asked, 1, 10_000_000)
         thread = request.path_params["thread"]
-        model = await self._reader.thread_page(viewer, thread, page)
+        title = await self._reader.title(*await self._reader.thread(viewer, thread))
         said = _SAID.get(request.query_params.get("said", ""), "")
         live = f"/dashboard/live?thread={quote(thread, safe='')}"
-        return self._page("thread.html", viewer, said=said, said_bad=False, live=live, **model)
+
+        async def body() -> AsyncIterator[str]:
+            """The page's head at once: a thread of ten thousand messages takes a moment to be reckoned."""
+            yield _until_main(self._rendered("base.html", viewer, live=live, title=title))
+            try:
+                model = await self._reader.thread_page(viewer, thread, page)
+                whole = self._rendered("thread.html", viewer, said=said, said_bad=False, live=live, **model)
+            except EverthreadError as error:
+                _LOG.warning("a page could not be shown: %s", error)
+                shown = {"title": "This page cannot be shown now.", "message": text.clean(str(error))}
+                whole = self._rendered("error.html", viewer, **shown)
+            yield whole[len(_until_main(whole)) :]
+
+        return StreamingResponse(_encoded(body()), media_type="text/html; charset=utf-8")
 
     async def _compaction(self, request: Request, viewer: Viewer) -> Response:
         given = request.path_params
@@ -406,15 +421,35 @@ class Dashboard:
         return self._page("error.html", viewer, status=status, title=title, message=message)
 
     def _page(self, name: str, viewer: Viewer | None, *, status: int = 200, **model: Any) -> Response:
+        return HTMLResponse(self._rendered(name, viewer, **model).encode("utf-8", "replace"), status)
+
+    def _rendered(self, name: str, viewer: Viewer | None, **model: Any) -> str:
         here = {"threads.html": "threads", "overview.html": "overview"}.get(name, "")
         given = {"query": "", "live": "", "here": here, "base": self.settings.base} | model
-        body = self._pages.get_template(name).render(viewer=viewer, **given)
-        return HTMLResponse(body.encode("utf-8", "replace"), status)
+        return self._pages.get_template(name).render(viewer=viewer, **given)
+
+    def _compile(self) -> None:
+        """Read every template, before somebody waits for it."""
+        for name in self._pages.list_templates():
+            self._pages.get_template(name)
 
 
 def is_page(method: str, path: str) -> bool:
     """Whether a request is for the pages: reading the root, or anything below `/dashboard`."""
     return (path == "/" and method in ("GET", "HEAD")) or path == "/dashboard" or path.startswith("/dashboard/")
+
+
+_MAIN = '<main id="main">\n'
+
+
+def _until_main(page: str) -> str:
+    """What a page has in common with every other: up to where its own content begins."""
+    return page[: page.index(_MAIN) + len(_MAIN)]
+
+
+async def _encoded(pieces: AsyncIterator[str]) -> AsyncIterator[bytes]:
+    async for piece in pieces:
+        yield piece.encode("utf-8", "replace")
 
 
 async def _to_root(_request: Request) -> Response:
