@@ -74,7 +74,8 @@ def test_only_positive_checks_are_made_and_a_rule_is_one_by_its_ground_truth() -
 def test_no_two_cases_of_a_chat_name_the_same_thing() -> None:
     cases = [_case("t", value) for value in ("a1", "a1", "b2", "c3", "d4", "a1")]
     (chats,) = compactbench._shared_out({"cases": cases})
-    assert [[next(compactbench._values(case)) for case in chat] for chat in chats] == [["a1", "b2", "c3", "d4"]]
+    named = [[next(compactbench._values(case)) for case in chat] for chat in chats]
+    assert named == [["a1", "b2", "c3", "d4"], ["a1"], ["a1"]]
 
 
 @pytest.mark.parametrize(
