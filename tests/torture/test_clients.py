@@ -50,6 +50,9 @@ CLIENTS: list[tuple[str, Api]] = [
     ("llm", "openai_chat"),
     ("aider", "openai_chat"),
     ("aider", "anthropic"),
+    ("openai_agents", "openai_chat"),
+    ("openai_agents", "openai_responses"),
+    ("smolagents", "openai_chat"),
     ("ai_sdk", "openai_chat"),
     ("ai_sdk", "openai_responses"),
     ("ai_sdk", "anthropic"),
@@ -64,17 +67,24 @@ def says(turns: int, words: int = 20) -> list[str]:
 
 
 def bookkeeper(request: Request) -> Reply | str:
-    """Knows what the prompt says, and looks up every fifth entry where it has a tool."""
+    """Knows what the prompt says, looks up every fifth entry where it has a tool, and answers by one where it must."""
     last = request.messages[-1]
     everything = "\n".join(text_of(message) for message in request.messages)
     number = everything.rpartition("Entry ")[2].partition(":")[0]
+    names = [tool.get("function", tool).get("name") for tool in request.tools or ()]
+    answer = f"Entry {number} is noted. {FILLER * 2}"
     if "What is the code of the vault?" in everything:
-        return f"The code is {FACT}." if FACT in everything else "Nobody told me."
-    if last["role"] == "user" and request.tools and number.isdecimal() and not int(number) % 5:
-        function = {"name": "look_up", "arguments": json.dumps({"entry": number})}
-        call: Any = {"id": f"call_{len(everything)}_{number}", "type": "function", "function": function}
-        return Reply({"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls")
-    return f"Entry {number} is noted. {FILLER * 2}"
+        answer = f"The code is {FACT}." if FACT in everything else "Nobody told me."
+    elif last["role"] == "user" and "look_up" in names and number.isdecimal() and not int(number) % 5:
+        return _call("look_up", {"entry": number}, f"call_{len(everything)}_{number}")
+    if "final_answer" in names:
+        return _call("final_answer", {"answer": answer}, f"call_{len(everything)}")
+    return answer
+
+
+def _call(name: str, arguments: dict[str, str], call_id: str) -> Reply:
+    call: Any = {"id": call_id, "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+    return Reply({"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls")
 
 
 async def answers(client: str, folder: Path, job: dict[str, Any]) -> list[str]:

@@ -133,7 +133,8 @@ PROGRAMS = {
             "opencode-anthropic", "opencode", ["opencode-ai@1.18.33"], "anthropic", "claude-sonnet-4-5",
             ["run", "--auto", "-m", "anthropic/claude-sonnet-4-5", "{task}"],
             ["run", "--auto", "-m", "anthropic/claude-sonnet-4-5", "--continue", "{question}"], _OPENCODE_TOOLS,
-            {"ANTHROPIC_API_KEY": "any"}, others=["claude-haiku-4-5"], steps=100, characters=5_000,
+            {"ANTHROPIC_API_KEY": "any"}, others=["claude-haiku-4-5", "claude-haiku-4-5-20251001"],
+            steps=100, characters=5_000,
         ),
         Program(
             "opencode-chat", "opencode", ["opencode-ai@1.18.33"], "openai_chat", "lab-coder",

@@ -1,0 +1,31 @@
+"""smolagents: an agent that answers by a tool, and sends its calls and their results back as text."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from smolagents import OpenAIServerModel, ToolCallingAgent, tool  # type: ignore[import-not-found] # its own environment
+
+
+@tool  # type: ignore[untyped-decorator] # as above
+def look_up(entry: str) -> str:
+    """What the book says about an entry.
+
+    Args:
+        entry: its number
+    """
+    return f"Entry {entry} is settled; the receipt is in folder {len(entry) + 40}. " * 6
+
+
+def main() -> None:
+    job = json.loads(sys.argv[1])
+    model: Any = OpenAIServerModel(job["model"], api_base=f"{job['url']}/v1", api_key="any")
+    agent: Any = ToolCallingAgent([look_up], model, instructions=job["system"], verbosity_level=0)
+    answers = [str(agent.run(text, reset=False)) for text in job["says"]]
+    print()
+    print(json.dumps(answers))
+
+
+main()
