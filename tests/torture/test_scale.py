@@ -89,7 +89,7 @@ async def test_ten_gateways_one_hot_key_and_everything_is_killed(own_server: Ser
         kills = restarts = 0
         while not all(talk.done() for talk in talks):
             await asyncio.sleep(chance.uniform(0.5, 3))
-            if chance.random() < 0.15:
+            if chance.random() < 0.3:
                 await asyncio.to_thread(own_server.crash)
                 await asyncio.to_thread(own_server.start)
                 restarts += 1

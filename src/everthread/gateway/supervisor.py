@@ -126,7 +126,7 @@ class Supervisor:
         self._slots = [_Slot(index) for index in range(count)]
         self._keepers: list[asyncio.Task[None]] = []
         self._failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._is_ending = False
+        self._ending = asyncio.Event()
 
     @property
     def pids(self) -> list[int]:
@@ -155,7 +155,7 @@ class Supervisor:
 
     async def close(self) -> None:
         """End all, each after what it is answering."""
-        self._is_ending = True
+        self._ending.set()
         self.signal(signal.SIGTERM)
         if self._keepers:
             _, late = await asyncio.wait(self._keepers, timeout=END_SECONDS)
@@ -172,14 +172,17 @@ class Supervisor:
 
     async def _keep(self, slot: _Slot) -> None:
         """One worker after the other in this place."""
-        while not self._is_ending:
-            await asyncio.sleep(_PAUSES[min(slot.failures, len(_PAUSES) - 1)])
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ending.wait(), _PAUSES[min(slot.failures, len(_PAUSES) - 1)])
+            if self._ending.is_set():
+                return
             begun = time.monotonic()
             code = await self._run(slot)
             was_up = slot.ready.is_set()
             slot.process = None
             slot.ready.clear()
-            if self._is_ending:
+            if self._ending.is_set():
                 return
             if was_up:
                 slot.failures = 0
@@ -202,7 +205,7 @@ class Supervisor:
             *self._command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
             pass_fds=[listener.fileno()], env=environment, start_new_session=True,
         )  # fmt: skip
-        if self._is_ending:  # told to end while it was being started
+        if self._ending.is_set():  # told to end while it was being started
             process.terminate()
         given, said = process.stdin, process.stdout
         if given is None or said is None:
