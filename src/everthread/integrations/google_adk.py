@@ -68,15 +68,15 @@ class EverthreadPlugin(BasePlugin):
             return
         turn = self._turns.pop(_call_key(callback_context), None)
         if turn is not None:
-            message = to_core([llm_response.content], start=len(turn.call.messages))[0][0]
+            message, _ = _answer(llm_response.content.parts or (), len(turn.call.messages))
             await self.threads.arun(self.threads.record(turn, message, _usage(llm_response.usage_metadata)))
 
     async def on_model_error_callback(self, *, callback_context: Any, llm_request: Any, error: Exception) -> Any:
         """After a refusal for size ask again with less; None leaves the error as it is."""
         turn = self._turns.pop(_call_key(callback_context), None)
-        model = callback_context.get_invocation_context().agent.canonical_model
+        model = getattr(callback_context.get_invocation_context().agent, "canonical_model", None)
         refusal = error
-        while True:
+        while model is not None:
             try:
                 turn = await self.threads.arun(self.threads.recover(turn, refusal))
             except EverthreadError as cannot:
@@ -94,6 +94,7 @@ class EverthreadPlugin(BasePlugin):
                 continue
             self._keep(callback_context, turn)
             return responses[-1] if responses else None
+        return None
 
     async def close(self) -> None:
         """Let go of the store. What was said is stored already."""
@@ -187,7 +188,7 @@ def _usage(used: Any) -> dict[str, Any] | None:
 # Contents
 
 
-def to_core(contents: Sequence[Any], *, start: int = 0) -> tuple[list[Message], list[_Own]]:
+def to_core(contents: Sequence[Any]) -> tuple[list[Message], list[_Own]]:
     """Messages of the contents, and what each stands for. Calls without an id get one by their place."""
     messages: list[Message] = []
     own: list[_Own] = []
@@ -195,7 +196,7 @@ def to_core(contents: Sequence[Any], *, start: int = 0) -> tuple[list[Message], 
     for content in contents:
         parts = list(content.parts or ())
         if content.role == "model":
-            message, called = _answer(parts, start + len(messages))
+            message, called = _answer(parts, len(messages))
             waiting = called
             messages.append(message)
             own.append(_Own("model", parts))

@@ -29,7 +29,6 @@ try:
         HumanMessage,
         SystemMessage,
         ToolMessage,
-        convert_to_openai_messages,
     )
     from langchain_core.runnables import RunnableConfig
     from langchain_core.tools import StructuredTool
@@ -197,13 +196,30 @@ def to_core(message: Any) -> Message:
         if called:
             made["tool_calls"] = [_call(call) for call in called]
         return made
-    (written,) = convert_to_openai_messages([message.model_copy(update={"name": None})])
     if isinstance(message, ToolMessage):
-        made = {"role": "tool", "tool_call_id": message.tool_call_id, "content": written["content"]}
+        made = {"role": "tool", "tool_call_id": message.tool_call_id, "content": _content(message.content)}
         if message.name:
             made["name"] = message.name
         return {**made, "is_error": True} if message.status == "error" else made
-    return {"role": "user", "content": written["content"]}
+    return {"role": "user", "content": _content(message.content)}
+
+
+def _content(content: Any) -> Any:
+    return content if isinstance(content, str) else [_content_part(part) for part in content]
+
+
+def _content_part(part: Any) -> dict[str, Any]:
+    """A part of any provider's form; media other than images by its name only."""
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    if isinstance(part.get("text"), str):
+        return {"type": "text", "text": part["text"]}
+    if "image_url" in part:
+        return {"type": "image_url", "image_url": part["image_url"]}
+    if part.get("type") == "image" and ("url" in part or "base64" in part):
+        data = f"data:{part.get('mime_type', 'image/png')};base64,{part.get('base64')}"
+        return {"type": "image_url", "image_url": {"url": part.get("url") or data}}
+    return {"type": "text", "text": f"[{part.get('type', 'attachment')}]"}
 
 
 def from_core(message: Message) -> Any:

@@ -373,7 +373,7 @@ class Threads:
             async with self._one_at_a_time():
                 thread = await self._find(call)
             return await thread.prepare(call)
-        except EverthreadError:
+        except Exception:  # whatever fails here: the framework's own call goes on
             self._logger.exception("Everthread could not prepare a model call; it is sent as it was")
             return None
 
@@ -395,7 +395,7 @@ class Threads:
             if not _name(call, call.messages):
                 async with self._one_at_a_time():
                     await self._remember(_name(call, [*call.messages, message]), [turn.thread])
-        except EverthreadError:
+        except Exception:  # as above
             self._logger.exception("Everthread could not record an answer; it is stored with the next call")
 
     async def recall(self, key: str, arguments: Mapping[str, Any]) -> str:
