@@ -56,6 +56,7 @@ class Gate:
         *,
         markers: bool = False,
         recall: bool = False,
+        notice: bool = False,
         summarizer: Any = None,
         wall: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
@@ -73,7 +74,7 @@ class Gate:
         made = ProxyManager(
             ManagerSetup(
                 self.store, engine, "compressor", writer, window, SessionOptions(**options), cache_markers=markers,
-                listener=self.events.append, wall=wall, clock=clock, recall=recall,
+                listener=self.events.append, wall=wall, clock=clock, recall=recall, notice=notice,
             )
         )  # fmt: skip
         self.managers.append(made)

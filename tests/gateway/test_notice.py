@@ -10,6 +10,7 @@ import pytest
 
 from everthread.core.messages import text_of
 from everthread.core.types import Api, Reply
+from everthread.gateway.management.events import CompactionReceipt
 from everthread.gateway.management.notice import (
     NoticeStream,
     has_notice,
@@ -20,6 +21,7 @@ from everthread.gateway.management.notice import (
 )
 from everthread.wire.codecs import CODECS
 from everthread.wire.sse import SseParser
+from tests.gateway.clients import Client, Gate, answer, running, words
 from tests.gateway.test_recall import BOTH, Talk, shown, talking
 
 KEY = b"secret"
@@ -64,11 +66,21 @@ async def test_the_person_reads_one_line_and_the_model_none(api: Api, streams: b
         assert all(record.status == 200 for record in talk.house.provider.log)
 
 
-async def test_without_the_setting_there_is_a_receipt_and_no_line(tmp_path: Path) -> None:
-    async with talking(tmp_path, "openai_chat", streams=False) as talk:
-        reply = await fill(talk)
-        assert talk.told["x-everthread-receipt"].startswith("compaction 1: ")
-        assert "[everthread" not in text_of(reply.message)
+@pytest.mark.parametrize("notice", [False, True])
+async def test_without_the_setting_there_is_a_receipt_and_no_line(notice: bool, tmp_path: Path) -> None:
+    async def work(here: Gate) -> None:
+        manager = here.manager(background=False, notice=notice)
+        client = Client("openai_chat")
+        client.says("Hello")
+        sent = await answer(manager, client)
+        while not sent.rewritten:
+            client.says(f"Ledger: {words(600, f'ledger {len(client.messages)}')}")
+            sent = await answer(manager, client)
+        assert sent.headers["x-everthread-receipt"].startswith("compaction 1: ")
+        assert bool(sent.notice) is notice
+        assert [event.text for event in here.of(CompactionReceipt)] == [sent.headers["x-everthread-receipt"]]
+
+    await running(tmp_path, work)
 
 
 def history(api: Api, *contents: Any) -> str:
