@@ -27,7 +27,7 @@ from everthread.integrations.thread import (
     require,
 )
 
-require("google-adk", "1.16", "google-adk", "on_model_error_callback")
+require("google-adk", "2.0", "google-adk", "on_model_error_callback")
 try:
     from google.adk.plugins.base_plugin import BasePlugin
     from google.adk.tools.base_tool import BaseTool
