@@ -42,7 +42,9 @@ def install_python(packages: Sequence[str]) -> list[Path]:
     if not _is_ready(folder, packages):
         shutil.rmtree(folder, ignore_errors=True)
         venv.create(folder, with_pip=True)
-        _run([str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", *packages], folder, os.environ["PATH"])
+        python = str(folder / "bin" / "python")
+        quick = ["uv", "pip", "install", "--python", python] if shutil.which("uv") else [python, "-m", "pip", "install"]
+        _run([*quick, "--quiet", *packages], folder, os.environ["PATH"])
         _set_ready(folder, packages)
     return [folder / "bin"]
 
