@@ -32,13 +32,15 @@ def test_defaults_are_those_of_the_contract() -> None:
             }
         },
         "prompt_caching": {"cache_ttl": "5m"},
-        "tool_output": {"result_chars": 100_000, "turn_chars": 200_000, "preview_chars": 1500, "per_tool": {}},
+        "tool_output": {
+            "result_chars": 100_000, "turn_chars": 200_000, "preview_chars": 1500, "per_tool": {}, "tables": False,
+        },
         "agent": {"max_rounds": 90, "parallel": 4, "instructions_chars": 20_000},
         "recall": {"enabled": True, "scope": "thread", "max_tokens": 800, "closeness": 0.5},
         "store": {"url": None},
         "gateway": {
-            "host": "127.0.0.1", "port": 8484, "auth": "none", "allowed_origins": (), "allowed_hosts": (),
-            "mode": "managed", "include_usage": True, "recall": True,
+            "host": "127.0.0.1", "port": 8484, "workers": 1, "auth": "none", "allowed_origins": (), "allowed_hosts": (),
+            "mode": "managed", "include_usage": True, "notice": False, "recall": True,
             "upstreams": (), "responses_state": "pass",
             "limits": {
                 "body_bytes": 67_108_864, "header_bytes": 65_536, "concurrent": 256, "header_seconds": 15.0,
