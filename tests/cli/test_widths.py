@@ -46,7 +46,7 @@ def test_what_is_in_a_file(everthread: Any, tmp_path: Path, monkeypatch: pytest.
     file = tmp_path / "talk.json"
     file.write_text(json.dumps({"model": "claude-sonnet-4-5", "messages": talk(6)}), "utf-8")
     for command in (["tokens"], ["inspect"], ["compress", "--window", "4000"]):
-        fits(everthread(command[0], "talk.json", *command[1:], columns=columns, env=TERMINAL), columns)
+        assert fits(everthread(command[0], "talk.json", *command[1:], columns=columns, env=TERMINAL), columns)
 
 
 def test_titles_come_first_and_what_says_nothing_is_left_out(everthread: Any, fill: Any) -> None:

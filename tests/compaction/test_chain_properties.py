@@ -126,7 +126,7 @@ def shown_words(result: list[Message]) -> list[UserMessage]:
     ]
 
 
-def check_result(messages: list[Message], result: Compaction, window: int) -> None:
+def expect_result(messages: list[Message], result: Compaction, window: int) -> None:
     budget = Budget.for_window(window)
     for api in APIS:
         assert validate_messages(strip_marks(result.messages), api=api) == []
@@ -137,7 +137,7 @@ def check_result(messages: list[Message], result: Compaction, window: int) -> No
         assert result.tokens_after <= budget.compacted_limit
 
 
-def check_words(talk: Talk, result: list[Message], window: int) -> None:
+def expect_words(talk: Talk, result: list[Message], window: int) -> None:
     """The user's messages stand in order and unaltered; where there is no room for all, each one has its number."""
     entries = shown_words(result)
     numbers = [said.number for said in entries if not said.last]
@@ -176,10 +176,10 @@ async def test_a_conversation_of_any_script_in_any_window_compacted_again_and_ag
     for _ in range(rounds):
         talk.grow(Budget.for_window(window).threshold)
         result = await made_engine(name, window).compress(talk.messages)
-        check_result(talk.messages, result, window)
+        expect_result(talk.messages, result, window)
         # As a bare list hands it on: what marks a summary is its tag alone.
         talk.messages = recognize(strip_marks(result.messages))
-        check_words(talk, talk.messages, window)
+        expect_words(talk, talk.messages, window)
 
 
 @settings(max_examples=max(settings.default.max_examples // 3, 3) if settings.default else 10)
@@ -189,7 +189,7 @@ async def test_any_history_whatever_is_in_it(pieces: list[list[Message]], window
     for piece in renamed(pieces):
         messages = repair_messages([*messages, *piece])
         result = await made_engine(name, window).compress(messages)
-        check_result(messages, result, window)
+        expect_result(messages, result, window)
         messages = recognize(strip_marks(result.messages))
 
 

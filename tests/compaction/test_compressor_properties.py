@@ -31,7 +31,7 @@ def compressor(window: int) -> ContextCompressor:
     return engine(window, JournalWriter(COUNTER))
 
 
-async def check(window: int, messages: list[Message]) -> list[Message]:
+async def expect_compaction(window: int, messages: list[Message]) -> list[Message]:
     """Compact once and check every promise; the compacted messages."""
     before = copy.deepcopy(messages)
     result = await compressor(window).compress(messages)
@@ -68,7 +68,7 @@ async def check(window: int, messages: list[Message]) -> list[Message]:
 @settings(max_examples=25)
 @given(histories(), st.sampled_from(WINDOWS))
 async def test_any_history(messages: list[Message], window: int) -> None:
-    await check(window, messages)
+    await expect_compaction(window, messages)
 
 
 @pytest.mark.parametrize("window", [4_000, 64_000])
@@ -76,7 +76,7 @@ async def test_ten_times_in_a_row_with_new_turns_between(window: int) -> None:
     talk: list[Message] = [user("Start."), says("Yes?"), *work(0, 20), user("Go on.")]
     sizes = []
     for round_ in range(10):
-        talk = await check(window, talk)
+        talk = await expect_compaction(window, talk)
         sizes.append(sum(map(COUNTER.message, talk)))
         talk = [*talk, says("Done."), user(f"Now step {round_}."), *work(100 * (round_ + 1), window // 700)]
     assert max(sizes) < Budget.for_window(window).threshold
@@ -91,13 +91,13 @@ async def test_real_conversations(window: int) -> None:
     for path in TRANSCRIPTS:
         messages = json.loads(path.read_text("utf-8"))["messages"]
         for _ in range(3):
-            messages = await check(window, messages)
+            messages = await expect_compaction(window, messages)
             messages = [*messages, says("Done."), user("Go on."), *work(500, 5)]
 
 
 async def test_the_shipped_session() -> None:
     messages = json.loads(Path("examples/long_session.json").read_text("utf-8"))["messages"]
-    text = json.dumps(await check(200_000, messages), ensure_ascii=False)
+    text = json.dumps(await expect_compaction(200_000, messages), ensure_ascii=False)
     for fact in (
         "db-staging-07.internal",
         "6543",

@@ -143,12 +143,15 @@ def test_a_process_that_dies_is_told_and_replaced() -> None:
 
 def test_events_of_a_loop_that_ended_are_dropped() -> None:
     kept: list[Any] = []
+    heard: list[str] = []
 
     async def run() -> None:
-        kept.append(report_in_loop(ignore))
+        kept.append(report_in_loop(lambda kind, **_details: heard.append(kind)))
+        kept[0]("in time")
 
     asyncio.run(run())
     kept[0]("late")
+    assert heard == ["in time"]
 
 
 def alive(pid: int) -> bool:

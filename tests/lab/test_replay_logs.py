@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from everthread.lab.importers.log import moment, numbered
 from everthread.lab.importers.places import find_logs, import_log, thread_id
 from everthread.lab.importers.reader import parse_log, read_log
 from everthread.lab.replay import replay
-from everthread.store.store import Store
 from tests.lab.replayed import PLAIN
 
 CLAUDE = "claude-opus-4-5"
@@ -288,11 +286,8 @@ def test_opencode(tmp_path: Path) -> None:
     assert find_logs("opencode", env={"XDG_DATA_HOME": str(tmp_path)}) == [session]
 
 
-def test_a_log_becomes_a_thread_once(tmp_path: Path) -> None:
-    asyncio.run(_imported_twice(open_store(tmp_path / "x.db")))
-
-
-async def _imported_twice(store: Store) -> None:
+async def test_a_log_becomes_a_thread_once(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "x.db")
     try:
         first = await import_log(store, parse_log(_pi()))
         again = await import_log(store, parse_log(_pi()))

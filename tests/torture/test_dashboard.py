@@ -50,7 +50,7 @@ async def enter(browser: Chromium, url: str, pages: Dashboard) -> Tab:
     return tab
 
 
-async def check(tab: Tab, address: str, folder: Path | None = None) -> None:
+async def expect_page(tab: Tab, address: str, folder: Path | None = None) -> None:
     """A page is shown without a complaint, nothing is wider than the window, and no words of others became ours."""
     for width, dark in LOOKS:
         await tab.look(width, dark=dark)
@@ -77,14 +77,14 @@ async def thread_pages(store: Store, thread: str) -> list[str]:
 async def test_every_page_of_an_empty_store_and_of_one_thread(tmp_path: Path) -> None:
     async with served(tmp_path) as (url, pages, store, browser):
         stranger = await browser.tab()
-        await check(stranger, url)
+        await expect_page(stranger, url)
         tab = await enter(browser, url, pages)
         for path in ("/", "/?q=nothing", "/dashboard/overview"):
-            await check(tab, url + path)
+            await expect_page(tab, url + path)
         thread = await make_thread(store, title="The ledger")
         await compact_thread(store, thread)
         for path in ("/", "/dashboard/overview", *await thread_pages(store, thread)):
-            await check(tab, url + path)
+            await expect_page(tab, url + path)
 
 
 async def test_nobody_is_shut_out(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ async def test_hostile_words_do_nothing(tmp_path: Path) -> None:
         await compact_thread(store, thread)
         huge = (await store.history(thread, start=2, limit=1))[0]
         for path in ("/", *await thread_pages(store, thread), f"/dashboard/threads/{thread}/messages/{huge.id}"):
-            await check(tab, url + path)
+            await expect_page(tab, url + path)
 
 
 async def test_five_thousand_threads_and_ten_thousand_messages(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ async def test_five_thousand_threads_and_ten_thousand_messages(tmp_path: Path) -
                 assert len((await http.get(path)).content) <= PAGE_BYTES
         tab = await enter(browser, url, pages)
         for path in ("/", "/?page=100", "/dashboard/overview", *await thread_pages(store, thread)):
-            await check(tab, url + path)
+            await expect_page(tab, url + path)
 
 
 async def _first_byte(http: httpx2.AsyncClient, path: str, times: int = 7) -> float:

@@ -291,10 +291,10 @@ class LoopSummarizer:
 
 def report_in_loop(events: Events) -> Events:
     """The same events, reported in the loop of whoever asks."""
-    loop, here = asyncio.get_running_loop(), threading.get_ident()
+    loop, home = asyncio.get_running_loop(), threading.get_ident()
 
     def report(kind: str, **details: Any) -> None:
-        if threading.get_ident() == here:
+        if loop.is_running() and threading.get_ident() == home:
             events(kind, **details)
             return
         with contextlib.suppress(RuntimeError):  # the loop has ended; nobody listens

@@ -176,4 +176,7 @@ def test_inert_text_stays_readable(text: str) -> None:
 
 
 def test_garbage_is_survived() -> None:
-    flat({"role": None, "content": 7}, {"role": "assistant", "tool_calls": "x"}, {"role": "tool", "content": {"a": 1}})
+    odd = flat(
+        {"role": None, "content": 7}, {"role": "assistant", "tool_calls": "x"}, {"role": "tool", "content": {"a": 1}}
+    )
+    assert [(entry.label, entry.text) for entry in odd] == [("3 result of something", "{'a': 1}")]
