@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.lab.provider.cache import Block, CacheUse, ClaudeCache, Ttl
+from everthread import apply_cache_control
+from everthread.core.messages import Message
+from everthread.core.pricing.cache_control import mark_system
+from everthread.core.types import Api, Request
+from everthread.lab.provider.cache import Block, CacheUse, ClaudeCache, PromptReader, Ttl
 from everthread.lab.provider.models import cache_minimum
 from everthread.testing import SteppedClock
+from everthread.wire.codecs import CODECS
+from tests.lab.clients import CLAUDE
 
 MINIMUM = 1024
 
@@ -180,3 +187,41 @@ def test_the_parts_always_add_up(shape: list[tuple[int, Ttl | None]], extra: int
 )
 def test_the_smallest_prefix_depends_on_the_model(model: str, tokens: int) -> None:
     assert cache_minimum(model) == tokens
+
+
+def tool_loop(rounds: int, words: str) -> list[Message]:
+    """One question, and so many calls with their results; the assistant says these words before each call."""
+    messages: list[Message] = [{"role": "user", "content": "Make the tests of the ledger pass."}]
+    for number in range(rounds):
+        function = {"name": "terminal", "arguments": f'{{"command": "pytest -k ledger_{number}"}}'}
+        call: Any = {"id": f"call_{number}", "type": "function", "function": function}
+        messages.append({"role": "assistant", "content": words, "tool_calls": [call]})
+        result = f"{number} failed: the entry of the northern branch differs. " * 20
+        messages.append({"role": "tool", "tool_call_id": f"call_{number}", "content": result})
+    return messages
+
+
+def cached_share(api: Api, words: str, *, native: bool) -> float:
+    """How much of a tool loop of 30 calls comes from the cache, as the marks are placed for this route."""
+    cache, reader, used, read = ClaudeCache(lambda: 0.0), PromptReader(CLAUDE), 0, 0
+    system = mark_system("Keep to the rules of the house. " * 200)
+    for rounds in range(31):
+        marked = apply_cache_control(tool_loop(rounds, words), native_anthropic=native)
+        body = CODECS[api].encode_request(Request(CLAUDE, marked, system, [], {"max_tokens": 100}))
+        prompt = reader.read(api, CODECS[api].decode_request(body), body)
+        use = cache.use(CLAUDE, prompt.blocks, prompt=prompt.tokens, minimum=1_024)
+        used, read = used + prompt.tokens, read + use.read
+    return read / used
+
+
+def test_a_tool_loop_is_read_from_the_cache_through_openrouter_as_natively() -> None:
+    """A call that comes without a word can carry no mark there: such a loop reads from its last words on."""
+    said = "I look at the next test."
+    native, routed = cached_share("anthropic", said, native=True), cached_share("openai_chat", said, native=False)
+    wordless = cached_share("openai_chat", "", native=False)
+    print(
+        f"cached in a tool loop: natively {native:.0%}, through OpenRouter {routed:.0%}, without words {wordless:.0%}"
+    )
+    assert native > 0.85
+    assert routed > 0.85
+    assert wordless > 0.2

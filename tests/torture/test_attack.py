@@ -266,8 +266,8 @@ async def test_honest_clients_get_their_bytes_whatever_others_do(new_url: Callab
         (home / "config.yaml").write_text(
             f"store: {{url: '{database}'}}\n"
             "compression: {threshold_tokens: 6400, economics: false}\n"
-            "gateway: {recall: false, native: {enabled: false}, limits: {header_seconds: 5, body_seconds: 5, "
-            f"answer_seconds: 20}}, upstreams: [{{name: lab, url: '{serving.url}'}}]}}\n"
+            "gateway: {recall: false, native: {enabled: false}, limits: {header_seconds: 60, body_seconds: 60, "
+            f"answer_seconds: 60}}, upstreams: [{{name: lab, url: '{serving.url}'}}]}}\n"
         )
         fleet = Fleet(home, "--quiet")
         await asyncio.gather(*(fleet.start() for _ in range(3)))

@@ -17,6 +17,11 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from everthread.errors import InputError
 from everthread.gateway.app import GatewayApp
 
+_BACKLOG = 512
+"""Connections that wait to be accepted."""
+_AT_ONCE = 32
+"""So many are accepted before those too many are closed: else a burst takes every file there is."""
+
 
 class _Quiet(Server):
     """Begins and ends at an event, where uvicorn looks ten times a second whether it should."""
@@ -75,6 +80,7 @@ class LoopServer:
             log_config=None,
             access_log=False,
             ws="none",
+            backlog=_AT_ONCE,
             **settings,
         )
         self._server = _Quiet(config, patience)
@@ -88,6 +94,7 @@ class LoopServer:
         ready.cancel()
         if self._task.done():
             self._task.result()
+        self._listener.listen(_BACKLOG)  # asyncio has made it as short as what it accepts at once
 
     async def stop(self) -> None:
         self._server.ending.set()
@@ -108,7 +115,7 @@ def listen(port: int, host: str = "127.0.0.1") -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(512)
+        listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
         raise InputError(f"port {port} of {host} cannot be used: {error.strerror or error}") from error
@@ -142,7 +149,9 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
         super().connection_made(cast("asyncio.Transport", transport))
         self.waiting[self] = None
         if len(self.connections) > self.most_connections:
-            next(iter(self.waiting)).transport.abort()  # so that one who opens many keeps nobody out
+            longest = next(iter(self.waiting))  # so that one who opens many keeps nobody out
+            del self.waiting[longest]  # it ends later than the next one comes
+            longest.transport.abort()
         self._wait()
 
     def data_received(self, data: bytes) -> None:
