@@ -157,10 +157,12 @@ def _last_report(text: str) -> dict[str, int]:
         return {}
     stated: list[tuple[int, dict[str, int]]] = []
     last = None
-    lines = text.split("\n")
+    lines, plain = text.split("\n"), lowered.split("\n")
     for place in range(len(lines) - 1, -1, -1):  # from the end: what stands far before the last report is not read
         if last is not None and place < last - 6:
             break
+        if not any(word in plain[place] for word in _COUNT_WORDS):
+            continue
         line = lines[place]
         found = _counts(line) if _DIGIT.search(line) and not _SUITES.match(line) else {}
         if found:
