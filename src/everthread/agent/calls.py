@@ -46,7 +46,7 @@ class _Run:
 
 @dataclass(slots=True)
 class CallRunner:
-    """Runs the calls of an answer: several at a time, asking for leave one by one, writing one by one.
+    """Runs the calls of an answer: several at a time, asking for approval one by one, writing one by one.
 
     Whatever a tool does, its call gets an answer, and the answers stand in the order of the calls.
     """

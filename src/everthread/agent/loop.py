@@ -152,7 +152,7 @@ class Agent:
         raise AssertionError("a turn ends with its answer or an error")
 
     def hear(self, event: Event) -> None:
-        """Pass an event on: to the journal, to whoever reads the turn, to the listener."""
+        """Pass an event on: to the log of causes, to the reader of the turn, to the listener."""
         self.journal(event)
         if self._items is not None:
             self._items.put_nowait(event)

@@ -507,7 +507,7 @@ _NODE = re.compile(r"n[0-9a-f]{12}")
 
 
 class ThreadGraph:
-    """`engines.base.Graph` of a lookup's thread."""
+    """`compaction.engine.Graph` of a lookup's thread."""
 
     def __init__(self, lookup: StoreLookup) -> None:
         self._lookup = lookup

@@ -334,7 +334,7 @@ def _tools_in(measured: Any) -> Any:
 
 
 class SessionArchive(ThreadGraph):
-    """`engines.base.Archive` of one conversation."""
+    """`compaction.engine.Archive` of one conversation."""
 
     def __init__(self, live: ConversationState, lookup: StoreLookup) -> None:
         super().__init__(lookup)

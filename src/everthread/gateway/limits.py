@@ -41,4 +41,4 @@ class Limits:
     keepalive_seconds: float = KEEPALIVE_SECONDS
     """Between two comments to a client that waits for a stream."""
     silence_seconds: float = SILENCE_SECONDS
-    """How long a compaction keeps such a client waiting without one; see `pulse`."""
+    """How long a compaction keeps such a client waiting without one; see `streaming`."""

@@ -1,4 +1,4 @@
-"""Asking a person for leave: the command or the change is shown, then yes, no (with a reason) or always."""
+"""Asking a person for approval: the command or the change is shown, then yes, no (with a reason) or always."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from everthread.gateway.dashboard import views
 from everthread.gateway.dashboard.access import Viewer
 from everthread.gateway.dashboard.charts import Chart, Limit, Line, Mark, Piece, bar, draw
 from everthread.gateway.dashboard.text import body_text, clean, counted, excerpt, highlight, line_of, summary_sections
-from everthread.gateway.dashboard.views import CostSaving, ThreadEntry, WindowSize
+from everthread.gateway.dashboard.views import CostComparison, ThreadEntry, WindowSize
 from everthread.store.models import (
     CallRow,
     CompactionRecord,
@@ -167,7 +167,7 @@ class PageReader:
             found[limit.model] = min(limit.limit, found.get(limit.model, limit.limit))
         return found
 
-    async def _savings(self, threads: Sequence[str], limits: Mapping[str, int]) -> dict[str, CostSaving]:
+    async def _savings(self, threads: Sequence[str], limits: Mapping[str, int]) -> dict[str, CostComparison]:
         if not threads:
             return {}
         calls, records = await asyncio.gather(
@@ -183,7 +183,7 @@ class PageReader:
 
     def _saving(
         self, calls: Sequence[CallRow], records: Sequence[CompactionRecord], limits: Mapping[str, int]
-    ) -> CostSaving:
+    ) -> CostComparison:
         windows = {call.model: self._window(call.model, limits.get(call.model)).tokens for call in calls}
         return views.saving_of(calls, records, price=_Prices(), window=windows.__getitem__, ttl=self._ttl)
 

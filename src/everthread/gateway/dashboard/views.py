@@ -91,7 +91,7 @@ def thread_item(  # noqa: PLR0913, PLR0917 - what a line of the list tells
     row: ThreadRow,
     figures: ThreadFigures,
     window: WindowSize,
-    saving: CostSaving | None,
+    saving: CostComparison | None,
     opening: str,
     snippets: Sequence[Snippet] = (),
 ) -> ThreadEntry:
@@ -297,7 +297,7 @@ class PricedCall:
 
 
 @dataclass(frozen=True, slots=True)
-class CostSaving:
+class CostComparison:
     """What a thread's calls cost, and what they would have cost without compaction.
 
     Compared are calls that both would have answered; `beyond` calls had outgrown the window by then.
@@ -326,7 +326,7 @@ def saving_of(
     price: PriceOf,
     window: Callable[[str], int],
     ttl: float,
-) -> CostSaving:
+) -> CostComparison:
     """A thread's own traffic, reckoned again without compaction: the method of the replay.
 
     A call that found the cache warm finds it warm with the whole history too; what was taken out until then is read
@@ -371,7 +371,7 @@ def saving_of(
             else:
                 rows.append(PricedCall(call, float(paid), without))
         last, whole_before = call, whole
-    return CostSaving(
+    return CostComparison(
         cost + sum(row.cost for row in rows), sum(row.without for row in rows), len(rows), beyond, unpriced, tuple(rows)
     )
 
@@ -589,7 +589,7 @@ class Savings:
         return self.saved / self.without if self.without else None
 
 
-def total_savings(savings: Sequence[CostSaving], *, since: float, day: Callable[[float], str]) -> Savings:
+def total_savings(savings: Sequence[CostComparison], *, since: float, day: Callable[[float], str]) -> Savings:
     by: dict[str, dict[str, float]] = {"day": {}, "model": {}, "client": {}, "tenant": {}}
     cost = without = 0.0
     calls = 0
