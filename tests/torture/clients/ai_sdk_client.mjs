@@ -1,4 +1,5 @@
 // AI SDK: a history of messages with a tool, answered whole and streamed by turns; the address without /v1.
+// Before Claude it is always streamed: the two ways describe the tools differently, so that neither reads the other's cache.
 import { createAnthropic } from "@ai-sdk/anthropic";
 import { createOpenAI } from "@ai-sdk/openai";
 import { generateText, jsonSchema, stepCountIs, streamText, tool } from "ai";
@@ -32,7 +33,7 @@ for (const [number, text] of job.says.entries()) {
     maxRetries: 0,
     providerOptions: { openai: { store: false } },
   };
-  if (number % 2) {
+  if (number % 2 || job.api === "anthropic") {
     const streamed = streamText(asked);
     answers.push(await streamed.text);
     messages.push(...(await streamed.steps).flatMap((step) => step.response.messages));

@@ -157,7 +157,7 @@ PROGRAMS = {
                 "run_shell_command": {"command": "cat {name}", "is_background": False, "description": "Read a part"},
                 "read_file": {"file_path": "{folder}/{name}"},
             },
-            {"OPENAI_API_KEY": "any"}, window=128_000, steps=115, characters=8_000,
+            {"OPENAI_API_KEY": "any"}, window=128_000, steps=125, characters=8_000,
         ),
         Program(
             "cline", "cline", ["cline@3.0.65"], "openai_chat", "lab-coder",
