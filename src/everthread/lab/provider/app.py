@@ -24,7 +24,7 @@ from everthread.lab.provider.faults import FaultPlan, refusal
 from everthread.lab.provider.log import Record
 from everthread.lab.provider.models import ANTHROPIC, PROTOCOLS, RESPONSES, Models, Protocol, ServedModel, served
 from everthread.lab.provider.script import Answers, Script
-from everthread.lab.provider.transport import Connections, OutgoingRequest, remembering
+from everthread.lab.provider.transport import AnswerApp, Connections, remembering
 
 
 class Provider:
@@ -98,7 +98,7 @@ class Provider:
             except ClientDisconnect:  # before it had said what it wants
                 return Response(status_code=400)
             outgoing = await self._answer(protocol, record)
-            return OutgoingRequest(outgoing, record, self._connections, self._closing, self._sent)
+            return AnswerApp(outgoing, record, self._connections, self._closing, self._sent)
 
         return answer
 
@@ -116,12 +116,12 @@ class Provider:
     async def _count(self, http: HttpRequest) -> ASGIApp:
         record = await self._record(ANTHROPIC, http)
         outgoing = await self._answer(ANTHROPIC, record, counting=True)
-        return OutgoingRequest(outgoing, record, self._connections, self._closing, self._sent)
+        return AnswerApp(outgoing, record, self._connections, self._closing, self._sent)
 
     async def _compact(self, http: HttpRequest) -> ASGIApp:
         record = await self._record(RESPONSES, http)
         outgoing = self._answering.compact(RESPONSES, record)
-        return OutgoingRequest(outgoing, record, self._connections, self._closing, self._sent)
+        return AnswerApp(outgoing, record, self._connections, self._closing, self._sent)
 
     async def _upgrade(self, http: HttpRequest) -> JSONResponse:
         """A WebSocket, which nobody serves here."""

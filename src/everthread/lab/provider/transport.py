@@ -34,7 +34,7 @@ def remembering(connections: Connections) -> type[H11Protocol]:
     return HeaderLogProtocol
 
 
-class OutgoingRequest:
+class AnswerApp:
     """The application that sends one answer; `closing` ends what hangs."""
 
     def __init__(
