@@ -21,9 +21,10 @@ STYLE = """
 svg { background: #fff; font: 12px system-ui, sans-serif }
 .grid { stroke: #e3e6ea } .tick { fill: #5b6470; text-anchor: end } .tick.below { text-anchor: middle }
 .line { fill: none; stroke-width: 2 } .line.a { stroke: #0b6bcb } .line.b { stroke: #c2410c }
-.limit { stroke: #8a94a0; stroke-dasharray: 4 4 } .limit-name { fill: #5b6470; text-anchor: end }
+.limit { stroke: #8a94a0; stroke-dasharray: 4 4 } .limit-name { fill: #5b6470 }
 .mark line { stroke: #0b6bcb; stroke-opacity: .25 } .mark path { fill: #0b6bcb } .cursor { display: none }
-.name { font-weight: 600 } .name.a { fill: #0b6bcb } .name.b { fill: #c2410c }
+.name { font-weight: 600; paint-order: stroke; stroke: #fff; stroke-width: 5px }
+.name.a { fill: #0b6bcb } .name.b { fill: #c2410c }
 """
 
 
@@ -48,8 +49,8 @@ def picture() -> str:
     if svg is None:
         raise AssertionError("a chart is an SVG")
     names = (
-        '<text class="name b" x="396" y="72">without: refused from here on</text>'
-        '<text class="name a" x="640" y="150">with Everthread (▼ compactions)</text>'
+        '<text class="name b" x="388" y="58">without: refused from here on</text>'
+        '<text class="name a" x="640" y="126">with Everthread (▼ compactions)</text>'
     )
     text = svg[0].replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
     return text.replace("<title", f"<style>{STYLE}</style><title", 1).replace("</svg>", f"{names}</svg>") + "\n"
@@ -78,12 +79,14 @@ def compaction_picture() -> str:
         (f"before: {len(messages)} messages", parts(messages, "")),
         (f"after: {len(made.messages)} messages", parts(made.messages, made.summary)),
     ]
-    scale = 820 / sum(size for _, _, size in bars[0][1])
+    whole = sum(size for _, _, size in bars[0][1])
+    scale = 820 / whole
     drawn = []
     for row, (title, filled) in enumerate(bars):
         top, left = 34 + row * 78, 20.0
         total = sum(size for _, _, size in filled)
-        drawn.append(f'<text x="20" y="{top - 8}" class="title">{title}, {total:,} tokens</text>')
+        share = "" if total == whole else f" ({total / whole:.0%} of before)"
+        drawn.append(f'<text x="20" y="{top - 8}" class="title">{title}, {total:,} tokens{share}</text>')
         for name, colour, size in filled:
             width = size * scale
             drawn.append(

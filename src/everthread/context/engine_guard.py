@@ -1,4 +1,4 @@
-"""An engine is anybody's code: what goes wrong in it is told, and the conversation goes on without it."""
+"""Guards around an engine and a summariser: anybody's code, whose failures must not end a conversation."""
 
 from __future__ import annotations
 

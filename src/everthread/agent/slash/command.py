@@ -1,4 +1,4 @@
-"""What a slash command is given, and what it answers."""
+"""What a slash command is given and what it answers, and how its text is put together."""
 
 from __future__ import annotations
 

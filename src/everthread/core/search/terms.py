@@ -13,6 +13,8 @@ for ranking and for finding an identifier by its parts.
 
 Words are NFKC-normalised and case-folded. Leading and trailing punctuation is no part of a term: `--flag-name` is
 `flag-name`, `/etc/hosts` is `etc/hosts`.
+
+Below them: the other forms of an English word (`forms`) and the words that say nothing (`stop_words`), for queries.
 """
 
 from __future__ import annotations
