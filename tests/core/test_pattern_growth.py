@@ -303,7 +303,7 @@ def test_the_beginnings_of_tokens_do_not_freeze_redaction() -> None:
         for joint in "-/":
             with cpu_limit(f"redact on {start + joint!r}"):
                 shown = redact((start + joint) * (20_000 // len(start + joint)) + "_\0")
-            assert shown.endswith("_\0")
+            assert shown.endswith("\0")
 
 
 def test_a_quadratic_and_an_exponential_pattern_are_found() -> None:

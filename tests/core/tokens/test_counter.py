@@ -366,3 +366,12 @@ def test_older_claude_on_real_prompts_is_within_five_percent() -> None:
         for reported in data["usage"]:
             estimate = counter.request(data["messages"][: reported["before_message"]])
             assert estimate == pytest.approx(reported["prompt"], rel=0.05)
+
+
+def test_texts_counted_before_are_forgotten_when_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CHARACTERS", 1_000)
+    counter = TokenCounter()
+    texts = [f"{number} " + "word " * 80 for number in range(5)]
+    counts = [counter.text(text) for text in texts]
+    assert [counter.text(text) for text in texts] == counts
+    assert len(counter._texts) < len(texts)
