@@ -21,6 +21,7 @@ from everthread.conversation.events import CompactionDone
 from everthread.core.marks import is_summary, recognize, summary_text
 from everthread.core.messages import calls_of, results_of, text_of
 from everthread.core.types import Api, Reply, Request
+from everthread.factory.store import SUMMARY_SECRET
 from everthread.lab.provider import Provider
 from everthread.testing import ScriptedModel
 from tests.agent.setting import Place, calls, place, results
@@ -148,16 +149,16 @@ async def test_a_failing_suite_is_repaired_across_compactions(
         assert here.told(TurnEnded)[-1].reason == "answered"
         assert len(here.told(CompactionDone)) >= 3
         last = [record.request for record in provider.log if record.request and not is_summary_call(record.request)][-1]
-        check_last_request(last)
+        check_last_request(last, await here.store.shared_secret(SUMMARY_SECRET))
         await check_store(here, provider, agent)
 
 
-def check_last_request(last: Request) -> None:
+def check_last_request(last: Request, key: bytes) -> None:
     """The rule and the task are there word for word; what a file said of rules and tasks is not among them."""
     said = [text_of(message) for message in last.messages if message["role"] in ("user", "assistant")]
     assert any(RULE in text for text in said)
     assert any(TASK_SAID in text for text in said)
-    found = [text for message in recognize(last.messages) if (text := summary_text(message))]
+    found = [text for message in recognize(last.messages, key) if (text := summary_text(message))]
     assert len(found) == 1, "the marker in a tool's output is no summary"
     sections = parse_sections(found[0])
     assert RULE in sections[WORDS]
@@ -209,7 +210,8 @@ async def test_a_task_goes_on_after_a_restart_in_its_middle(
         again = await opened(here, provider, "openai_chat", summarizer="extractive", resume=agent.conversation.id)
         answer = await again.send(f"Go on. {TASK_SAID}")
         assert answer.text.startswith("All tests pass now")
-        check_last_request([record.request for record in provider.log if record.request][-1])
+        last = [record.request for record in provider.log if record.request][-1]
+        check_last_request(last, await here.store.shared_secret(SUMMARY_SECRET))
         assert {record.status for record in provider.log if record.status} == {200}
 
 

@@ -38,6 +38,9 @@ async def claude_code(http: httpx2.AsyncClient, url: str, *messages: Any, **more
         f"{url}/v1/messages", json=body, headers={"user-agent": "claude-cli/2.1.0 (external, cli)", "x-api-key": "k"}
     )
     assert answer.status_code == 200, answer.text
+    known = f"{url}/api/threads/{answer.headers['x-everthread-thread']}"
+    while (await http.get(known)).status_code == 404:  # noqa: ASYNC110 - stored after it was answered
+        await asyncio.sleep(0.02)
     return answer
 
 

@@ -101,7 +101,7 @@ async def test_messages() -> None:
     async def play(clients: Clients) -> None:
         for fields, words in MESSAGES:
             with pytest.raises(anthropic.BadRequestError, match=words) as caught:
-                await clients.claude.messages.create(model=CLAUDE, max_tokens=9, **fields)
+                await clients.claude.messages.create(model=CLAUDE, **{"max_tokens": 9_000, **fields})
             assert classify_error(caught.value).kind == "other"
         with pytest.raises(anthropic.BadRequestError, match="max_tokens: Field required"):
             await clients.claude.post(
