@@ -151,9 +151,14 @@ async def write_summary(services: Services, request: SummaryRequest, plan: Plan)
     return _journal_summary(draft, request, count)
 
 
+_READ_AT_MOST = 4
+"""Budgets of a model's summary that are checked; a longer one is cut before it costs time."""
+
+
 def _checked(draft: SummaryDraft, request: SummaryRequest, plan: Plan, count: Count) -> WrittenSummary | None:
     """A model's sections, marked and completed; None where they are refused."""
     sections = {name: defuse(text) for name, text in draft.sections.items()}
+    sections = fit_sections(sections, _READ_AT_MOST * request.budget, count)
     marked, checked, unknown = mark_sections(sections, source_text(plan.messages, plan.earlier.text))
     if is_refused(checked, unknown) or not marked:
         return None
