@@ -31,6 +31,10 @@ def script(request: Request) -> Any:
     return "Done."
 
 
+def _is_answered(stored: httpx2.Response) -> bool:
+    return stored.status_code == 200 and stored.json()["items"][-1]["role"] == "assistant"
+
+
 async def claude_code(http: httpx2.AsyncClient, url: str, *messages: Any, **more: Any) -> httpx2.Response:
     """A request as Claude Code makes it."""
     body = {"model": CLAUDE, "max_tokens": 500, "messages": list(messages), "metadata": {"user_id": USER_ID}, **more}
@@ -38,8 +42,8 @@ async def claude_code(http: httpx2.AsyncClient, url: str, *messages: Any, **more
         f"{url}/v1/messages", json=body, headers={"user-agent": "claude-cli/2.1.0 (external, cli)", "x-api-key": "k"}
     )
     assert answer.status_code == 200, answer.text
-    known = f"{url}/api/threads/{answer.headers['x-everthread-thread']}"
-    while (await http.get(known)).status_code == 404:  # noqa: ASYNC110 - stored after it was answered
+    said_there = f"{url}/api/threads/{answer.headers['x-everthread-thread']}/history"
+    while not _is_answered(await http.get(said_there)):  # noqa: ASYNC110 - it is stored after the client has it
         await asyncio.sleep(0.02)
     return answer
 
