@@ -9,13 +9,14 @@ from typing import Any
 
 import httpx2
 import pytest
-from typer.testing import CliRunner
 
-from everthread.cli.main import app
 from everthread.core.messages import text_of
 from everthread.core.types import Reply, Request
 from everthread.gateway.management.clients import ClientSession, body_session, read_client, scope_of
+from tests.cli.conftest import everthread, home
 from tests.gateway.house import CHAT, CLAUDE, house
+
+__all__ = ["everthread", "home"]
 
 BASH: Any = {"name": "Bash", "description": "Run", "input_schema": {"type": "object", "properties": {}}}
 UUID = "4f9a1f9e-3c5b-4a60-9a5e-0d6c1a2b3c4d"
@@ -48,12 +49,6 @@ async def claude_code(http: httpx2.AsyncClient, url: str, *messages: Any, **more
     return answer
 
 
-async def invoke(*arguments: str) -> str:
-    """The output of a command, which has a loop of its own."""
-    done = await asyncio.to_thread(CliRunner().invoke, app, arguments, env={"COLUMNS": "140"})
-    return str(done.output)
-
-
 def said(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
@@ -77,7 +72,7 @@ async def talk(http: httpx2.AsyncClient, url: str) -> str:
     return first.headers["x-everthread-thread"]
 
 
-async def test_side_calls_are_folded_in_the_list_the_api_and_the_pages(tmp_path: Path) -> None:
+async def test_side_calls_are_folded_in_the_list_the_api_and_the_pages(tmp_path: Path, everthread: Any) -> None:
     async with house(tmp_path, script=script) as place, httpx2.AsyncClient(timeout=60) as http:
         url = await place.gateway("none", key=None)
         thread = await talk(http, url)
@@ -90,12 +85,12 @@ async def test_side_calls_are_folded_in_the_list_the_api_and_the_pages(tmp_path:
         side = (await http.get(f"{url}/api/threads/{detail['side_calls'][0]}")).json()
         assert (side["kind"], side["parent"]) == ("side", thread)
         rows = await place.store.list_threads()
-    shown = await invoke("sessions", "list", "--store", str(place.file))
-    assert "Mend the parser" in shown, shown  # how much of a title is shown depends on the width
-    plain = await invoke("sessions", "list", "--json", "--store", str(place.file))
-    [row] = json.loads(plain)["sessions"]
+    stored = ("--store", str(place.file))
+    shown = everthread("sessions", "list", *stored).stdout
+    assert "+3 side calls" in shown, shown
+    [row] = json.loads(everthread("sessions", "list", "--json", *stored).stdout)["sessions"]
     assert (row["side_calls"], row["client_session"], row["tokens"]) == (3, UUID, rows[0].tokens)
-    tree = await invoke("sessions", "tree", thread, "--store", str(place.file))
+    tree = everthread("sessions", "tree", thread, *stored).stdout
     assert "Look for the parser" in tree
 
 
