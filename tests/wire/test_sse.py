@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.wire.sse import SseEvent, SseParser, encode
+from everthread.wire.sse import SseEvent, SseParser, SseSplitter, encode
 
 
 def parse(*chunks: bytes) -> list[SseEvent]:
@@ -123,3 +123,14 @@ def test_a_long_event_in_small_chunks_is_read_in_linear_steps() -> None:
         parser.feed(b"data: x" if _ == 0 else b"y" * 100)
     [event] = parser.close()
     assert len(event.data) == 1 + 49_999 * 100
+
+
+@pytest.mark.parametrize("blank", [b"\n\n", b"\r\n\r\n", b"\r\r"])
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_a_stream_is_cut_into_its_events_byte_for_byte(blank: bytes, size: int) -> None:
+    stream = b"data: a" + blank + b": comment" + blank + b"event: b" + blank + b"data: unfinished"
+    splitter = SseSplitter()
+    cut = [event for at in range(0, len(stream), size) for event in splitter.feed(stream[at : at + size])]
+    assert cut == [b"data: a" + blank, b": comment" + blank, b"event: b" + blank]
+    assert splitter.end() == b"data: unfinished"
+    assert splitter.end() == b""

@@ -6,7 +6,6 @@ import asyncio
 import functools
 import json
 import logging
-import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from everthread.gateway.observability import Metrics, log_fields
 from everthread.gateway.requests import ClientGone, RequestHead
 from everthread.gateway.upstream import Headers
 from everthread.wire.codecs import CODECS
-from everthread.wire.sse import SseParser
+from everthread.wire.sse import SseParser, SseSplitter
 
 _LOG = logging.getLogger("everthread.gateway")
 
@@ -151,7 +150,6 @@ def usage_of(api: Api, reply: Reply | None) -> CanonicalUsage | None:
     return usage if usage is not None and usage.prompt_tokens else None
 
 
-_EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _LONGEST = 1024 * 1024
 """An event longer than this is no event; it goes on as it is."""
 _CONTENT = frozenset({"text", "reasoning", "refusal", "call", "stop"})
@@ -180,25 +178,17 @@ class UsageChunkFilter:
     """A chat stream without the extra chunk at its end: the client did not ask for it."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._events = SseSplitter()
 
     def feed(self, chunk: bytes) -> bytes:
         """The complete events; the beginning of one waits for its end."""
-        data = self._rest + chunk
-        kept: list[bytes] = []
-        at = 0
-        for match in _EVENT_END.finditer(data):
-            event, at = data[at : match.end()], match.end()
-            if not _is_extra(event):
-                kept.append(event)
-        self._rest = data[at:]
-        if len(self._rest) > _LONGEST:
+        kept = [event for event in self._events.feed(chunk) if not _is_extra(event)]
+        if len(self._events.rest) > _LONGEST:
             kept.append(self.end())
         return b"".join(kept)
 
     def end(self) -> bytes:
-        rest, self._rest = self._rest, b""
-        return rest
+        return self._events.end()
 
 
 class StreamFilter(Protocol):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,25 @@ class SseEvent:
     event: str | None
     """Its name; None where the stream gave none."""
     data: str
+
+
+class SseSplitter:
+    """Cuts a stream into its events, as bytes. The beginning of one waits for its end."""
+
+    def __init__(self) -> None:
+        self.rest = b""
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The events that are complete with this chunk, each with the blank line that ends it."""
+        data = self.rest + chunk
+        ends = [0, *(match.end() for match in _EVENT_END.finditer(data))]
+        self.rest = data[ends[-1] :]
+        return [data[start:end] for start, end in pairwise(ends)]
+
+    def end(self) -> bytes:
+        """What was left over of the stream."""
+        rest, self.rest = self.rest, b""
+        return rest
 
 
 class SseParser:
@@ -82,4 +102,5 @@ def encode(event: SseEvent) -> bytes:
     return (head + "".join(f"data: {line}\n" for line in _LINE_END.split(event.data)) + "\n").encode("utf-8", "replace")
 
 
+_EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _LINE_END = re.compile(r"\r\n|\r|\n")

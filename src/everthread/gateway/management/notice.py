@@ -17,13 +17,12 @@ from typing import Any
 from everthread.core.messages import kind_of
 from everthread.core.types import Api
 from everthread.gateway.body import Sliced, slice_text, spliced, written
-from everthread.wire.sse import SseEvent, SseParser, encode
+from everthread.wire.sse import SseEvent, SseParser, SseSplitter, encode
 
 OPEN = "[everthread "
 _LINE = re.compile(r"\[everthread ([0-9a-f]{16}): ([^\[\]\r\n]{1,400})\]")
 _ITEM = "msg_everthread_"
 _GAP = "\n\n"
-_EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 
 
 def notice_line(words: str, key: bytes) -> str:
@@ -162,24 +161,16 @@ class NoticeStream:
     def __init__(self, api: Api, line: str) -> None:
         self._api = api
         self._line = line
-        self._rest = b""
+        self._events = SseSplitter()
         self._next = 0
         """The index behind the last block or item."""
         self._has_text = False
 
     def feed(self, chunk: bytes) -> bytes:
-        data = self._rest + chunk
-        kept: list[bytes] = []
-        at = 0
-        for match in _EVENT_END.finditer(data):
-            kept.append(self._take(data[at : match.end()]))
-            at = match.end()
-        self._rest = data[at:]
-        return b"".join(kept)
+        return b"".join(map(self._take, self._events.feed(chunk)))
 
     def end(self) -> bytes:
-        rest, self._rest = self._rest, b""
-        return rest
+        return self._events.end()
 
     def _take(self, raw: bytes) -> bytes:
         events = SseParser().feed(raw)

@@ -7,17 +7,15 @@ answer, every event goes on as it came.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from everthread.core.messages import kind_of
 from everthread.core.types import Api, Reply
 from everthread.wire.codecs import CODECS
-from everthread.wire.sse import SseEvent, SseParser, encode
+from everthread.wire.sse import SseEvent, SseParser, SseSplitter, encode
 
 RECALL = "recall"
-_EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _GAP = "\n\n"
 
 
@@ -28,7 +26,7 @@ class MergedStream:
 
     def __init__(self, *, model: str | None = None) -> None:
         self._model = model
-        self._rest = b""
+        self._events = SseSplitter()
         self._decoder = CODECS[self.api].stream_decoder(model=model)
         self.rounds = 0
         """Rounds that have ended and are followed by another."""
@@ -43,18 +41,11 @@ class MergedStream:
 
     def feed(self, chunk: bytes) -> bytes:
         """The events that go to the client; the beginning of one waits for its end."""
-        data = self._rest + chunk
-        kept: list[bytes] = []
-        at = 0
-        for match in _EVENT_END.finditer(data):
-            kept.append(self._take(data[at : match.end()]))
-            at = match.end()
-        self._rest = data[at:]
-        return b"".join(kept)
+        return b"".join(map(self._take, self._events.feed(chunk)))
 
     def end_round(self) -> tuple[Reply, bytes]:
         """What the model said in this round, and what was left over of its stream."""
-        rest, self._rest = self._rest, b""
+        rest = self._events.end()
         return self._decoder.reply(), self._take(rest) if rest else b""
 
     def go_on(self) -> None:
@@ -72,7 +63,8 @@ class MergedStream:
         return b"".join(map(encode, held))
 
     def _take(self, raw: bytes) -> bytes:
-        events = SseParser().feed(raw if _EVENT_END.search(raw) else raw + b"\n\n")
+        parser = SseParser()
+        events = parser.feed(raw) + parser.close()
         if not events:
             return raw  # a comment
         event = events[0]
