@@ -415,6 +415,16 @@ class TestWithoutATerminal:
         assert not (workspace / "made").exists()
         assert text_of(asked(served, 0).messages[-1]) == "hello \nthere"
 
+    def test_an_address_that_was_given_is_in_the_command_to_go_on_with(self, everthread: Any, workspace: Path) -> None:
+        with provider(["Hello.", "Again."], [ServedModel("mine", 64_000)]) as served:
+            at = f"{served.url}/v1"
+            first = everthread("chat", "-w", str(workspace), "--base-url", at, "-m", "mine", given=b"hello\n")
+            command = first.stdout.split("Go on with: everthread ")[-1].split()
+            assert command[-2:] == ["--base-url", at], first.stdout + first.stderr
+            second = everthread(*command, "-w", str(workspace), given=b"and on\n")
+        assert "Again." in second.stdout, "the thread knows its own model: " + second.stderr
+        assert asked(served).model == "mine"
+
     def test_a_terminal_that_can_do_nothing(self, home: Path, workspace: Path, terminal_of: Any) -> None:
         with provider([calls(("terminal", {"command": "echo hi"})), "# Plain"]) as served:
             use(home, served)

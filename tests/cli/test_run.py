@@ -15,7 +15,7 @@ import pytest
 
 from everthread.cli.main import COMMANDS, load
 from everthread.core.messages import text_of
-from everthread.lab.provider import Fault
+from everthread.lab.provider import Fault, ServedModel
 from tests.agent.test_processes import gone
 from tests.cli.conftest import environment
 from tests.cli.served import calls, configure, provider, use
@@ -52,6 +52,15 @@ def test_the_answer_is_all_that_is_printed(task: Any, home: Path, workspace: Pat
     assert (answer.returncode, answer.stdout) == (0, "It is **written**.\n"), answer.stderr
     assert "✓ write_file a.txt" in answer.stderr, "what tools do is told where it disturbs nobody"
     assert (workspace / "a.txt").read_text("utf-8") == "hello\n"
+
+
+def test_a_thread_goes_on_with_its_own_model(task: Any, home: Path) -> None:
+    models = [ServedModel("first", 64_000), ServedModel("second", 64_000)]
+    with provider(["One.", "Two."], models) as served:
+        use(home, served, "first")
+        assert task("begin", "-m", "second").stdout == "One.\n"
+        assert task("go on", "--continue").stdout == "Two.\n"
+    assert [entry.request.model for entry in served.log if entry.request] == ["second", "second"]
 
 
 def test_quiet_is_quiet(task: Any, home: Path) -> None:

@@ -31,19 +31,24 @@ StoreUrl = Annotated[
 ]
 Tenant = Annotated[str | None, typer.Option("--tenant", help="Only what belongs to this tenant.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Limit = Annotated[int, typer.Option(metavar="N", min=1, max=100_000, help="Show at most so many.")]
 LARGEST = 2**62
 """More than a database counts."""
 
 
-def countable(value: int | None) -> int | None:
-    """A number that a database can count; a larger one is refused here, not there."""
-    if value is not None and not 0 <= value <= LARGEST:
-        raise typer.BadParameter(f"{value} is not a number from 0 on that can be counted")
-    return value
+def number_option(*, text: str, least: float = 0, most: float = LARGEST, metavar: str = "N") -> Any:
+    """An option that is a number within bounds; a refusal tells the bounds, the help does not have to."""
+
+    def check(value: float | None) -> float | None:
+        if value is not None and not least <= value <= most:
+            bounds = f"of at least {least:,}" if most == LARGEST else f"from {least:,} to {most:,}"
+            raise typer.BadParameter(f"a number {bounds} is needed, not {value}")
+        return value
+
+    return typer.Option(metavar=metavar, callback=check, help=text)
 
 
-Offset = Annotated[int, typer.Option(metavar="N", callback=countable, help="Leave out so many first.")]
+Limit = Annotated[int, number_option(least=1, most=100_000, text="Show at most so many.")]
+Offset = Annotated[int, number_option(text="Leave out so many first.")]
 SessionId = Annotated[str, typer.Argument(metavar="ID", help="A session's id, or how it begins.")]
 
 

@@ -21,9 +21,9 @@ from everthread.cli.options import (
     Tenant,
     Until,
     ago,
-    countable,
     duration,
     iso,
+    number_option,
     read_time,
     with_store,
 )
@@ -92,17 +92,13 @@ def show(
     context: Annotated[bool, typer.Option("--context", help="What the model sees now, with its summary.")] = False,
     message: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", callback=countable, help="One message in full, by the number `show` and `search` print."
-        ),
+        number_option(text="One message in full, by the number `show` and `search` print."),
     ] = None,
     output: Annotated[str | None, typer.Option(help="One stored tool output in full, by its `output:…` id.")] = None,
     full: Annotated[bool, typer.Option("--full", help="Long texts and tool results as a whole.")] = False,
     raw: Annotated[bool, typer.Option("--raw", help="Credentials too, which are left out otherwise.")] = False,
-    limit: Annotated[
-        int | None, typer.Option(metavar="N", min=1, max=100_000, help="Show at most so many messages.")
-    ] = None,
-    offset: Annotated[int, typer.Option(metavar="N", callback=countable, help="Leave out so many messages first.")] = 0,
+    limit: Annotated[int | None, number_option(least=1, most=100_000, text="Show at most so many messages.")] = None,
+    offset: Annotated[int, number_option(text="Leave out so many messages first.")] = 0,
     tenant: Tenant = None,
     store: StoreUrl = None,
     as_json: AsJson = False,

@@ -114,8 +114,14 @@ def model_for(config: Config, model: str | None, *, ask: bool) -> str | None:
     return LOCAL
 
 
+async def resumed_model(store: Store, resume: str, config: Config, model: str | None, *, ask: bool) -> str | None:
+    """The model to go on with: the one asked for, else the thread's own where it can be reached, else the usual one."""
+    own = await own_model(store, resume, config) if model is None else None
+    return own or model_for(config, model, ask=ask)
+
+
 async def own_model(store: Store, resume: str, config: Config) -> str | None:
-    """The model that a thread was held with, where it can be reached; None: the configured one."""
+    """The model that a thread was held with, where it can be reached."""
     session = await store.resolve(resume)
     tip = await store.session(await store.get_compression_tip(session.id))
     name = tip.model or session.model
@@ -279,8 +285,8 @@ class Chat:
         self.status.tokens, self.status.window = conversation.tokens, conversation.window
 
 
-async def farewell(store: Store, thread: str) -> Text | None:
-    """The exit summary; None for a thread in which nothing was said."""
+async def farewell(store: Store, thread: str, options: str = "") -> Text | None:
+    """The exit summary; None for a thread in which nothing was said. `options`: what must be given again."""
     if not await store.history(thread, limit=1):
         return None
     records = [*await store.usage(thread)]
@@ -295,7 +301,9 @@ async def farewell(store: Store, thread: str) -> Text | None:
     if taken:
         told.append(counted(len(taken), "compaction"))
     return Text.assemble(
-        (", ".join(told), "dim"), ("\nGo on with: ", "dim"), (f"everthread chat --resume {short(thread)}", "bold")
+        (", ".join(told), "dim"),
+        ("\nGo on with: ", "dim"),
+        (f"everthread chat --resume {short(thread)}{options}", "bold"),
     )
 
 
@@ -304,9 +312,10 @@ LEAVE = ("/exit", "end the chat")
 
 
 async def run_chat(
-    config: Config, store: Store, model: str | None, resume: str | None, workspace: Path, *, pick: bool, yes: bool
-) -> None:
-    """The whole of it; the store is closed at the end, whatever happens."""
+    config: Config, store: Store, model: str | None, resume: str | None, workspace: Path, *, pick: bool, yes: bool,
+    again: str = "",
+) -> None:  # fmt: skip
+    """The whole of it; the store is closed at the end, whatever happens. `again`: options to go on with."""
     try:
         screen, status = Screen(console), Status()
         reader = _reader(screen, status, workspace)
@@ -321,8 +330,8 @@ async def run_chat(
             screen.print(Text(f"kept in {RULES_FILE}: {visible(str(rule))}", "dim"))
 
         approve = Approvals(read_rules(home_directory()), ask, everything=yes, keep=keep)
-        if resume is not None and model is None:
-            model = await own_model(store, resume, config)
+        if resume is not None:
+            model = await resumed_model(store, resume, config, model, ask=at_terminal())
         agent = await open_agent(
             config, model=model, resume=resume, workspace=workspace, approve=approve, store=store,
             listener=talk.heard, session=None if resume else NewSession(platform=PLATFORM),
@@ -334,7 +343,7 @@ async def run_chat(
                 screen.print(last)
             await talk.talk(agent)
             thread = agent.conversation.id
-        if last := await farewell(store, thread):
+        if last := await farewell(store, thread, again):
             screen.print(last)
         elif resume is None:
             await store.delete_thread(thread)  # nothing was said: there is nothing to come back to

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from pathlib import Path
 
 from everthread.cli.chat.app import model_for, run_chat
@@ -41,7 +42,8 @@ def chat(
     if not place.is_dir():
         raise InputError(f"--workspace {workspace}: there is no such directory")
     config = with_base_url(load_config(), base_url)
-    chosen = model_for(config, model, ask=at_terminal())
-    opened = open_store(store_address(store))
     asked = NO_ID if continue_ and resume is None else resume
-    asyncio.run(run_chat(config, opened, chosen, asked, place, pick=not continue_, yes=yes))
+    chosen = model if asked else model_for(config, model, ask=at_terminal())
+    opened = open_store(store_address(store))
+    again = "" if base_url is None else f" --base-url {shlex.quote(base_url)}"
+    asyncio.run(run_chat(config, opened, chosen, asked, place, pick=not continue_, yes=yes, again=again))

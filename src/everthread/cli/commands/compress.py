@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from everthread.cli.conversation_file import FILE_HELP, ConversationFile, read_conversation
-from everthread.cli.options import window_or_default
+from everthread.cli.options import number_option, window_or_default
 from everthread.cli.output import console, counted, excerpt, print_json, print_table, visible
 from everthread.compaction.summary import Compaction
 from everthread.errors import InputError
@@ -23,7 +23,7 @@ CODECS = {codec.API: codec for codec in (anthropic, openai_chat, openai_response
 
 def compress(
     file: Annotated[str, typer.Argument(help=FILE_HELP)],
-    window: Annotated[int | None, typer.Option(min=1, help="The model's window, in tokens.")] = None,
+    window: Annotated[int | None, number_option(least=1, text="The model's window, in tokens.")] = None,
     focus: Annotated[str | None, typer.Option(help="Keep full detail for this topic.")] = None,
     summarizer: Annotated[str, typer.Option(help="Who writes the summary: auto or extractive.")] = "auto",
     template: Annotated[str, typer.Option(help="The summary's layout: handoff or classic.")] = "handoff",
@@ -37,7 +37,7 @@ def compress(
             help="Write the compacted conversation here (`-`: standard output), cited outputs beside it.",
         ),
     ] = None,
-    times: Annotated[int, typer.Option(min=1, max=100, help="Compact so many times in a row.")] = 1,
+    times: Annotated[int, number_option(least=1, most=100, text="Compact so many times in a row.")] = 1,
     model: Annotated[str | None, typer.Option(help="Count as this model does. Default: the one in the file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from everthread.cli.options import StoreUrl, with_store
+from everthread.cli.options import StoreUrl, number_option, with_store
 from everthread.cli.output import json_text, visible
 from everthread.config import load_config
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def dashboard(
     store: StoreUrl = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 finds a free one.")] = 8485,
+    port: Annotated[int, number_option(most=65535, text="0 finds a free one.")] = 8485,
     open_browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the address as JSON.")] = False,
 ) -> None:

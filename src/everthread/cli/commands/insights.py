@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from everthread.cli.commands.usage import cost_text
-from everthread.cli.options import DAY, AsJson, StoreUrl, Tenant, iso, with_store
+from everthread.cli.options import DAY, AsJson, StoreUrl, Tenant, iso, number_option, with_store
 from everthread.cli.output import console, counted, print_bars, print_json, print_table, share
 from everthread.store.sql.usage import sum_usage, usage_figures
 
@@ -32,7 +32,7 @@ COUNTS = ("threads", "sessions", "messages", "compactions", "tokens_saved", "loo
 
 
 def insights(
-    days: Annotated[int, typer.Option(min=1, max=3_660, help="So many days, today included.")] = 30,
+    days: Annotated[int, number_option(least=1, most=3_660, text="So many days, today included.")] = 30,
     platform: Annotated[str | None, typer.Option(help="Only sessions of this platform.")] = None,
     tenant: Tenant = None,
     store: StoreUrl = None,

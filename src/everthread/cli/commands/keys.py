@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.text import Text
 
-from everthread.cli.options import AsJson, StoreUrl, Tenant, ago, iso, with_store
+from everthread.cli.options import AsJson, StoreUrl, Tenant, ago, iso, number_option, with_store
 from everthread.cli.output import console, money, print_json, print_table, visible
 from everthread.errors import InputError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Keys of the gateway: who may use it, for what, and how much a day.", no_args_is_help=True)
 
-PerDay = Annotated[int | None, typer.Option(min=0, max=10**15, help="Most in a UTC day. Default: no limit.")]
+PerDay = Annotated[int | None, number_option(most=10**15, text="Most in a UTC day. Default: no limit.")]
 
 
 @app.command()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 import typer
 
 from everthread.cli.conversation_file import read_conversation
+from everthread.cli.options import number_option
 from everthread.cli.output import excerpt, json_text, visible
 from everthread.errors import InputError
 
@@ -30,7 +31,7 @@ def _lab() -> None:
 
 @app.command()
 def provider(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen; 0 finds a free one.")] = 0,
+    port: Annotated[int, number_option(most=65535, text="Where to listen; 0 finds a free one.")] = 0,
     model: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=WINDOW[:DIALECT]", help="A model to serve; may be given again."),
@@ -47,7 +48,7 @@ def provider(
         bool, typer.Option(help="Answer compaction_trigger and /v1/responses/compact, or know nothing of them.")
     ] = True,
     websocket: Annotated[
-        int, typer.Option(metavar="STATUS", min=400, max=499, help="The status that refuses a WebSocket.")
+        int, number_option(least=400, most=499, metavar="STATUS", text="The status that refuses a WebSocket.")
     ] = 405,
     script: Annotated[str | None, typer.Option(metavar="FILE", help="A JSON list of answers, used one by one.")] = None,
     transcript: Annotated[
@@ -59,8 +60,8 @@ def provider(
         typer.Option(metavar="KIND[=RATE]", help="What goes wrong, with which rate from 0 to 1; may be given again."),
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed, the same faults.")] = 0,
-    seconds: Annotated[float, typer.Option(min=0, help="For how long such a fault hangs or delays.")] = 5.0,
-    requests: Annotated[int | None, typer.Option(min=0, help="End after so many requests.")] = None,
+    seconds: Annotated[float, number_option(text="For how long such a fault hangs or delays.")] = 5.0,
+    requests: Annotated[int | None, number_option(text="End after so many requests.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
 ) -> None:
     """Serve models that answer from a script, with real windows, caches and failures; a line for each request.

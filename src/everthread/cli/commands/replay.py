@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from everthread.cli.options import number_option
 from everthread.cli.output import (
     console,
     counted,
@@ -38,11 +39,11 @@ def replay(
             help="Conversations: JSON, JSONL, exports, logs of Claude Code, Codex, pi, opencode; `-`: standard input."
         ),
     ],
-    window: Annotated[int | None, typer.Option(min=1_000, help="The model's window, in tokens.")] = None,
+    window: Annotated[int | None, number_option(least=1_000, text="The model's window, in tokens.")] = None,
     model: Annotated[str | None, typer.Option(help="Who is asked. Default: whom the log names.")] = None,
     engine: Annotated[str | None, typer.Option(help="The context engine. Default: as configured.")] = None,
     threshold: Annotated[
-        float | None, typer.Option(min=0.05, max=0.95, help="Compact from this part of the window on.")
+        float | None, number_option(least=0.05, most=0.95, text="Compact from this part of the window on, such as 0.3.")
     ] = None,
     thresholds: Annotated[
         str | None,
@@ -54,9 +55,9 @@ def replay(
     ] = None,
     ttl: Annotated[str | None, typer.Option(help="How long Claude's cache is to remember: 5m or 1h.")] = None,
     pause: Annotated[
-        float, typer.Option(min=0, help="Seconds before each message of a person, where the log has no times.")
+        float, number_option(text="Seconds before each message of a person, where the log has no times.")
     ] = 60.0,
-    step: Annotated[float, typer.Option(min=0, help="Seconds before each result of a tool, likewise.")] = 15.0,
+    step: Annotated[float, number_option(text="Seconds before each result of a tool, likewise.")] = 15.0,
     recall: Annotated[
         bool | None, typer.Option("--recall/--no-recall", help="Inject what is recalled. Default: as configured.")
     ] = None,

@@ -17,7 +17,7 @@ from rich.text import Text
 from everthread.agent.approval import Approvals, read_rules
 from everthread.agent.events import TurnEnded
 from everthread.agent.loop import Agent
-from everthread.cli.chat.app import model_for
+from everthread.cli.chat.app import model_for, resumed_model
 from everthread.cli.chat.approval import Asker
 from everthread.cli.chat.input import Interrupts, LineReader, StoppedError
 from everthread.cli.chat.render import Screen, ToolLines, line_of
@@ -142,8 +142,8 @@ def run(
     if not place.is_dir():
         raise InputError(f"--workspace {workspace}: there is no such directory")
     config = with_base_url(load_config(), base_url)
-    chosen = model_for(config, model, ask=False)
     asked = NO_ID if continue_ and resume is None else resume
+    chosen = model if asked else model_for(config, model, ask=False)
     shown: Shown = JsonOutput() if as_json else Words(quiet=quiet)
     opened = open_store(store_address(store))
     done = asyncio.run(_run(config, opened, shown, Wanted(text, chosen, asked, place), yes=yes))
@@ -165,8 +165,9 @@ async def _run(config: Config, store: Store, shown: Shown, wanted: Wanted, *, ye
     """Whether the task was done."""
     try:
         resume = await latest(store) if wanted.resume == NO_ID else wanted.resume
+        model = wanted.model if resume is None else await resumed_model(store, resume, config, wanted.model, ask=False)
         agent = await open_agent(
-            config, model=wanted.model, resume=resume, workspace=wanted.workspace,
+            config, model=model, resume=resume, workspace=wanted.workspace,
             approve=_approvals(shown, yes=yes), store=store,
             session=None if resume else NewSession(platform=PLATFORM),
         )  # fmt: skip

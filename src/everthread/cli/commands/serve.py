@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import typer
 
+from everthread.cli.options import number_option
 from everthread.cli.output import json_text, visible
 from everthread.config import Config, load_config
 from everthread.errors import InputError
@@ -26,9 +27,7 @@ if TYPE_CHECKING:
 
 def serve(
     host: Annotated[str | None, typer.Option(help="Where to listen. Default: gateway.host.")] = None,
-    port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="0 finds a free one. Default: gateway.port.")
-    ] = None,
+    port: Annotated[int | None, number_option(most=65535, text="0 finds a free one. Default: gateway.port.")] = None,
     upstream: Annotated[
         list[str] | None,
         typer.Option(
@@ -48,7 +47,7 @@ def serve(
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, max=64, help="Processes that answer behind the one port. Default: gateway.workers."),
+        number_option(least=1, most=64, text="Processes that answer behind the one port. Default: gateway.workers."),
     ] = None,
     log: Annotated[
         Literal["text", "json"],

@@ -241,8 +241,7 @@ class Listed:
     @property
     def label(self) -> str:
         """The title, then the model: where there is little room, that is what can be missed."""
-        beside = f"+{counted(self.side_calls, 'side call')}" if self.side_calls else ""
-        return " · ".join(filter(None, (excerpt(self.title, 70), excerpt(self.session.model, 30), beside)))
+        return " · ".join(filter(None, (excerpt(self.title, 70), excerpt(self.session.model, 30))))
 
     def plain(self) -> dict[str, Any]:
         session = self.session
@@ -300,6 +299,7 @@ def _print(shown: list[Listed], now: float, *, every: bool) -> None:
         cells |= {"tokens>": [row.tokens for row in shown], "compactions>": [row.compactions for row in shown]}
     # What every row says says nothing.
     for name, usual, values in (
+        ("side calls>", 0, [row.side_calls for row in shown]),
         ("kind", "main", [row.session.label for row in shown]),
         ("state", "live", [row.state for row in shown]),
     ):

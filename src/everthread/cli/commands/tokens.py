@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from everthread.cli.conversation_file import FILE_HELP, ConversationFile, read_conversation
-from everthread.cli.options import window_or_default
+from everthread.cli.options import number_option, window_or_default
 from everthread.cli.output import console, excerpt, print_json, print_table, share
 from everthread.core.messages import Message, calls_of, results_of, text_of
 from everthread.core.tokens import TokenCounter
@@ -29,8 +29,8 @@ class MessageTokens:
 def tokens(
     file: Annotated[str, typer.Argument(help=FILE_HELP)],
     model: Annotated[str | None, typer.Option(help="Count as this model does. Default: the one in the file.")] = None,
-    window: Annotated[int | None, typer.Option(min=1, help="The model's window, for the share.")] = None,
-    top: Annotated[int, typer.Option(min=0, help="How many of the biggest messages to show.")] = 10,
+    window: Annotated[int | None, number_option(least=1, text="The model's window, for the share.")] = None,
+    top: Annotated[int, number_option(text="How many of the biggest messages to show.")] = 10,
     fast: Annotated[bool, typer.Option("--fast", help="Estimate by characters, without a tokenizer.")] = False,
     messages: Annotated[bool, typer.Option("--messages", help="List every message.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
