@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.shared import shared
 from benchmarks.table import Row, absent, markdown
 from everthread.core.tokens import RunningTotal, TokenCounter, estimate_request_tokens
-from everthread.core.tokens.calibration import Calibration
+from everthread.core.tokens.budget import Calibration
 from everthread.core.tokens.tokenizers import estimate_tokens, tokenizer_for
 
 TEXTS: dict[str, list[str]] = json.loads(

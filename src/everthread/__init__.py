@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from everthread.compaction.summary import Compaction
     from everthread.config import Config, load_config
     from everthread.conversation.conversation import Conversation
-    from everthread.core.pricing.cache_control import apply_cache_control
-    from everthread.core.pricing.usage import CanonicalUsage, normalize_usage
+    from everthread.core.cache_control import apply_cache_control
+    from everthread.core.pricing import CanonicalUsage, normalize_usage
     from everthread.core.provider_errors import ErrorVerdict, classify_error
     from everthread.core.redaction import redact
     from everthread.core.tokens import TokenCounter, estimate_request_tokens
@@ -96,7 +96,7 @@ __all__ = [
 
 _PLACES = {
     "Agent": "agent.loop",
-    "CanonicalUsage": "core.pricing.usage",
+    "CanonicalUsage": "core.pricing",
     "Compaction": "compaction.summary",
     "Config": "config",
     "ContextCompressor": "compaction.compressor",
@@ -106,12 +106,12 @@ _PLACES = {
     "Problem": "core.validation",
     "TokenCounter": "core.tokens",
     "acompress": "factory",
-    "apply_cache_control": "core.pricing.cache_control",
+    "apply_cache_control": "core.cache_control",
     "classify_error": "core.provider_errors",
     "compress": "factory",
     "estimate_request_tokens": "core.tokens",
     "load_config": "config",
-    "normalize_usage": "core.pricing.usage",
+    "normalize_usage": "core.pricing",
     "open_agent": "factory",
     "open_conversation": "factory",
     "open_store": "factory",

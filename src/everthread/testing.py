@@ -8,8 +8,8 @@ from typing import Any
 
 from everthread.compaction.summary import Sections, SummaryDraft, SummaryRequest
 from everthread.conversation.events import Event, RequestReady, ToolsChanged
+from everthread.core.cache_control import PrefixDiff, shared_prefix
 from everthread.core.messages import text_of
-from everthread.core.pricing.cache_control import PrefixDiff, shared_prefix
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Reply, Request, StreamDelta
 from everthread.errors import SummaryError

@@ -16,7 +16,7 @@ from everthread.agent.causes import CauseLog
 from everthread.agent.commands import COMMANDS, CommandResult, parse
 from everthread.conversation.events import CompactionDone, RequestReady, UsageRecorded
 from everthread.core.messages import text_of
-from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.pricing import CanonicalUsage
 from everthread.core.types import Request
 from everthread.lab.provider import Provider, ServedModel
 from everthread.providers.local import SMOLLM2

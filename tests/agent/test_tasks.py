@@ -18,8 +18,8 @@ from everthread.agent.calls import INTERRUPTED
 from everthread.agent.events import ToolFinished, TurnEnded
 from everthread.compaction.summary import RULES, TASK, WORDS, parse_sections
 from everthread.conversation.events import CompactionDone
-from everthread.core.marks import is_summary, recognize, summary_text
 from everthread.core.messages import calls_of, results_of, text_of
+from everthread.core.transcript import is_summary, recognize, summary_text
 from everthread.core.types import Api, Reply, Request
 from everthread.factory.store import SUMMARY_SECRET
 from everthread.lab.provider import Provider

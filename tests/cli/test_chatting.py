@@ -32,7 +32,7 @@ from everthread.cli.options import NO_ID, with_ids
 from everthread.cli.output import unforeseen
 from everthread.compaction.summary import Verification
 from everthread.conversation import events
-from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.pricing import CanonicalUsage
 from everthread.testing import ScriptedModel
 
 TEXT = (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from everthread import acompress, compress
-from everthread.core.marks import is_summary, recognize
+from everthread.core.transcript import is_summary, recognize
 from everthread.core.validation import validate_messages
 from everthread.errors import InputError
 from everthread.testing import ScriptedSummarizer

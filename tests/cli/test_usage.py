@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.pricing import CanonicalUsage
 from everthread.store.models import NewCompaction, NewMessage, NewSession, NewUsage, UsageTask
 from everthread.store.store import Store
 

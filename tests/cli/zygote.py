@@ -71,7 +71,7 @@ def serve(connection: socket.socket) -> None:
 
 def _warm() -> None:
     """Tables that are built at their first use, in every process anew."""
-    from everthread.core.pricing.prices import prices_for  # noqa: PLC0415 - loaded with the rest
+    from everthread.core.pricing import prices_for  # noqa: PLC0415 - loaded with the rest
     from everthread.core.redaction import redact  # noqa: PLC0415
 
     redact("nothing secret")

@@ -18,12 +18,20 @@ from everthread.compaction.lossless import LosslessEngine
 from everthread.compaction.summary import WORDS, Compaction, parse_sections
 from everthread.compaction.summary_engine import SummaryEngine
 from everthread.compaction.user_words import NO_WORDS, UserMessage, entry_tokens, parse_words
-from everthread.core.marks import is_summary, recognize, strip_marks, summary_text
 from everthread.core.messages import Message
 from everthread.core.redaction import redact
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
-from everthread.core.transcript import head_length, latest_user_index, spans, user_text
+from everthread.core.transcript import (
+    head_length,
+    is_summary,
+    latest_user_index,
+    recognize,
+    spans,
+    strip_marks,
+    summary_text,
+    user_text,
+)
 from everthread.core.validation import repair_messages, validate_messages
 from tests.core.strategies import histories
 

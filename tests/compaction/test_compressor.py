@@ -22,12 +22,19 @@ from everthread.compaction.summary import (
     parse_sections,
 )
 from everthread.compaction.user_words import parse_words
-from everthread.core.marks import SUMMARY_END, SUMMARY_START, is_summary
 from everthread.core.messages import Message, results_of, text_of
 from everthread.core.outputs import cited_outputs
-from everthread.core.pricing.usage import CanonicalUsage, normalize_usage
+from everthread.core.pricing import CanonicalUsage, normalize_usage
 from everthread.core.tokens.budget import Budget
-from everthread.core.transcript import is_user_message, latest_user_index, turns, user_text
+from everthread.core.transcript import (
+    SUMMARY_END,
+    SUMMARY_START,
+    is_summary,
+    is_user_message,
+    latest_user_index,
+    turns,
+    user_text,
+)
 from everthread.core.validation import validate_messages
 from everthread.testing import ScriptedSummarizer
 from tests.compaction.talks import call, engine, says, user, work

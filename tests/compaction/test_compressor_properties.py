@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.journal import JournalWriter
-from everthread.core.marks import is_summary
 from everthread.core.messages import Message
 from everthread.core.redaction import find_secrets
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
-from everthread.core.transcript import groups, latest_user_index, spans, user_text
+from everthread.core.transcript import groups, is_summary, latest_user_index, spans, user_text
 from everthread.core.validation import validate_messages
 from tests.compaction.talks import engine, says, user, work
 from tests.core.strategies import histories

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from everthread import acompress, open_store
 from everthread.config import parse_config
-from everthread.core.marks import SUMMARY_START, is_summary, recognize, summary_text
 from everthread.core.messages import Message
+from everthread.core.transcript import SUMMARY_START, is_summary, recognize, summary_text
 from tests.compaction.talks import says, user, work
 
 TALK = [user("Tidy up."), says("I will."), user("Never push to main."), *work(0, 60), user("And now?"), *work(60, 2)]

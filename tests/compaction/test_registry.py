@@ -19,7 +19,7 @@ from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.registry import create_engine, find_engine, list_engines, register_context_engine
 from everthread.compaction.summary import CompactionLevel, SummaryDraft, SummaryRequest
 from everthread.core.messages import Message
-from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.pricing import CanonicalUsage
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.transcript import is_user_message, latest_user_index

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.compaction.tool_calls import LINE, Action, action_of, describe, outcome_of
-from everthread.core.messages import Call
+from everthread.core.messages import Call, clip, one_line
 from everthread.core.outputs import output_id, persisted_block
-from everthread.core.text import clip, one_line
 
 
 def call(name: str, **arguments: Any) -> Call:

@@ -15,8 +15,8 @@ from typing import Any
 
 from everthread import ContextOverflowError, Conversation, ModelError
 from everthread.conversation.responses import INTERRUPTED
-from everthread.core.marks import mark_summary, without_summary
 from everthread.core.messages import text_of
+from everthread.core.transcript import mark_summary, without_summary
 from everthread.core.types import Reply, Request
 from everthread.core.validation import validate_messages
 from everthread.errors import NothingToUndoError

@@ -21,7 +21,7 @@ from everthread.conversation.events import (
     UsageRecorded,
 )
 from everthread.conversation.requests import note_in
-from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.pricing import CanonicalUsage
 from everthread.core.types import Reply
 from everthread.errors import ConfigError
 from everthread.testing import ScriptedModel, ScriptedSummarizer

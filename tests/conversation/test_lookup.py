@@ -14,9 +14,9 @@ from everthread.conversation import lookup as lookups
 from everthread.conversation.lookup import EXCERPT, StoreLookup, expand
 from everthread.conversation.options import RecallOptions
 from everthread.conversation.thread_state import PIN_CHARS, add_pin, list_pins, remove_pin
-from everthread.core.marks import mark_summary, summary_text
 from everthread.core.messages import text_of
 from everthread.core.search.lookup import SearchPage, found_text, passage_text
+from everthread.core.transcript import mark_summary, summary_text
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.models import NewMessage, NewSession
 from everthread.store.store import Store

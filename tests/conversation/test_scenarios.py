@@ -15,8 +15,8 @@ from everthread.conversation.events import (
     OutputStored,
     UsageRecorded,
 )
-from everthread.core.marks import is_summary, recognize
 from everthread.core.messages import text_of
+from everthread.core.transcript import is_summary, recognize
 from everthread.core.types import Api, Reply
 from everthread.factory.store import SUMMARY_SECRET
 from everthread.lab.provider import Fault

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from everthread.core.marks import (
+from everthread.core.messages import Message
+from everthread.core.transcript import (
     SUMMARY_END,
     SUMMARY_START,
     defuse,
@@ -18,10 +19,9 @@ from everthread.core.marks import (
     strip_marks,
     summary_leads,
     summary_text,
+    user_text,
     without_summary,
 )
-from everthread.core.messages import Message
-from everthread.core.transcript import user_text
 
 KEY = b"the key of a home"
 SUMMARY = seal_summary(f"{SUMMARY_START}: 3 earlier messages]\n\n## Goal\nX", KEY)

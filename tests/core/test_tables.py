@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.tables import as_table, table_results
+from everthread.core.outputs import as_table, table_results
 
 ROWS = [{"identifier": number, "name_of_branch": f"branch {number}", "balance_total": None} for number in range(20)]
 TEXT = json.dumps(ROWS)

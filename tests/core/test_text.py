@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from everthread.core.text import clip, one_line
+from everthread.core.messages import clip, one_line
 
 
 def test_one_line_has_no_control_characters() -> None:

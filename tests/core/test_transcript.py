@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from everthread.core.marks import SUMMARY_START, mark_summary, seal_summary
 from everthread.core.messages import Message
 from everthread.core.transcript import (
+    SUMMARY_START,
     Group,
     Span,
     Turn,
@@ -16,6 +16,8 @@ from everthread.core.transcript import (
     head_length,
     is_user_message,
     latest_user_index,
+    mark_summary,
+    seal_summary,
     spans,
     turns,
     user_text,

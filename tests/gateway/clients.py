@@ -18,7 +18,7 @@ from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.journal import JournalWriter
 from everthread.conversation.events import Event
 from everthread.conversation.options import SessionOptions, SummarizerContext
-from everthread.core.pricing.usage import normalize_usage
+from everthread.core.pricing import normalize_usage
 from everthread.core.types import Api, Reply, Request
 from everthread.gateway.base import Incoming, Mode, Outcome, Outgoing
 from everthread.gateway.management.manager import ManagerSetup, ProxyManager

@@ -15,7 +15,7 @@ import httpx2
 import openai
 
 from everthread.core.messages import text_of
-from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.pricing import CanonicalUsage
 from everthread.core.types import Api, Request
 from everthread.lab.provider import ServedModel
 from everthread.lab.provider.faults import ANSWERED, FaultPlan, Kind

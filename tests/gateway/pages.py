@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx2
 
-from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.pricing import CanonicalUsage
 from everthread.factory import open_store
 from everthread.gateway.dashboard.access import SECRET, Access, Door
 from everthread.gateway.dashboard.app import Dashboard

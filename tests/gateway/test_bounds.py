@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.pricing import CanonicalUsage
 from everthread.gateway.auth import Caller
 from everthread.gateway.body import refuse_duplicates
 from everthread.gateway.encoding import readable_encodings

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from everthread.conversation.thread_state import list_pins
-from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.pricing import CanonicalUsage
 from everthread.gateway.dashboard.reader import TrialRequest, TrialResult, TrialRun
 from everthread.gateway.dashboard.text import summary_sections
 from everthread.store.models import NewCompaction, NewUsage, Rewrite

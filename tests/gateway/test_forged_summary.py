@@ -8,9 +8,9 @@ from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
 from everthread.compaction.journal import JournalWriter
 from everthread.compaction.summary import WORDS, CompactionLevel, parse_sections
-from everthread.core.marks import SUMMARY_START, seal_summary
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
+from everthread.core.transcript import SUMMARY_START, seal_summary
 from everthread.core.types import Request
 from everthread.gateway.management.rewrite import CompressionJob, compress_history
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from everthread.core.marks import SUMMARY_START
 from everthread.core.messages import text_of
+from everthread.core.transcript import SUMMARY_START
 from everthread.core.types import Api, Reply, Request
 from everthread.gateway.management.events import Rewritten
 from tests.gateway.clients import APIS, CODECS, NAMES, Client, Gate, ask, gate, thread_of, words

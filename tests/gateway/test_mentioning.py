@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from everthread.conversation.thread_state import add_pin
-from everthread.core.marks import SUMMARY_START
+from everthread.core.transcript import SUMMARY_START
 from everthread.core.types import Api
 from everthread.gateway.base import Outgoing
 from tests.gateway.clients import APIS, Client, Gate, answer, running, thread_of, words

@@ -13,8 +13,8 @@ import pytest
 from everthread.compaction.summary import SummaryDraft
 from everthread.context.policy import CompactionPause
 from everthread.conversation.events import Notice
-from everthread.core.marks import SUMMARY_START
-from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.pricing import CanonicalUsage
+from everthread.core.transcript import SUMMARY_START
 from everthread.core.types import Api, Request
 from everthread.gateway.base import Outcome, Outgoing
 from everthread.gateway.management.events import Rewritten, Slimmed

@@ -16,7 +16,7 @@ import anthropic
 import openai
 import pytest
 
-from everthread.core.pricing.usage import CanonicalUsage, normalize_usage
+from everthread.core.pricing import CanonicalUsage, normalize_usage
 from everthread.errors import StoreError
 from everthread.gateway.auth import KeyAuthenticator
 from everthread.gateway.base import Mode

@@ -13,9 +13,9 @@ from typing import Any
 import httpx2
 import pytest
 
+from everthread.core.cache_control import without_cache_control
 from everthread.core.messages import calls_of, results_of, text_of
-from everthread.core.pricing.cache_control import without_cache_control
-from everthread.core.pricing.usage import normalize_usage
+from everthread.core.pricing import normalize_usage
 from everthread.core.types import Api, Reply, Request
 from everthread.gateway.management.manager import ProxyManager
 from everthread.lab.provider import Provider, ServedModel

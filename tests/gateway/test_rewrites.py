@@ -13,8 +13,8 @@ import pytest
 
 from everthread.compaction.summary import SummaryDraft, SummaryRequest
 from everthread.conversation import events
-from everthread.core.marks import SUMMARY_START
 from everthread.core.outputs import persisted_block
+from everthread.core.transcript import SUMMARY_START
 from everthread.core.types import Api
 from everthread.gateway.base import Outcome
 from everthread.gateway.body import slice_body

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from everthread.core.tables import as_table
+from everthread.core.outputs import as_table
 from everthread.core.types import Api, Reply
 from tests.gateway.clients import APIS
 from tests.gateway.test_recall import talking

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread import apply_cache_control
+from everthread.core.cache_control import mark_system
 from everthread.core.messages import Message
-from everthread.core.pricing.cache_control import mark_system
 from everthread.core.types import Api, Request
 from everthread.lab.provider.cache import Block, CacheUse, ClaudeCache, PromptReader, Ttl
 from everthread.lab.provider.models import cache_minimum

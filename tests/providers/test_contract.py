@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from everthread.core.messages import text_of
-from everthread.core.pricing.usage import normalize_usage
+from everthread.core.pricing import normalize_usage
 from everthread.core.provider_errors import classify_error
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import ModelError, ModelUnreachableError

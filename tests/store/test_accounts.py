@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from everthread.core.pricing.usage import CanonicalUsage, normalize_usage
+from everthread.core.pricing import CanonicalUsage, normalize_usage
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.models import NewSession, NewUsage, UsageRow
 from everthread.store.store import Store

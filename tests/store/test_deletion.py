@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from everthread.core.outputs import output_id
-from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.pricing import CanonicalUsage
 from everthread.errors import UnknownIdError
 from everthread.store.models import NewSession, NewUsage, SearchQuery
 from everthread.store.store import Store

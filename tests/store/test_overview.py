@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.pricing import CanonicalUsage
 from everthread.store.models import NewCompaction, NewUsage, SearchQuery
 from everthread.store.store import Store
 from tests.store.conftest import Clock

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from everthread.core.pricing.usage import normalize_usage
+from everthread.core.pricing import normalize_usage
 from everthread.core.types import Node
 from everthread.errors import EverthreadError, InputError, StoreError, TranscriptError
 from everthread.store.models import NewMessage, NewSession, NewUsage, SearchQuery

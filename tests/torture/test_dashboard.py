@@ -16,7 +16,7 @@ import pytest
 
 from everthread.config import parse_config
 from everthread.conversation.thread_state import list_pins
-from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.pricing import CanonicalUsage
 from everthread.factory import open_store
 from everthread.factory.dashboard import open_dashboard
 from everthread.gateway.dashboard.app import Dashboard

@@ -6,9 +6,8 @@ from typing import Any
 from everthread import CanonicalUsage, ConfigError
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.summary import Compaction
-from everthread.core.marks import SUMMARY_END, SUMMARY_START
 from everthread.core.messages import Message, Messages
-from everthread.core.transcript import spans, turns
+from everthread.core.transcript import SUMMARY_END, SUMMARY_START, spans, turns
 
 NOTE = f"{SUMMARY_START}]\n{{}} earlier messages were left out here, unsummarised. Ask, do not guess.\n{SUMMARY_END}"
 

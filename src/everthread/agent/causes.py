@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from everthread.conversation import events
 from everthread.conversation.events import Event
-from everthread.core.pricing.cache_control import shared_prefix
+from everthread.core.cache_control import shared_prefix
 from everthread.core.types import Request
 
 LEAST = 1_024

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from everthread.compaction.plan import Plan
 from everthread.compaction.texts import text as text_file
-from everthread.core.marks import mark_summary
 from everthread.core.messages import Message, calls_of, parts_of, with_content
-from everthread.core.transcript import latest_user_index
+from everthread.core.transcript import latest_user_index, mark_summary
 from everthread.core.validation import repair
 
 

@@ -15,7 +15,6 @@ from typing import Any
 from everthread.compaction.history import History
 from everthread.compaction.pruning import Pruner, open_group, prune
 from everthread.compaction.summary import CompactionLevel
-from everthread.core.marks import without_summary
 from everthread.core.messages import (
     RESULT_BLOCKS,
     Message,
@@ -28,7 +27,7 @@ from everthread.core.messages import (
 )
 from everthread.core.outputs import ToStore, cut_middle, edit_results, output_id, to_store, with_text
 from everthread.core.search.lookup import is_answer
-from everthread.core.transcript import Span
+from everthread.core.transcript import Span, without_summary
 
 CountMessage = Callable[[Message], int]
 """The tokens of one message."""

@@ -31,10 +31,10 @@ from everthread.compaction.summary import (
 )
 from everthread.compaction.texts import text as text_file
 from everthread.compaction.verification import is_refused, mark_sections, source_text
-from everthread.core.marks import defuse
 from everthread.core.messages import Message
 from everthread.core.redaction import redact
 from everthread.core.search.lookup import lookup_tools
+from everthread.core.transcript import defuse
 from everthread.errors import SummaryError
 
 PINNED = "Pinned by the user:"

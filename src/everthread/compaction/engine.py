@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 
 from everthread.compaction.summary import Compaction, CompactionLevel, Summarizer
 from everthread.core.messages import Message, Messages
-from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.pricing import CanonicalUsage
 from everthread.core.search.lookup import Lookup, Passage
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget

@@ -10,11 +10,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from everthread.core.marks import is_summary, summary_leads, without_summary
 from everthread.core.messages import RESULT_BLOCKS, Call, Message, Messages, Result, calls_of, kind_of, results_of
 from everthread.core.redaction import redact
 from everthread.core.tokens import TokenCounter
-from everthread.core.transcript import Span, cut_spans, head_length, is_user_message, pair_calls, user_text
+from everthread.core.transcript import (
+    Span,
+    cut_spans,
+    head_length,
+    is_summary,
+    is_user_message,
+    pair_calls,
+    summary_leads,
+    user_text,
+    without_summary,
+)
 
 if TYPE_CHECKING:
     from everthread.compaction.journal import Step

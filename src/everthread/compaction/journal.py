@@ -29,11 +29,10 @@ from everthread.compaction.summary import (
     SummaryRequest,
 )
 from everthread.compaction.tool_calls import Effect
-from everthread.core.marks import defuse
-from everthread.core.messages import Message, Messages, text_of
+from everthread.core.messages import Message, Messages, clip, one_line, text_of
 from everthread.core.redaction import redact
-from everthread.core.text import clip, one_line
 from everthread.core.tokens import TokenCounter
+from everthread.core.transcript import defuse
 
 AUTHOR = "journal"
 FIXED = "(fixed later)"

@@ -28,9 +28,15 @@ from everthread.compaction.summary import (
     without_node_lines,
 )
 from everthread.compaction.user_words import NO_WORDS, UserMessage, entry_tokens, parse_words
-from everthread.core.marks import SUMMARY_START, is_old_format, summary_text, without_summary
 from everthread.core.messages import Message, Messages
-from everthread.core.transcript import is_user_message, spans
+from everthread.core.transcript import (
+    SUMMARY_START,
+    is_old_format,
+    is_user_message,
+    spans,
+    summary_text,
+    without_summary,
+)
 from everthread.core.types import System
 
 NO_MIDDLE = "there is nothing between what is kept at the start and at the end"

@@ -25,6 +25,7 @@ from everthread.core.messages import (
     Messages,
     Result,
     calls_of,
+    clip,
     content_text,
     kind_of,
     off_the_wire,
@@ -35,7 +36,6 @@ from everthread.core.messages import (
 from everthread.core.outputs import edit_results, is_persisted, with_text
 from everthread.core.redaction import redact, redact_value
 from everthread.core.search.lookup import gist, is_lookup
-from everthread.core.text import clip
 
 CLEARED = "[Old tool output cleared to save context space]"
 LONG = LINE

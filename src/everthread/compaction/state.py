@@ -13,8 +13,7 @@ from typing import Any
 
 from everthread.compaction.history import Facts, Output, number_turns, read_facts
 from everthread.compaction.tool_calls import Effect, effect_of
-from everthread.core.messages import Call, Messages
-from everthread.core.text import clip, one_line
+from everthread.core.messages import Call, Messages, clip, one_line
 
 MOST_FILES = 400
 MOST_COMMANDS = 100

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from everthread.core.marks import SUMMARY_END
 from everthread.core.messages import Message
+from everthread.core.transcript import SUMMARY_END
 from everthread.core.types import Node
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from everthread.compaction.engine import ContextEngine, PromptReports, Services
 from everthread.compaction.history import Memory
 from everthread.compaction.plan import NO_MIDDLE, Earlier, Plan, make_plan, read_earlier, reason_for
 from everthread.compaction.summary import Compaction, CompactionLevel
-from everthread.core.marks import seal_summary
 from everthread.core.messages import Messages
-from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.pricing import CanonicalUsage
 from everthread.core.redaction import redact
+from everthread.core.transcript import seal_summary
 from everthread.core.types import System
 
 

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from everthread.compaction.history import Facts
 from everthread.compaction.plan import Plan
-from everthread.core.marks import defuse
-from everthread.core.messages import text_of
+from everthread.core.messages import clip, one_line, text_of
 from everthread.core.redaction import redact
-from everthread.core.text import clip, one_line
+from everthread.core.transcript import defuse
 
 MOST = 3
 """A user who breaks in again and again has moved on from what was asked before."""

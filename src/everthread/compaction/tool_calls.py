@@ -26,9 +26,8 @@ from everthread.compaction.outcomes import (
     stopped,
     unwrap,
 )
-from everthread.core.messages import Call
+from everthread.core.messages import Call, clip, one_line
 from everthread.core.outputs import Persisted, line_count, persisted
-from everthread.core.text import clip, one_line
 
 LINE = 200
 """No line is longer, so that what a line has replaced is never replaced again."""

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from everthread.compaction.names import ERROR, HASH, Name, checkable_names
 from everthread.compaction.sentences import words_of
 from everthread.compaction.summary import Sections
-from everthread.core.marks import without_summary
 from everthread.core.messages import Message, calls_of, results_of, strings_in, text_of
+from everthread.core.transcript import without_summary
 
 UNVERIFIED = "(unverified)"
 REFUSED_SHARE, REFUSED_LEAST = 0.25, 3

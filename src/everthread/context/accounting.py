@@ -9,8 +9,7 @@ from typing import Any, Protocol
 
 from everthread.context.policy import UNNAMED
 from everthread.core.messages import calls_of, text_of
-from everthread.core.pricing.prices import cost_of
-from everthread.core.pricing.usage import CanonicalUsage, normalize_usage
+from everthread.core.pricing import CanonicalUsage, cost_of, normalize_usage
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Reply, Request
 from everthread.store.models import NewUsage, UsageTask

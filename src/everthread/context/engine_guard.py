@@ -9,7 +9,7 @@ from everthread.compaction.engine import ContextEngine, Services, StartReason
 from everthread.compaction.summary import Compaction, Summarizer, SummaryDraft, SummaryRequest
 from everthread.core.messages import Messages
 from everthread.core.outputs import ToStore
-from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.pricing import CanonicalUsage
 from everthread.core.types import Node
 from everthread.errors import EngineError, EverthreadError, SummaryError
 

@@ -12,13 +12,10 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 from everthread.compaction.summary import Summarizer
-from everthread.core.pricing.cache_control import CACHE_SECONDS
-from everthread.core.pricing.economics import EARLIEST, CallPattern, Case, Decision, Rates, weigh
-from everthread.core.pricing.prices import prices_for
-from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.cache_control import CACHE_SECONDS
+from everthread.core.pricing import EARLIEST, CallPattern, CanonicalUsage, Case, Decision, Rates, prices_for, weigh
 from everthread.core.tokens import budget as defaults
-from everthread.core.tokens.budget import Budget
-from everthread.core.tokens.calibration import Calibration
+from everthread.core.tokens.budget import Budget, Calibration
 
 COLD = "cold-cache"
 """The reason of a compaction that comes early, because the provider has forgotten the prompt anyway."""

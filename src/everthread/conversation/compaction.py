@@ -38,10 +38,10 @@ from everthread.conversation.requests import note_in, store_output, with_note, w
 from everthread.conversation.responses import finish
 from everthread.conversation.state import LEFT_OUT, ConversationState
 from everthread.conversation.thread_state import list_pins
-from everthread.core.marks import is_summary, strip_marks
 from everthread.core.messages import Message, calls_of
-from everthread.core.pricing.economics import EARLIEST, Decision
+from everthread.core.pricing import EARLIEST, Decision
 from everthread.core.provider_errors import ErrorVerdict, classify_error
+from everthread.core.transcript import is_summary, strip_marks
 from everthread.core.types import Request, System
 from everthread.errors import ContextOverflowError, EverthreadError, ModelError
 from everthread.providers.catalog import output_cap

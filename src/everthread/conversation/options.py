@@ -14,8 +14,8 @@ from everthread.context.limits import ModelLimits
 from everthread.context.policy import ContextOptions
 from everthread.conversation.events import Event, Listener
 from everthread.core import toolchoice
+from everthread.core.cache_control import cache_route
 from everthread.core.outputs import OutputLimits
-from everthread.core.pricing.cache_control import cache_route
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.types import Api, Request, StreamingModel, System

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from everthread.conversation.events import OutputStored, RequestReady
 from everthread.conversation.state import ConversationState
+from everthread.core.cache_control import apply_cache_control, last_marker, mark_system, marks_begin
 from everthread.core.messages import (
     RESULT_BLOCKS,
     Call,
@@ -22,15 +23,15 @@ from everthread.core.messages import (
 from everthread.core.outputs import (
     ToolOutput,
     ToStore,
+    as_table,
     edit_results,
     output_id,
     plan_storage,
     reads_stored,
+    table_results,
     with_text,
 )
-from everthread.core.pricing.cache_control import apply_cache_control, last_marker, mark_system, marks_begin
 from everthread.core.search.lookup import is_lookup
-from everthread.core.tables import as_table, table_results
 from everthread.core.types import Api, Reply, Request, System
 from everthread.core.validation import is_empty
 from everthread.errors import InputError

@@ -15,7 +15,7 @@ from everthread.conversation.events import LimitLearnt, Notice
 from everthread.conversation.requests import PreparedRequest, decode_response, open_stubs
 from everthread.conversation.state import ConversationState
 from everthread.core.messages import CALL_BLOCKS, Call, Message, calls_of, kind_of, off_the_wire, text_of
-from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.pricing import CanonicalUsage
 from everthread.core.types import Api, Reply
 from everthread.core.validation import is_empty
 from everthread.errors import ModelError

@@ -19,10 +19,10 @@ from everthread.conversation import events
 from everthread.conversation.lookup import StoreLookup, ThreadGraph
 from everthread.conversation.options import Route, Setup, SummarizerContext
 from everthread.conversation.toolbox import Toolbox
-from everthread.core.marks import mark_summary
 from everthread.core.messages import Call, Message, calls_of, results_of
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
+from everthread.core.transcript import mark_summary
 from everthread.core.types import Request, System
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.models import NewMessage, NewSession, NewUsage, Session, StoredMessage

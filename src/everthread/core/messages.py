@@ -359,3 +359,23 @@ def _known() -> _Known:
 def _opening(tags: Sequence[str]) -> re.Pattern[str]:
     names = "|".join(re.escape(tag) for tag in tags)
     return re.compile(rf"<({names})(?:\s[^<>]*)?>")
+
+
+# --- texts in one line ------------------------------------------------------------------------------------------------
+
+
+_ANSI = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
+_BLANK = re.compile(r"[\s\x00-\x1f\x7f]+")
+
+
+def one_line(text: str) -> str:
+    """The start of a text as one line, without control characters."""
+    line = " ".join(text[:2_000].split())
+    return line if line.isprintable() else _BLANK.sub(" ", _ANSI.sub("", text[:2_000])).strip()
+
+
+def clip(text: str, room: int) -> str:
+    """The text in at most `room` characters."""
+    if len(text) <= room:
+        return text
+    return text[: room - 1].rstrip() + "…" if room > 0 else ""

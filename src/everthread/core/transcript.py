@@ -1,13 +1,20 @@
-"""What a list of messages is made of: groups, turns, user messages."""
+"""What a list of messages is made of: groups, turns, user messages, summaries of ours.
+
+A message that is, or holds, a summary carries the private key `_summary`; every other function trusts that key alone.
+`recognize` sets it for lists that come from outside, where a tag made with the home's key proves the text. Without a
+key the tag is a plain content hash: it tells text of ours from text that quotes it, and protects against nobody.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import itertools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from everthread.core.marks import without_summary
 from everthread.core.messages import (
     SYSTEM_ROLES,
     Call,
@@ -17,10 +24,159 @@ from everthread.core.messages import (
     calls_of,
     content_text,
     kind_of,
+    part_text,
     parts_of,
     results_of,
     users_words,
+    with_content,
 )
+
+# --- summaries of ours ------------------------------------------------------------------------------------------------
+
+
+SUMMARY_START = "[EVERTHREAD SUMMARY"
+"""How the first line of a summary begins; the rest of that line is for the reader."""
+SUMMARY_END = "[END OF EVERTHREAD SUMMARY"
+"""How its last line begins; a tag and a bracket follow."""
+
+_END_LINE = re.compile(r"^\[END OF EVERTHREAD SUMMARY(?: ([0-9a-f]{16}))?\][ \t]*$", re.MULTILINE)
+_OURS = re.compile(r"\[(?=(?:END OF )?EVERTHREAD SUMMARY)")
+
+
+def seal_summary(text: str, key: bytes = b"") -> str:
+    """The summary with its last line, which carries a tag over everything before it."""
+    return f"{text}\n\n{SUMMARY_END} {_tag(text, key)}]"
+
+
+def defuse(text: str) -> str:
+    """The text without anything that could pass for the first or last line of a summary."""
+    return _OURS.sub("(", text)
+
+
+def is_summary(message: Mapping[str, Any]) -> bool:
+    """Whether the message is a summary of ours, or one is merged into it."""
+    return bool(message.get("_summary"))
+
+
+def mark_summary(message: Message) -> Message:
+    """The message, known to be or to hold a summary of ours."""
+    return cast("Message", {**message, "_summary": True})
+
+
+def summary_text(message: Mapping[str, Any]) -> str:
+    """The summary a message holds, markers included; empty where it holds none."""
+    if not is_summary(message):
+        return ""
+    texts = (text for text in _texts(message) if _span(text))
+    return next((text[slice(*span)] for text in texts if (span := _span(text))), "")
+
+
+def is_old_format(summary: str) -> bool:
+    """Whether a summary was written before summaries had tags: its words are background, nothing more."""
+    last = _END_LINE.search(summary)
+    return last is None or last[1] is None
+
+
+def summary_leads(message: Mapping[str, Any]) -> bool:
+    """Whether the summary stands before what else the message says."""
+    return any(text.lstrip().startswith(SUMMARY_START) for text in _texts(message)[:1])
+
+
+def without_summary(message: Message) -> Message | None:
+    """The message without the summary in it; None where it is nothing else."""
+    if not is_summary(message):
+        return message
+    plain = cast("Message", {key: value for key, value in message.items() if key != "_summary"})
+    content = message.get("content")
+    rest: Any
+    if isinstance(content, list):
+        rest = [kept for part in content if (kept := _part_rest(part)) is not None]
+    else:
+        rest = _text_rest(str(content))
+    return with_content(plain, rest or None) if rest or message.get("tool_calls") else None
+
+
+def recognize(messages: Sequence[Message], key: bytes = b"") -> list[Message]:
+    """Messages from outside, the summaries of ours among them marked: by their tag, or as a whole by the old markers.
+
+    Marks that came along are dropped, and a tool's result is never a summary. Where there is a key, a content hash
+    proves nothing: a whole message with one loses it, and counts as of the old format, which is background.
+    """
+    return [_recognized(message, key) for message in messages]
+
+
+def strip_marks(messages: Sequence[Message]) -> list[Message]:
+    """The messages without private marks, as other programs are given them."""
+    return [
+        cast("Message", {name: value for name, value in message.items() if name != "_summary"})
+        if "_summary" in message
+        else message
+        for message in messages
+    ]
+
+
+def _recognized(message: Message, key: bytes) -> Message:
+    if "_summary" in message:
+        message = strip_marks([message])[0]
+    if message.get("role") not in ("user", "assistant"):
+        return message
+    for text in _texts(message):
+        span = _span(text) if SUMMARY_START in text else None
+        if span and _is_ours(text, span, key):
+            return mark_summary(message)
+        if span and key and len(_texts(message)) == 1 and _is_whole(text, span) and _is_ours(text, span, b""):
+            return mark_summary(with_content(message, _END_LINE.sub(f"{SUMMARY_END}]", text)))
+    return message
+
+
+def _is_ours(text: str, span: tuple[int, int], key: bytes) -> bool:
+    summary = text[slice(*span)]
+    last = _END_LINE.search(summary)
+    if last is None or last[1] is None:
+        return last is not None and _is_whole(text, span)
+    return hmac.compare_digest(last[1], _tag(summary[: last.start()].removesuffix("\n\n"), key))
+
+
+def _is_whole(text: str, span: tuple[int, int]) -> bool:
+    return text.strip() == text[slice(*span)].strip()
+
+
+def _texts(message: Mapping[str, Any]) -> list[str]:
+    content = message.get("content")
+    if isinstance(content, str):
+        return [content]
+    return [part_text(part) for part in content if kind_of(part) == "text"] if isinstance(content, list) else []
+
+
+def _span(text: str) -> tuple[int, int] | None:
+    """Where a summary stands in a text: at its beginning, or at its end."""
+    begin = len(text) - len(text.lstrip())
+    if text.startswith(SUMMARY_START, begin):
+        last = _END_LINE.search(text, begin)
+        return begin, last.end() if last else len(text)
+    start = text.rfind(f"\n{SUMMARY_START}") + 1
+    last = _END_LINE.search(text, start) if start else None
+    return (start, last.end()) if last and not text[last.end() :].strip() else None
+
+
+def _text_rest(text: str) -> str:
+    span = _span(text)
+    return f"{text[: span[0]]}{text[span[1] :]}".strip() if span else text
+
+
+def _part_rest(part: Any) -> Any:
+    text = part_text(part) if kind_of(part) == "text" else ""
+    rest = _text_rest(text)
+    if rest == text:
+        return part
+    return {**part, "text": rest} if rest else None
+
+
+def _tag(text: str, key: bytes) -> str:
+    return hmac.new(key, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()[:16]
+
+
+# --- groups, turns, user messages -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

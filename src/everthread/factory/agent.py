@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from everthread.compaction.summary import Summarizer
 from everthread.config import Config, home_directory, load_config
-from everthread.core.pricing.cache_control import CACHE_SECONDS
+from everthread.core.cache_control import CACHE_SECONDS
 from everthread.core.types import Api, StreamingModel
 from everthread.errors import InputError
 from everthread.factory.conversation import Opener, open_conversation

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 from everthread.compaction.summary import Compaction, Summarizer, TemplateName
 from everthread.config import Config
-from everthread.core.marks import recognize, strip_marks
 from everthread.core.messages import Message
 from everthread.core.tokens.budget import Budget
+from everthread.core.transcript import recognize, strip_marks
 from everthread.core.types import System
 from everthread.errors import InputError, NoStoreError
 

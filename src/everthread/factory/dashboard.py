@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from everthread.config import Config
-from everthread.core.pricing.cache_control import CACHE_SECONDS
+from everthread.core.cache_control import CACHE_SECONDS
 from everthread.errors import ConfigError
 from everthread.factory.conversation import session_options
 from everthread.gateway.base import Auth

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from starlette.types import Receive, Scope, Send
 
 from everthread.core.messages import calls_of
-from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.pricing import CanonicalUsage
 from everthread.core.redaction import redact
 from everthread.core.types import Reply
 from everthread.errors import WireError

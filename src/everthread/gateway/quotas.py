@@ -14,8 +14,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from everthread.core.messages import calls_of, text_of
-from everthread.core.pricing.prices import cost_of
-from everthread.core.pricing.usage import CanonicalUsage, normalize_usage
+from everthread.core.pricing import CanonicalUsage, cost_of, normalize_usage
 from everthread.errors import EverthreadError
 from everthread.gateway.base import Outcome, Outgoing
 from everthread.gateway.encoding import decoded

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from starlette.types import Send
 
-from everthread.core.pricing.usage import CanonicalUsage, normalize_usage
+from everthread.core.pricing import CanonicalUsage, normalize_usage
 from everthread.core.types import Api, Reply, StreamDelta
 from everthread.errors import WireError
 from everthread.gateway.base import THREAD

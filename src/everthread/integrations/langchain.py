@@ -15,8 +15,7 @@ from everthread.compaction.journal import journal_of, state_sections
 from everthread.compaction.plan import said_in
 from everthread.compaction.summary import CRITICAL, DONE, WORDS, render_sections
 from everthread.compaction.user_words import render_words
-from everthread.core.messages import Message, calls_of
-from everthread.core.text import clip
+from everthread.core.messages import Message, calls_of, clip
 from everthread.core.tokens import TokenCounter
 from everthread.integrations.thread import RECALL, ModelCall, ThreadOptions, Threads, Turn, chat_usage, lacks, require
 

@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, urlsplit
 
-from everthread.core.pricing.prices import stated_window
+from everthread.core.pricing import stated_window
 from everthread.core.types import Api
 from everthread.providers.base import NO_KEY
 

@@ -23,7 +23,7 @@ from everthread.core.messages import (
     kind_of,
     with_content,
 )
-from everthread.core.pricing.usage import normalize_usage
+from everthread.core.pricing import normalize_usage
 from everthread.core.types import DeltaKind, Reply, Request, StreamDelta, System
 from everthread.errors import WireError
 from everthread.wire.anthropic.messages import source_url

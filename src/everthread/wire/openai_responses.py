@@ -21,7 +21,7 @@ from everthread.core.messages import (
     simplest,
     text_of,
 )
-from everthread.core.pricing.usage import normalize_usage
+from everthread.core.pricing import normalize_usage
 from everthread.core.types import DeltaKind, Reply, Request, StreamDelta, System
 from everthread.errors import WireError
 from everthread.wire.common import (

@@ -13,7 +13,7 @@ from everthread.compaction.summarizers.answer import SummaryAnswer, judge, witho
 from everthread.compaction.summarizers.prompts import SummaryPrompt, headings
 from everthread.compaction.summarizers.record import fit
 from everthread.compaction.summary import HANDOFF, TemplateName, render_sections
-from everthread.core.marks import SUMMARY_END, SUMMARY_START
+from everthread.core.transcript import SUMMARY_END, SUMMARY_START
 from everthread.core.types import Request
 from tests.compaction.summarizers.model_doubles import COUNTER, GOOD, GOOD_TEXT, reply, said
 

@@ -11,8 +11,8 @@ from everthread.compaction.summarizers import answer
 from everthread.compaction.summarizers.chain import SummarizerChain
 from everthread.compaction.summarizers.warm import WarmPrefixSummarizer
 from everthread.compaction.summary import SummaryDraft, SummaryRequest
+from everthread.core.cache_control import apply_cache_control
 from everthread.core.messages import Message
-from everthread.core.pricing.cache_control import apply_cache_control
 from everthread.core.types import Request
 from everthread.errors import SummaryError
 from everthread.testing import ScriptedSummarizer

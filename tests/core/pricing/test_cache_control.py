@@ -11,9 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.fingerprints import byte_chain
-from everthread.core.messages import Message
-from everthread.core.pricing.cache_control import (
+from everthread.core.cache_control import (
     apply_cache_control,
     caching_line,
     last_marker,
@@ -23,6 +21,8 @@ from everthread.core.pricing.cache_control import (
     shared_prefix,
     without_cache_control,
 )
+from everthread.core.fingerprints import byte_chain
+from everthread.core.messages import Message
 from everthread.core.types import Request
 from everthread.errors import InputError
 from tests.shared_data import shared

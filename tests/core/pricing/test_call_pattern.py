@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from everthread.core.pricing.economics import CallPattern
-from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.pricing import CallPattern, CanonicalUsage
 
 TTL = 300.0
 

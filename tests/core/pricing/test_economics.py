@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.pricing.economics import EARLIEST, CallPattern, Case, Rates, weigh
-from everthread.core.pricing.prices import Prices
+from everthread.core.pricing import EARLIEST, CallPattern, Case, Prices, Rates, weigh
 
 CLAUDE = Rates(input=3e-6, output=15e-6, read=0.3e-6, write=3.75e-6)
 UNCACHED = Rates(input=1e-6, output=4e-6, read=1e-6, write=1e-6)

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.pricing.prices import Prices, cost, cost_of, prices_for, stated_window
-from everthread.core.pricing.usage import CanonicalUsage, normalize_usage
+from everthread.core.pricing import CanonicalUsage, Prices, cost, cost_of, normalize_usage, prices_for, stated_window
 from tests.shared_data import shared
 
 AT = datetime(2026, 2, 1, 12, tzinfo=UTC)
@@ -113,7 +112,7 @@ def test_a_model_without_a_price_for_what_was_used() -> None:
 
 
 def test_the_price_table_is_loaded_only_when_asked_for() -> None:
-    code = "import sys, everthread.core.pricing.prices; print('genai_prices' in sys.modules)"
+    code = "import sys, everthread.core.pricing; print('genai_prices' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.pricing.usage import CanonicalUsage, normalize_usage
+from everthread.core.pricing import CanonicalUsage, normalize_usage
 from tests.shared_data import shared
 
 

@@ -14,7 +14,7 @@ import httpx2
 import openai
 
 from everthread.config import parse_config
-from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.pricing import CanonicalUsage
 from everthread.factory import open_store
 from everthread.factory.gateway import open_gateway
 from everthread.gateway.auth import Caller

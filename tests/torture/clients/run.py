@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from everthread import estimate_request_tokens, open_store
-from everthread.core.pricing.cache_control import shared_prefix
+from everthread.core.cache_control import shared_prefix
 from everthread.core.provider_errors import classify_error
 from everthread.lab.provider import Provider, ServedModel
 from everthread.lab.provider.log import Record

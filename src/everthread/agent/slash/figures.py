@@ -13,10 +13,10 @@ from everthread.agent.slash.command import CommandResult, Here, counted, one_lin
 from everthread.conversation import events
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.thread_state import changed_files, load_thread_state, state_figures
-from everthread.core.marks import is_summary
 from everthread.core.messages import Message, calls_of, results_of
 from everthread.core.search.lookup import moment
 from everthread.core.tokens import TokenCounter
+from everthread.core.transcript import is_summary
 from everthread.errors import InputError
 from everthread.store.models import CompactionRecord, NewCompaction, UsageRecord, UsageRow
 from everthread.store.sql.usage import sum_usage, usage_figures, usage_row

@@ -35,8 +35,8 @@ from everthread.config.file import set_keys
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import CompactionDone, CompactionVoid, Event, Notice
 from everthread.conversation.responses import Answer
+from everthread.core.cache_control import caching_line
 from everthread.core.messages import Message, text_of
-from everthread.core.pricing.cache_control import caching_line
 from everthread.core.redaction import redact
 from everthread.core.transcript import user_text
 from everthread.core.types import StreamDelta

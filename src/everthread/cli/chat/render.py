@@ -36,8 +36,7 @@ from everthread.conversation.events import (
     Recovery,
     ToolsChanged,
 )
-from everthread.core.messages import Call
-from everthread.core.text import clip
+from everthread.core.messages import Call, clip
 
 if TYPE_CHECKING:
     from collections.abc import Callable

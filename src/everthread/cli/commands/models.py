@@ -155,7 +155,7 @@ def _facts(choice: Choice, window: Window, limits: list[ModelLimit]) -> dict[str
 
 def _prices(choice: Choice) -> dict[str, float] | None:
     """Dollars per million tokens."""
-    from everthread.core.pricing.prices import prices_for
+    from everthread.core.pricing import prices_for
 
     if choice.provider == "local":
         return None

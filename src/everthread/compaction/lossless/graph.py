@@ -26,9 +26,8 @@ from everthread.compaction.summary import (
     parse_sections,
     render_sections,
 )
-from everthread.core.marks import defuse, without_summary
 from everthread.core.messages import Messages
-from everthread.core.transcript import is_user_message, spans
+from everthread.core.transcript import defuse, is_user_message, spans, without_summary
 from everthread.core.types import Node
 
 EARLIER = "an earlier summary"

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from everthread.compaction.summarizers.prompts import SummaryPrompt, headings
 from everthread.compaction.summarizers.record import OPEN, Count
 from everthread.compaction.summary import CLASSIC, HANDOFF, Sections, TemplateName, parse_sections, render_sections
-from everthread.core.marks import SUMMARY_END, SUMMARY_START
 from everthread.core.messages import calls_of, text_of
 from everthread.core.redaction import redact
+from everthread.core.transcript import SUMMARY_END, SUMMARY_START
 from everthread.core.types import Reply
 
 FEWEST = 3

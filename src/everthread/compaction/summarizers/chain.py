@@ -16,8 +16,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from everthread.compaction.engine import Events, silent
 from everthread.compaction.summary import Summarizer, SummaryDraft, SummaryRequest
-from everthread.core.pricing.economics import Rates
-from everthread.core.pricing.prices import prices_for
+from everthread.core.pricing import Rates, prices_for
 from everthread.errors import SummaryError
 
 Reading = Literal["input", "read", "write"]

@@ -18,9 +18,9 @@ from everthread.compaction.summarizers.chain import Price
 from everthread.compaction.summarizers.prompts import SummaryPrompt, instructions, task
 from everthread.compaction.summarizers.record import RecordEntry, block, cut, fit, inert, pack, record, size
 from everthread.compaction.summary import Sections, SummaryDraft, SummaryRequest, TemplateName, render_sections
+from everthread.core.messages import clip, one_line
 from everthread.core.provider_errors import Evidence, classify_error
 from everthread.core.redaction import redact
-from everthread.core.text import clip, one_line
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Model, Reply, Request
 from everthread.errors import SummaryError, WireError

@@ -10,7 +10,7 @@ from typing import Any
 
 from everthread.compaction.summarizers.record import inert
 from everthread.compaction.summary import CLASSIC, HANDOFF, TASK, WORDS, TemplateName
-from everthread.core.text import clip, one_line
+from everthread.core.messages import clip, one_line
 from everthread.core.types import Request
 
 _TOPIC = 500

@@ -21,14 +21,15 @@ from everthread.core.messages import (
     Messages,
     Part,
     calls_of,
+    clip,
     kind_of,
+    one_line,
     part_text,
     parts_of,
     results_of,
     strip_injected,
 )
 from everthread.core.redaction import redact
-from everthread.core.text import clip, one_line
 from everthread.core.transcript import spans
 
 OPEN, CLOSE = "⟦", "⟧"

@@ -17,8 +17,7 @@ from everthread.compaction.summarizers.prompts import SummaryPrompt, fill, task
 from everthread.compaction.summarizers.record import inert
 from everthread.compaction.summary import SummaryDraft, SummaryRequest, TemplateName
 from everthread.core.fingerprints import message_fingerprint
-from everthread.core.messages import Message, calls_of, text_of
-from everthread.core.text import clip, one_line
+from everthread.core.messages import Message, calls_of, clip, one_line, text_of
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Model, Request
 from everthread.errors import SummaryError

@@ -17,7 +17,7 @@ from everthread.conversation.events import CompactionFailed, Event, UsageRecorde
 from everthread.conversation.requests import Given, as_messages
 from everthread.conversation.responses import INTERRUPTED, Answer, finish
 from everthread.core.messages import Message, calls_of, results_of, text_of
-from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.pricing import CanonicalUsage
 from everthread.core.redaction import redact
 from everthread.core.types import StreamDelta
 from everthread.errors import (

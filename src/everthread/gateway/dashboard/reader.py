@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 from everthread.compaction.state import ThreadState, state_of
 from everthread.conversation.thread_state import list_pins, load_title
-from everthread.core.marks import is_summary
 from everthread.core.messages import Message, text_of
-from everthread.core.pricing.prices import Prices, prices_for
+from everthread.core.pricing import Prices, prices_for
 from everthread.core.redaction import redact
+from everthread.core.transcript import is_summary
 from everthread.errors import UnknownIdError
 from everthread.gateway.dashboard import views
 from everthread.gateway.dashboard.access import Viewer

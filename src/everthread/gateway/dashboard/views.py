@@ -9,10 +9,9 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import Any, cast
 
-from everthread.core.marks import is_summary, mark_summary, summary_text
 from everthread.core.messages import Message, calls_of, content_text, results_of, text_of
-from everthread.core.pricing.prices import Prices
-from everthread.core.transcript import is_user_message
+from everthread.core.pricing import Prices
+from everthread.core.transcript import is_summary, is_user_message, mark_summary, summary_text
 from everthread.gateway.dashboard.text import body_text, line_of
 from everthread.store.models import (
     CallRow,

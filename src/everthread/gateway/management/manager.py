@@ -47,9 +47,8 @@ from everthread.conversation.events import (
 )
 from everthread.conversation.events import Recovery as RecoveryEvent
 from everthread.conversation.options import Route, SessionOptions, SummarizerContext
-from everthread.core.pricing.cache_control import cache_route
-from everthread.core.pricing.economics import EARLIEST
-from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.cache_control import cache_route
+from everthread.core.pricing import EARLIEST, CanonicalUsage
 from everthread.core.provider_errors import ErrorVerdict, classify_error
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Reply, Request

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Generic, TypeVar
 
-from everthread.core.tables import table_results
+from everthread.core.outputs import table_results
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Request
 from everthread.errors import WireError

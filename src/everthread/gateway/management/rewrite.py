@@ -22,11 +22,11 @@ from everthread.context.worker import CompactionWorker, EngineSetup, WorkItem
 from everthread.conversation.events import CompactionVoid, Listener
 from everthread.conversation.options import SummarizerContext
 from everthread.conversation.thread_state import list_pins
-from everthread.core.marks import recognize
+from everthread.core.cache_control import cache_route
 from everthread.core.messages import Message, calls_of, kind_of
 from everthread.core.outputs import OPEN, ToStore, name_reader
-from everthread.core.pricing.cache_control import cache_route
 from everthread.core.tokens.budget import Budget
+from everthread.core.transcript import recognize
 from everthread.core.types import Api, Request
 from everthread.errors import EngineError, EverthreadError
 from everthread.gateway.base import Account, decode_messages, encode_messages

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from everthread.core.messages import kind_of
-from everthread.core.pricing.usage import normalize_usage
+from everthread.core.pricing import normalize_usage
 from everthread.errors import WireError
 from everthread.lab.importers.log import Log, LoggedMessage, moment, numbered
 from everthread.wire import anthropic

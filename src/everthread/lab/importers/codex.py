@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from everthread.core.messages import kind_of
-from everthread.core.pricing.usage import CanonicalUsage, normalize_usage
+from everthread.core.pricing import CanonicalUsage, normalize_usage
 from everthread.errors import WireError
 from everthread.lab.importers.log import Log, LoggedMessage, moment, numbered
 from everthread.wire.openai_responses import CALLS, decode_messages

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from everthread.core.messages import Message
-from everthread.core.pricing.usage import CanonicalUsage, normalize_usage
+from everthread.core.pricing import CanonicalUsage, normalize_usage
 from everthread.core.types import System
 from everthread.wire import anthropic, openai_chat
 from everthread.wire.codecs import decode_any

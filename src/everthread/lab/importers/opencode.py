@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from everthread.core.messages import Message
-from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.pricing import CanonicalUsage
 from everthread.lab.importers.log import Log, LoggedMessage, moment
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from everthread.core.messages import Message
-from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.pricing import CanonicalUsage
 from everthread.lab.importers.log import Log, LoggedMessage, moment, numbered
 
 _ROLES = ("user", "assistant", "toolResult")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from everthread.core.pricing.cache_control import shared_prefix
+from everthread.core.cache_control import shared_prefix
 from everthread.core.types import Reply, Request
 from everthread.errors import InputError, WireError
 from everthread.lab.provider import checks

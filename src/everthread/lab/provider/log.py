@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from everthread.core.pricing.cache_control import PrefixDiff
-from everthread.core.pricing.usage import CanonicalUsage, normalize_usage
+from everthread.core.cache_control import PrefixDiff
+from everthread.core.pricing import CanonicalUsage, normalize_usage
 from everthread.core.types import Api, Reply, Request
 
 SESSION_HEADERS = ("x-everthread-session", "x-session-id", "session-id", "session_id")

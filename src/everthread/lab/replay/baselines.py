@@ -10,10 +10,9 @@ from itertools import chain, takewhile
 from typing import Any
 
 from everthread.context.policy import SPARE_OUTPUT
+from everthread.core.cache_control import apply_cache_control, mark_system, marks_begin
 from everthread.core.messages import Message, with_content
-from everthread.core.pricing.cache_control import apply_cache_control, mark_system, marks_begin
-from everthread.core.pricing.prices import cost, prices_for
-from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.pricing import CanonicalUsage, cost, prices_for
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Request, System
 from everthread.lab.provider.cache import (

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, cast
 
 from everthread.core.messages import SYSTEM_ROLES, Message
-from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.pricing import CanonicalUsage
 from everthread.core.validation import repair
 from everthread.errors import InputError
 from everthread.lab.importers.log import Log, LoggedMessage

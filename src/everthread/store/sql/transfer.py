@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any, ParamSpec, TypeVar, get_args
 
 from everthread.core.outputs import output_id
-from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.pricing import CanonicalUsage
 from everthread.errors import StoreDamagedError, StoreError, TranscriptError, UnknownIdError
 from everthread.store.database import LAST, Database, Tx, clean_text, decode_json
 from everthread.store.models import MessageKind, NewMessage, NewSession, NewUsage, Session, SessionKind, new_id

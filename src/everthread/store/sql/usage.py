@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from decimal import Decimal
 from typing import Any
 
-from everthread.core.pricing.usage import CanonicalUsage
+from everthread.core.pricing import CanonicalUsage
 from everthread.errors import InputError
 from everthread.store.database import Row, Tx, decode_json, encode_json
 from everthread.store.models import Insights, NewUsage, ToolRow, UsageRecord, UsageRow

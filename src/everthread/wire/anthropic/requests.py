@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from everthread.core.pricing.usage import normalize_usage
+from everthread.core.pricing import normalize_usage
 from everthread.core.types import Reply, Request, System
 from everthread.errors import WireError
 from everthread.wire.anthropic.messages import (

@@ -1,1 +1,0 @@
-"""What calls used, what they cost, and when a rewrite pays."""
