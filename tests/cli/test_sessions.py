@@ -361,6 +361,16 @@ class TestSearch:
             hits = json.loads(everthread("sessions", "search", words, "--json", *options).stdout)["hits"]
             assert len(hits) == found, options
 
+    def test_the_closest_are_shown_where_nothing_holds_every_word(self, everthread: Any, fill: Any) -> None:
+        fill(held(NewSession(id="s"), said("user", "The harbour uses port 8443."), said("user", "Rain tomorrow.")))
+        shown = everthread("sessions", "search", "which port does the harbour listen on").stdout
+        assert shown.startswith("Nothing holds every word. The closest:\n")
+        assert "port 8443" in shown
+        found = json.loads(everthread("sessions", "search", "harbour port nonsense", "--json").stdout)
+        assert (found["near"], [hit["snippet"] for hit in found["hits"]]) == (True, ["The harbour uses port 8443."])
+        phrase = everthread("sessions", "search", '"harbour port"').stdout
+        assert phrase == "nothing found\n", "a phrase is meant as typed"
+
     def test_a_thread_is_searched_in_its_own_tenant(self, everthread: Any, fill: Any) -> None:
         fill(held(NewSession(id="s", tenant="two"), said("user", "needle")))
         assert everthread("sessions", "search", "needle").stdout == "nothing found\n"

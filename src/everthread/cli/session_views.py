@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -352,7 +352,7 @@ def search(
     now = time.time()
     first, last = read_time(since, now), read_time(until, now)
 
-    async def work(opened: Store) -> list[SearchHit]:
+    async def work(opened: Store) -> tuple[list[SearchHit], list[SearchHit]]:
         in_thread = await opened.resolve(thread, tenant=tenant) if thread is not None else None
         in_session = await opened.resolve(session, tenant=tenant) if session is not None else None
         named = in_session or in_thread
@@ -369,15 +369,18 @@ def search(
             limit=limit + 1,
             offset=offset,
         )
-        return await opened.search(query)
+        found = await opened.search(query)
+        return found, [] if found else await opened.search_closest(replace(query, limit=limit))
 
-    hits = with_store(store, work, or_empty=True)
-    shown, more = hits[:limit], len(hits) > limit
+    hits, near = with_store(store, work, or_empty=True)
+    shown, more = hits[:limit] or near, len(hits) > limit
     if as_json:
-        print_json({"hits": [_plain_hit(hit) for hit in shown], "offset": offset, "more": more})
+        print_json({"hits": [_plain_hit(hit) for hit in shown], "offset": offset, "more": more, "near": bool(near)})
         return
     if not shown:
         console.print("nothing found")
+    if near:
+        console.print("Nothing holds every word. The closest:", style="dim")
     for hit in shown:
         _print(hit, text, now)
     if more:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import secrets
 import threading
 import time
@@ -86,6 +87,9 @@ MOST_SUCCESSES = 10_000
 """So many models' largest prompts are remembered, so that only a larger one is written."""
 INDEX_DELAY = 0.2
 """Seconds: what is appended within this time is indexed together."""
+MOST_CLOSEST = 50
+CLOSE = 0.15
+"""A place that holds less of what was asked says nothing of it."""
 
 
 class Store:
@@ -308,6 +312,21 @@ class Store:
         """What matches. Everything that was appended before is indexed first."""
         await self._index_all()
         return await self._read(search.search_texts, self.database, query)
+
+    async def search_closest(self, query: SearchQuery) -> list[SearchHit]:
+        """Where nothing matches: what holds the most telling words. One word, a phrase, a prefix are meant as typed."""
+        literal = len(query.text.split()) < 2 or {'"', "*"} & set(query.text)
+        if literal or query.tenant is None or query.offset or query.path or query.session:
+            return []
+        asked = RecallQuery(query.text, query.tenant, query.thread, limit=MOST_CLOSEST, least=CLOSE, by_role=True)
+        hits = []
+        for place in await self.recall(asked):
+            within = (query.since or 0) <= place.created < (query.until or math.inf) and place.closeness >= CLOSE
+            if within and query.role in (None, place.role) and query.tool in (None, *place.tool.split(",")):
+                session = place.thread if place.message is None else (await self.message(place.message)).session
+                where = (place.message, place.output, place.thread, session, place.role, place.tool, place.created)
+                hits.append(SearchHit(*where, place.text, place.score))
+        return hits[: query.limit]
 
     async def recall(self, query: RecallQuery) -> list[RecallPassage]:
         """What may answer a message, the best first. Everything that was appended before is indexed first."""

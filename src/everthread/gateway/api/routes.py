@@ -7,6 +7,7 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from everthread.conversation.requests import Given
@@ -104,8 +105,10 @@ class AccountPages:
         asked = SearchQuery(
             query.q, tenant=ask.tenant, thread=thread, role=query.role, tool=query.tool, limit=limit + 1, offset=offset
         )
-        rows, following = paged(await self._store.search(asked), limit, offset)
-        return JsonAnswer(Hits(items=[hit_view(hit) for hit in rows], next=following))
+        found = await self._store.search(asked)
+        near = [] if found else await self._store.search_closest(replace(asked, limit=limit))
+        rows, following = paged(found or near, limit, offset)
+        return JsonAnswer(Hits(items=[hit_view(hit) for hit in rows], next=following, near=bool(near)))
 
 
 def _summed(key: str, records: Sequence[UsageRecord]) -> UsageRow:

@@ -293,6 +293,7 @@ class Turns(View):
 class Hits(View):
     items: list[HitView]
     next: int | None
+    near: bool = Field(default=False, description="Nothing holds every word; these hold the most telling ones.")
 
 
 class Cancelled(View):

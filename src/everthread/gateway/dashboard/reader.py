@@ -120,7 +120,8 @@ class PageReader:
 
     async def found(self, viewer: Viewer, query: str) -> list[ThreadEntry]:
         """Threads with what was searched for, each with its first matches."""
-        hits = await self.store.search(SearchQuery(query, tenant=viewer.tenant, limit=HITS))
+        asked = SearchQuery(query, tenant=viewer.tenant, limit=HITS)
+        hits = await self.store.search(asked) or await self.store.search_closest(asked)
         snippets: dict[str, list[views.Snippet]] = {}
         for hit in hits:
             listed = snippets.setdefault(hit.thread, [])
