@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import inspect
 import json
 import re
 import statistics
@@ -215,8 +216,15 @@ class Trail:
 
     def modules(self) -> set[str]:
         """Those of the package."""
-        files = {code.co_filename for code in self.codes if code.co_name != "<module>"}
+        files = {code.co_filename for code in self.codes if not _runs_at_import(code)}
         return {_module(path) for file in files if (path := Path(file)).is_relative_to(PACKAGE)}
+
+
+def _runs_at_import(code: CodeType) -> bool:
+    """The body of a module or a class, or a comprehension in one: a request may be the first to need the module."""
+    if code.co_name.startswith("<") and code.co_name != "<lambda>":
+        return "<locals>" not in code.co_qualname
+    return not code.co_flags & inspect.CO_OPTIMIZED
 
 
 def _flows() -> Iterator[Row]:

@@ -8,9 +8,15 @@ from pathlib import Path
 import pytest
 
 from everthread import classify_error, open_store
-from everthread.context.limits import LimitKey, ModelLimits, is_overflow_error
 from everthread.context.policy import ContextOptions
-from everthread.context.recovery import RecoveryAttempts, lasting_cap, output_room
+from everthread.context.recovery import (
+    LimitKey,
+    ModelLimits,
+    RecoveryAttempts,
+    is_overflow_error,
+    lasting_cap,
+    output_room,
+)
 from everthread.core.provider_errors import ErrorVerdict
 from everthread.store.store import Store
 from everthread.testing import SteppedClock

@@ -13,7 +13,7 @@ from everthread.core.types import Request
 from everthread.errors import ConfigError, EverthreadError
 from everthread.factory import refit
 from everthread.lab.provider import Fault, Provider
-from everthread.providers.openai import OpenAIChatModel
+from everthread.providers.clients import OpenAIChatModel
 from everthread.testing import PrefixWatch, ScriptedModel
 from tests.conversation.served import KEY, answering, lab, model, summary
 from tests.conversation.talk import words

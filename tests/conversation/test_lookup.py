@@ -13,7 +13,7 @@ from everthread import open_store
 from everthread.conversation import lookup as lookups
 from everthread.conversation.lookup import EXCERPT, StoreLookup, expand
 from everthread.conversation.options import RecallOptions
-from everthread.conversation.thread_state import PIN_CHARS, add_pin, list_pins, remove_pin
+from everthread.conversation.thread_state import PIN_CHARS, add_pin
 from everthread.core.messages import text_of
 from everthread.core.search.lookup import SearchPage, found_text, passage_text
 from everthread.core.transcript import mark_summary, summary_text
@@ -252,15 +252,15 @@ async def test_a_pin_is_carried_word_for_word_until_it_is_taken_back(tmp_path: P
         for compactions in (1, 2):
             assert (await until(compactions)).count(shown) == 1
         branch = await conversation.branch()
-        assert [known.text for known in await list_pins(here.store, branch.id)] == [kept.text]
-        await remove_pin(here.store, conversation.id, kept.id)
-        assert await list_pins(here.store, conversation.id) == []
+        assert [known.text for known in await here.store.pins(branch.id)] == [kept.text]
+        await here.store.delete_pin(conversation.id, kept.id)
+        assert await here.store.pins(conversation.id) == []
         assert "4711-B" not in await until(3)
-        assert len(await list_pins(here.store, branch.id)) == 1
+        assert len(await here.store.pins(branch.id)) == 1
         await add_pin(here.store, conversation.id, kept.text)
-        assert len(await list_pins(here.store, conversation.id)) == 1
+        assert len(await here.store.pins(conversation.id)) == 1
         for wrong in ("  ", "x" * (PIN_CHARS + 1)):
             with pytest.raises(InputError):
                 await add_pin(here.store, conversation.id, wrong)
         with pytest.raises(UnknownIdError):
-            await remove_pin(here.store, conversation.id, "pin:" + "0" * 16)
+            await here.store.delete_pin(conversation.id, "pin:" + "0" * 16)

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from everthread.conversation.thread_state import list_pins
 from everthread.core.pricing import CanonicalUsage
 from everthread.gateway.dashboard.reader import TrialRequest, TrialResult, TrialRun
 from everthread.gateway.dashboard.text import summary_sections
@@ -138,14 +137,14 @@ def test_texts_and_messages_are_pinned(tmp_path: Path) -> None:
         where = f"/dashboard/threads/{thread}/pin"
         said = await me.post(where, form | {"text": "Never touch the audit log."}, follow_redirects=True)
         assert "Pinned: every later compaction" in said.words
-        assert [pin.text for pin in await list_pins(here.store, thread)] == ["Never touch the audit log."]
+        assert [pin.text for pin in await here.store.pins(thread)] == ["Never touch the audit log."]
         first = (await here.store.history(thread, limit=1))[0]
         page = await me.get(f"/dashboard/threads/{thread}/messages/{first.id}")
         assert (await me.post(where, page.form("/pin"))).status == 303
-        assert len(await list_pins(here.store, thread)) == 2
+        assert len(await here.store.pins(thread)) == 2
         shown = await me.get(f"/dashboard/threads/{thread}")
         assert (await me.post(f"/dashboard/threads/{thread}/unpin", shown.form("/unpin"))).status == 303
-        assert len(await list_pins(here.store, thread)) == 1
+        assert len(await here.store.pins(thread)) == 1
         assert (await me.post(where, form | {"text": " "})).status == 409
         assert (await me.post(where, form | {"text": "x" * 70_000})).status == 413
 

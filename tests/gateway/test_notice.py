@@ -20,7 +20,7 @@ from everthread.gateway.management.notice import (
     with_notice,
 )
 from everthread.wire.codecs import CODECS
-from everthread.wire.sse import SseParser
+from everthread.wire.common import SseParser
 from tests.gateway.clients import Client, Gate, answer, running, words
 from tests.gateway.test_recall import BOTH, Talk, shown, talking
 

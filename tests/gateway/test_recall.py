@@ -21,7 +21,7 @@ from everthread.gateway.management.manager import ProxyManager
 from everthread.lab.provider import Provider, ServedModel
 from everthread.testing import SteppedClock
 from everthread.wire.codecs import CODECS
-from everthread.wire.sse import SseParser
+from everthread.wire.common import SseParser
 from tests.gateway.clients import APIS, NAMES, PATHS, Client, Gate, answer, running, words
 from tests.gateway.house import House, house
 

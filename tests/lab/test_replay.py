@@ -26,8 +26,7 @@ from everthread.lab.provider.cache import Block, RequestChain, chain
 from everthread.lab.replay import Replay, replay, result
 from everthread.lab.replay.facts import in_context, stated
 from everthread.lab.replay.plan import planned
-from everthread.providers.anthropic import AnthropicModel
-from everthread.providers.openai import OpenAIChatModel
+from everthread.providers.clients import AnthropicModel, OpenAIChatModel
 from everthread.testing import SteppedClock
 from tests.lab.replayed import PLAIN, talk
 from tests.shared_data import shared

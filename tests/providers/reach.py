@@ -11,11 +11,10 @@ from everthread.errors import ModelError
 from everthread.lab.provider import Provider, Record
 from everthread.lab.provider.models import Models
 from everthread.lab.provider.script import Script
-from everthread.providers.anthropic import AnthropicModel
 from everthread.providers.base import HttpModel
-from everthread.providers.openai import OpenAIChatModel, OpenAIResponsesModel
+from everthread.providers.clients import AnthropicModel, OpenAIChatModel, OpenAIResponsesModel
 from everthread.wire import anthropic, openai_chat, openai_responses
-from everthread.wire.sse import encode
+from everthread.wire.common import encode_event
 
 APIS: tuple[Api, ...] = ("openai_chat", "openai_responses", "anthropic")
 CLASSES: dict[Api, type[HttpModel]] = {
@@ -112,7 +111,7 @@ def wire_stream(api: Api, reply: Reply) -> Iterator[bytes]:
         "openai_responses": openai_responses.encode_stream,
         "anthropic": anthropic.encode_stream,
     }
-    return (encode(event) for event in encoders[api](reply))
+    return (encode_event(event) for event in encoders[api](reply))
 
 
 def decode_wire(api: Api, body: dict[str, Any]) -> Reply:

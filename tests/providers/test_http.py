@@ -17,8 +17,7 @@ from everthread.core.messages import text_of
 from everthread.core.provider_errors import classify_error
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import ModelUnreachableError
-from everthread.providers.anthropic import AnthropicModel
-from everthread.providers.openai import OpenAIResponsesModel
+from everthread.providers.clients import AnthropicModel, OpenAIResponsesModel
 from tests.providers.reach import APIS, NAME, ask, failure_at, model_at, pieces_of, reached, wire_reply, wire_stream
 from tests.wire.recording import Scripted, json_reply, recording_server, sse_reply
 

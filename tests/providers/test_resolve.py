@@ -11,8 +11,8 @@ from everthread.core.types import Api, Request
 from everthread.errors import ConfigError, ModelError
 from everthread.providers.base import HttpModel
 from everthread.providers.catalog import cap_field, output_cap, with_output_cap
+from everthread.providers.clients import is_reasoning_model
 from everthread.providers.local import SMOLLM2, LocalModel
-from everthread.providers.openai import is_reasoning_model
 from everthread.providers.resolve import Choice, choose, choose_model
 
 ALL = {"OPENAI_API_KEY": "o", "ANTHROPIC_API_KEY": "a", "OPENROUTER_API_KEY": "r-secret", "DEEPSEEK_API_KEY": "d"}

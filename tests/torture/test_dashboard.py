@@ -15,7 +15,6 @@ import httpx2
 import pytest
 
 from everthread.config import parse_config
-from everthread.conversation.thread_state import list_pins
 from everthread.core.pricing import CanonicalUsage
 from everthread.factory import open_store
 from everthread.factory.dashboard import open_dashboard
@@ -174,7 +173,7 @@ async def test_a_compaction_is_undone_and_a_text_pinned_through_the_page(tmp_pat
         assert await store.get_compression_tip(thread) == thread
         await tab.run("document.querySelector('textarea[name=text]').value = 'Never touch the audit log.'")
         await tab.submit("form[action$='/pin']")
-        assert [pin.text for pin in await list_pins(store, thread)] == ["Never touch the audit log."]
+        assert [pin.text for pin in await store.pins(thread)] == ["Never touch the audit log."]
         assert tab.complaints == []
 
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from everthread.core.messages import calls_of, results_of, text_of
 from everthread.core.types import Reply
 from everthread.wire import anthropic
-from everthread.wire.sse import encode
+from everthread.wire.common import encode_event
 from tests.wire.anthropic_sdk import sdk
 from tests.wire.openai_sdk import golden
 from tests.wire.recording import Recorded, json_reply, sse_reply
@@ -218,7 +218,7 @@ class TestWhatTheSdkSends:
 
     def test_a_stream_and_a_schema(self) -> None:
         verdict = body({"type": "text", "text": '{"good": true, "why": "short"}'})
-        events = [encode(event) for event in anthropic.encode_stream(anthropic.decode_reply(REPLIES["text"]))]
+        events = [encode_event(event) for event in anthropic.encode_stream(anthropic.decode_reply(REPLIES["text"]))]
         with sdk(sse_reply(events), json_reply(verdict)) as (client, server):
             with client.messages.stream(model=MODEL, max_tokens=64, messages=ASKED, system="Be brief.") as stream:
                 assert stream.get_final_text() == REPLIES["text"]["content"][0]["text"]
@@ -257,7 +257,7 @@ def _read_whole(reply: Reply) -> SdkMessage:
 
 
 def _read_stream(reply: Reply, size: int) -> SdkMessage:
-    raw = b"".join(encode(event) for event in anthropic.encode_stream(reply))
+    raw = b"".join(encode_event(event) for event in anthropic.encode_stream(reply))
     chunks = (raw[at : at + size] for at in range(0, len(raw), size))
     with (
         sdk(sse_reply(chunks)) as (client, _),

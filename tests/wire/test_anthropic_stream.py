@@ -12,7 +12,7 @@ from everthread.core.messages import calls_of
 from everthread.core.types import Reply, StreamDelta
 from everthread.errors import WireError
 from everthread.wire import anthropic
-from everthread.wire.sse import SseEvent, SseParser, encode
+from everthread.wire.common import SseEvent, SseParser, encode_event
 from tests.wire.anthropic_strategies import copy_of, replies
 
 START = {
@@ -314,6 +314,6 @@ def test_a_stream_names_its_events_and_counts_output_at_the_end() -> None:
 def _through_a_stream(reply: Reply) -> Reply:
     parser, decoder = SseParser(), anthropic.AnthropicStreamDecoder()
     for event in anthropic.encode_stream(reply):
-        for parsed in parser.feed(encode(event)):
+        for parsed in parser.feed(encode_event(event)):
             decoder.feed(parsed)
     return decoder.reply()

@@ -13,8 +13,8 @@ from everthread.core.messages import Message
 from everthread.core.types import Reply, StreamDelta
 from everthread.errors import WireError
 from everthread.wire import openai_chat as chat
+from everthread.wire.common import SseEvent, SseParser, encode_event
 from everthread.wire.openai_chat import ChatStreamDecoder, encode_stream
-from everthread.wire.sse import SseEvent, SseParser, encode
 from tests.shared_data import shared
 from tests.wire import openai_strategies as made
 from tests.wire.openai_sdk import golden, sdk
@@ -357,7 +357,7 @@ def test_a_reply_streamed_is_the_same_reply(body: dict[str, Any]) -> None:
 @given(made.chat_reply, st.data())
 def test_however_words_are_cut_they_add_up(body: dict[str, Any], data: st.DataObject) -> None:
     reply = chat.decode_reply({**body, "choices": body["choices"][:1]})
-    events = b"".join(map(encode, encode_stream(reply)))
+    events = b"".join(map(encode_event, encode_stream(reply)))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(events)), max_size=5)))
     parser, decoder = SseParser(), ChatStreamDecoder()
     for start, end in zip([0, *cuts], [*cuts, len(events)], strict=True):
@@ -390,7 +390,7 @@ def test_the_sdk_reads_the_stream_a_reply_is_encoded_to() -> None:
     usage = {"input_tokens": 3, "output_tokens": 4}
     reply = Reply(message=message, stop="tool_calls", usage=usage, model="claude", id="msg_1")
     with (
-        sdk(sse_reply(map(encode, encode_stream(reply)))) as (client, server),
+        sdk(sse_reply(map(encode_event, encode_stream(reply)))) as (client, server),
         client.chat.completions.stream(model="gpt-5", messages=[{"role": "user", "content": "hi"}]) as stream,
     ):
         events = [event.type for event in stream]

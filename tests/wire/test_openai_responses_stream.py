@@ -13,8 +13,8 @@ from everthread.core.messages import Message, calls_of
 from everthread.core.types import Reply, StreamDelta
 from everthread.errors import WireError
 from everthread.wire import openai_responses
+from everthread.wire.common import SseEvent, encode_event
 from everthread.wire.openai_responses import ResponsesStreamDecoder, encode_stream
-from everthread.wire.sse import SseEvent, encode
 from tests.wire import openai_strategies as made
 from tests.wire.openai_sdk import golden, sdk
 from tests.wire.recording import sse_reply
@@ -277,7 +277,7 @@ def test_the_sdk_reads_the_stream_a_reply_is_encoded_to() -> None:
         message=message, stop="tool_calls", usage={"input_tokens": 3, "output_tokens": 4}, model="claude", id="r1"
     )
     with (
-        sdk(sse_reply(map(encode, encode_stream(reply)))) as (client, server),
+        sdk(sse_reply(map(encode_event, encode_stream(reply)))) as (client, server),
         client.responses.stream(model="gpt-5", input="hi") as stream,
     ):
         kinds = [one.type for one in stream]
@@ -294,7 +294,7 @@ def test_the_sdk_reads_the_stream_a_reply_is_encoded_to() -> None:
 def test_what_the_sdk_streams_is_read_alike() -> None:
     body = {**END["response"], "parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
     reply = openai_responses.decode_reply(body)
-    with sdk(sse_reply(map(encode, encode_stream(reply)))) as (client, server):
+    with sdk(sse_reply(map(encode_event, encode_stream(reply)))) as (client, server):
         decoder = ResponsesStreamDecoder()
         for one in client.responses.create(model="gpt-5", input="hi", stream=True):
             decoder.feed(one.to_dict())

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.wire.sse import SseEvent, SseParser, SseSplitter, encode
+from everthread.wire.common import SseEvent, SseParser, SseSplitter, encode_event
 
 
 def parse(*chunks: bytes) -> list[SseEvent]:
@@ -109,11 +109,11 @@ def _by_lines(said: list[str]) -> list[tuple[str | None, str]]:
 @given(st.lists(st.tuples(st.none() | st.sampled_from(["ping", "message_start"]), st.text())))
 def test_what_is_encoded_is_parsed_again(said: list[tuple[str | None, str]]) -> None:
     events = [SseEvent(name, text.replace("\r\n", "\n").replace("\r", "\n")) for name, text in said]
-    assert parse(b"".join(map(encode, events))) == events
+    assert parse(b"".join(map(encode_event, events))) == events
 
 
 def test_half_a_surrogate_pair_does_not_break_a_stream() -> None:
-    assert encode(SseEvent(None, "\ud800!")) == b"data: ?!\n\n"
+    assert encode_event(SseEvent(None, "\ud800!")) == b"data: ?!\n\n"
 
 
 def test_a_long_event_in_small_chunks_is_read_in_linear_steps() -> None:

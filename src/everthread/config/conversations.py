@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 from everthread.agent import limits
 from everthread.config.values import EnvironmentName, HttpUrl, Options, Window, store_url, within
 from everthread.conversation import options as recall
-from everthread.core import toolchoice
+from everthread.conversation.toolbox import TOOLS_SHARE
 from everthread.core.tokens import budget
 
 
@@ -93,7 +93,7 @@ class CompressionOptions(Options):
         budget.USER_WORDS, description="Share of the threshold for what the user said, word for word."
     )
     tools_share: Annotated[float, within("compression.tools_share")] = Field(
-        toolchoice.SHARE,
+        TOOLS_SHARE,
         description="Share of the threshold for tool schemas; where they take more, tools that a thread does not use "
         "are left out and found by `find_tools`.",
     )

@@ -12,13 +12,13 @@ from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
 
 from everthread.compaction.summary import Compaction, CompactionLevel
-from everthread.context.limits import is_overflow_error
 from everthread.context.policy import AUTOMATIC, COLD, FADING, NEARLY_COLD, PolicyDecision, fixed_text
 from everthread.context.recovery import (
     NEAR_LIMIT,
     TOO_LARGE,
     RecoveryAttempts,
     RecoveryStep,
+    is_overflow_error,
     lasting_cap,
     slim_messages,
 )
@@ -37,7 +37,6 @@ from everthread.conversation.options import Timer
 from everthread.conversation.requests import note_in, store_output, with_note, without_note
 from everthread.conversation.responses import finish
 from everthread.conversation.state import LEFT_OUT, ConversationState
-from everthread.conversation.thread_state import list_pins
 from everthread.core.messages import Message, calls_of
 from everthread.core.pricing import EARLIEST, Decision
 from everthread.core.provider_errors import ErrorVerdict, classify_error
@@ -81,7 +80,7 @@ async def draft(
         live.emit(CompactionStarted(session, reason, size, background))
     if background and reason != COLD:
         size = max(size, live.budget.threshold)  # it is made for the moment at which it will be used
-    live.engine.pin([note.text for note in await list_pins(live.setup.store, live.session.thread)])
+    live.engine.pin([note.text for note in await live.setup.store.pins(live.session.thread)])
     made = await live.compress(
         bodies, current_tokens=size, focus_topic=focus, system=live.system, tools=live.toolbox.to_come,
         level=level, manual=manual, dry_run=preview, ids=[message.id for message in stored],

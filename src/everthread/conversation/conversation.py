@@ -15,7 +15,6 @@ from everthread.context.recovery import RecoveryAttempts
 from everthread.conversation.compaction import Compactor, commit, discard, draft, recover
 from everthread.conversation.events import Listener, Notice
 from everthread.conversation.options import Route, Setup
-from everthread.conversation.recall import recall_message
 from everthread.conversation.requests import (
     READ_LIMIT,
     Given,
@@ -25,6 +24,7 @@ from everthread.conversation.requests import (
     limit_results,
     open_stubs,
     read_output,
+    recall_message,
     split_results,
 )
 from everthread.conversation.responses import Answer, Recorder, finish

@@ -10,10 +10,10 @@ from typing import Any, Literal, Protocol
 
 from everthread.compaction.engine import ContextEngine, Events, Services
 from everthread.compaction.summary import Summarizer
-from everthread.context.limits import ModelLimits
 from everthread.context.policy import ContextOptions
+from everthread.context.recovery import ModelLimits
 from everthread.conversation.events import Event, Listener
-from everthread.core import toolchoice
+from everthread.conversation.toolbox import TOOLS_SHARE
 from everthread.core.cache_control import cache_route
 from everthread.core.outputs import OutputLimits
 from everthread.core.tokens import TokenCounter
@@ -62,7 +62,7 @@ class Route:
 class SessionOptions(ContextOptions):
     """Settings of a conversation, named as in the configuration."""
 
-    tools_share: float = toolchoice.SHARE
+    tools_share: float = TOOLS_SHARE
     """Of the threshold; where tools take more, those that a thread does not use are left out."""
     per_tool: Mapping[str, int | None] = field(default_factory=dict)
     tables: bool = False

@@ -11,10 +11,9 @@ from typing import Any
 from everthread.compaction.engine import Original, Services, StartReason
 from everthread.compaction.summary import Compaction
 from everthread.context.accounting import Accounting
-from everthread.context.engine_guard import SafeEngine
-from everthread.context.limits import LimitKey, ModelLimits
 from everthread.context.policy import GRACE, CallPrices, CompactionPolicy, ContextState, PromptSize
-from everthread.context.worker import LoopSummarizer, report_in_loop
+from everthread.context.recovery import LimitKey, ModelLimits
+from everthread.context.worker import LoopSummarizer, SafeEngine, report_in_loop
 from everthread.conversation import events
 from everthread.conversation.lookup import StoreLookup, ThreadGraph
 from everthread.conversation.options import Route, Setup, SummarizerContext

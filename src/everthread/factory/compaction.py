@@ -131,7 +131,7 @@ def named_summarizer(asked: str | Summarizer, counter: Any) -> Summarizer:
     """The summariser of a name, or the one that was given: where that fails, the journal takes its place."""
     from everthread.compaction.journal import JournalWriter
     from everthread.compaction.summarizers.chain import SummarizerChain
-    from everthread.context.engine_guard import SafeSummarizer
+    from everthread.context.worker import SafeSummarizer
 
     if isinstance(asked, JournalWriter | SummarizerChain):
         return asked

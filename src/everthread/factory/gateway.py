@@ -165,8 +165,7 @@ def upstreams_of(config: Config, mode: Mode | None = None) -> list[Upstream]:
     options = config.gateway
     chosen = mode or options.mode
     if not options.upstreams:
-        from everthread.providers.anthropic import ANTHROPIC_URL
-        from everthread.providers.openai import OPENAI_URL
+        from everthread.providers.clients import ANTHROPIC_URL, OPENAI_URL
 
         return [
             Upstream("openai", OPENAI_URL, (), "openai", mode=chosen),

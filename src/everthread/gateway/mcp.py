@@ -38,9 +38,7 @@ from everthread.conversation.lookup import LookupCache, StoreLookup, ThreadGraph
 from everthread.conversation.thread_state import (
     PIN_CHARS,
     add_pin,
-    list_pins,
     load_thread_state,
-    remove_pin,
     state_figures,
 )
 from everthread.core.redaction import redact
@@ -194,7 +192,7 @@ async def status_text(store: Store, thread: str) -> str:
             f"{made.tokens_before:,} → {made.tokens_after:,} tokens"
         )
     lines.append(f"- {total.calls:,} calls: {total.prompt:,} tokens in, {total.output:,} out, cost {_cost(total)}")
-    lines += (f"- pinned as {note.id}: {_line(note.text)}" for note in await list_pins(store, thread))
+    lines += (f"- pinned as {note.id}: {_line(note.text)}" for note in await store.pins(thread))
     return redact("\n".join(lines))
 
 
@@ -306,7 +304,7 @@ class LookupTools:
         if thread is None:
             raise InputError("name the thread to pin it to; `status` lists the latest ones")
         if gone:
-            await remove_pin(self.store, thread, gone.strip())
+            await self.store.delete_pin(thread, gone.strip())
             return f"{gone.strip()} is no longer pinned; the next compaction leaves it out."
         if wanted:
             passage = await self._lookup(reach, thread).read(wanted, limit=PIN_CHARS + 1)

@@ -25,7 +25,7 @@ from everthread.gateway.observability import Metrics, log_fields
 from everthread.gateway.requests import ClientGone, RequestHead
 from everthread.gateway.upstream import Headers
 from everthread.wire.codecs import CODECS
-from everthread.wire.sse import SseParser, SseSplitter
+from everthread.wire.common import SseParser, SseSplitter
 
 _LOG = logging.getLogger("everthread.gateway")
 

@@ -30,11 +30,11 @@ from everthread.conversation.events import CompactionDone, CompactionFailed, Eve
 from everthread.conversation.lookup import StoreLookup
 from everthread.conversation.options import Route
 from everthread.conversation.requests import PreparedRequest, note_in
+from everthread.conversation.toolbox import name_of
 from everthread.core.fingerprints import message_fingerprint
 from everthread.core.messages import Message, calls_of, results_of, text_of
 from everthread.core.provider_errors import classify_error
 from everthread.core.redaction import redact
-from everthread.core.toolchoice import name_of
 from everthread.core.types import Reply, System
 from everthread.errors import EverthreadError, ModelError
 from everthread.factory import open_conversation, open_store, store_url

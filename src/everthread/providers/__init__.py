@@ -1,9 +1,7 @@
 """How a model is reached.
 
 base.py        what the three protocols share: sending, reading, failing; what wrappers share: one interface, events
-openai.py      chat completions, for OpenAI and everybody who speaks like it; OpenAI's responses
-anthropic.py   Anthropic's messages
-clients.py     the three by the name of their protocol
+clients.py     the three protocols through their own SDKs: OpenAI's chat and responses, Anthropic's messages
 errors.py      what went wrong, as one `ModelError` with a sentence
 resilience.py  wrappers: once more, another model, in time, a cap that fits
 catalog.py     windows, output caps and cache rules: known beforehand, or said by a server

@@ -1,4 +1,4 @@
-"""A model around another one: the same interface, told by events what it does besides."""
+"""What all models share: sending and reading over HTTP, and the interface of one around another."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from everthread.core.types import Api, Reply, Request, StreamDelta, StreamingMod
 from everthread.errors import ModelError, WireError
 from everthread.providers import errors
 from everthread.providers.errors import ModelAddress
-from everthread.wire.codecs import StreamDecoder
-from everthread.wire.sse import SseEvent, SseParser
+from everthread.wire.codecs import CODECS, StreamDecoder
+from everthread.wire.common import SseEvent, SseParser
 
 if TYPE_CHECKING:
     import httpx2
@@ -173,7 +173,7 @@ class HttpModel(ABC):
     async def stream(self, request: Request) -> AsyncGenerator[StreamDelta | Reply, None]:
         """Pieces as they come, then the whole. Leaving it early, or being cancelled, closes the connection."""
         response = await self._send(request, stream=True)
-        reading = _Reading(self._decoder(request.model), self._route(request))
+        reading = _Reading(CODECS[self.api].stream_decoder(model=request.model), self._route(request))
         try:
             if not _is_stream(response):
                 reply = self._read(await _body(response, reading), request)
@@ -201,7 +201,7 @@ class HttpModel(ABC):
         """An answer that came whole; an error inside it, as proxies send it with status 200, is an error."""
         body, route = errors.read_body(content), self._route(request)
         try:
-            reply = self._decode(body, request.model)
+            reply = CODECS[self.api].decode_reply(body, model=request.model)
         except WireError as error:
             if isinstance(body, dict) and (said := _error_within(body)):
                 raise errors.failed_within(route, said, body, None) from error
@@ -215,12 +215,6 @@ class HttpModel(ABC):
 
     @abstractmethod
     def _encode(self, request: Request, *, stream: bool) -> dict[str, Any]: ...
-
-    @abstractmethod
-    def _decode(self, body: Any, model: str) -> Reply: ...
-
-    @abstractmethod
-    def _decoder(self, model: str) -> StreamDecoder: ...
 
     async def _send(self, request: Request, *, stream: bool) -> httpx2.Response:
         """The answer, whole or as it begins; what goes wrong until then is a `ModelError`."""

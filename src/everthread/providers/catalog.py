@@ -5,22 +5,19 @@ from __future__ import annotations
 import functools
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, urlsplit
 
 from everthread.core.pricing import stated_window
-from everthread.core.types import Api
+from everthread.core.types import Api, Request
 from everthread.providers.base import NO_KEY
+from everthread.wire.anthropic import DEFAULT_MAX_TOKENS
 
 if TYPE_CHECKING:
     import httpx2
-from collections.abc import Awaitable, Callable
-
-from everthread.core.types import Request
-from everthread.wire.anthropic import DEFAULT_MAX_TOKENS
 
 Caching = Literal["marks", "automatic"]
 

@@ -16,12 +16,10 @@ from urllib.parse import urlsplit
 
 from everthread.core.types import Api, StreamingModel
 from everthread.errors import ConfigError
-from everthread.providers.anthropic import ANTHROPIC_URL
 from everthread.providers.catalog import catalogue_window
-from everthread.providers.clients import CLIENTS
+from everthread.providers.clients import ANTHROPIC_URL, CLIENTS, OPENAI_URL, is_reasoning_model
 from everthread.providers.local import DEFAULT_WINDOW as LOCAL_WINDOW
 from everthread.providers.local import SMOLLM2, LocalModel, find_model
-from everthread.providers.openai import OPENAI_URL, is_reasoning_model
 
 OPENROUTER_URL = "https://openrouter.ai/api/v1"
 OPENROUTER_HEADERS = {"X-Title": "Everthread"}

@@ -28,6 +28,7 @@ from everthread.core.types import DeltaKind, Reply, Request, StreamDelta, System
 from everthread.errors import WireError
 from everthread.wire.anthropic.messages import source_url
 from everthread.wire.common import (
+    SseEvent,
     a_list,
     a_text,
     an_object,
@@ -39,7 +40,6 @@ from everthread.wire.common import (
     plain,
     with_native,
 )
-from everthread.wire.sse import SseEvent
 
 
 def chat_form(message: Message) -> list[Message]:

@@ -25,6 +25,7 @@ from everthread.core.pricing import normalize_usage
 from everthread.core.types import DeltaKind, Reply, Request, StreamDelta, System
 from everthread.errors import WireError
 from everthread.wire.common import (
+    SseEvent,
     a_list,
     a_text,
     an_object,
@@ -36,7 +37,6 @@ from everthread.wire.common import (
     with_native,
 )
 from everthread.wire.openai_chat import chat_form, chat_parts, reply_fields, tool_calls_of
-from everthread.wire.sse import SseEvent
 
 API = "openai_responses"
 Item = dict[str, Any]

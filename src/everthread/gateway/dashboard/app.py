@@ -21,7 +21,7 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from everthread._version import __version__
-from everthread.conversation.thread_state import add_pin, remove_pin
+from everthread.conversation.thread_state import add_pin
 from everthread.errors import EverthreadError, InputError
 from everthread.gateway.dashboard import text, views
 from everthread.gateway.dashboard.access import Access, Viewer
@@ -321,7 +321,7 @@ class Dashboard:
     async def _unpin(self, request: Request, viewer: Viewer, form: Mapping[str, str]) -> Response:
         thread = request.path_params["thread"]
         first, _ = await self._reader.thread(viewer, thread)
-        await remove_pin(self._store, first.id, form.get("pin", ""))
+        await self._store.delete_pin(first.id, form.get("pin", ""))
         return _back(thread, "unpinned", "state")
 
     async def _branch(self, request: Request, viewer: Viewer, form: Mapping[str, str]) -> Response:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from everthread.compaction.state import ThreadState, state_of
-from everthread.conversation.thread_state import list_pins, load_title
+from everthread.conversation.thread_state import load_title
 from everthread.core.messages import Message, text_of
 from everthread.core.pricing import Prices, prices_for
 from everthread.core.redaction import redact
@@ -214,7 +214,7 @@ class PageReader:
             self._account(row),
             self._side_calls(viewer, row),
             self.store.history(tip.id, start=start, limit=most),
-            list_pins(self.store, thread),
+            self.store.pins(thread),
             self.store.get_state(thread, "todo"),
         )
         context = await self._context(account, tip, history)

@@ -19,7 +19,7 @@ from typing import Any
 
 from everthread.core.messages import kind_of
 from everthread.gateway.body import slice_text, spliced, written
-from everthread.wire.sse import SseEvent, encode
+from everthread.wire.common import SseEvent, encode_event
 
 PATH = "/v1/responses/compact"
 TRIGGER = "compaction_trigger"
@@ -117,7 +117,7 @@ def response_events(body: dict[str, Any]) -> bytes:
         {"type": "response.completed", "response": body},
     ]
     numbered = ({**event, "sequence_number": number} for number, event in enumerate(events))
-    return b"".join(encode(SseEvent(str(event["type"]), json.dumps(event))) for event in numbered)
+    return b"".join(encode_event(SseEvent(str(event["type"]), json.dumps(event))) for event in numbered)
 
 
 def _usage(tokens: int) -> dict[str, Any]:

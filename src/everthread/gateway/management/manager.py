@@ -21,7 +21,6 @@ from everthread.compaction.composition import tools_key
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.summary import CompactionLevel, Summarizer
 from everthread.context.accounting import Accounting, complete_usage
-from everthread.context.limits import ModelLimits, is_overflow_error
 from everthread.context.policy import (
     COLD,
     FADING,
@@ -33,7 +32,15 @@ from everthread.context.policy import (
     fading_text,
     paused_text,
 )
-from everthread.context.recovery import NEAR_LIMIT, SMALLEST_CAP, TOO_LARGE, RecoveryStep, lasting_cap
+from everthread.context.recovery import (
+    NEAR_LIMIT,
+    SMALLEST_CAP,
+    TOO_LARGE,
+    ModelLimits,
+    RecoveryStep,
+    is_overflow_error,
+    lasting_cap,
+)
 from everthread.context.worker import PROCESSES, SECONDS, CompactionWorker, EngineSetup
 from everthread.conversation.events import (
     CompactionFailed,

@@ -17,7 +17,7 @@ from typing import Any
 from everthread.core.messages import kind_of
 from everthread.core.types import Api
 from everthread.gateway.body import Sliced, slice_text, spliced, written
-from everthread.wire.sse import SseEvent, SseParser, SseSplitter, encode
+from everthread.wire.common import SseEvent, SseParser, SseSplitter, encode_event
 
 OPEN = "[everthread "
 _LINE = re.compile(r"\[everthread ([0-9a-f]{16}): ([^\[\]\r\n]{1,400})\]")
@@ -231,7 +231,7 @@ class NoticeStream:
             data = {**data, "sequence_number": number + len(new)}
         output = [*(response.get("output") or []), _item(line, "completed")]
         last = SseEvent(event.event, json.dumps({**data, "response": {**response, "output": output}}))
-        return b"".join(map(_written, new)) + encode(last)
+        return b"".join(map(_written, new)) + encode_event(last)
 
 
 def _response_events(line: str, place: int) -> Sequence[dict[str, Any]]:
@@ -251,4 +251,4 @@ def _response_events(line: str, place: int) -> Sequence[dict[str, Any]]:
 def _written(data: Mapping[str, Any], event: str | None = None) -> bytes:
     """An event; in the chat protocol they have no names."""
     name = str(data["type"]) if event is None else ""
-    return encode(SseEvent(name, json.dumps(data)))
+    return encode_event(SseEvent(name, json.dumps(data)))

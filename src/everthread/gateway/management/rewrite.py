@@ -16,12 +16,10 @@ from everthread.compaction.composition import reading_tools
 from everthread.compaction.engine import ContextEngine
 from everthread.compaction.summary import Compaction, CompactionLevel, Summarizer
 from everthread.context.accounting import Accounting
-from everthread.context.engine_guard import check_compaction
 from everthread.context.recovery import slim_messages
-from everthread.context.worker import CompactionWorker, EngineSetup, WorkItem
+from everthread.context.worker import CompactionWorker, EngineSetup, WorkItem, check_compaction
 from everthread.conversation.events import CompactionVoid, Listener
 from everthread.conversation.options import SummarizerContext
-from everthread.conversation.thread_state import list_pins
 from everthread.core.cache_control import cache_route
 from everthread.core.messages import Message, calls_of, kind_of
 from everthread.core.outputs import OPEN, ToStore, name_reader
@@ -164,7 +162,7 @@ class RewriteStore:
         """A rewrite that covers more than the one before; None, with the reason told, where nothing can be won."""
         pairs = task.pairs()
         before = RewriteState.load(task.ground.state) if task.ground else RewriteState()
-        pins = [pin.text for pin in await list_pins(self._store, task.thread)]
+        pins = [pin.text for pin in await self._store.pins(task.thread)]
         head = protected_head([value for value, _ in pairs])
         values = [value for value, _ in pairs[head:]]
         job = CompressionJob(

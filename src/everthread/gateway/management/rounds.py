@@ -13,7 +13,7 @@ from typing import Any
 from everthread.core.messages import kind_of
 from everthread.core.types import Api, Reply
 from everthread.wire.codecs import CODECS
-from everthread.wire.sse import SseEvent, SseParser, SseSplitter, encode
+from everthread.wire.common import SseEvent, SseParser, SseSplitter, encode_event
 
 RECALL = "recall"
 _GAP = "\n\n"
@@ -60,7 +60,7 @@ class MergedStream:
     def finish(self) -> bytes:
         """The end that was held: no round follows."""
         held, self._held = self._held, []
-        return b"".join(map(encode, held))
+        return b"".join(map(encode_event, held))
 
     def _take(self, raw: bytes) -> bytes:
         parser = SseParser()
@@ -73,7 +73,7 @@ class MergedStream:
         except (ValueError, RecursionError):
             data = None
         new = self._event(event, data) if isinstance(data, dict) else self._other(event)
-        return raw if new is event else encode(new) if new is not None else b""
+        return raw if new is event else encode_event(new) if new is not None else b""
 
     def _other(self, event: SseEvent) -> SseEvent | None:
         """An event that is no object: the end of a chat stream."""

@@ -11,9 +11,8 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from everthread.agent.tools.recall import SCHEMA as RECALL_SCHEMA
-from everthread.context.limits import LimitKey
 from everthread.context.policy import FADING, ContextOptions, ContextState, PolicyDecision, fading_text
-from everthread.context.recovery import RecoveryAttempts
+from everthread.context.recovery import LimitKey, RecoveryAttempts
 from everthread.core.cache_control import cache_route, mark_system, place_marks, without_cache_control
 from everthread.core.messages import content_text, json_value, kind_of, parts_of
 from everthread.core.tokens.budget import Budget

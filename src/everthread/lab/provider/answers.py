@@ -25,7 +25,7 @@ from everthread.lab.provider.script import (
     within,
 )
 from everthread.wire import openai_responses
-from everthread.wire.sse import SseEvent, encode
+from everthread.wire.common import SseEvent, encode_event
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def failing_stream(case: ProviderCall, events: list[bytes], error: Refusal) -> P
         if case.protocol.api == "openai_responses":
             body = {"type": "error", "sequence_number": len(events), **body}
         event = SseEvent(body.get("type"), json.dumps(body))
-    return ProviderAnswer(200, events=[*events, encode(event)])
+    return ProviderAnswer(200, events=[*events, encode_event(event)])
 
 
 def fault_error(case: ProviderCall, fault: Fault) -> Refusal | None:
@@ -313,7 +313,7 @@ class ProviderLogic:
         events = list(protocol.codec.encode_stream(reply))
         if fault and fault.kind == "empty":
             events = emptied(events)
-        sent = [encode(event) for event in in_pieces(events)]
+        sent = [encode_event(event) for event in in_pieces(events)]
         error = fault_error(case, fault) if fault else None
         return (
             failing_stream(case, sent[: fault.after], error)

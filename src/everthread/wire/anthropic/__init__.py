@@ -3,12 +3,13 @@
 from everthread.wire.anthropic.messages import API, decode_messages, decode_tools, encode_messages, encode_tools
 from everthread.wire.anthropic.requests import (
     DEFAULT_MAX_TOKENS,
+    AnthropicStreamDecoder,
     decode_reply,
     decode_request,
     encode_reply,
     encode_request,
+    encode_stream,
 )
-from everthread.wire.anthropic.stream import AnthropicStreamDecoder, encode_stream
 
 __all__ = [
     "API",

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.toolchoice import (
-    LINE,
+from everthread.conversation.toolbox import (
+    CARD_CHARS,
     Card,
     card_of,
     left_out,
@@ -40,7 +40,7 @@ def out(room: int, wanted: str = "", used: tuple[str, ...] = (), before: tuple[s
 def test_both_forms_are_read_and_what_has_no_name_stays() -> None:
     anthropic = {"name": "a", "description": "word " * 100, "input_schema": {"properties": {"zip_code": {}}}}
     card = card_of(anthropic)
-    assert (name_of(anthropic), card.name, len(card.about), card.about[-1]) == ("a", "a", LINE, "…")
+    assert (name_of(anthropic), card.name, len(card.about), card.about[-1]) == ("a", "a", CARD_CHARS, "…")
     assert {"zip", "code"} <= card.words
     nameless = {"name": 3, "description": 4, "input_schema": {"properties": []}}
     odd: list[dict[str, Any]] = [{"type": "web_search"}, nameless, tool("b", None)]
