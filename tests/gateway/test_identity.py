@@ -271,6 +271,92 @@ class Reminded(Client):
         """The client itself keeps the answer."""
 
 
+RULES = "\n\n# Rules\n\n1. Answer in full.\n\n2. Reply in English.\n"
+
+
+class Ended(Client):
+    """A client that hangs a reminder on the newest user message, in its text or as a block of its own."""
+
+    as_block = False
+    rules = RULES
+
+    def body(self) -> dict[str, Any]:
+        whole = self.messages
+        if not self.rules:
+            return super().body()
+        at = max(at for at, message in enumerate(whole) if message.get("role") == "user")
+        said = whole[at]["content"]
+        kind = "input_text" if self.api == "openai_responses" else "text"
+        blocks = [{"type": kind, "text": said}, {"type": kind, "text": self.rules.strip()}]
+        ended = {"role": "user", "content": blocks if self.as_block else said + self.rules}
+        self.messages = [*whole[:at], ended, *whole[at + 1 :]]
+        body = super().body()
+        self.messages = whole
+        return body
+
+
+@pytest.mark.parametrize("as_block", [False, True])
+@pytest.mark.parametrize("remembered", [True, False])
+@pytest.mark.parametrize("api", APIS)
+async def test_a_reminder_in_the_newest_user_message_moves_along(
+    api: Api, remembered: bool, as_block: bool, tmp_path: Path
+) -> None:
+    async def run(place: Gate) -> None:
+        manager = place.manager()
+        client, threads = Ended(api), set()
+        client.as_block = as_block
+        for number in range(5):
+            client.says(f"Question {number}\n\nwith a second part")
+            sent = await answer(manager if remembered else place.manager(), client, f"Answer {number}")
+            threads.add(thread_of(sent))
+        if remembered:  # some leave it away once the history is long
+            client.rules = ""
+            client.says("No reminder any more")
+            threads.add(thread_of(await answer(manager, client)))
+        (thread,) = threads
+        assert not place.of(Branched)
+        assert len(await stored(place, thread)) == 10 + 2 * remembered
+        client.rules = RULES
+        client.messages[2:] = []
+        client.says("Another question")
+        assert thread_of(await answer(manager, client)) != thread
+        assert [event.length for event in place.of(Branched)] == [2]
+
+    await running(tmp_path, run)
+
+
+async def test_an_answer_without_its_thinking_behind_words_without_their_reminder_is_the_same(tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        client, threads = Ended("anthropic"), set()
+        for number in range(3):
+            client.says(f"Question {number}")
+            turn = await place.manager().prepare(client.incoming())
+            threads.add(thread_of(turn.sent))
+            said: Any = {"role": "assistant", "content": f"Answer {number}"}
+            thought: Any = {**said, "reasoning_content": "They ask again."}
+            await turn.record(Outcome(200, Reply(thought, "stop")))
+            client.hears(Reply(said, "stop"))
+        assert len(threads) == 1
+
+    await running(tmp_path, run)
+
+
+@pytest.mark.parametrize("differs", ["answer", "end", "tenant", "session"])
+async def test_words_that_only_begin_alike_are_not_the_same_conversation(differs: str, tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        first = Client("openai_chat")
+        first.says(f"Question{RULES}")
+        thread = thread_of(await answer(place.manager(), first, "Answer"))
+        other = Client("openai_chat", tenant="u" if differs == "tenant" else "t")
+        other.headers = {"x-session-id": "another"} if differs == "session" else {}
+        other.says("Question")
+        other.hears(Reply({"role": "assistant", "content": "No" if differs == "answer" else "Answer"}, "stop"))
+        other.says("Go on" if differs == "end" else f"Go on{RULES}")
+        assert thread_of(await answer(place.manager(), other)) != thread
+
+    await running(tmp_path, run)
+
+
 @pytest.mark.parametrize("remembered", [True, False])
 async def test_calls_that_come_back_as_text_are_the_same_answer(remembered: bool, tmp_path: Path) -> None:
     async def run(place: Gate) -> None:

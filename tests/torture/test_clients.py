@@ -20,20 +20,19 @@ from typing import Any
 import pytest
 
 from benchmarks.peers import PeerAbsentError, environment
-from everthread import open_store
+from everthread import estimate_request_tokens, open_store
 from everthread.context.recovery import TOO_LARGE
-from everthread.core.messages import text_of
 from everthread.core.types import Api, Reply, Request
 from everthread.lab.provider import Provider, ServedModel
 from everthread.lab.provider.log import Record
 from everthread.providers.local import LocalModel
 from tests.torture.clients.install import AbsentError, install_npm, install_python, loopback_only, version_of
-from tests.torture.clients.model import FACT
+from tests.torture.clients.model import FACT, QUESTION, RECALL, WHERE, file_text
 from tests.torture.clients.programs import PROGRAMS, Program
 from tests.torture.fleet import Fleet
 
 pytestmark = pytest.mark.timeout(1_800)
-WINDOW, TURNS = 12_000, 44
+WINDOW, TURNS = 12_000, 96
 MODELS: dict[Api, str] = {"openai_chat": "gpt-4o", "openai_responses": "gpt-5", "anthropic": "claude-sonnet-5"}
 RESULTS = Path(__file__).parents[2] / "build" / "torture" / "clients"
 FILLER = "the ledger of the northern branch was settled and every entry was compared twice with its receipt. "
@@ -61,25 +60,35 @@ AI_SDK = ["ai@7.0.169", "@ai-sdk/openai@4.0.114", "@ai-sdk/anthropic@4.0.102"]
 
 
 def says(turns: int, words: int = 20) -> list[str]:
-    first = f"Hello. The code of the vault is {FACT}; remember it. {FILLER * 3}"
     middle = [f"Entry {number}: {FILLER * words}Look it up." for number in range(turns)]
-    return [first, *middle, "What is the code of the vault?"]
+    return [f"Hello. {FILLER * 3}", *middle, QUESTION]
 
 
-def bookkeeper(request: Request) -> Reply | str:
-    """Knows what the prompt says, looks up every fifth entry where it has a tool, and answers by one where it must."""
-    last = request.messages[-1]
-    everything = "\n".join(text_of(message) for message in request.messages)
-    number = everything.rpartition("Entry ")[2].partition(":")[0]
-    names = [tool.get("function", tool).get("name") for tool in request.tools or ()]
-    answer = f"Entry {number} is noted. {FILLER * 2}"
-    if "What is the code of the vault?" in everything:
-        answer = f"The code is {FACT}." if FACT in everything else "Nobody told me."
-    elif last["role"] == "user" and "look_up" in names and number.isdecimal() and not int(number) % 5:
-        return _call("look_up", {"entry": number}, f"call_{len(everything)}_{number}")
-    if "final_answer" in names:
-        return _call("final_answer", {"answer": answer}, f"call_{len(everything)}")
-    return answer
+@dataclass
+class Bookkeeper:
+    """Knows what the prompt says. The first entry's answer is a page with the fact on it; every fifth entry is looked
+    up where there is a tool, and all is answered by one where it must be. What is not there is recalled."""
+
+    recalls: int = 0
+    page: int = 1_500
+    """Characters."""
+
+    def __call__(self, request: Request) -> Reply | str:
+        last = request.messages[-1]
+        everything = "\n".join(json.dumps(message) for message in request.messages)
+        number = everything.rpartition("Entry ")[2].partition(":")[0]
+        names = [tool.get("function", tool).get("name") for tool in request.tools or ()]
+        answer = f"Entry {number} is noted. {FILLER * 2}" if number != "0" else file_text(1, self.page)
+        if QUESTION in everything:
+            answer = f"The code is {FACT}." if FACT in everything else "Nobody told me."
+            if FACT not in everything and RECALL in names and not self.recalls:
+                self.recalls += 1
+                return _call(RECALL, {"query": f"code of the {WHERE}"}, "call_recall")
+        elif last["role"] == "user" and "look_up" in names and number.isdecimal() and int(number) % 5 == 1:
+            return _call("look_up", {"entry": number}, f"call_{len(everything)}_{number}")
+        if "final_answer" in names:
+            return _call("final_answer", {"answer": answer}, f"call_{len(everything)}")
+        return answer
 
 
 def _call(name: str, arguments: dict[str, str], call_id: str) -> Reply:
@@ -93,9 +102,11 @@ async def answers(client: str, folder: Path, job: dict[str, Any]) -> list[str]:
         command = await asyncio.to_thread(_client_command, client, folder)
     except (PeerAbsentError, AbsentError) as error:
         pytest.skip(f"{client} cannot be installed here: {error}")
+    task = folder / "job.json"  # longer than a command line may be
+    task.write_text(json.dumps(job), "utf-8")
     own = {"HOME": str(folder), "LLM_USER_PATH": str(folder), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     process = await asyncio.create_subprocess_exec(
-        *command, json.dumps(job), cwd=folder, env={**os.environ, **own},
+        *command, str(task), cwd=folder, env={**os.environ, **own},
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     out, errors = await process.communicate()
@@ -180,9 +191,7 @@ def run_program(program: Program, folder: Path) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr[-3_000:]
     found: dict[str, Any] = json.loads((folder / "result.json").read_text("utf-8"))
     version = version_of([program.client, "--version"], f"{places}{os.pathsep}{os.environ['PATH']}")
-    kept = RESULTS / f"{program.name}.json"
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_text(json.dumps({**found, "version": version, "network": network}, indent=1) + "\n", "utf-8")
+    keep_result(program.name, {**found, "version": version, "network": network})
     return found
 
 
@@ -190,7 +199,8 @@ def run_program(program: Program, folder: Path) -> dict[str, Any]:
 async def test_far_past_the_window(client: str, api: Api, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    async with Provider([ServedModel(MODELS[api], WINDOW, shows="max_model_len")], bookkeeper) as provider:
+    keeper = Bookkeeper()
+    async with Provider([ServedModel(MODELS[api], WINDOW, shows="max_model_len")], keeper) as provider:
         fleet = Fleet(home, "--upstream", f"lab={provider.url}")
         url = await fleet.start()
         try:
@@ -200,19 +210,38 @@ async def test_far_past_the_window(client: str, api: Api, tmp_path: Path) -> Non
             await fleet.close()
     store = open_store(home / "everthread.db")
     threads = await store.list_threads()
+    told = await store.history(threads[0].first.id)
+    made = await store.compactions(threads[0].first.id)
     await store.close()
-    assert len(threads) == 1, [thread.messages for thread in threads]
     log = [record for record in provider.log if record.path != "/v1/messages/count_tokens"]
+    cache = Cache.of(log)
+    found: dict[str, Any] = {
+        "client": f"{client} {api}",
+        "calls": len(log),
+        "threads": [thread.messages for thread in threads],
+        "tokens_said": estimate_request_tokens([message.body for message in told]),
+        "compactions": len(made),
+        "breaks": len(cache.breaks),
+        "largest_prompt": max(record.prompt_tokens for record in log),
+        "cached": round(cache.share, 4),
+        "recovered": [round(share, 3) for share in cache.recovered],
+        "answered_by_recall": bool(keeper.recalls) and FACT in heard[-1],
+    }
+    keep_result(f"{client}-{api}", found)
+    assert found["threads"] == [threads[0].messages], "one thread"
     assert [(record.status, record.error) for record in log if record.status != 200] == []
     assert len(heard) == TURNS + 2
-    assert FACT in heard[-1]
-    cache = Cache.of(log)
-    print(f"{client} {api}: {len(log)} requests, {len(cache.breaks)} compactions, largest prompt "
-          f"{max(record.prompt_tokens for record in log):,}, cached {cache.share:.0%}, "
-          f"recovered {', '.join(f'{share:.0%}' for share in cache.recovered)}")  # fmt: skip
-    assert len(cache.breaks) >= 2
-    assert cache.recovered
+    assert found["tokens_said"] >= 3 * WINDOW
+    assert found["answered_by_recall"], heard[-1]
+    assert found["breaks"] <= found["compactions"]
+    assert len(cache.breaks) >= 3
     assert min(cache.recovered) > 0.8
+    assert all(one.record.tokens_after < one.record.tokens_before for one in made), "the receipts"
+
+
+def keep_result(name: str, found: dict[str, Any]) -> None:
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n", "utf-8")
 
 
 async def test_a_real_model(local_file: Path, tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
 // AI SDK: a history of messages with a tool, answered whole and streamed by turns; the address without /v1.
 // Before Claude it is always streamed: the two ways describe the tools differently, so that neither reads the other's cache.
+import { readFileSync } from "node:fs";
 import { createAnthropic } from "@ai-sdk/anthropic";
 import { createOpenAI } from "@ai-sdk/openai";
 import { generateText, jsonSchema, stepCountIs, streamText, tool } from "ai";
 
-const job = JSON.parse(process.argv[2]);
+const job = JSON.parse(readFileSync(process.argv[2], "utf8"));
 const openai = createOpenAI({ baseURL: job.url, apiKey: "any" });
 const anthropic = createAnthropic({ baseURL: job.url, apiKey: "any" });
 const models = {

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 
 def main() -> None:
-    job = json.loads(sys.argv[1])
+    job = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     os.environ |= {"OPENAI_API_BASE": f"{job['url']}/v1", "OPENAI_API_KEY": "any"}
     os.environ |= {"ANTHROPIC_API_BASE": job["url"], "ANTHROPIC_API_KEY": "any"}
     from aider.coders import Coder  # noqa: PLC0415  after its settings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from langchain_anthropic import ChatAnthropic
@@ -12,7 +13,7 @@ from langchain_openai import ChatOpenAI
 
 
 def main() -> None:
-    job = json.loads(sys.argv[1])
+    job = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     known: dict[str, Any] = {"model": job["model"], "api_key": "any", "max_retries": 0}
     if job["api"] == "anthropic":
         model: Any = ChatAnthropic(**known, base_url=job["url"], max_tokens=500)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import litellm
@@ -12,7 +13,7 @@ FAMILY = {"openai_chat": "openai", "anthropic": "anthropic"}
 
 
 def main() -> None:
-    job = json.loads(sys.argv[1])
+    job = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     litellm.telemetry = False
     address = job["url"] if job["api"] == "anthropic" else f"{job['url']}/v1"
     known: dict[str, Any] = {"model": f"{FAMILY[job['api']]}/{job['model']}", "api_base": address}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    job = json.loads(sys.argv[1])
+    job = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     folder = Path(os.environ["LLM_USER_PATH"])
     known = {"model_id": "behind", "model_name": job["model"], "api_base": f"{job['url']}/v1", "api_key_name": "any"}
     (folder / "extra-openai-models.yaml").write_text(json.dumps([known]), "utf-8")

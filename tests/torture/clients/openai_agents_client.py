@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from agents import (
@@ -24,7 +25,7 @@ def look_up(entry: str) -> str:
 
 
 def main() -> None:
-    job = json.loads(sys.argv[1])
+    job = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     set_tracing_disabled(disabled=True)
     client = AsyncOpenAI(base_url=f"{job['url']}/v1", api_key="any", max_retries=0)
     kind = OpenAIResponsesModel if job["api"] == "openai_responses" else OpenAIChatCompletionsModel

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from pydantic_ai import Agent
@@ -19,7 +20,7 @@ def look_up(entry: str) -> str:
 
 
 def main() -> None:
-    job = json.loads(sys.argv[1])
+    job = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     if job["api"] == "anthropic":
         model: Any = AnthropicModel(job["model"], provider=AnthropicProvider(base_url=job["url"], api_key="any"))
     else:

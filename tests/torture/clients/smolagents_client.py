@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from smolagents import OpenAIServerModel, ToolCallingAgent, tool  # type: ignore[import-not-found] # its own environment
@@ -20,7 +21,7 @@ def look_up(entry: str) -> str:
 
 
 def main() -> None:
-    job = json.loads(sys.argv[1])
+    job = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     model: Any = OpenAIServerModel(job["model"], api_base=f"{job['url']}/v1", api_key="any")
     agent: Any = ToolCallingAgent([look_up], model, instructions=job["system"], verbosity_level=0)
     answers = [str(agent.run(text, reset=False)) for text in job["says"]]

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import accumulate
@@ -57,8 +58,9 @@ _CLEARED = re.compile(
 _LONGEST_PLACEHOLDER = 300
 _MOST_KNOWN = 50_000
 _SHORT = 12
-_WORD = re.compile(r"\w+")
 """Characters of a result's hash."""
+_WORD = re.compile(r"\w+")
+_BLANK_LINE = re.compile(r"\n\n+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,6 +432,46 @@ def _is_reworded(mine: Any, stored: Any) -> bool:
     return (alike >= _FEWEST_WORDS and len(words) - alike <= _MARKER_WORDS) or all(word in there for word in words)
 
 
+_MOST_REMINDERS = 64
+"""Ends of a message that are tried."""
+_MOST_KEPT = 8
+"""Reminders that are remembered of a tenant's clients."""
+
+Reminder = tuple[str, Sequence[dict[str, Any]]]
+"""What hangs on the newest user message: behind its text, and blocks of its own."""
+
+
+def last_spoken(values: Sequence[Any], first: int, end: int) -> int:
+    """The last place from `first` on, before `end`, where the user says something; -1 where there is none."""
+    return next((at for at in range(end - 1, first - 1, -1) if _is_spoken(values[at])), -1)
+
+
+def _is_spoken(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("role") == "user" and bool(text_of(value).strip())
+
+
+def list_reminders(value: dict[str, Any]) -> Iterator[Reminder]:
+    """What of a message may be a reminder: its end from a blank line or a new block on, the shortest first."""
+    parts = _content_parts(value)
+    text = str(parts[-1].get("text") or "")
+    yield from ((text[found.start() :], ()) for found in reversed(list(_BLANK_LINE.finditer(text))))
+    yield from (("", parts[place:]) for place in range(len(parts) - 1, 0, -1))
+
+
+def with_reminder(value: dict[str, Any], reminder: Reminder) -> dict[str, Any]:
+    """A user message as it was when it was the newest."""
+    behind, blocks = reminder
+    parts = _content_parts(value)
+    parts[-1] = {**parts[-1], "text": f"{parts[-1].get('text') or ''}{behind}"} if behind else parts[-1]
+    return {**value, "content": [*parts, *blocks]}
+
+
+def _content_parts(value: dict[str, Any]) -> list[dict[str, Any]]:
+    content = value["content"]
+    parts = content if isinstance(content, list) else [content]
+    return [part if isinstance(part, dict) else {"type": "text", "text": str(part)} for part in parts]
+
+
 _Point = tuple[str, str, str]
 """Tenant, scope and digest."""
 
@@ -452,6 +494,8 @@ class ThreadIndex:
         """The last known point of threads, by digest and by skeleton."""
         self._expected: dict[_Point, PendingPoint] = {}
         self._named: dict[tuple[str, str], str] = {}
+        self._reminders: dict[str, Sequence[Reminder]] = {}
+        """What clients of a tenant hung on the newest user message, the last first."""
         self._most = most
 
     async def place(
@@ -461,9 +505,9 @@ class ThreadIndex:
 
         `said`: the messages themselves, to be compared with the stored ones where they seem to go on otherwise.
         """
-        found = await self._known(tenant, scope, history, remembered=remembered)
+        found = await self._known(tenant, scope, history, said, remembered=remembered)
         if found is None and scope.startswith(BODY):
-            found = await self._known(tenant, "", history, remembered=remembered)
+            found = await self._known(tenant, "", history, said, remembered=remembered)
             if found is None or (await self._store.session(found[0].link.thread)).client_session:
                 found = None  # of another session of the client's
             else:
@@ -484,10 +528,56 @@ class ThreadIndex:
         return place
 
     async def _known(
-        self, tenant: str, scope: str, history: History, *, remembered: bool
+        self, tenant: str, scope: str, history: History, said: SaidMessages | None, *, remembered: bool
     ) -> tuple[ThreadLinkMatch, int] | None:
         found = self._remembered(tenant, scope, history) if remembered else None
-        return found or await self._stored(tenant, scope, history)
+        found = found or await self._stored(tenant, scope, history)
+        if said is None:
+            return found
+        known = found[1] if found else 0
+        return await self._reminded(tenant, scope, history, said, known, remembered=remembered) or found
+
+    async def _reminded(  # noqa: PLR0913  a point's name, what is asked for, and what is known of it
+        self, tenant: str, scope: str, history: History, said: SaidMessages, known: int, *, remembered: bool
+    ) -> tuple[ThreadLinkMatch, int] | None:
+        """A longer beginning: all before the newest user message, where a reminder hung on the one before it.
+
+        Some clients hang a reminder on the newest user message and take it away later. It ends the newest one now, or
+        was found in this way before; with it all that was said is the same, word for word or but for what was cleared.
+        """
+        newest = last_spoken(said.values, known + 1, len(said.values))
+        before = last_spoken(said.values, 0, newest)
+        if before < 0:
+            return None
+        kept = self._reminders.get(tenant, ())
+        reminders = [*kept, *itertools.islice(list_reminders(said.values[newest]), _MOST_REMINDERS)]
+        past, between = history.until(before), history.pieces[before + 1 : newest]
+        pasts = [
+            past.extended((identify(said.api, with_reminder(said.values[before], reminder)), *between))
+            for reminder in reminders
+        ]
+        for point in await self._ends(tenant, scope, pasts, remembered=remembered):
+            for reminder, same in zip(reminders, pasts, strict=True):
+                if same.digest(newest) == point.link.digest or (
+                    same.skeleton(newest) == point.link.skeleton and same.drifted_from(point.results, newest)
+                ):
+                    self._reminders[tenant] = [reminder, *(other for other in kept if other != reminder)][:_MOST_KEPT]
+                    while len(self._reminders) > self._most:
+                        self._reminders.pop(next(iter(self._reminders)))
+                    return point, newest
+        return None
+
+    async def _ends(
+        self, tenant: str, scope: str, pasts: Sequence[History], *, remembered: bool
+    ) -> Sequence[ThreadLinkMatch]:
+        """Points at the end of one of these histories."""
+        digests, skeletons = ([one.digest(len(one)) for one in pasts], [one.skeleton(len(one)) for one in pasts])
+        known = [self._tips.get((tenant, scope, key)) for key in (*digests, *skeletons)] if remembered else []
+        found = [point for point in known if point is not None]
+        if not found:
+            stored = await self._store.find_link(tenant, scope, digests)
+            found = [stored] if stored else await self._store.find_skeletons(tenant, scope, skeletons)
+        return found
 
     def expect(self, place: ThreadMatch, history: History) -> PendingPoint:
         """A history that will be stored there: who goes on from it meanwhile belongs to the same thread."""
