@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from everthread.agent.base import Tool, ToolContext, ToolReply
-from everthread.agent.environment import child_environment
+from everthread.agent.processes import child_environment
 from everthread.agent.tools import file_tools
 from tests.conversation.talk import room, scripted
 

@@ -12,8 +12,8 @@ import pytest
 from everthread import Agent, open_store
 from everthread.agent import commands
 from everthread.agent.base import ToolContext, ToolReply
-from everthread.agent.causes import CauseLog
 from everthread.agent.commands import COMMANDS, CommandResult, parse
+from everthread.agent.events import CauseLog
 from everthread.conversation.events import CompactionDone, RequestReady, UsageRecorded
 from everthread.core.messages import text_of
 from everthread.core.pricing import CanonicalUsage

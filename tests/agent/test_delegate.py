@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from everthread import ModelError
-from everthread.agent import commands
+from everthread.agent import SUBAGENT_ROUNDS, commands
 from everthread.agent.base import Permission, ToolContext, ToolReply
 from everthread.agent.calls import INTERRUPTED
 from everthread.agent.events import Delegated, ToolFinished
-from everthread.agent.limits import SUBAGENT_ROUNDS
 from everthread.agent.tools.delegate import Delegate
 from everthread.core.messages import content_text, text_of
 from everthread.core.types import Request

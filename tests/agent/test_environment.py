@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.agent.environment import PLAIN, child_environment
+from everthread.agent.processes import PLAIN, child_environment
 
 KEPT = {
     "PATH": "/usr/bin:/bin", "HOME": "/home/mo", "LANG": "de_DE.UTF-8", "LC_ALL": "C.UTF-8", "PWD": "/w", "OLDPWD": "/",
@@ -63,7 +63,7 @@ def test_whatever_comes_before_it(names: list[str], ending: str) -> None:
 
 SEALED = """
 import json, os, subprocess, sys
-from everthread.agent.environment import seal
+from everthread.agent.processes import seal
 def shown():
     told = subprocess.run(["cat", f"/proc/{os.getpid()}/environ"], capture_output=True, env={})
     return told.stdout.decode()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from everthread.agent.approval import Approvals
 from everthread.agent.base import ToolContext, ToolReply
-from everthread.agent.environment import child_environment
+from everthread.agent.processes import child_environment
 from everthread.errors import InputError
 from tests.agent.at_work import TOOLS, at_work, files, idle, use, used
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from everthread.agent.limits import MEMORY_CHARS, USER_CHARS
-from everthread.agent.memory import Memory, memory_folder
-from everthread.agent.prompt import SystemPrompt
+from everthread.agent import MEMORY_CHARS, USER_CHARS
+from everthread.agent.equipment import SystemPrompt
+from everthread.agent.memory import MemoryFiles, memory_folder
 from everthread.conversation.events import CompactionDone
 from everthread.core.messages import content_text
 from everthread.core.tokens import TokenCounter
@@ -25,7 +25,7 @@ TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
 
 
 async def test_entries_are_added_replaced_and_removed(tmp_path: Path) -> None:
-    memory = Memory(tmp_path)
+    memory = MemoryFiles(tmp_path)
     await memory.add("memory", "The ledger listens on 8443.")
     await memory.add("memory", "Tests run with `make check`.\nIt takes a minute.")
     await memory.add("memory", "The ledger listens on 8443.")
@@ -44,7 +44,7 @@ async def test_entries_are_added_replaced_and_removed(tmp_path: Path) -> None:
 async def test_what_a_person_wrote_into_the_file_stays(tmp_path: Path) -> None:
     by_hand = "# Mine\n\nSome prose.\n- first\n  more of it\n\n## Later\n- second\n"
     (tmp_path / "MEMORY.md").write_text(by_hand, "utf-8")
-    memory = Memory(tmp_path)
+    memory = MemoryFiles(tmp_path)
     assert memory.entries("memory") == ["first\nmore of it", "second"]
     await memory.add("memory", "third")
     assert (tmp_path / "MEMORY.md").read_text("utf-8") == f"{by_hand}- third\n"
@@ -53,7 +53,7 @@ async def test_what_a_person_wrote_into_the_file_stays(tmp_path: Path) -> None:
 
 
 async def test_an_entry_that_is_not_clear_is_refused(tmp_path: Path) -> None:
-    memory = Memory(tmp_path)
+    memory = MemoryFiles(tmp_path)
     await memory.add("memory", "red house")
     await memory.add("memory", "red car")
     with pytest.raises(InputError, match="2 entries"):
@@ -66,7 +66,7 @@ async def test_an_entry_that_is_not_clear_is_refused(tmp_path: Path) -> None:
 
 
 async def test_it_is_bounded_and_nothing_is_cut_to_fit(tmp_path: Path) -> None:
-    memory = Memory(tmp_path)
+    memory = MemoryFiles(tmp_path)
     await memory.add("user", "x" * (USER_CHARS - 10))
     with pytest.raises(InputError, match=f"{USER_CHARS:,} are the limit"):
         await memory.add("user", "one more thing to know")
@@ -78,7 +78,7 @@ async def test_it_is_bounded_and_nothing_is_cut_to_fit(tmp_path: Path) -> None:
 
 
 async def test_secrets_are_never_kept(tmp_path: Path) -> None:
-    memory = Memory(tmp_path)
+    memory = MemoryFiles(tmp_path)
     change = await memory.add("memory", f"Push with the token {TOKEN}")
     assert change.redacted
     assert TOKEN not in (tmp_path / "MEMORY.md").read_text("utf-8")
@@ -89,7 +89,7 @@ async def test_secrets_are_never_kept(tmp_path: Path) -> None:
 
 async def test_changes_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
     """Two memories of one folder are what two processes are to each other."""
-    some, other = Memory(tmp_path), Memory(tmp_path)
+    some, other = MemoryFiles(tmp_path), MemoryFiles(tmp_path)
     await asyncio.gather(*((some, other)[n % 2].add("memory", f"fact {n}") for n in range(30)))
     assert sorted(some.entries("memory")) == sorted(f"fact {n}" for n in range(30))
     assert not list(tmp_path.glob(".MEMORY.md.*")), "nothing half written is left"
@@ -169,7 +169,7 @@ async def test_a_list_of_tasks_survives_a_restart(tmp_path: Path) -> None:
 def test_the_prompt_is_the_same_bytes_for_the_same_files(tmp_path: Path) -> None:
     (tmp_path / "AGENTS.md").write_text("Use tabs.\n" + "More.\n" * 10_000, "utf-8")
     (tmp_path / "MEMORY.md").write_text("- a fact\n", "utf-8")
-    memory = Memory(tmp_path)
+    memory = MemoryFiles(tmp_path)
     prompt = SystemPrompt(tmp_path, memory, instructions_chars=500)
     assert prompt() == prompt() == SystemPrompt(tmp_path, memory, instructions_chars=500)()
     assert "Use tabs." in prompt()

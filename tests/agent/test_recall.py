@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from everthread import Agent
+from everthread.agent import RECALL_CHARS
 from everthread.agent.base import ToolContext
-from everthread.agent.limits import RECALL_CHARS
-from everthread.agent.tools.recall import Recall
+from everthread.agent.tools.conversation import Recall
 from everthread.conversation.events import CompactionDone, OutputStored
 from everthread.conversation.lookup import MARGIN
 from everthread.core.messages import text_of

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.agent.base import ToolContext
-from everthread.agent.tools.read_file import CHARS
+from everthread.agent.tools.files import CHARS
 from everthread.errors import InputError
 from tests.agent.at_work import at_work, files, idle, use, used
 from tests.conversation.talk import call, result, room, scripted

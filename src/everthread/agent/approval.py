@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from everthread.agent.base import Permission
-from everthread.agent.globs import path_glob
-from everthread.agent.workspace import quoted
+from everthread.agent.workspace import path_glob, quoted
 from everthread.errors import InputError
 
 RULES_FILE = "approvals.txt"

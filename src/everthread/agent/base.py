@@ -1,9 +1,11 @@
-"""What a tool is, what it may need leave for, and what it is given."""
+"""What a tool is, what it may need leave for, what it is given; the texts an agent puts in front of its model."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -67,3 +69,16 @@ class Tool(Protocol):
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         """Do it. `InputError` for arguments that make no sense: the model is told and may try again."""
         ...
+
+
+class FreeTool:
+    """A tool that needs no leave."""
+
+    def needs(self, arguments: Mapping[str, Any], context: ToolContext) -> Permission | None:  # noqa: ARG002 - as every tool
+        return None
+
+
+@functools.cache
+def text(name: str) -> str:
+    """A text of `texts/`."""
+    return resources.files("everthread.agent").joinpath("texts", f"{name}.txt").read_text("utf-8").strip()

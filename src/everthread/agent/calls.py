@@ -22,14 +22,6 @@ NOTHING = "(no output)"
 _KNOWN_SHOWN = 30
 
 
-@dataclass(frozen=True, slots=True)
-class CallResult:
-    """A call's answer, and whether somebody refused it."""
-
-    reply: ToolReply
-    refused: bool = False
-
-
 @dataclass(slots=True)
 class _Run:
     """A call on its way. `began`: when its tool was started; a person who thinks about leave takes no time of it."""
@@ -38,6 +30,7 @@ class _Run:
     context: ToolContext
     arguments: dict[str, Any] = field(default_factory=dict)
     began: float | None = None
+    refused: bool = False
 
     @property
     def seconds(self) -> float:
@@ -81,41 +74,35 @@ class CallRunner:
         await _to_its_end(keep(_results(calls, tasks)))
 
     async def _told(self, run: _Run) -> ToolReply:
-        call, session = run.call, run.context.conversation.session.id
-        done = CallResult(ToolReply(INTERRUPTED, failed=True))
+        reply = ToolReply(INTERRUPTED, failed=True)
         try:
-            done = await self._answered(run)
+            reply = await self._answered(run)
         finally:
-            told = ToolFinished(
-                session,
-                call.id,
-                call.name,
-                done.reply.text,
-                done.reply.failed,
-                done.refused,
-                run.seconds,
-                run.arguments,
-            )
-            self.tell(told)
-        return done.reply
+            self.tell(
+                ToolFinished(
+                    run.context.conversation.session.id, run.call.id, run.call.name, reply.text, reply.failed,
+                    run.refused, run.seconds, run.arguments,
+                )
+            )  # fmt: skip
+        return reply
 
-    async def _answered(self, run: _Run) -> CallResult:
+    async def _answered(self, run: _Run) -> ToolReply:
         call = run.call
         arguments = _arguments(call)
         if isinstance(arguments, ToolReply):
-            return CallResult(arguments)
+            return arguments
         run.arguments = arguments
         tool = self.tools.get(call.name)
         if tool is None and call.name not in self.own():
-            return CallResult(self._unknown(call.name))
+            return self._unknown(call.name)
         try:
             return await self._done(run, tool, arguments)
         except EverthreadError as error:
-            return CallResult(ToolReply(f"Failed: {error}", failed=True))
+            return ToolReply(f"Failed: {error}", failed=True)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool is anybody's code; the model and the listener are told
-            return CallResult(ToolReply(f"Failed: {call.name} raised {type(error).__name__}: {error}", failed=True))
+            return ToolReply(f"Failed: {call.name} raised {type(error).__name__}: {error}", failed=True)
 
-    async def _done(self, run: _Run, tool: Tool | None, arguments: dict[str, Any]) -> CallResult:
+    async def _done(self, run: _Run, tool: Tool | None, arguments: dict[str, Any]) -> ToolReply:
         """Leave is asked for before the call takes a slot: what needs none does not wait for a person."""
         needed = None if tool is None else tool.needs(arguments, run.context)
         if needed is not None and tool is not None:
@@ -125,13 +112,14 @@ class CallRunner:
                     async with self._writing:  # what is shown is what a write before it left
                         needed = tool.needs(arguments, run.context) or needed
                 if not await self.approve(needed):
-                    return CallResult(await self._refused(run, tool, needed), refused=True)
+                    run.refused = True
+                    return await self._refused(run, tool, needed)
             run.context = replace(run.context, allowed=needed)
         writes = needed is not None and needed.kind == "write"
         async with self._slots, self._writing if writes else contextlib.nullcontext():
             run.began = time.monotonic()
             self.tell(ToolStarted(run.context.conversation.session.id, run.call.id, run.call.name, arguments))
-            return CallResult(await self._timed(run, tool, arguments))
+            return await self._timed(run, tool, arguments)
 
     async def _timed(self, run: _Run, tool: Tool | None, arguments: dict[str, Any]) -> ToolReply:
         limit, call, context = asyncio.timeout(self.seconds), run.call, run.context
@@ -152,13 +140,13 @@ class CallRunner:
         without = getattr(tool, "refused", None)
         if callable(without):
             return _as_reply(run.call.name, await without(run.arguments, run.context))
-        return ToolReply(self._refusal(needed), failed=True)
-
-    def _refusal(self, needed: Permission) -> str:
-        """The approver's own words, where it has any: it knows whether somebody was asked."""
+        # The approver's own words, where it has any: it knows whether somebody was asked.
         words = getattr(self.approve, "refusal", None)
         said = words(needed) if callable(words) else f"Refused: {needed.kind} {needed.what!r} was not allowed."
-        return f"{said} Go on without it, or say what you need it for; do not try to get it done in another way."
+        return ToolReply(
+            f"{said} Go on without it, or say what you need it for; do not try to get it done in another way.",
+            failed=True,
+        )
 
     def _unknown(self, name: str) -> ToolReply:
         known = ", ".join([*self.tools, *self.own()][:_KNOWN_SHOWN]) or "none"

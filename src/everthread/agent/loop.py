@@ -10,14 +10,12 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
-from everthread.agent.base import Approver, Tool, ToolContext, ToolReply
+from everthread.agent import MAX_ROUNDS, PARALLEL, TOOL_SECONDS
+from everthread.agent.base import Approver, Tool, ToolContext, ToolReply, text
 from everthread.agent.calls import CallRunner, as_result
-from everthread.agent.causes import CauseLog
-from everthread.agent.events import Ending, TurnEnded
-from everthread.agent.limits import MAX_ROUNDS, PARALLEL, TOOL_SECONDS
-from everthread.agent.memory import Memory
-from everthread.agent.texts import text
-from everthread.agent.tools.find_tools import FindTools
+from everthread.agent.events import CauseLog, Ending, TurnEnded
+from everthread.agent.memory import MemoryFiles
+from everthread.agent.tools.conversation import FindTools
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import Event, Listener
 from everthread.conversation.options import Route
@@ -61,7 +59,7 @@ class Agent:
         tool_seconds: float = TOOL_SECONDS,
         listener: Listener | None = None,
         journal: CauseLog | None = None,
-        memory: Memory | None = None,
+        memory: MemoryFiles | None = None,
         routes: Routes | None = None,
         closing: Sequence[Closing] = (),
     ) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from everthread.agent.limits import MEMORY_CHARS, USER_CHARS
+from everthread.agent import MEMORY_CHARS, USER_CHARS
 from everthread.core.redaction import redact
 from everthread.errors import InputError
 from everthread.store.models import DEFAULT_TENANT
@@ -54,7 +54,7 @@ class Change:
     redacted: bool = False
 
 
-class Memory:
+class MemoryFiles:
     """The two files of one tenant."""
 
     def __init__(self, folder: Path) -> None:
@@ -106,19 +106,10 @@ class Memory:
         await self._change(shelf, removed)
         return Change(gone[-1])
 
-    # Around a compaction
-
     async def settle(self) -> None:
         """Wait for changes under way."""
         async with self._writing:
             return
-
-    async def before_compaction(self, session: str) -> None:  # noqa: ARG002 - the same for every session
-        """What was changed is on disk before the context is rewritten: the next prompt is written from the files."""
-        await self.settle()
-
-    async def after_compaction(self, session: str, previous: str) -> None:
-        """Nothing is left to do."""
 
     # Inside
 

@@ -153,11 +153,6 @@ def short(session_id: str) -> str:
     return session_id[:8] if usual else visible(session_id)
 
 
-def counted(count: int, noun: str) -> str:
-    """`1 message`, `2,000 messages`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def size(count: int) -> str:
     """Bytes: `512 B`, `1.5 MB`."""
     if count < 1_000:
@@ -180,12 +175,6 @@ def money(dollars: Decimal | None) -> str:
 def share(part: int, whole: int) -> str:
     """A percentage with one digit; of nothing it is a dash."""
     return f"{part / whole:.1%}" if whole else "-"
-
-
-def excerpt(text: str, width: int = 60) -> str:
-    """The first words on one line, control characters made visible."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * width]).split())
-    return line if len(line) <= width else f"{line[: width - 1]}…"
 
 
 def print_bars(title: str, rows: Sequence[tuple[str, int, str]]) -> None:

@@ -27,13 +27,15 @@ from everthread.cli.options import (
     read_time,
     with_store,
 )
-from everthread.cli.output import console, counted, excerpt, paged, print_json, share, short, visible
+from everthread.cli.output import console, paged, print_json, share, short, visible
 from everthread.conversation.thread_state import load_title
 from everthread.core.messages import (
     REASONING_BLOCKS,
     Message,
     calls_of,
     content_text,
+    counted,
+    excerpt,
     images_in,
     kind_of,
     parts_of,

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from everthread.agent import limits
+from everthread import agent
 from everthread.config.values import EnvironmentName, HttpUrl, Options, Window, store_url, within
 from everthread.conversation import options as recall
 from everthread.conversation.toolbox import TOOLS_SHARE
@@ -145,13 +145,11 @@ class AgentOptions(Options):
     """The agent of `chat` and `run`. What it may do without asking stands in `approvals.txt` in the home."""
 
     max_rounds: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        limits.MAX_ROUNDS, description="Rounds of tool calls in one turn; then it must say where it stands."
+        agent.MAX_ROUNDS, description="Rounds of tool calls in one turn; then it must say where it stands."
     )
-    parallel: Annotated[int, Field(ge=1, le=64)] = Field(
-        limits.PARALLEL, description="Tools that run at the same time."
-    )
+    parallel: Annotated[int, Field(ge=1, le=64)] = Field(agent.PARALLEL, description="Tools that run at the same time.")
     instructions_chars: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
-        limits.INSTRUCTIONS_CHARS, description="How much of the project's AGENTS.md enters the system prompt."
+        agent.INSTRUCTIONS_CHARS, description="How much of the project's AGENTS.md enters the system prompt."
     )
 
 

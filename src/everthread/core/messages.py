@@ -379,3 +379,14 @@ def clip(text: str, room: int) -> str:
     if len(text) <= room:
         return text
     return text[: room - 1].rstrip() + "…" if room > 0 else ""
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 message`, `2,000 messages`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def excerpt(text: str, width: int = 60) -> str:
+    """The first words on one line, without what cannot be printed."""
+    line = " ".join("".join(char if char.isprintable() else " " for char in text[: 4 * width]).split())
+    return line if len(line) <= width else f"{line[: width - 1]}…"

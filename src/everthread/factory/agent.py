@@ -79,12 +79,11 @@ async def _open(
 ) -> Agent:
     from everthread.agent.approval import Approvals, read_rules
     from everthread.agent.base import ToolContext
-    from everthread.agent.causes import CauseLog
-    from everthread.agent.environment import child_environment
     from everthread.agent.equipment import Equipment
+    from everthread.agent.events import CauseLog
     from everthread.agent.loop import Agent
-    from everthread.agent.memory import Memory, memory_folder
-    from everthread.agent.processes import Family
+    from everthread.agent.memory import MemoryFiles, memory_folder
+    from everthread.agent.processes import Family, child_environment
 
     settings, home = config or load_config(), home_directory()
     options, place = settings.agent, _workspace(workspace)
@@ -94,13 +93,15 @@ async def _open(
         store = await asyncio.to_thread(open_store, store if store is not None else store_url(settings))
         opened.append(store.close)
     try:
-        memory = Memory(memory_folder(home, await _tenant(store, resume, session)))
+        memory = MemoryFiles(memory_folder(home, await _tenant(store, resume, session)))
         builtin = tools is None if builtin_tools is None else builtin_tools
-        equipment = Equipment(place, memory, allowed, options.instructions_chars, tuple(tools or ()), builtin, talks)
+        equipment = Equipment(
+            store, place, memory, allowed, options.instructions_chars, tuple(tools or ()), builtin, talks
+        )
         conversation = await open_conversation(
             model, config=settings, store=store, resume=resume, system=equipment.prompt,
             tools=[tool.schema for tool in equipment.tools], summarizer=summarizer, listener=equipment.hear,
-            hooks=equipment.hooks(store), session=session, api=api, fallback=fallback,
+            hooks=equipment, session=session, api=api, fallback=fallback,
             model_events=equipment.hear_model, found=equipment.found,
         )  # fmt: skip
     except BaseException:
@@ -173,10 +174,8 @@ def native_app(config: Config, store: Store, limits: Limits, *, keyless: bool) -
 
 def agent_opener(config: Config, given: StreamingModel | None = None) -> OpenAgent:
     """Who opens agents as configured. `given`: this model for every thread."""
-    from everthread.agent.memory import Memory, memory_folder
-    from everthread.agent.tools.memory import MemoryTool
-    from everthread.agent.tools.recall import Recall
-    from everthread.agent.tools.todo import Todo
+    from everthread.agent.memory import MemoryFiles, memory_folder
+    from everthread.agent.tools.conversation import MemoryTool, Recall, Todo
 
     async def opened(
         *,
@@ -189,7 +188,7 @@ def agent_opener(config: Config, given: StreamingModel | None = None) -> OpenAge
         session: NewSession | None = None,
     ) -> Agent:
         folder = memory_folder(home_directory(), tenant)
-        talking: list[Tool] | None = None if tools else [Recall(), Todo(), MemoryTool(Memory(folder))]
+        talking: list[Tool] | None = None if tools else [Recall(), Todo(), MemoryTool(MemoryFiles(folder))]
         return await open_agent(
             config, model=given or model, resume=resume, session=session, store=store, listener=listener,
             workspace=_tenant_workspace(config, folder), tools=talking, talks=not tools,

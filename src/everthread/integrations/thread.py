@@ -21,7 +21,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, Unpack
 
-from everthread.agent.tools.recall import SCHEMA, recall_text
+from everthread.agent.tools.conversation import RECALL_SCHEMA, recall_text
 from everthread.compaction.summary import Summarizer
 from everthread.config import Config, load_config
 from everthread.context.recovery import TOO_LARGE
@@ -45,7 +45,7 @@ from everthread.store.store import Store
 
 T = TypeVar("T")
 
-RECALL = SCHEMA["function"]
+RECALL = RECALL_SCHEMA["function"]
 """The tool that is offered to the agent: its name, description and parameters."""
 MOST_OPEN = 64
 """Threads kept in memory, those last used."""

@@ -1,13 +1,11 @@
-"""The tools of the agent, one a file."""
+"""The tools of the agent."""
 
 from __future__ import annotations
 
 from everthread.agent.base import Tool
-from everthread.agent.tools.patch import Patch
-from everthread.agent.tools.read_file import ReadFile
+from everthread.agent.tools.files import Patch, ReadFile, WriteFile
 from everthread.agent.tools.search_files import SearchFiles
 from everthread.agent.tools.terminal import Terminal
-from everthread.agent.tools.write_file import WriteFile
 
 
 def file_tools() -> list[Tool]:

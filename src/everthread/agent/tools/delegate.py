@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from everthread.agent.base import Approver, Permission, Tool, ToolContext, ToolReply
+from everthread.agent import SUBAGENT_ROUNDS
+from everthread.agent.base import Approver, FreeTool, Tool, ToolContext, ToolReply
 from everthread.agent.events import Delegated, TurnEnded
-from everthread.agent.limits import SUBAGENT_ROUNDS
 from everthread.agent.loop import Agent
 from everthread.agent.tools import arguments as given
 from everthread.conversation.events import Event, Listener
@@ -27,8 +27,11 @@ SCHEMA = given.schema(
 )
 
 
-class Delegate:
-    """The tool `delegate`. `system` writes the subagent's system prompt; `tell` hears what happens in it."""
+class Delegate(FreeTool):
+    """The tool `delegate`; what the subagent does needs leave by itself.
+
+    `system` writes the subagent's system prompt; `tell` hears what happens in it.
+    """
 
     name = "delegate"
     schema = SCHEMA
@@ -44,10 +47,6 @@ class Delegate:
     ) -> None:
         self._tools = [tool for tool in tools if tool.name != self.name]
         self._approve, self._system, self._tell, self._rounds = approve, system, tell, max_rounds
-
-    def needs(self, arguments: Mapping[str, Any], context: ToolContext) -> Permission | None:  # noqa: ARG002 - as every tool
-        """Nothing: what the subagent does needs leave by itself."""
-        return None
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         given.check_names(arguments, SCHEMA)

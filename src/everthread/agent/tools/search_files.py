@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from everthread.agent import processes
-from everthread.agent.base import ToolContext, ToolReply
-from everthread.agent.search.query import FileQuery, MatchPage
+from everthread.agent.base import FreeTool, ToolContext, ToolReply
+from everthread.agent.search import FileQuery, MatchPage
 from everthread.agent.tools import arguments as given
 from everthread.agent.workspace import Workspace, explained, quoted
 from everthread.errors import InputError
@@ -49,7 +49,7 @@ SCHEMA = given.schema(
 )
 
 
-class SearchFiles:
+class SearchFiles(FreeTool):
     """The tool `search_files`."""
 
     name = "search_files"
@@ -57,9 +57,6 @@ class SearchFiles:
 
     def __init__(self, seconds: float = SECONDS) -> None:
         self._seconds = seconds
-
-    def needs(self, arguments: Mapping[str, Any], context: ToolContext) -> None:
-        """Reading inside the workspace needs no leave."""
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         query = _query(arguments, Workspace(context.workspace), self._seconds)

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
-from everthread.agent import environment, processes
+from everthread.agent import processes
 from everthread.agent.base import Permission, ToolContext, ToolReply
 from everthread.agent.tools import arguments as given
 from everthread.agent.workspace import Workspace, explained, quoted
@@ -60,7 +60,7 @@ class Terminal:
         with explained(workdir):
             if not folder.is_dir():
                 raise InputError(f"the workdir {quoted(workdir)} is no folder")
-        environment.seal(context.environment)
+        processes.seal(context.environment)
         shell = shutil.which("bash") or "/bin/sh"
         done = await processes.run(
             [shell, "-c", command], folder=folder, environment=context.environment, seconds=seconds

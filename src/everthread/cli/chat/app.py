@@ -28,7 +28,7 @@ from everthread.cli.options import (
     latest,
     recent,
 )
-from everthread.cli.output import console, counted, excerpt, share, short, unforeseen, visible
+from everthread.cli.output import console, share, short, unforeseen, visible
 from everthread.cli.session_views import title_of
 from everthread.config import Config, config_path, home_directory
 from everthread.config.file import set_keys
@@ -36,7 +36,7 @@ from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import CompactionDone, CompactionVoid, Event, Notice
 from everthread.conversation.responses import Answer
 from everthread.core.cache_control import caching_line
-from everthread.core.messages import Message, text_of
+from everthread.core.messages import Message, counted, excerpt, text_of
 from everthread.core.redaction import redact
 from everthread.core.transcript import user_text
 from everthread.core.types import StreamDelta

@@ -18,7 +18,7 @@ from rich.segment import Segment, Segments
 from rich.text import Text
 
 from everthread.agent.events import Delegated, ToolFinished, ToolStarted, TurnEnded
-from everthread.cli.output import counted, money, visible
+from everthread.cli.output import money, visible
 from everthread.compaction.summary import Verification
 from everthread.compaction.tool_calls import Action, action_of, outcome_of
 from everthread.conversation.events import (
@@ -36,7 +36,7 @@ from everthread.conversation.events import (
     Recovery,
     ToolsChanged,
 )
-from everthread.core.messages import Call, clip
+from everthread.core.messages import Call, clip, counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

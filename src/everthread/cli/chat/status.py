@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from everthread.agent.events import Delegated
-from everthread.cli.output import counted, money, visible
+from everthread.cli.output import money, visible
 from everthread.conversation.events import CompactionDone, Estimated, Event, LimitLearnt, UsageRecorded
+from everthread.core.messages import counted
 from everthread.store.models import CompactionRecord, UsageRecord
 
 

@@ -13,8 +13,9 @@ from rich.console import Console
 
 from everthread.cli.conversation_file import FILE_HELP, ConversationFile, read_conversation
 from everthread.cli.options import number_option, window_or_default
-from everthread.cli.output import console, counted, excerpt, print_json, print_table, visible
+from everthread.cli.output import console, print_json, print_table, visible
 from everthread.compaction.summary import Compaction
+from everthread.core.messages import counted, excerpt
 from everthread.errors import InputError
 from everthread.wire import anthropic, openai_chat, openai_responses
 

@@ -10,7 +10,8 @@ import typer
 from rich.text import Text
 
 from everthread.cli.options import AsJson, StoreUrl, store_address, with_store
-from everthread.cli.output import console, counted, print_json, size, visible
+from everthread.cli.output import console, print_json, size, visible
+from everthread.core.messages import counted
 from everthread.errors import InputError, StoreError
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ import typer
 
 from everthread.cli.commands.usage import cost_text
 from everthread.cli.options import DAY, AsJson, StoreUrl, Tenant, iso, number_option, with_store
-from everthread.cli.output import console, counted, print_bars, print_json, print_table, share
+from everthread.cli.output import console, print_bars, print_json, print_table, share
+from everthread.core.messages import counted
 from everthread.store.sql.usage import sum_usage, usage_figures
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import typer
 from rich.markup import escape
 
 from everthread.cli.conversation_file import FILE_HELP, ConversationFile, read_conversation
-from everthread.cli.output import console, excerpt, print_json, print_table
-from everthread.core.messages import Messages
+from everthread.cli.output import console, print_json, print_table
+from everthread.core.messages import Messages, excerpt
 from everthread.core.transcript import Turn, groups, is_summary, turns, user_text
 from everthread.core.validation import repair, validate_messages
 

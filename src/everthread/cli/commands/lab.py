@@ -12,7 +12,8 @@ import typer
 
 from everthread.cli.conversation_file import read_conversation
 from everthread.cli.options import number_option
-from everthread.cli.output import excerpt, json_text, visible
+from everthread.cli.output import json_text, visible
+from everthread.core.messages import excerpt
 from everthread.errors import InputError
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ import typer
 from rich.text import Text
 
 from everthread.cli.options import AsJson, StoreUrl, with_store
-from everthread.cli.output import console, counted, print_json, print_table, visible
+from everthread.cli.output import console, print_json, print_table, visible
 from everthread.config import home_directory, load_config
+from everthread.core.messages import counted
 
 if TYPE_CHECKING:
     from everthread.providers.catalog import Window

@@ -13,17 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from everthread.cli.options import number_option
-from everthread.cli.output import (
-    console,
-    counted,
-    money,
-    print_json,
-    print_table,
-    progress_of,
-    say,
-    visible,
-    write_page,
-)
+from everthread.cli.output import console, money, print_json, print_table, progress_of, say, visible, write_page
+from everthread.core.messages import counted
 from everthread.errors import InputError
 
 if TYPE_CHECKING:

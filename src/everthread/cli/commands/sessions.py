@@ -17,19 +17,9 @@ from rich.text import Text
 
 from everthread.cli import session_views
 from everthread.cli.options import AsJson, Limit, Offset, SessionId, StoreUrl, Tenant, ago, iso, with_store
-from everthread.cli.output import (
-    console,
-    counted,
-    excerpt,
-    json_text,
-    print_json,
-    print_table,
-    say,
-    short,
-    size,
-    visible,
-)
+from everthread.cli.output import console, json_text, print_json, print_table, say, short, size, visible
 from everthread.cli.session_views import state_of, threads, title_of
+from everthread.core.messages import counted, excerpt
 from everthread.errors import EverthreadError, InputError, StoreDamagedError, TranscriptError
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import typer
 
 from everthread.cli.conversation_file import FILE_HELP, ConversationFile, read_conversation
 from everthread.cli.options import number_option, window_or_default
-from everthread.cli.output import console, excerpt, print_json, print_table, share
-from everthread.core.messages import Message, calls_of, results_of, text_of
+from everthread.cli.output import console, print_json, print_table, share
+from everthread.core.messages import Message, calls_of, excerpt, results_of, text_of
 from everthread.core.tokens import TokenCounter
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from everthread.cli.options import AsJson, Since, StoreUrl, Tenant, Until, ago, iso, read_time, with_store
-from everthread.cli.output import console, counted, money, print_json, print_table, share, short
+from everthread.cli.output import console, money, print_json, print_table, share, short
+from everthread.core.messages import counted
 from everthread.errors import InputError
 from everthread.store.sql.usage import sum_usage, usage_figures, usage_row
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from everthread.compaction.state import ThreadState, state_of
 from everthread.conversation.thread_state import load_title
-from everthread.core.messages import Message, text_of
+from everthread.core.messages import Message, counted, text_of
 from everthread.core.pricing import Prices, prices_for
 from everthread.core.redaction import redact
 from everthread.core.transcript import is_summary
@@ -20,7 +20,7 @@ from everthread.errors import UnknownIdError
 from everthread.gateway.dashboard import views
 from everthread.gateway.dashboard.access import Viewer
 from everthread.gateway.dashboard.charts import Chart, Limit, Line, Mark, Piece, bar, draw
-from everthread.gateway.dashboard.text import body_text, clean, counted, excerpt, highlight, line_of, summary_sections
+from everthread.gateway.dashboard.text import body_text, clean, excerpt, highlight, line_of, summary_sections
 from everthread.gateway.dashboard.views import CostComparison, ThreadEntry, WindowSize
 from everthread.store.models import (
     CallRow,

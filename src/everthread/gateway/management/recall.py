@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from everthread.agent.tools.recall import SCHEMA, recall_text
+from everthread.agent.tools.conversation import RECALL_SCHEMA, recall_text
 from everthread.compaction.composition import reading_tools
 from everthread.conversation.lookup import StoreLookup
 from everthread.core.messages import Call, Message, calls_of, kind_of
@@ -256,8 +256,8 @@ def _tool_change(api: Api, sliced: Sliced, *, final: bool = False) -> Change:
 
 def _tool(api: Api) -> dict[str, Any]:
     if api == "anthropic":
-        return anthropic.encode_tools([SCHEMA])[0]
-    return openai_responses.encode_tools([SCHEMA])[0] if api == "openai_responses" else SCHEMA
+        return anthropic.encode_tools([RECALL_SCHEMA])[0]
+    return openai_responses.encode_tools([RECALL_SCHEMA])[0] if api == "openai_responses" else RECALL_SCHEMA
 
 
 def _is_free(choice: Any) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from everthread.agent.tools.recall import SCHEMA as RECALL_SCHEMA
+from everthread.agent.tools.conversation import RECALL_SCHEMA
 from everthread.context.policy import FADING, ContextOptions, ContextState, PolicyDecision, fading_text
 from everthread.context.recovery import LimitKey, RecoveryAttempts
 from everthread.core.cache_control import cache_route, mark_system, place_marks, without_cache_control

@@ -1,0 +1,232 @@
+"""Tools about the conversation itself: `recall`, `todo`, `memory`, `find_tools`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from everthread.agent import RECALL_CHARS
+from everthread.agent.base import FreeTool, Permission, ToolContext, ToolReply
+from everthread.agent.memory import FILES, LIMITS, SHELVES, MemoryFiles, Shelf
+from everthread.agent.tools import arguments as given
+from everthread.conversation.lookup import StoreLookup
+from everthread.conversation.toolbox import FIND, FIND_SCHEMA, QUERY_CHARS
+from everthread.core.search.lookup import found_text, passage_text
+from everthread.errors import InputError
+from everthread.store.store import Store
+
+PAGE = 7
+"""Places that have room in one answer."""
+ROOM = 500
+"""Characters left for whose it is and how to go on."""
+RECALL_SCHEMA = given.schema(
+    "recall",
+    "Search this conversation's whole history, also what was summarised away, and every stored tool output. Gives "
+    "exact excerpts with their ids. Give `id` instead to read one message or output in full, in parts.",
+    {
+        "query": {
+            "type": "string",
+            "description": 'Words; "a phrase"; prefix*; identifiers as typed. Where none has all: the closest.',
+        },
+        "path": {"type": "string", "description": "Only calls that name this file or folder, and their results."},
+        "id": {"type": "string", "description": "message:123 or output:0123456789abcdef, from an earlier answer."},
+        "offset": {
+            "type": "integer",
+            "description": "Where to go on: places to skip for a query, characters for an id. Default 0.",
+        },
+    },
+    [],
+)
+
+
+class Recall(FreeTool):
+    """The tool `recall`."""
+
+    name = "recall"
+    schema = RECALL_SCHEMA
+
+    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
+        talk = context.conversation
+        return ToolReply(await recall_text(StoreLookup(talk.store, talk.session.tenant, talk.id), arguments))
+
+
+async def recall_text(lookup: StoreLookup, arguments: Mapping[str, Any]) -> str:
+    """What a call is answered with. `InputError` where it cannot be."""
+    given.check_names(arguments, RECALL_SCHEMA)
+    offset = given.number(arguments, "offset", default=0)
+    wanted = given.text(arguments, "id", default="", empty=True).strip()
+    if wanted:
+        passage = await lookup.read(wanted, offset=offset, limit=RECALL_CHARS - ROOM)
+        return passage_text(passage, tool=Recall.name)
+    query = given.text(arguments, "query", default="", empty=True, longest=1_000).strip()
+    if not query:
+        raise InputError("give a query to search for, or the id of a message or output to read")
+    path = given.text(arguments, "path", default="", empty=True, longest=1_000).strip()
+    found = await lookup.search(query, path=path or None, limit=PAGE, offset=offset)
+    where = "this conversation" + (f" that name {path!r}" if path else "")
+    return found_text(found, query, tool=Recall.name, where=where, offset=offset)
+
+
+KEY = "todo"
+STATES = {"pending": " ", "in_progress": ">", "done": "x", "cancelled": "-"}
+MOST_ITEMS, MOST_CHARS = 50, 300
+TODO_SCHEMA = given.schema(
+    "todo",
+    "Plan work of three or more steps and keep track of it. Give `items` to write the whole list anew; without it the "
+    "list is read. One item is in_progress at a time; mark it done as soon as it is.",
+    {
+        "items": {
+            "type": "array",
+            "description": "The whole list, in order.",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "text": {"type": "string"},
+                    "status": {"type": "string", "enum": list(STATES)},
+                },
+                "required": ["text"],
+            },
+        }
+    },
+    [],
+)
+
+Items = list[dict[str, str]]
+
+
+class Todo(FreeTool):
+    """The tool `todo`."""
+
+    name = "todo"
+    schema = TODO_SCHEMA
+
+    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
+        given.check_names(arguments, TODO_SCHEMA)
+        store, thread = context.conversation.store, context.conversation.id
+        if arguments.get("items") is not None:
+            await store.put_state(thread, KEY, _items(arguments["items"]))
+        items = await load_todo(store, thread)
+        return ToolReply(todo_text(items) if items else "The list is empty.")
+
+
+async def load_todo(store: Store, thread: str) -> Items:
+    """The list of a thread."""
+    kept = await store.get_state(thread, KEY)
+    return kept if isinstance(kept, list) else []
+
+
+def has_open(items: Sequence[Mapping[str, str]]) -> bool:
+    """Whether something is still to be done."""
+    return any(item["status"] in ("pending", "in_progress") for item in items)
+
+
+def todo_text(items: Sequence[Mapping[str, str]]) -> str:
+    return "\n".join(f"[{STATES[item['status']]}] {item['text']}" for item in items)
+
+
+def _items(value: Any) -> Items:
+    if not isinstance(value, list) or len(value) > MOST_ITEMS:
+        raise InputError(f"items must be a list of at most {MOST_ITEMS} objects")
+    items: Items = []
+    for place, item in enumerate(value, 1):
+        if not isinstance(item, dict):
+            raise InputError(f"item {place} must be an object with text and status")
+        text = " ".join(given.text(item, "text", longest=MOST_CHARS).split())
+        status = given.text(item, "status", default="pending")
+        if status not in STATES:
+            raise InputError(f"item {place} has the status {status!r}; use {', '.join(STATES)}")
+        items.append({"text": text, "status": status})
+    return items
+
+
+ACTIONS = ("list", "add", "replace", "remove")
+MEMORY_SCHEMA = given.schema(
+    "memory",
+    "Keep what must outlast this conversation: short, durable facts and preferences, one an entry. Not for progress of "
+    "the current task, and never for credentials. New sessions see the entries in their system prompt.",
+    {
+        "action": {"type": "string", "enum": list(ACTIONS)},
+        "target": {
+            "type": "string",
+            "enum": list(SHELVES),
+            "description": "memory: what you learnt of projects and tools. user: who the user is and wants. "
+            "Default: memory.",
+        },
+        "text": {"type": "string", "description": "For add and replace: the new entry."},
+        "old": {"type": "string", "description": "For replace and remove: words of the entry meant, or its number."},
+    },
+    ["action"],
+)
+
+
+class MemoryTool(FreeTool):
+    """The tool `memory`."""
+
+    name = "memory"
+    schema = MEMORY_SCHEMA
+
+    def __init__(self, memory: MemoryFiles) -> None:
+        self._memory = memory
+
+    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:  # noqa: ARG002 - as every tool
+        given.check_names(arguments, MEMORY_SCHEMA)
+        action, shelf = given.text(arguments, "action"), _shelf(given.text(arguments, "target", default="memory"))
+        if action == "list":
+            await self._memory.settle()
+            return ToolReply(self._listed(shelf))
+        if action == "add":
+            done = await self._memory.add(shelf, given.text(arguments, "text"))
+        elif action == "replace":
+            done = await self._memory.replace(shelf, given.text(arguments, "old"), given.text(arguments, "text"))
+        elif action == "remove":
+            done = await self._memory.remove(shelf, given.text(arguments, "old"))
+        else:
+            raise InputError(f"there is no action {action!r}; use {', '.join(ACTIONS)}")
+        note = "\nA credential in it was left out: secrets are never kept." if done.redacted else ""
+        word = "Removed" if action == "remove" else "Kept"
+        return ToolReply(f"{word}: {done.entry}{note}\n{self._room(shelf)}")
+
+    def _listed(self, shelf: Shelf) -> str:
+        entries = self._memory.entries(shelf)
+        lines = [f"{number}. {entry}" for number, entry in enumerate(entries, 1)]
+        return "\n".join([*lines, self._room(shelf)]) if lines else f"{FILES[shelf]} has no entries."
+
+    def _room(self, shelf: Shelf) -> str:
+        return f"({FILES[shelf]}: {len(self._memory.text(shelf)):,} of {LIMITS[shelf]:,} characters)"
+
+
+def _shelf(name: str) -> Shelf:
+    if name not in SHELVES:
+        raise InputError(f"there is no target {name!r}; use {' or '.join(SHELVES)}")
+    return name
+
+
+class FindTools:
+    """The tool `find_tools`. The conversation offers it, and only where tools are left out."""
+
+    name = FIND
+    schema = FIND_SCHEMA
+
+    def needs(self, arguments: Mapping[str, Any], context: ToolContext) -> Permission | None:
+        """Leave to lose the provider's cache, with what that costs, where tools shall be shown at once."""
+        query, now = _read(arguments)
+        found = context.conversation.toolbox.look(query) if now else None
+        if found is None or not found.tools:
+            return None
+        names = ", ".join(card.name for card in found.tools)
+        return Permission("cache", f"show these tools at once: {names}", context.conversation.toolbox.price())
+
+    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
+        query, _ = _read(arguments)
+        allowed = context.allowed is not None and context.allowed.kind == "cache"
+        return ToolReply((await context.conversation.find_tools(query, now=allowed)).text)
+
+    async def refused(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
+        """Without leave they come back later."""
+        query, _ = _read(arguments)
+        return ToolReply((await context.conversation.toolbox.find(query, refused=True)).text)
+
+
+def _read(arguments: Mapping[str, Any]) -> tuple[str, bool]:
+    given.check_names(arguments, FIND_SCHEMA)
+    return given.text(arguments, "query", longest=QUERY_CHARS), given.flag(arguments, "now")
