@@ -24,10 +24,9 @@ import psycopg
 
 from everthread.errors import EverthreadError, NothingToUndoError
 from everthread.factory import open_store
-from everthread.store.database import Tx
+from everthread.store.database import Tx, apply_missing
 from everthread.store.models import NewCompaction, NewMessage, NewSession, new_id
 from everthread.store.postgres import PostgresConnection, PostgresDatabase
-from everthread.store.schema import apply_missing
 from everthread.store.sqlite import SqliteDatabase
 from everthread.store.store import Store
 

@@ -11,17 +11,20 @@ from hypothesis import strategies as st
 
 from everthread.core.search.terms import encode_term, phrase_terms, terms
 from everthread.store.index import (
+    BATCH_CHARS,
     MOST_REPEATS,
     MOST_TERMS,
     OVERLAP,
     PIECE_CHARS,
+    WRITE_PIECES,
     cut_text,
     filter_name,
+    index_parts,
+    prepare_index,
     redact_and_cut,
     searchable_text,
 )
 from everthread.store.models import NewSession, SearchQuery
-from everthread.store.sql.indexing import BATCH_CHARS, WRITE_PIECES, index_parts, prepare_index
 from everthread.store.store import Store
 from tests.store.conftest import Clock, open_at
 from tests.store.talk import new_thread, says, user

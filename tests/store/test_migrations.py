@@ -13,8 +13,8 @@ import pytest
 
 from everthread.errors import SchemaTooNewError, StoreError, UnknownIdError
 from everthread.factory import open_store
+from everthread.store.database import latest_version, migrations
 from everthread.store.models import NewSession
-from everthread.store.schema import latest_version, migrations
 from everthread.store.store import Store
 from tests.store.children import Nursery
 from tests.store.conftest import BACKENDS, Clock, Postgres, as_url, close_sound, open_at

@@ -21,8 +21,8 @@ from everthread.factory import migrate_store
 from everthread.factory.gateway import open_gateway
 from everthread.gateway.router import Upstream
 from everthread.lab.provider import Provider, ServedModel
+from everthread.store.database import latest_version
 from everthread.store.models import SearchQuery
-from everthread.store.schema import latest_version
 from everthread.store.store import Store
 from everthread.testing import ScriptedModel
 

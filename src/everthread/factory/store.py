@@ -38,7 +38,7 @@ def migrate_store(url: str | Path, *, backup: str | None = None) -> tuple[str, i
 
     `backup`: a new file for a copy of the store as it was, made first.
     """
-    from everthread.store.schema import latest_version
+    from everthread.store.database import latest_version
 
     database = _database(url)
     if backup is not None:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from decimal import Decimal
+from hashlib import sha256
 from typing import Any, Literal
 
 from everthread.core.messages import Message
@@ -355,6 +356,11 @@ class Pin:
     id: str
     text: str
     created: float
+
+
+def pin_id(text: str) -> str:
+    """A pin's id is made from its text, so that a text is pinned once."""
+    return f"pin:{sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True, slots=True)

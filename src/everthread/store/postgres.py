@@ -29,7 +29,19 @@ from everthread.errors import (
     StoreReadOnlyError,
     StoreUnreachableError,
 )
-from everthread.store.database import Connection, Dialect, Query, Row, Tx, new_private_file, no_store_error
+from everthread.store.database import (
+    Connection,
+    Dialect,
+    Query,
+    Row,
+    Tx,
+    apply_missing,
+    current_version,
+    latest_version,
+    new_private_file,
+    no_store_error,
+    refuse_newer,
+)
 from everthread.store.index import (
     MOST_REPEATS,
     MOST_TERMS,
@@ -39,7 +51,6 @@ from everthread.store.index import (
     QueryPhrase,
     round_strength,
 )
-from everthread.store.schema import apply_missing, current_version, latest_version, refuse_newer
 
 DIALECT = Dialect(
     name="postgresql",

@@ -20,9 +20,20 @@ from everthread.errors import (
     StoreFullError,
     StoreReadOnlyError,
 )
-from everthread.store.database import Connection, Dialect, Query, Row, Tx, new_private_file, no_store_error
+from everthread.store.database import (
+    Connection,
+    Dialect,
+    Query,
+    Row,
+    Tx,
+    apply_missing,
+    current_version,
+    latest_version,
+    new_private_file,
+    no_store_error,
+    refuse_newer,
+)
 from everthread.store.index import MOST_REPEATS, IndexMatch, IndexPiece, IndexQuery, QueryPhrase, term_strength
-from everthread.store.schema import apply_missing, current_version, latest_version, refuse_newer
 
 DIALECT = Dialect(
     name="sqlite",

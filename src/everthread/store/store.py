@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from everthread.core.search.query import read_question
 from everthread.core.types import Node, System
 from everthread.errors import EverthreadError, StoreClosedError
-from everthread.store import schema
-from everthread.store.database import Connection, Database, Tx
+from everthread.store import index
+from everthread.store.database import Connection, Database, Tx, current_version
 from everthread.store.models import (
     DEFAULT_TENANT,
-    CallRow,
-    CompactionRecord,
     Continuation,
-    Insights,
     KeyUse,
     LearntLimits,
     Lease,
     LimitKind,
-    MessageSize,
     ModelLimit,
     NewCompaction,
     NewKey,
@@ -44,39 +41,18 @@ from everthread.store.models import (
     SearchHit,
     SearchQuery,
     Session,
-    SessionKind,
-    StoredKey,
     StoredMessage,
     StoredOutput,
-    StoredRewrite,
     StoreHealth,
-    ThreadFigures,
     ThreadLink,
-    ThreadLinkMatch,
-    ThreadRow,
     TurnClaim,
     TurnState,
-    UsageRecord,
-    UsageRow,
     new_id,
 )
-from everthread.store.sql import (
-    compactions,
-    indexing,
-    keys,
-    maintenance,
-    messages,
-    outputs,
-    overview,
-    proxy,
-    queue,
-    recall,
-    search,
-    sessions,
-    state,
-    transfer,
-    usage,
-)
+from everthread.store.sql import compactions as compaction_sql
+from everthread.store.sql import gateway, maintenance, recall, search, sessions, state, transfer
+from everthread.store.sql import messages as message_sql
+from everthread.store.sql import usage as usage_sql
 from everthread.store.writer import PATIENCE, ReaderPool, StoreWriter
 
 P = ParamSpec("P")
@@ -92,11 +68,31 @@ CLOSE = 0.15
 """A place that holds less of what was asked says nothing of it."""
 
 
+def reads(work: Callable[Concatenate[Tx, P], T]) -> Callable[Concatenate[Store, P], Coroutine[Any, Any, T]]:
+    """A method of the store: what `work` finds in one snapshot."""
+
+    @functools.wraps(work)
+    async def method(self: Store, /, *args: P.args, **named: P.kwargs) -> T:
+        return await self._read(work, *args, **named)
+
+    return method
+
+
+def writes(work: Callable[Concatenate[Tx, P], T]) -> Callable[Concatenate[Store, P], Coroutine[Any, Any, T]]:
+    """A method of the store: the result of `work` once it is durable, where it changes no thread."""
+
+    @functools.wraps(work)
+    async def method(self: Store, /, *args: P.args, **named: P.kwargs) -> T:
+        return await self._write(work, *args, **named)
+
+    return method
+
+
 class Store:
     """Where conversations live. Every call is safe from any task of one event loop; none blocks it.
 
     Wherever a thread is named, the id of any of its sessions will do. State whose scope is a session's id goes with it.
-    Made by `open_store`.
+    Made by `open_store`. What a bound function does, and what it takes, is said where its SQL is.
     """
 
     def __init__(
@@ -140,37 +136,14 @@ class Store:
         """A session that begins a thread of its own; one made before is returned."""
         return await self._change(new.id, sessions.create_session, new, self._clock())
 
-    async def session(self, session_id: str) -> Session:
-        return await self._read(sessions.load_session, session_id)
-
-    async def resolve(self, prefix: str, *, tenant: str | None = None) -> Session:
-        """The session whose id is this or begins like this, if there is exactly one."""
-        return await self._read(sessions.resolve_session, prefix, tenant)
-
-    async def list_sessions(
-        self, *, tenant: str | None = None, kind: SessionKind | None = None, limit: int = 50, offset: int = 0
-    ) -> list[Session]:
-        """The newest first."""
-        return await self._read(sessions.list_sessions, tenant, kind, limit, offset)
-
-    async def list_threads(self, *, tenant: str | None = None, limit: int = 50, offset: int = 0) -> list[ThreadRow]:
-        """The last used first."""
-        return await self._read(sessions.list_threads, tenant, limit, offset)
-
-    async def children(self, session_id: str) -> list[Session]:
-        return await self._read(sessions.list_children, session_id)
-
-    async def started_by(self, thread: str) -> list[Session]:
-        """The first sessions of the threads that began in this one: subagents and branches."""
-        return await self._read(sessions.list_started, thread)
-
-    async def subagents(self, thread: str) -> list[str]:
-        """The threads of a thread's subagents, and of theirs."""
-        return await self._read(sessions.list_subagents, thread)
-
-    async def thread_sessions(self, thread: str) -> list[Session]:
-        """Every session of a thread, reverted ones too, oldest first."""
-        return await self._read(sessions.list_thread_sessions, thread)
+    session = reads(sessions.load_session)
+    resolve = reads(sessions.resolve_session)
+    list_sessions = reads(sessions.list_sessions)
+    list_threads = reads(sessions.list_threads)
+    children = reads(sessions.list_children)
+    started_by = reads(sessions.list_started)
+    subagents = reads(sessions.list_subagents)
+    thread_sessions = reads(sessions.list_thread_sessions)
 
     async def set_title(self, thread: str, title: str) -> None:
         await self._change(thread, sessions.set_title, thread, title)
@@ -179,9 +152,7 @@ class Store:
         """A real end. A session that was continued meanwhile ends at its tip."""
         return await self._change(session_id, sessions.end_session, session_id, reason, self._clock(), lease)
 
-    async def get_compression_tip(self, session_id: str) -> str:
-        """Where a thread goes on, from any of its ids."""
-        return await self._read(sessions.find_tip, session_id)
+    get_compression_tip = reads(sessions.find_tip)
 
     # Messages
 
@@ -189,24 +160,16 @@ class Store:
         self, session_id: str, new: Sequence[NewMessage], *, lease: Lease | None = None
     ) -> list[StoredMessage]:
         """Store messages where the thread goes on. What is new reopens a thread; a known event stays as it is."""
-        request = messages.AppendRequest(session_id, new, self._clock(), lease)
+        request = message_sql.AppendRequest(session_id, new, self._clock(), lease)
         stored: list[StoredMessage] = await self._writer.write_together(
-            messages.append_messages, request, session=session_id, prepare=request.prepare
+            message_sql.append_messages, request, session=session_id, prepare=request.prepare
         )
         self._index_soon()
         return stored
 
-    async def messages(self, session_id: str, *, start: int = 0, limit: int | None = None) -> list[StoredMessage]:
-        """A session's messages in order: what the model sees."""
-        return await self._read(messages.list_messages, session_id, start, limit)
-
-    async def history(self, session_id: str, *, start: int = 0, limit: int | None = None) -> list[StoredMessage]:
-        """Everything that was said in a thread, in order, once: what a person would read."""
-        return await self._read(messages.load_history, session_id, start, limit)
-
-    async def message(self, message_id: int, *, tenant: str | None = None) -> StoredMessage:
-        """One message, at the place where it was said."""
-        return await self._read(messages.load_message, message_id, tenant)
+    messages = reads(message_sql.list_messages)
+    history = reads(message_sql.load_history)
+    message = reads(message_sql.load_message)
 
     # Compaction
 
@@ -225,14 +188,14 @@ class Store:
     ) -> Continuation:
         """End a session and go on in a new one that holds the compacted messages, then what arrived unseen."""
         now, fresh = self._clock(), new or new_id()
-        kept, waiting = messages.PreparedBatch(compacted), messages.PreparedBatch(pending)
+        kept, waiting = message_sql.PreparedBatch(compacted), message_sql.PreparedBatch(pending)
 
         def prepare() -> None:
             kept.prepare()
             waiting.prepare()
 
         def work(tx: Tx) -> Continuation:
-            return compactions.continue_session(
+            return compaction_sql.continue_session(
                 tx, session_id, kept.entries, seen=seen, pending=waiting.ready,
                 compaction=compaction or NewCompaction(), system=system, nodes=nodes, new_id=fresh, now=now,
                 lease=lease,
@@ -242,17 +205,16 @@ class Store:
         self._index_soon()
         return result
 
-    async def compactions(self, thread: str) -> list[CompactionRecord]:
-        return await self._read(compactions.list_compactions, thread)
+    compactions = reads(compaction_sql.list_compactions)
 
     async def undo(self, session_id: str, *, lease: Lease | None = None) -> Session:
         """Take back the thread's last compaction: its parent is live again and gets what was added since."""
-        return await self._change(session_id, compactions.undo_compaction, session_id, self._clock(), lease)
+        return await self._change(session_id, compaction_sql.undo_compaction, session_id, self._clock(), lease)
 
     async def branch(self, session_id: str, at_message: int, *, new: NewSession | None = None) -> Session:
         """A thread that shares everything through a message with this one, and outlives it."""
         return await self._change(
-            session_id, compactions.branch_thread, session_id, at_message, new, new_id(), self._clock()
+            session_id, compaction_sql.branch_thread, session_id, at_message, new, new_id(), self._clock()
         )
 
     async def delete_thread(self, thread: str) -> int:
@@ -277,34 +239,24 @@ class Store:
     # Usage
 
     async def record_usage(self, new: NewUsage) -> None:
-        await self._change(new.session, usage.record_usage, new, self._clock())
+        await self._change(new.session, usage_sql.record_usage, new, self._clock())
 
-    async def usage(self, thread: str) -> list[UsageRecord]:
-        """Every call made for a thread, in order; its subagents are threads of their own."""
-        return await self._read(usage.list_usage, thread)
-
-    async def insights(
-        self, *, since: float, until: float, tenant: str | None = None, platform: str | None = None
-    ) -> Insights:
-        """The account of a period."""
-        return await self._read(usage.load_insights, since=since, until=until, tenant=tenant, platform=platform)
+    usage = reads(usage_sql.list_usage)
+    insights = reads(usage_sql.load_insights)
 
     # Stored tool outputs
 
     async def put_output(self, thread: str, text: str, *, call_id: str = "", tool: str = "") -> StoredOutput:
         """Store, read back, and only then let the thread cite it."""
-        content = await asyncio.to_thread(outputs.compress_output, text)
+        content = await asyncio.to_thread(message_sql.compress_output, text)
         stored = await self._change(
-            thread, outputs.put_output, thread, text, content, call_id=call_id, tool=tool, now=self._clock()
+            thread, message_sql.put_output, thread, text, content, call_id=call_id, tool=tool, now=self._clock()
         )
         self._index_soon()
         return stored
 
-    async def output(self, output_id: str, *, tenant: str = DEFAULT_TENANT) -> str:
-        return await self._read(outputs.load_output, output_id, tenant)
-
-    async def outputs(self, thread: str) -> list[StoredOutput]:
-        return await self._read(outputs.list_outputs, thread)
+    output = reads(message_sql.load_output)
+    outputs = reads(message_sql.list_outputs)
 
     # Search and recall
 
@@ -355,9 +307,9 @@ class Store:
             self._index_turn = loop, asyncio.Lock()
         async with self._index_turn[1]:
             # Read into terms in a reading thread, so that no write waits for it.
-            while batches := await self._read(indexing.prepare_index):
+            while batches := await self._read(index.prepare_index):
                 for parts in batches:
-                    await self._write(indexing.index_parts, self.database, parts)
+                    await self._write(index.index_parts, self.database, parts)
 
     # Learnt limits, state, summary nodes
 
@@ -393,17 +345,7 @@ class Store:
     async def limits(self) -> list[ModelLimit]:
         return await self._read(state.list_limits, self._clock())
 
-    async def forget_limits(
-        self,
-        *,
-        base_url: str | None = None,
-        model: str | None = None,
-        below: int | None = None,
-        tenant: str | None = None,
-        kind: LimitKind | None = None,
-    ) -> int:
-        """How many were forgotten. `below`: only windows that a success of this size disproves."""
-        return await self._write(state.forget_limits, base_url, model, below, tenant, kind)
+    forget_limits = writes(state.forget_limits)
 
     async def record_success(
         self, base_url: str, model: str, prompt: int, *, headers: str = "", tenant: str = DEFAULT_TENANT
@@ -421,9 +363,7 @@ class Store:
         """An upstream accepted the credential with this digest; remembered for 30 days."""
         await self._write(state.accept_credential, base_url, digest, self._clock())
 
-    async def reject_credential(self, base_url: str, digest: str) -> None:
-        """An upstream refused it since."""
-        await self._write(state.reject_credential, base_url, digest)
+    reject_credential = writes(state.reject_credential)
 
     async def is_credential_accepted(self, base_url: str, digest: str) -> bool:
         return await self._read(state.is_credential_accepted, base_url, digest, self._clock())
@@ -432,9 +372,7 @@ class Store:
         """Pin a text; one that is pinned already stays as it is."""
         return await self._change(thread, state.put_pin, thread, text, most, self._clock())
 
-    async def pins(self, thread: str) -> list[Pin]:
-        """The pins of a thread, the earliest first. A branch begins with those of its parent."""
-        return await self._read(state.list_pins, thread)
+    pins = reads(state.list_pins)
 
     async def delete_pin(self, thread: str, pin: str) -> None:
         """`UnknownIdError` where nothing is pinned under this id."""
@@ -444,22 +382,18 @@ class Store:
         """Count what failed and was passed through: by tenant, thread (where no tenant is known) and kind."""
         await self._write(state.add_failures, counts, self._clock())
 
-    async def failures(self, *, since: float = 0.0, tenant: str | None = None) -> list[tuple[str, int]]:
-        """Their counts by kind."""
-        return await self._read(state.sum_failures, since, tenant)
+    failures = reads(state.sum_failures)
 
     async def put_state(self, scope: str, key: str, value: Any) -> None:
         await self._write(state.put_state, scope, key, value, self._clock())
 
-    async def get_state(self, scope: str, key: str) -> Any | None:
-        return await self._read(state.get_state, scope, key)
+    get_state = reads(state.get_state)
 
     async def put_nodes(self, nodes: Sequence[Node], *, lease: Lease | None = None) -> None:
         """Nodes of one or more threads; one that is known is replaced (a degraded one rebuilt)."""
         await self._change(nodes[0].thread if nodes else None, state.put_nodes, nodes, lease)
 
-    async def nodes(self, thread: str) -> list[Node]:
-        return await self._read(state.list_nodes, thread)
+    nodes = reads(state.list_nodes)
 
     # Other processes
 
@@ -489,161 +423,85 @@ class Store:
     async def extend_link(self, new: NewThreadLink) -> ThreadLink | None:
         """Store a point and its messages at once; the point that is there already; None where the step is taken."""
         now = self._clock()
-        request = messages.AppendRequest(new.link.thread, new.messages, now)
+        request = message_sql.AppendRequest(new.link.thread, new.messages, now)
         link: ThreadLink | None = await self._writer.write(
-            lambda tx: proxy.extend_link(tx, new, request, now), session=new.link.thread, prepare=request.prepare
+            lambda tx: gateway.extend_link(tx, new, request, now), session=new.link.thread, prepare=request.prepare
         )
         self._index_soon()
         return link
 
-    async def find_link(self, tenant: str, scope: str, digests: Sequence[str]) -> ThreadLinkMatch | None:
-        """The longest of these beginnings that is known; `digests` from the shortest on."""
-        return await self._read(proxy.find_link, tenant, scope, digests)
-
-    async def find_skeletons(self, tenant: str, scope: str, skeletons: Sequence[str]) -> list[ThreadLinkMatch]:
-        """Points with the longest of these skeletons that is known."""
-        return await self._read(proxy.find_skeletons, tenant, scope, skeletons)
+    find_link = reads(gateway.find_link)
+    find_skeletons = reads(gateway.find_skeletons)
 
     async def put_rewrite(self, new: Rewrite, compaction: NewCompaction | None = None) -> Rewrite:
         """The one that counts: this, or what was there before. A first one's compaction is recorded with it."""
-        return await self._write(proxy.put_rewrite, new, self._clock(), compaction)
+        return await self._write(gateway.put_rewrite, new, self._clock(), compaction)
 
-    async def find_rewrites(self, tenant: str, engine: str, digests: Sequence[str]) -> list[Rewrite]:
-        """The longest few that cover one of these beginnings, the longest and strongest first."""
-        return await self._read(proxy.find_rewrites, tenant, engine, digests)
-
-    async def match_rewrites(
-        self, tenant: str, engines: Sequence[str], histories: Sequence[Sequence[str]], skeletons: Sequence[str]
-    ) -> list[tuple[list[Rewrite], list[Rewrite]]]:
-        """Both at once for several engines: `sql.proxy.match_rewrites`."""
-        return await self._read(proxy.match_rewrites, tenant, engines, histories, skeletons)
-
-    async def find_similar_rewrites(self, tenant: str, engine: str, skeletons: Sequence[str]) -> list[Rewrite]:
-        """The same by skeleton."""
-        return await self._read(proxy.find_similar_rewrites, tenant, engine, skeletons)
+    find_rewrites = reads(gateway.find_rewrites)
+    match_rewrites = reads(gateway.match_rewrites)
+    find_similar_rewrites = reads(gateway.find_similar_rewrites)
 
     # Keys of the gateway. A day is written 2026-01-31.
 
     async def create_key(self, new: NewKey) -> None:
-        await self._write(keys.create_key, new, self._clock())
+        await self._write(gateway.create_key, new, self._clock())
 
-    async def find_key(self, digest: str, day: str) -> StoredKey | None:
-        """Also one that was revoked."""
-        return await self._read(keys.find_key, digest, day)
-
-    async def list_keys(self, day: str, *, tenant: str | None = None) -> list[StoredKey]:
-        """The newest first, revoked ones among them."""
-        return await self._read(keys.list_keys, day, tenant)
+    find_key = reads(gateway.find_key)
+    list_keys = reads(gateway.list_keys)
 
     async def revoke_key(self, key_id: str) -> float:
         """When it was revoked: now, or before. `UnknownIdError` where there is none."""
-        return await self._write(keys.revoke_key, key_id, self._clock())
+        return await self._write(gateway.revoke_key, key_id, self._clock())
 
     async def count_use(self, day: str, uses: Mapping[str, KeyUse]) -> dict[str, KeyUse]:
         """Add to what was done with keys, by their ids; the new sums of the day, those of other processes in them."""
-        return await self._write(keys.count_use, day, uses, self._clock())
+        return await self._write(gateway.count_use, day, uses, self._clock())
 
     async def shared_secret(self, name: str) -> bytes:
         """A random number of 256 bits: the same for everybody who asks this store for this name."""
-        known = await self._read(keys.find_secret, name)
+        known = await self._read(gateway.find_secret, name)
         if known is not None:
             return known
-        return await self._write(keys.shared_secret, name, secrets.token_bytes(32))
+        return await self._write(gateway.shared_secret, name, secrets.token_bytes(32))
 
     # Turns that wait
 
     async def queue_turn(self, new: NewQueuedTurn, *, most: int) -> QueuedTurn | None:
         """The turn: this, or the one that has the key already. None where `most` are waiting."""
-        return await self._change(new.thread, queue.queue_turn, new, most, self._clock())
+        return await self._change(new.thread, gateway.queue_turn, new, most, self._clock())
 
-    async def turn(self, turn_id: str, *, tenant: str) -> QueuedTurn:
-        """`UnknownIdError` where this tenant has none of this id."""
-        return await self._read(queue.load_turn, turn_id, tenant)
-
-    async def turns(
-        self, thread: str, *, only_open: bool = False, limit: int = 50, offset: int = 0
-    ) -> list[QueuedTurn]:
-        """Those of a thread: the newest first, open ones in the order of their answers."""
-        return await self._read(queue.list_turns, thread, limit, offset, only_open=only_open)
+    turn = reads(gateway.load_turn)
+    turns = reads(gateway.list_turns)
 
     async def begin_turn(self, lease: Lease) -> TurnClaim:
         """Take the first turn that waits. Not while turns are lost: they are ended first."""
-        return await self._change(lease.thread, queue.begin_turn, lease, self._clock())
+        return await self._change(lease.thread, gateway.begin_turn, lease, self._clock())
 
     async def end_turn(self, turn_id: str, state: TurnState, result: Mapping[str, Any], *, lease: Lease) -> QueuedTurn:
         """Say how a running turn ended; one that is over stays as it is."""
-        return await self._change(lease.thread, queue.end_turn, turn_id, state, result, lease, self._clock())
+        return await self._change(lease.thread, gateway.end_turn, turn_id, state, result, lease, self._clock())
 
     async def cancel_turn(self, turn_id: str, *, tenant: str) -> QueuedTurn:
         """A waiting turn is cancelled; for a running one its process is asked to."""
-        return await self._write(queue.cancel_turn, turn_id, tenant, self._clock())
+        return await self._write(gateway.cancel_turn, turn_id, tenant, self._clock())
 
-    async def idle_queues(self, *, limit: int = 50) -> list[str]:
-        """Threads with open turns that nobody holds."""
-        return await self._read(queue.idle_queues, limit)
+    idle_queues = reads(gateway.idle_queues)
 
     # Pages that show many threads
 
-    async def thread_figures(self, threads: Sequence[str]) -> Mapping[str, ThreadFigures]:
-        """What calls and compactions of these threads sum up to; a thread without any is left out."""
-        return await self._read(overview.sum_threads, threads)
-
-    async def call_rows(self, threads: Sequence[str]) -> list[CallRow]:
-        """Every call of these threads, thread by thread, in order."""
-        return await self._read(overview.list_calls, threads)
-
-    async def period_compactions(
-        self,
-        *,
-        since: float = 0.0,
-        until: float = 1e18,
-        tenant: str | None = None,
-        threads: Sequence[str] | None = None,
-        limit: int = 1_000,
-    ) -> list[CompactionRecord]:
-        """The newest first; those that were undone too."""
-        return await self._read(overview.list_period_compactions, since, until, tenant, threads, limit)
-
-    async def usage_by_tenant(self, *, since: float, until: float, limit: int = 50) -> list[UsageRow]:
-        return await self._read(overview.usage_by_tenant, since, until, limit)
-
-    async def usage_by_client(
-        self, *, since: float, until: float, tenant: str | None = None, limit: int = 50
-    ) -> list[UsageRow]:
-        """Sums of a period for each client, the largest first."""
-        return await self._read(overview.usage_by_client, since, until, tenant, limit)
-
-    async def heaviest_messages(self, thread: str, limit: int = 10) -> list[MessageSize]:
-        """The largest messages of a thread's own history."""
-        return await self._read(overview.heaviest_messages, thread, limit)
-
-    async def tool_sizes(self, thread: str) -> list[tuple[str, int, int]]:
-        """What each tool's results take: its name, how many there are, their tokens."""
-        return await self._read(overview.tool_sizes, thread)
-
-    async def thread_rewrites(self, thread: str) -> list[StoredRewrite]:
-        """What stands for beginnings of a proxied thread, in the order it was made."""
-        return await self._read(overview.list_thread_rewrites, thread)
-
-    async def thread_row(self, thread: str) -> ThreadRow:
-        """One thread as a list shows it."""
-        return await self._read(overview.load_thread_row, thread)
-
-    async def context_sizes(self, session_id: str, *, start: int = 0) -> list[tuple[str, str, bool, int]]:
-        """What a session shows from a place on, summed by kind, role and whether it is a tool's: tokens."""
-        return await self._read(overview.context_sizes, session_id, start)
-
-    async def shown_of(self, session_id: str, ids: Sequence[int]) -> tuple[set[int], set[int]]:
-        """Which of these messages a session shows: as they are, and shortened."""
-        return await self._read(overview.shown_messages, session_id, ids)
-
-    async def session_summaries(self, session_id: str) -> list[StoredMessage]:
-        """The summaries a session shows."""
-        return await self._read(overview.list_summaries, session_id)
-
-    async def last_change(self, *, tenant: str | None = None, thread: str | None = None) -> str:
-        """A text that differs as soon as something was said, used or compacted."""
-        return await self._read(overview.last_change, tenant, thread)
+    thread_figures = reads(usage_sql.sum_threads)
+    call_rows = reads(usage_sql.list_calls)
+    period_compactions = reads(usage_sql.list_period_compactions)
+    usage_by_tenant = reads(usage_sql.usage_by_tenant)
+    usage_by_client = reads(usage_sql.usage_by_client)
+    heaviest_messages = reads(usage_sql.heaviest_messages)
+    tool_sizes = reads(usage_sql.tool_sizes)
+    thread_rewrites = reads(usage_sql.list_thread_rewrites)
+    thread_row = reads(usage_sql.load_thread_row)
+    context_sizes = reads(usage_sql.context_sizes)
+    shown_of = reads(usage_sql.shown_messages)
+    session_summaries = reads(usage_sql.list_summaries)
+    last_change = reads(usage_sql.last_change)
 
     # The whole
 
@@ -670,7 +528,7 @@ class Store:
         return StoreHealth(
             backend=self.database.dialect.name,
             location=self.database.location,
-            schema=schema.current_version(tx),
+            schema=current_version(tx),
             size=self.database.size(tx),
             sessions=int(counts[0][0]) if counts[0] else 0,
             messages=int(counts[1][0]) if counts[1] else 0,

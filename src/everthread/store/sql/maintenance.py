@@ -11,7 +11,7 @@ from typing import Any
 from everthread.core.fingerprints import byte_fingerprint
 from everthread.errors import StoreDamagedError
 from everthread.store.database import Database, Tx, decode_json, placeholders
-from everthread.store.sql.outputs import load_output, queue_output
+from everthread.store.sql.messages import load_output, queue_output
 from everthread.store.sql.sessions import AT_TIP, THREAD_MESSAGES, lock_thread
 
 CONSISTENCY_CHECKS = {
@@ -96,7 +96,7 @@ def _changed_messages(tx: Tx) -> Iterator[str]:
 def _changed_outputs(tx: Tx) -> Iterator[str]:
     for tenant, key in tx.all("SELECT tenant, id FROM outputs"):
         try:
-            load_output(tx, key, tenant)
+            load_output(tx, key, tenant=tenant)
         except StoreDamagedError as error:
             yield str(error)
 

@@ -1,17 +1,23 @@
-"""Messages: prepared before a transaction, appended once, read as a session's context or as a thread's history."""
+"""Messages: prepared before a transaction, appended once, read as a session's context or as a thread's history.
+
+Tool outputs kept in full stand beside them: compressed, stored once however often they are cited, verified before they
+are cited.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from everthread.core.fingerprints import byte_fingerprint, message_fingerprint
 from everthread.core.messages import Call, calls_of, results_of
-from everthread.errors import InputError, UnknownIdError
+from everthread.core.outputs import output_id
+from everthread.errors import InputError, StoreDamagedError, UnknownIdError
 from everthread.store.database import LAST, Query, Row, Tx, clean_text, decode_json, encode_json, placeholders
-from everthread.store.models import Lease, NewMessage, StoredMessage
+from everthread.store.models import DEFAULT_TENANT, Lease, NewMessage, StoredMessage, StoredOutput
 from everthread.store.sql.sessions import (
     IS_TIP,
     TIP_COLUMNS,
@@ -19,8 +25,12 @@ from everthread.store.sql.sessions import (
     check_lease,
     find_thread,
     load_session,
+    lock_thread,
     session_chain,
 )
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
 
 MOST_TOKENS = 10**12
 """No message has so many; sums of what is below are exact in every database."""
@@ -169,7 +179,7 @@ HOME_FIRST = (
 """Of all places of a message first the one where it was said, which is in the history; no clock decides that."""
 
 
-def list_messages(tx: Tx, session_id: str, start: int, limit: int | None) -> list[StoredMessage]:
+def list_messages(tx: Tx, session_id: str, *, start: int = 0, limit: int | None = None) -> list[StoredMessage]:
     """A session's messages in order: what the model sees."""
     load_session(tx, session_id)
     rows = tx.all(
@@ -180,7 +190,7 @@ def list_messages(tx: Tx, session_id: str, start: int, limit: int | None) -> lis
     return [as_stored(row) for row in rows]
 
 
-def load_message(tx: Tx, message_id: int, tenant: str | None) -> StoredMessage:
+def load_message(tx: Tx, message_id: int, *, tenant: str | None = None) -> StoredMessage:
     """One message, at the place where it was said."""
     row = tx.one(
         f"SELECT {MESSAGE_COLUMNS}, s.tenant FROM messages m JOIN places p ON p.message_id = m.id "
@@ -192,7 +202,7 @@ def load_message(tx: Tx, message_id: int, tenant: str | None) -> StoredMessage:
     return as_stored(row[:-1])
 
 
-def load_history(tx: Tx, session_id: str, start: int, limit: int | None) -> list[StoredMessage]:
+def load_history(tx: Tx, session_id: str, *, start: int = 0, limit: int | None = None) -> list[StoredMessage]:
     """Everything that was said in a thread, in order, once: what a person would read.
 
     A continuation adds what stands behind what it carried along. A branch begins with its parent's history up to
@@ -385,3 +395,72 @@ def _write_growth(tx: Tx, threads: Sequence[_ThreadGrowth]) -> None:
             for thread in grown
         ],
     )
+
+
+# --- stored tool outputs ----------------------------------------------------------------------------------------------
+
+
+def compress_output(text: str) -> bytes:
+    return zlib.compress(text.encode("utf-8", "surrogatepass"), 6)
+
+
+def put_output(tx: Tx, thread: str, text: str, content: bytes, *, call_id: str, tool: str, now: float) -> StoredOutput:
+    """Store, read back, and only then let the thread cite it."""
+    thread, key = lock_thread(tx, thread), output_id(text)
+    owner = tx.one("SELECT tenant FROM sessions WHERE id = ?", (thread,))
+    assert owner is not None
+    # Read with a lock: another process may be about to delete it as uncited.
+    while (kept := tx.one(f"{SELECT_CONTENT} {tx.dialect.share}", (owner[0], key))) is None:
+        tx.run(
+            "INSERT INTO outputs (tenant, id, size, content, created) VALUES (?, ?, ?, ?, ?) "
+            "ON CONFLICT (tenant, id) DO NOTHING",
+            (owner[0], key, len(text), content, now),
+        )
+    if _decompress_output(key, kept[0]) != text:
+        raise StoreDamagedError(f"the stored output {key} is not what was given; it was not cited")
+    call_id, tool = clean_text(call_id), clean_text(tool)
+    tx.run(
+        "INSERT INTO citations (thread_id, tenant, output_id, call_id, tool, created) VALUES (?, ?, ?, ?, ?, ?) "
+        "ON CONFLICT (thread_id, output_id, call_id) DO NOTHING",
+        (thread, owner[0], key, call_id, tool, now),
+    )
+    queue_output(tx, thread, key)
+    return StoredOutput(key, thread, call_id, tool, len(text), now)
+
+
+def queue_output(tx: Tx, thread: str, key: str) -> None:
+    """Have an output indexed for a thread that cites it, unless it is or waits already."""
+    known = "SELECT 1 FROM {} WHERE thread_id = ? AND output_id = ?"
+    if not any(tx.one(known.format(table), (thread, key)) for table in ("unindexed", "pieces")):
+        tx.run("INSERT INTO unindexed (thread_id, output_id) VALUES (?, ?)", (thread, key))
+
+
+def load_output(tx: Tx, key: str, *, tenant: str = DEFAULT_TENANT) -> str:
+    row = tx.one(SELECT_CONTENT, (tenant, key))
+    if row is None:
+        raise UnknownIdError(f"there is no stored output {key!r}")
+    return _decompress_output(key, row[0])
+
+
+SELECT_CONTENT = "SELECT content FROM outputs WHERE tenant = ? AND id = ?"
+
+
+def _decompress_output(key: str, content: bytes) -> str:
+    """What was stored, if it still is that."""
+    try:
+        text = zlib.decompress(content).decode("utf-8", "surrogatepass")
+    except (zlib.error, UnicodeDecodeError) as error:
+        raise StoreDamagedError(f"the stored output {key} cannot be read: {error}") from error
+    if output_id(text) != key:
+        raise StoreDamagedError(f"the stored output {key} is not what its id was made from")
+    return text
+
+
+def list_outputs(tx: Tx, thread: str) -> list[StoredOutput]:
+    rows = tx.all(
+        "SELECT c.output_id, c.thread_id, c.call_id, c.tool, o.size, c.created FROM citations c "
+        "JOIN outputs o ON o.tenant = c.tenant AND o.id = c.output_id WHERE c.thread_id = ? "
+        "ORDER BY c.created, c.output_id, c.call_id",
+        (find_thread(tx, thread),),
+    )
+    return [StoredOutput(*row) for row in rows]

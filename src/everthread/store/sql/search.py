@@ -17,17 +17,18 @@ from everthread.core.redaction import redact_part
 from everthread.errors import UnknownIdError
 from everthread.store.database import Database, Row, Tx, chunks, clean_text, placeholders
 from everthread.store.index import (
+    ERA_RUN,
     LONG_TEXT,
     IndexMatch,
     IndexQuery,
     ParsedQuery,
     QueryPhrase,
     filter_name,
+    output_text,
     parse_query,
     searchable_text,
 )
 from everthread.store.models import SearchHit, SearchQuery
-from everthread.store.sql.indexing import ERA_RUN, output_text
 from everthread.store.sql.messages import HOME_FIRST
 
 SNIPPET_LENGTH = 160

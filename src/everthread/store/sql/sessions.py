@@ -64,7 +64,7 @@ def find_threads(tx: Tx, session_ids: Sequence[str]) -> dict[str, str]:
     return dict(tx.all(f"SELECT id, thread_id FROM sessions WHERE id IN ({placeholders(session_ids)})", session_ids))
 
 
-def resolve_session(tx: Tx, prefix: str, tenant: str | None) -> Session:
+def resolve_session(tx: Tx, prefix: str, *, tenant: str | None = None) -> Session:
     """The session whose id is this or begins like this, if there is exactly one."""
     where, values = ("", ()) if tenant is None else (" AND s.tenant = ?", (tenant,))
     exact = tx.all(f"{SELECT_SESSION} WHERE s.id = ?{where}", (prefix, *values))
@@ -80,7 +80,9 @@ def resolve_session(tx: Tx, prefix: str, tenant: str | None) -> Session:
     return found[0]
 
 
-def list_sessions(tx: Tx, tenant: str | None, kind: SessionKind | None, limit: int, offset: int) -> list[Session]:
+def list_sessions(
+    tx: Tx, *, tenant: str | None = None, kind: SessionKind | None = None, limit: int = 50, offset: int = 0
+) -> list[Session]:
     """The newest first."""
     where, values = ["1 = 1"], []
     for column, value in (("tenant", tenant), ("kind", kind)):
@@ -329,7 +331,7 @@ ALONE = " AND NOT (t.kind = 'side' AND t.parent_id IS NOT NULL)"
 SIDE_CALLS = "(SELECT COUNT(*) FROM sessions d WHERE d.parent_id = {} AND d.kind = 'side')"
 
 
-def list_threads(tx: Tx, tenant: str | None, limit: int, offset: int) -> list[ThreadRow]:
+def list_threads(tx: Tx, *, tenant: str | None = None, limit: int = 50, offset: int = 0) -> list[ThreadRow]:
     """The last used first."""
     where, values = ("", ()) if tenant is None else (" AND t.tenant = ?", (tenant,))
     rows = tx.all(

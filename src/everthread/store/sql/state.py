@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from hashlib import sha256
 from typing import Any
 
 from everthread.core.types import Node
 from everthread.errors import InputError, LeaseLostError, UnknownIdError
 from everthread.store.database import Tx, clean_text, decode_json, encode_json, placeholders
-from everthread.store.models import DEFAULT_TENANT, LearntLimits, Lease, LimitKind, ModelLimit, Pin
+from everthread.store.models import DEFAULT_TENANT, LearntLimits, Lease, LimitKind, ModelLimit, Pin, pin_id
 from everthread.store.sql.sessions import check_fence, find_thread, lock_thread
 
 
@@ -128,7 +127,13 @@ def list_limits(tx: Tx, now: float) -> list[ModelLimit]:
 
 
 def forget_limits(
-    tx: Tx, base_url: str | None, model: str | None, below: int | None, tenant: str | None, kind: LimitKind | None
+    tx: Tx,
+    *,
+    base_url: str | None = None,
+    model: str | None = None,
+    below: int | None = None,
+    tenant: str | None = None,
+    kind: LimitKind | None = None,
 ) -> int:
     """How many were forgotten. `below`: only windows that a success of this size disproves."""
     conditions: list[tuple[str, Any]] = [
@@ -192,11 +197,6 @@ def put_pin(tx: Tx, thread: str, text: str, most: int, now: float) -> Pin:
     return next(pin for pin in list_pins(tx, thread) if pin.text == text)
 
 
-def pin_id(text: str) -> str:
-    """A pin's id is made from its text, so that a text is pinned once."""
-    return f"pin:{sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
-
-
 def list_pins(tx: Tx, thread: str) -> list[Pin]:
     """The pins of a thread, the earliest first."""
     rows = tx.all(
@@ -251,7 +251,7 @@ def add_failures(tx: Tx, counts: Mapping[tuple[str, str, str], int], now: float)
         )
 
 
-def sum_failures(tx: Tx, since: float, tenant: str | None) -> list[tuple[str, int]]:
+def sum_failures(tx: Tx, *, since: float = 0.0, tenant: str | None = None) -> list[tuple[str, int]]:
     """Counts by kind from a day on, the most frequent first."""
     narrowed = ("scope LIKE ?", f"{FAILURES}%") if tenant is None else ("scope = ?", f"{FAILURES}{tenant}")
     rows = tx.all(

@@ -11,11 +11,19 @@ from typing import Any, ParamSpec, TypeVar, get_args
 from everthread.core.outputs import output_id
 from everthread.core.pricing import CanonicalUsage
 from everthread.errors import StoreDamagedError, StoreError, TranscriptError, UnknownIdError
-from everthread.store.database import LAST, Database, Tx, clean_text, decode_json
-from everthread.store.models import MessageKind, NewMessage, NewSession, NewUsage, Session, SessionKind, new_id
+from everthread.store.database import LAST, PICO, Database, Tx, clean_text, decode_json
+from everthread.store.models import MessageKind, NewMessage, NewSession, NewUsage, Session, SessionKind, new_id, pin_id
 from everthread.store.sql.compactions import decode_compaction, encode_compaction, list_compactions
-from everthread.store.sql.messages import call_names, insert_message, name_tool, prepare_message
-from everthread.store.sql.outputs import compress_output, list_outputs, load_output, put_output
+from everthread.store.sql.messages import (
+    call_names,
+    compress_output,
+    insert_message,
+    list_outputs,
+    load_output,
+    name_tool,
+    prepare_message,
+    put_output,
+)
 from everthread.store.sql.sessions import (
     find_thread,
     insert_session,
@@ -31,12 +39,11 @@ from everthread.store.sql.state import (
     delete_pin,
     list_nodes,
     list_pins,
-    pin_id,
     put_nodes,
     put_pin,
     put_state,
 )
-from everthread.store.sql.usage import PICO, record_usage
+from everthread.store.sql.usage import record_usage
 
 FieldCheck = Callable[[Any], bool]
 
@@ -347,7 +354,7 @@ def _output_lines(tx: Tx, thread: str) -> Iterator[ExportLine]:
     tenant = load_session(tx, thread).tenant
     for stored in list_outputs(tx, thread):
         about = {"call_id": stored.call_id, "tool": stored.tool, "created": stored.created}
-        yield {"type": "output", **about, "text": load_output(tx, stored.id, tenant)}
+        yield {"type": "output", **about, "text": load_output(tx, stored.id, tenant=tenant)}
 
 
 def _node_lines(tx: Tx, thread: str, numbers: Mapping[int, int]) -> Iterator[ExportLine]:

@@ -1,4 +1,7 @@
-"""What calls used and cost. Money is whole pico-dollars: a price has up to six decimals a million tokens."""
+"""What calls used and cost, and what a page shows of many threads at once: lean rows, a few queries for a whole list.
+
+Money is whole pico-dollars: a price has up to six decimals a million tokens.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,29 @@ from typing import Any
 
 from everthread.core.pricing import CanonicalUsage
 from everthread.errors import InputError
-from everthread.store.database import Row, Tx, decode_json, encode_json
-from everthread.store.models import Insights, NewUsage, ToolRow, UsageRecord, UsageRow
-from everthread.store.sql.sessions import find_thread
+from everthread.store.database import PICO, Row, Tx, as_pico, decode_json, encode_json, placeholders
+from everthread.store.models import (
+    CallRow,
+    CompactionRecord,
+    Insights,
+    MessageSize,
+    NewUsage,
+    StoredMessage,
+    StoredRewrite,
+    ThreadFigures,
+    ThreadRow,
+    ToolRow,
+    UsageRecord,
+    UsageRow,
+)
+from everthread.store.sql.compactions import as_compaction
+from everthread.store.sql.gateway import REWRITE_COLUMNS, as_rewrite
+from everthread.store.sql.messages import MESSAGE_COLUMNS, as_stored
+from everthread.store.sql.sessions import AT_TIP, SIDE_CALLS, find_thread, load_session
 
-PICO = Decimal(10) ** 12
+# --- accounts ---------------------------------------------------------------------------------------------------------
+
+
 MOST_TOKENS = 10**15
 """No call uses so many tokens; sums of figures below it are exact in every database."""
 USAGE_SUMS = (
@@ -43,17 +64,6 @@ def record_usage(tx: Tx, new: NewUsage, now: float) -> None:
     )  # fmt: skip
 
 
-def as_pico(cost: Decimal | None) -> int | None:
-    if cost is None:
-        return None
-    if not cost.is_finite() or abs(cost) > MOST_DOLLARS:
-        raise InputError(f"a call cannot cost {cost} dollars")
-    return int((cost * PICO).to_integral_value())
-
-
-MOST_DOLLARS = 1_000_000
-
-
 def list_usage(tx: Tx, thread: str) -> list[UsageRecord]:
     """Every call made for a thread, in order, its subagents' not among them: those are threads of their own."""
     rows = tx.all(
@@ -74,7 +84,9 @@ def _as_usage_record(row: Row) -> UsageRecord:
     return UsageRecord(row[0], row[1], row[2], row[3], row[4], usage, cost, bool(row[11]), row[12])
 
 
-def load_insights(tx: Tx, *, since: float, until: float, tenant: str | None, platform: str | None) -> Insights:
+def load_insights(
+    tx: Tx, *, since: float, until: float, tenant: str | None = None, platform: str | None = None
+) -> Insights:
     """The account of a period, summed by the database."""
     where, values = _period_filter("u", since, until, tenant, platform)
     total = tx.one(f"SELECT 'total', {USAGE_SUMS} FROM usage u WHERE {where}", values)
@@ -192,3 +204,233 @@ def usage_figures(row: UsageRow) -> dict[str, Any]:
         "unpriced_calls": row.unpriced,
         "cache_hit_share": row.cache_share,
     }
+
+
+# --- pages that show many threads -------------------------------------------------------------------------------------
+
+
+THREADS_AT_ONCE = 500
+
+
+MESSAGE_SIZE = "COALESCE(m.tokens, (LENGTH(m.body) + 3) / 4)"
+"""Tokens of a message; where nobody counted them, a quarter of its characters."""
+
+
+CALL_COLUMNS = (
+    "u.thread_id, u.created, u.model, u.task, u.tenant, COALESCE(NULLIF(s.client, ''), u.platform), u.input, u.output, "
+    "u.cache_read, u.cache_write, u.pico_dollars, u.estimated"
+)
+
+
+def sum_threads(tx: Tx, threads: Sequence[str]) -> dict[str, ThreadFigures]:
+    """What calls and compactions of these threads sum up to; a thread without any is left out."""
+    sums: dict[str, dict[str, Any]] = {}
+    for start in range(0, len(threads), THREADS_AT_ONCE):
+        some = threads[start : start + THREADS_AT_ONCE]
+        marks = placeholders(some)
+        for row in tx.all(
+            "SELECT u.thread_id, COUNT(*), SUM(CASE WHEN u.task = 'main' THEN 1 ELSE 0 END), "
+            "COALESCE(SUM(u.pico_dollars), 0), SUM(CASE WHEN u.pico_dollars IS NULL THEN 1 ELSE 0 END), "
+            "SUM(u.input + u.cache_read + u.cache_write), SUM(u.cache_read), SUM(u.output) "
+            f"FROM usage u WHERE u.thread_id IN ({marks}) GROUP BY u.thread_id",
+            some,
+        ):
+            _, every, calls, pico, unpriced, prompts, read, output = row
+            sums.setdefault(row[0], {}).update(
+                calls=int(calls), unpriced=int(unpriced), prompts=int(prompts), read=int(read), output=int(output),
+                cost=None if unpriced == every else Decimal(int(pico)) / PICO,
+            )  # fmt: skip
+        for row in tx.all(
+            "SELECT u.thread_id, u.model, u.input + u.cache_read + u.cache_write FROM usage u JOIN "
+            f"(SELECT MAX(id) AS last FROM usage WHERE task = 'main' AND thread_id IN ({marks}) GROUP BY thread_id) l "
+            "ON l.last = u.id",
+            some,
+        ):
+            sums.setdefault(row[0], {}).update(model=row[1], prompt=int(row[2]))
+        for row in tx.all(
+            "SELECT thread_id, COUNT(*), MAX(created), SUM(tokens_before - tokens_after) FROM compactions "
+            f"WHERE reverted IS NULL AND thread_id IN ({marks}) GROUP BY thread_id",
+            some,
+        ):
+            sums.setdefault(row[0], {}).update(compactions=int(row[1]), compacted=row[2], removed=int(row[3]))
+    return {thread: ThreadFigures(thread, **found) for thread, found in sums.items()}
+
+
+def list_calls(tx: Tx, threads: Sequence[str]) -> list[CallRow]:
+    """Every call of these threads in order."""
+    found: list[CallRow] = []
+    for start in range(0, len(threads), THREADS_AT_ONCE):
+        some = threads[start : start + THREADS_AT_ONCE]
+        found += map(
+            _as_call,
+            tx.all(
+                f"SELECT {CALL_COLUMNS} FROM usage u JOIN sessions s ON s.id = u.thread_id "
+                f"WHERE u.thread_id IN ({placeholders(some)}) "
+                "ORDER BY u.thread_id, u.id",
+                some,
+            ),
+        )
+    return found
+
+
+def list_period_compactions(
+    tx: Tx,
+    *,
+    since: float = 0.0,
+    until: float = 1e18,
+    tenant: str | None = None,
+    threads: Sequence[str] | None = None,
+    limit: int = 1_000,
+) -> list[CompactionRecord]:
+    """Compactions of a period, or of some threads, the newest first; those that were undone too."""
+    where, values = ["c.created >= ?", "c.created < ?"], [since, until]
+    narrowed: list[Any] = [*values]
+    if tenant is not None:
+        where.append("s.tenant = ?")
+        narrowed.append(tenant)
+    if threads is not None:
+        where.append(f"c.thread_id IN ({placeholders(threads) or 'NULL'})")
+        narrowed += threads
+    rows = tx.all(
+        "SELECT c.id, c.thread_id, c.parent_id, c.session_id, c.created, c.reverted, c.record FROM compactions c "
+        f"JOIN sessions s ON s.id = c.session_id WHERE {' AND '.join(where)} ORDER BY c.id DESC LIMIT ?",
+        (*narrowed, limit),
+    )
+    return [as_compaction(row) for row in rows]
+
+
+def heaviest_messages(tx: Tx, thread: str, limit: int = 10) -> list[MessageSize]:
+    """The largest messages of a thread's own history."""
+    rows = tx.all(
+        f"SELECT m.id, m.role, m.tool, {MESSAGE_SIZE}, m.created FROM messages m "
+        "WHERE m.thread_id = ? AND m.kind = 'message' ORDER BY 4 DESC, m.id LIMIT ?",
+        (find_thread(tx, thread), limit),
+    )
+    return [MessageSize(row[0], row[1], row[2], int(row[3]), row[4]) for row in rows]
+
+
+def tool_sizes(tx: Tx, thread: str) -> list[tuple[str, int, int]]:
+    """What each tool's results take: name, how many, tokens; the largest first."""
+    rows = tx.all(
+        f"SELECT m.tool, COUNT(*), SUM({MESSAGE_SIZE}) FROM messages m WHERE m.thread_id = ? AND m.kind = 'message' "
+        "AND m.role <> 'assistant' AND m.tool <> '' GROUP BY m.tool ORDER BY 3 DESC, 1 LIMIT 50",
+        (find_thread(tx, thread),),
+    )
+    return [(row[0], int(row[1]), int(row[2])) for row in rows]
+
+
+def list_thread_rewrites(tx: Tx, thread: str) -> list[StoredRewrite]:
+    """What stands for beginnings of a proxied thread, in the order it was made."""
+    rows = tx.all(
+        f"SELECT {REWRITE_COLUMNS}, created FROM rewrites WHERE thread_id = ? ORDER BY created, length",
+        (find_thread(tx, thread),),
+    )
+    return [StoredRewrite(as_rewrite(row[:-1]), row[-1]) for row in rows]
+
+
+def load_thread_row(tx: Tx, thread: str) -> ThreadRow:
+    """One thread as a list shows it."""
+    known = find_thread(tx, thread)
+    tip = tx.one(
+        f"SELECT t.id, t.said, t.said_tokens, t.active FROM sessions t WHERE t.thread_id = ? AND {AT_TIP}", (known,)
+    )
+    made = tx.one("SELECT COUNT(*) FROM compactions WHERE thread_id = ? AND reverted IS NULL", (known,))
+    sides = tx.one(f"SELECT {SIDE_CALLS.format('?')}", (known,))
+    assert tip is not None
+    assert made is not None
+    assert sides is not None
+    first, last = load_session(tx, known), load_session(tx, tip[0])
+    return ThreadRow(first, last, int(tip[1]), int(tip[2]), tip[3], int(made[0]), int(sides[0]))
+
+
+def context_sizes(tx: Tx, session_id: str, *, start: int = 0) -> list[tuple[str, str, bool, int]]:
+    """What a session shows from a place on: kind, role, whether a tool's, tokens."""
+    rows = tx.all(
+        f"SELECT m.kind, m.role, CASE WHEN m.tool <> '' THEN 1 ELSE 0 END, SUM({MESSAGE_SIZE}) FROM places p "
+        "JOIN messages m ON m.id = p.message_id WHERE p.session_id = ? AND p.seq >= ? GROUP BY 1, 2, 3",
+        (session_id, start),
+    )
+    return [(row[0], row[1], bool(row[2]), int(row[3])) for row in rows]
+
+
+def shown_messages(tx: Tx, session_id: str, ids: Sequence[int]) -> tuple[set[int], set[int]]:
+    """Which of these messages a session shows: as they are, and shortened."""
+    whole: set[int] = set()
+    shortened: set[int] = set()
+    for start in range(0, len(ids), THREADS_AT_ONCE):
+        some = ids[start : start + THREADS_AT_ONCE]
+        marks = placeholders(some)
+        rows = tx.all(
+            "SELECT m.id, m.origin FROM places p JOIN messages m ON m.id = p.message_id WHERE p.session_id = ? "
+            f"AND p.seq >= 0 AND (m.id IN ({marks}) OR m.origin IN ({marks}))",
+            (session_id, *some, *some),
+        )
+        whole |= {row[0] for row in rows if row[1] is None}
+        shortened |= {row[1] for row in rows if row[1] is not None}
+    return whole, shortened
+
+
+def list_summaries(tx: Tx, session_id: str) -> list[StoredMessage]:
+    """The summaries a session shows."""
+    rows = tx.all(
+        f"SELECT {MESSAGE_COLUMNS} FROM places p JOIN messages m ON m.id = p.message_id "
+        "WHERE p.session_id = ? AND p.seq >= 0 AND m.kind = 'summary' ORDER BY p.seq",
+        (session_id,),
+    )
+    return [as_stored(row) for row in rows]
+
+
+def usage_by_tenant(tx: Tx, *, since: float, until: float, limit: int = 50) -> list[UsageRow]:
+    """Sums of a period for each tenant, the largest first."""
+    return _sum_usage(tx, "u.tenant", since, until, None, limit)
+
+
+def usage_by_client(
+    tx: Tx, *, since: float, until: float, tenant: str | None = None, limit: int = 50
+) -> list[UsageRow]:
+    """Sums of a period for each client: its own name where it gave one, else the way it came."""
+    return _sum_usage(tx, "COALESCE(NULLIF(s.client, ''), u.platform)", since, until, tenant, limit)
+
+
+def _sum_usage(tx: Tx, key: str, since: float, until: float, tenant: str | None, limit: int) -> list[UsageRow]:
+    narrowed, values = ("", ()) if tenant is None else (" AND u.tenant = ?", (tenant,))
+    rows = tx.all(
+        f"SELECT {key}, COUNT(*), SUM(u.input + u.cache_read + u.cache_write), SUM(u.cache_read), "
+        "COALESCE(SUM(u.pico_dollars), 0), SUM(CASE WHEN u.pico_dollars IS NULL THEN 1 ELSE 0 END), SUM(u.output) "
+        "FROM usage u JOIN sessions s ON s.id = u.thread_id WHERE u.created >= ? AND u.created < ?"
+        f"{narrowed} GROUP BY 1 ORDER BY 3 DESC LIMIT ?",
+        (since, until, *values, limit),
+    )
+    return [
+        UsageRow(
+            row[0], int(row[1]), int(row[2]) - int(row[3]), int(row[6]), int(row[3]),
+            cost=Decimal(int(row[4])) / PICO, unpriced=int(row[5]),
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def last_change(tx: Tx, *, tenant: str | None = None, thread: str | None = None) -> str:
+    """A text that is another one as soon as something was said, used or compacted; cheap to ask for."""
+    if thread is not None:
+        known = find_thread(tx, thread)
+        rows = [
+            tx.one("SELECT MAX(id), COUNT(*) FROM usage WHERE thread_id = ?", (known,)),
+            tx.one("SELECT MAX(id), COUNT(reverted) FROM compactions WHERE thread_id = ?", (known,)),
+            tx.one("SELECT MAX(active), SUM(next_seq) FROM sessions WHERE thread_id = ?", (known,)),
+        ]
+        return repr(rows)
+    where, values = ("", ()) if tenant is None else (" AND t.tenant = ?", (tenant,))
+    newest = tx.one(
+        f"SELECT t.id, t.active, t.said FROM sessions t WHERE {AT_TIP}{where} "
+        "ORDER BY t.active DESC, t.id DESC LIMIT 1",
+        values,
+    )
+    return repr(
+        (newest, tx.one("SELECT MAX(id) FROM usage"), tx.one("SELECT MAX(id), COUNT(reverted) FROM compactions"))
+    )
+
+
+def _as_call(row: Row) -> CallRow:
+    cost = None if row[10] is None else Decimal(row[10]) / PICO
+    return CallRow(*[*row[:10], cost, bool(row[11])])
