@@ -76,7 +76,7 @@ def _rows(window: int, kind: str, half: str, found: Chained) -> list[Row]:
 
 
 def chain(kind: str, half: str, window: int) -> Chained:
-    contexts = Contexts(window, None, ())
+    contexts = Contexts(window, (), ())
     said: Counter[str] = Counter()
     sizes: list[float] = []
     invalid = 0

@@ -8,7 +8,8 @@ something is absent from a model's answer (`forbidden_absent`) needs a model and
 Rules are what a case's ground truth forbids, decisions what it calls decided. Two of the starter suite's templates were
 looked at while building ("tuned on"); its other two and the whole of the second suite, which comes with the package's
 source from PyPI, were not ("told on").
-LangChain's summariser, there being no model, is a text-rank extract, which drops lines that are repeated.
+The summariser of LangChain and of Pydantic AI's harness, there being no model, is a text-rank extract, which drops
+lines that are repeated. Headroom makes messages smaller and drops none: what does not fit goes from the middle.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
-from benchmarks.peers import Peer, PeerAbsentError, langchain_missing, own_peer, package_source
-from benchmarks.retained.contenders import HEAD_TAIL, LANGCHAIN, LANGCHAIN_TRIMS, LANGCHAIN_WHOLE
+from benchmarks.peers import SUMMARISERS, Peer, PeerAbsentError, absent_peers, package_source, present_peers
+from benchmarks.retained.contenders import EVERY, TEXT_RANK
 from benchmarks.retained.finding import text_of
 from benchmarks.retained.race import OURS, Contexts
 from benchmarks.shared import HALVES, shared
@@ -39,7 +40,7 @@ CYCLES = (1, 4)
 SLOTS = 3
 """Chats of a template."""
 TUNED_ON = frozenset({"buried_constraint_starter_v1", "decision_override_starter_v1"})
-PEERS = (HEAD_TAIL, LANGCHAIN, LANGCHAIN_WHOLE, LANGCHAIN_TRIMS)
+PEERS = tuple(name for name in EVERY if name != TEXT_RANK)
 NOTHING: Case = {"turns": []}
 RULES, DECISIONS = "rules", "decisions"
 KINDS = {"immutable_fact_recall": "facts", "unresolved_task_continuity": "open tasks", "entity_integrity": "who is who"}
@@ -63,14 +64,14 @@ def run() -> list[Row]:
         peer.close()
     except PeerAbsentError as error:
         return [Row("CompactBench", f"absent: {error}")]
-    missing = langchain_missing()
-    rows = [Row("LangChain", f"absent: {missing}")] if missing else []
+    rows = [Row(SUMMARISERS[name], f"absent: {why}") for name, why in absent_peers().items()]
+    peers = present_peers()
     with ProcessPoolExecutor(min(os.cpu_count() or 1, 4)) as pool:
         for name, given in sorted(material.items(), reverse=True):
             for window in WINDOWS:
                 for long, talk in TALK.items():
                     work = [
-                        (_half(chats), pool.submit(_chats, given, chats, window, long=long, with_peer=not missing))
+                        (_half(chats), pool.submit(_chats, given, chats, window, peers, long=long))
                         for chats in _shared_out(given)
                     ]
                     for half in HALVES:
@@ -125,11 +126,10 @@ def _kind(case: Case, kind: str, values: Sequence[str]) -> str:
     return KINDS.get(kind, kind.replace("_", " "))
 
 
-def _chats(given: Material, chats: list[list[Case]], window: int, *, long: bool, with_peer: bool) -> Tally:
+def _chats(given: Material, chats: list[list[Case]], window: int, peers: Collection[str], *, long: bool) -> Tally:
     tally: Tally = {}
-    peer = own_peer("langchain") if with_peer else None
     for cases in chats:
-        _chat(given, cases, Contexts(window, peer, PEERS), tally, long=long)
+        _chat(given, cases, Contexts(window, peers, PEERS), tally, long=long)
     return tally
 
 

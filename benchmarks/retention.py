@@ -8,6 +8,8 @@ threshold. All contenders compact at the same moments, to at most the size of ou
 - text-rank: the same, and between them a text-rank extract as long as our summary;
 - LangChain: SummarizationMiddleware as it comes, which shows its summariser the last 4,000 tokens of what it drops; and
   untrimmed. Its summariser, there being no model, is a text-rank extract as long as our summary;
+- Pydantic AI harness: its SummarizingCompaction as it comes, and with keep_user_messages.
+- Headroom: its `compress`; it drops no message, so what does not fit afterwards goes from the middle.
 - trim_messages: LangChain's, the end from a user message on.
 
 The facts of these tables were there while the code was written: they are tuned to. The rows that begin with "labels"
@@ -24,10 +26,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 
-from benchmarks.peers import langchain_missing, own_peer
+from benchmarks.peers import SUMMARISERS, absent_peers, present_peers
 from benchmarks.retained.conversations import REAL, conversations
 from benchmarks.retained.fabrications import Marked, is_refused, measure
 from benchmarks.retained.labelled import DEPTHS as LABEL_DEPTHS
@@ -71,19 +73,16 @@ def run() -> list[Row]:
 def _rows(print_lost: str) -> list[Row]:
     here = conversations()
     rows = [absent(f"{name} conversations") for name in REAL if name not in [found.name for found in here]]
-    missing = langchain_missing()
-    if missing:
-        rows.append(Row("LangChain", f"absent: {missing}"))
+    rows += [Row(SUMMARISERS[name], f"absent: {why}") for name, why in absent_peers().items()]
+    peers = present_peers()
     with ProcessPoolExecutor(min(os.cpu_count() or 1, 4)) as pool:
         races = {
             window: [
-                pool.submit(_race, window, place, order, with_peer=not missing)
-                for place in range(len(here))
-                for order in range(orders)
+                pool.submit(_race, window, place, order, peers) for place in range(len(here)) for order in range(orders)
             ]
             for window, orders in WINDOWS.items()
         }
-        labelled = _labelled(pool, with_peer=not missing)
+        labelled = _labelled(pool, peers)
         marks = _marks(pool, len(here))
         for window, found in races.items():
             scores = [race.result() for race in found]
@@ -94,10 +93,9 @@ def _rows(print_lost: str) -> list[Row]:
     return rows + marks
 
 
-def _race(window: int, place: int, order: int, *, with_peer: bool) -> Scores:
+def _race(window: int, place: int, order: int, peers: Collection[str]) -> Scores:
     scores = {depth: Score() for depth in DEPTHS}
-    peer = own_peer("langchain") if with_peer else None
-    race(window, peer, conversations(order)[place], scores)
+    race(window, peers, conversations(order)[place], scores)
     return scores
 
 
@@ -132,12 +130,12 @@ def _ahead(shares: dict[str, list[float]]) -> bool:
     return not behind and (min(ours) == 1 or all(sum(ours) > sum(found) for found in others))
 
 
-def _labelled(pool: Executor, *, with_peer: bool) -> dict[tuple[int, str, str], Future[Outcome]]:
+def _labelled(pool: Executor, peers: Collection[str]) -> dict[tuple[int, str, str], Future[Outcome]]:
     """By window, half and kind."""
     if shared("transcripts") is None:
         return {}
     return {
-        (window, half, kind): pool.submit(measure_labels, kind, half, window, with_peer=with_peer)
+        (window, half, kind): pool.submit(measure_labels, kind, half, window, peers)
         for window in LABEL_WINDOWS
         for kind, half in THREADS
     }

@@ -20,7 +20,7 @@ from benchmarks.shared import HALVES, half_of, shared
 
 
 def test_no_contender_gets_more_room_than_we_use() -> None:
-    contexts = Contexts(8_000, None, (HEAD_TAIL,))
+    contexts = Contexts(8_000, (), (HEAD_TAIL,))
     number = 0
     while not contexts.append([{"role": "user" if number % 2 == 0 else "assistant", "content": f"{number} " * 60}]):
         number += 1

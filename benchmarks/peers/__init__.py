@@ -72,15 +72,26 @@ def own_peer(name: str) -> Peer:
     return Peer(name)
 
 
-def langchain_missing() -> str:
-    """Why LangChain cannot be measured here; empty where it can."""
-    try:
-        peer = Peer("langchain")
-        peer.ask({"do": "trim", "most": 1, "messages": []})
-        peer.close()
-    except PeerAbsentError as error:
-        return str(error)
-    return ""
+SUMMARISERS = {"langchain": "LangChain", "headroom": "Headroom", "pydantic_harness": "Pydantic AI harness"}
+"""Peers that make a history smaller, with their names for people."""
+
+
+@functools.cache
+def absent_peers() -> dict[str, str]:
+    """Which of them cannot be measured here, and why."""
+    absent = {}
+    for name in SUMMARISERS:
+        try:
+            peer = Peer(name)
+            peer.ask({"do": "trim", "most": 1, "keep": 1, "users": False, "messages": []})
+            peer.close()
+        except PeerAbsentError as error:
+            absent[name] = str(error)
+    return absent
+
+
+def present_peers() -> frozenset[str]:
+    return frozenset(SUMMARISERS) - absent_peers().keys()
 
 
 def package_source(name: str) -> Path:

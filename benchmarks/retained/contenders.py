@@ -5,11 +5,11 @@ All are given the size of our result and may use all of it. Where one has a summ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from benchmarks.peers import Peer
+from benchmarks.peers import Peer, own_peer
 from benchmarks.retained.finding import Context, text_of
 from benchmarks.retained.textrank import extract
 from everthread import TokenCounter
@@ -17,7 +17,8 @@ from everthread.core.messages import Message
 
 HEAD_TAIL, TEXT_RANK = "head + tail", "text-rank"
 LANGCHAIN, LANGCHAIN_WHOLE, LANGCHAIN_TRIMS = "LangChain", "LangChain untrimmed", "trim_messages"
-EVERY = (HEAD_TAIL, TEXT_RANK, LANGCHAIN, LANGCHAIN_WHOLE, LANGCHAIN_TRIMS)
+HEADROOM, HARNESS, HARNESS_USERS = "Headroom", "Pydantic AI harness", "the harness with keep_user_messages"
+EVERY = (HEAD_TAIL, TEXT_RANK, LANGCHAIN, LANGCHAIN_WHOLE, LANGCHAIN_TRIMS, HEADROOM, HARNESS, HARNESS_USERS)
 LANGCHAIN_TRIM = 4_000
 """What LangChain's middleware shows its summariser unless told otherwise: so many tokens of the end."""
 FRAME = 24
@@ -71,7 +72,7 @@ class LangChainSummary:
         best = Context([])
         for _ in range(4):  # until it fits, and uses what there is
             line = {"do": "summarize", "keep": keep, "trim": self.trim, "messages": wired(messages, self.counter)}
-            answer = self.peer.ask(line, lambda asked: self._summary(asked, summary))
+            answer = self.peer.ask(line, lambda asked: _extracted(asked, summary, self.counter))
             kept = [messages[int(place)] for place in answer["kept"]]
             made: list[Message] = [{"role": "user", "content": answer["summary"]}] if answer["summary"] else []
             left = size - self.counter.request([*made, *kept])
@@ -81,10 +82,6 @@ class LangChainSummary:
                 break
             keep += left
         return best
-
-    def _summary(self, asked: dict[str, Any], tokens: int) -> dict[str, Any]:
-        text = "\n".join(content for _, content in asked["ask"])
-        return {"summary": extract(text, tokens, self.counter.text)}
 
 
 @dataclass(frozen=True)
@@ -100,10 +97,62 @@ class LangChainTrim:
         return Context([messages[int(place)] for place in answer["kept"]])
 
 
-def contenders(counter: TokenCounter, peer: Peer | None) -> dict[str, Contender]:
-    """All that can be measured here; LangChain where its package could be installed."""
+@dataclass(frozen=True)
+class HeadroomCompress:
+    """Headroom's `compress`. It makes messages smaller and drops none; what does not fit then goes from the middle."""
+
+    counter: TokenCounter
+    peer: Peer
+
+    def compact(self, context: Context, size: int, summary: int) -> Context:
+        line = {"do": "compress", "window": size, "messages": wired(context.messages, self.counter)}
+        made = self.peer.ask(line)["messages"]
+        return HeadAndTail(self.counter).compact(Context(made), size, summary)
+
+
+@dataclass(frozen=True)
+class HarnessSummary:
+    """SummarizingCompaction of Pydantic AI's harness. Its summariser, there being no model, is a text-rank extract."""
+
+    counter: TokenCounter
+    peer: Peer
+    users: bool
+    """Whether it keeps what people said."""
+
+    def compact(self, context: Context, size: int, summary: int) -> Context:
+        messages = list(context.messages)
+        keep, best, made = size - summary - FRAME, Context([]), messages
+        for _ in range(5):  # until it fits, and uses what there is
+            line = {"do": "summarize", "keep": keep, "users": self.users, "messages": wired(messages, self.counter)}
+            answer = self.peer.ask(line, lambda asked: _extracted(asked, summary, self.counter))
+            made = [
+                messages[int(shown)] if isinstance(shown, str) else {"role": shown[0], "content": shown[1]}
+                for shown in answer["messages"]
+            ]
+            left = size - self.counter.request(made)
+            if left >= 0 and len(made) >= len(best.messages):
+                best = Context(made, answer["summary"])
+            if 0 <= left < size // 50 or keep <= 1:
+                break
+            keep = max(1, keep + left)
+        return best if best.messages else HeadAndTail(self.counter).compact(Context(made), size, summary)
+
+
+def _extracted(asked: dict[str, Any], tokens: int, counter: TokenCounter) -> dict[str, Any]:
+    text = "\n".join(content for _, content in asked["ask"])
+    return {"summary": extract(text, tokens, counter.text)}
+
+
+def contenders(counter: TokenCounter, peers: Collection[str]) -> dict[str, Contender]:
+    """All that can be measured here: those whose package could be installed."""
     found: dict[str, Contender] = {HEAD_TAIL: HeadAndTail(counter), TEXT_RANK: text_rank(counter)}
-    if peer is not None:
+    if "headroom" in peers:
+        found[HEADROOM] = HeadroomCompress(counter, own_peer("headroom"))
+    if "pydantic_harness" in peers:
+        found[HARNESS] = HarnessSummary(counter, own_peer("pydantic_harness"), users=False)
+        found[HARNESS_USERS] = HarnessSummary(counter, own_peer("pydantic_harness"), users=True)
+    if "langchain" in peers:
+        peer = own_peer("langchain")
         found[LANGCHAIN] = LangChainSummary(counter, peer, LANGCHAIN_TRIM)
         found[LANGCHAIN_WHOLE] = LangChainSummary(counter, peer, None)
         found[LANGCHAIN_TRIMS] = LangChainTrim(counter, peer)

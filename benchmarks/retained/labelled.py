@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.peers import own_peer
-from benchmarks.retained.contenders import HEAD_TAIL, LANGCHAIN, LANGCHAIN_TRIMS
+from benchmarks.retained.contenders import HARNESS, HARNESS_USERS, HEAD_TAIL, HEADROOM, LANGCHAIN, LANGCHAIN_TRIMS
 from benchmarks.retained.finding import text_of
 from benchmarks.retained.labels import Label, labels, normal
 from benchmarks.retained.race import OURS, Contexts
@@ -22,7 +21,7 @@ from everthread.store.models import NewMessage, NewSession
 DEPTHS = (1, 5, 10)
 PLACES = 8
 """So many places of a search are looked at: as many as one call of the `recall` tool shows."""
-PEERS = (HEAD_TAIL, LANGCHAIN, LANGCHAIN_TRIMS)
+PEERS = (HEAD_TAIL, LANGCHAIN, LANGCHAIN_TRIMS, HEADROOM, HARNESS, HARNESS_USERS)
 
 
 @dataclass
@@ -41,9 +40,8 @@ class Outcome:
         return self.kept[DEPTHS[-1]][OURS] | self.found
 
 
-def measure(kind: str, half: str, window: int, *, with_peer: bool) -> Outcome:
-    peer = own_peer("langchain") if with_peer else None
-    contexts = Contexts(window, peer, PEERS)
+def measure(kind: str, half: str, window: int, peers: Collection[str]) -> Outcome:
+    contexts = Contexts(window, peers, PEERS)
     every = labels(THREADS[kind, half])
     outcome = Outcome()
     fed: list[Message] = []

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.peers import Peer
 from benchmarks.retained.contenders import EVERY, contenders
 from benchmarks.retained.conversations import Conversation
 from benchmarks.retained.finding import Context
@@ -65,11 +64,11 @@ class Contexts:
     Ours goes through the public `compress`, as a bare list: what a compaction knows of the one before stands in it.
     """
 
-    def __init__(self, window: int, peer: Peer | None, names: Sequence[str] = EVERY) -> None:
+    def __init__(self, window: int, peers: Collection[str], names: Sequence[str] = EVERY) -> None:
         self.window = window
         self.counter = TokenCounter(MODEL)
         self.threshold = window // 2
-        known = contenders(self.counter, peer)
+        known = contenders(self.counter, peers)
         self._contenders = {name: known[name] for name in names if name in known}
         self.current = {name: Context([]) for name in (OURS, *self._contenders)}
         self.size = 0
@@ -99,9 +98,9 @@ class Contexts:
         return {name: self.counter.request(context.messages) / ours for name, context in self.current.items()}
 
 
-def race(window: int, peer: Peer | None, conversation: Conversation, scores: Mapping[int, Score]) -> None:
+def race(window: int, peers: Collection[str], conversation: Conversation, scores: Mapping[int, Score]) -> None:
     """Feeds a conversation until it was compacted often enough, and scores what is left on the way."""
-    contexts = Contexts(window, peer)
+    contexts = Contexts(window, peers)
     fed: list[Message] = []
     planted: list[Planted] = []
     compactions = 0

@@ -1,0 +1,35 @@
+"""Headroom's package, in an environment of its own: one JSON line in, one out, until the input ends.
+
+    {"do": "compress", "window": N, "messages": […]}
+        `headroom.compress` with its defaults: {"messages": […]}, the same ones, smaller where it makes them so.
+
+Messages are OpenAI chat dicts with an `id` and the `tokens` they have.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from typing import Any
+
+from headroom import compress
+
+MODEL = "claude-sonnet-4-5-20250929"
+
+
+def main() -> None:
+    logging.disable(logging.CRITICAL)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        messages: list[dict[str, Any]] = [
+            {key: value for key, value in message.items() if key not in ("id", "tokens")}
+            for message in asked["messages"]
+        ]
+        made = compress(messages, model=MODEL, model_limit=asked.get("window", 200_000)).messages if messages else []
+        sys.stdout.write(json.dumps({"messages": made}) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
