@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.compaction.pruning import CLEARED, LONG, Pruned, prune
+from everthread.compaction.pruning import CLEARED, LONG, prune
 from everthread.core.messages import Message, calls_of, images_in, results_of
 from everthread.core.outputs import output_id, persisted_block
 from everthread.core.transcript import groups, latest_user_index, spans, turns
@@ -35,56 +35,48 @@ def result(call_id: str = "a", content: Any = OLD) -> Message:
     return {"role": "tool", "tool_call_id": call_id, "content": content}
 
 
-def whole(*messages: Any) -> Pruned:
+def whole(*messages: Any) -> list[Message]:
     return prune(list(messages), protect_from=len(messages))
-
-
-def kinds(pruned: Pruned) -> list[tuple[int, str]]:
-    return [(saving.index, saving.kind) for saving in pruned.savings]
 
 
 def test_a_long_result_becomes_one_line() -> None:
     pruned = whole(made(command="pytest tests/"), result(content="x\n" * 2_999 + "[exit 1]"))
-    assert pruned.messages[1] == result(content="[bash] ran `pytest tests/` -> exit 1, 3000 lines output")
-    assert kinds(pruned) == [(1, "result")]
-    assert pruned.chars == len("x\n" * 2_999 + "[exit 1]") - 55
+    assert pruned[1] == result(content="[bash] ran `pytest tests/` -> exit 1, 3000 lines output")
 
 
 def test_a_short_result_stays() -> None:
     messages = [made(command="x"), result(content="y" * 200)]
     pruned = whole(*messages)
-    assert pruned.messages[1] is messages[1]
-    assert pruned.savings == ()
+    assert pruned[1] is messages[1]
 
 
 def test_where_nothing_can_be_said_that_is_said() -> None:
-    assert whole(result()).messages == [result(content=CLEARED)]
+    assert whole(result()) == [result(content=CLEARED)]
 
 
 def test_the_head_and_the_protected_tail_are_not_touched() -> None:
     messages = [made("a"), result("a"), made("b"), result("b", OLD + "b"), made("c"), result("c", OLD + "c")]
     pruned = prune(messages, start=2, protect_from=4)
-    changed = [index for index, message in enumerate(pruned.messages) if message is not messages[index]]
+    changed = [index for index, message in enumerate(pruned) if message is not messages[index]]
     assert changed == [3]
 
 
 def test_of_identical_results_only_the_newest_stays() -> None:
     messages = [made("a", path="x.py", name="read"), result("a"), made("b", path="x.py", name="read"), result("b")]
     pruned = prune(messages, protect_from=2)
-    assert pruned.messages[1]["content"] == "[read] read x.py -> same output as the later call b"
-    assert pruned.messages[3] is messages[3]
-    assert kinds(pruned) == [(1, "duplicate")]
+    assert pruned[1]["content"] == "[read] read x.py -> same output as the later call b"
+    assert pruned[3] is messages[3]
     both = whole(*messages)
-    assert both.messages[1]["content"] == pruned.messages[1]["content"]
-    assert both.messages[3]["content"] == "[read] read x.py -> 100 lines"
-    assert whole(result(""), result("")).messages[0]["content"] == "[tool] -> same output as the later call"
+    assert both[1]["content"] == pruned[1]["content"]
+    assert both[3]["content"] == "[read] read x.py -> 100 lines"
+    assert whole(result(""), result(""))[0]["content"] == "[tool] -> same output as the later call"
 
 
 @pytest.mark.parametrize("preview", [0, 500])
 def test_a_stored_result_keeps_its_citation(preview: int) -> None:
     text = "z" * 90_000
     block = persisted_block(text, preview_chars=preview)
-    line = whole(made(command="make " * 90, name="n" * 90), result(content=block)).messages[1]["content"]
+    line = whole(made(command="make " * 90, name="n" * 90), result(content=block))[1]["content"]
     assert isinstance(line, str)
     assert line.endswith(f"stored as {output_id(text)}")
 
@@ -93,11 +85,11 @@ def test_a_line_is_at_most_half_of_what_it_replaces() -> None:
     """A line of 200 characters for an output of 201 would save nothing, in tokens it might even cost."""
     command = "运行所有的测试然后报告结果" * 20
     for size in (201, 300, 500, 5_000):
-        new = whole(made(command=command), result(content="y" * size)).messages[1]["content"]
+        new = whole(made(command=command), result(content="y" * size))[1]["content"]
         assert isinstance(new, str)
         assert len(new.encode()) <= size // 2
         assert new.startswith("[bash] ran `运行")
-    tight = whole(made(name="工具" * 60, command=command), result(content="y" * 201)).messages[1]["content"]
+    tight = whole(made(name="工具" * 60, command=command), result(content="y" * 201))[1]["content"]
     assert tight == CLEARED
 
 
@@ -113,9 +105,9 @@ def test_a_result_block_stays_a_block() -> None:
     said = {"type": "text", "text": "s" * 500}
     pruned = whole({"role": "assistant", "content": [THINKING, use]}, {"role": "user", "content": [block, said]})
     line = "[bash] ran `make` -> it was denied, 101 lines output"
-    assert pruned.messages[1]["content"] == [{**block, "content": line}, said]
+    assert pruned[1]["content"] == [{**block, "content": line}, said]
     message = {**result(content=block["content"]), "is_error": True}
-    assert whole(made(command="make"), message).messages[1]["content"] == line
+    assert whole(made(command="make"), message)[1]["content"] == line
 
 
 def test_parts_of_a_result_become_one() -> None:
@@ -126,7 +118,7 @@ def test_parts_of_a_result_become_one() -> None:
         {"type": "document", "source": "d" * 300},
     ]
     pruned = whole(made(command="x"), result(content=parts))
-    assert pruned.messages[1]["content"] == [{"type": "text", "text": "[bash] ran `x` -> 204 lines output [2 removed]"}]
+    assert pruned[1]["content"] == [{"type": "text", "text": "[bash] ran `x` -> 204 lines output [2 removed]"}]
 
 
 def test_old_images_become_placeholders() -> None:
@@ -148,12 +140,10 @@ def test_old_images_become_placeholders() -> None:
     ]
     new = [small, *[{"type": "text", "text": text} for text in texts], bare]
     pruned = whole({"role": "user", "content": parts}, {"role": "user", "content": "later"})
-    assert pruned.messages[0]["content"] == new
-    assert kinds(pruned) == [(0, "image")]
+    assert pruned[0]["content"] == new
     empty = {"type": "text", "text": ""}
     in_result = whole(made(command="x"), result(content=[small, IMAGE, empty]))
-    assert in_result.messages[1]["content"] == [*new[:2], empty]
-    assert kinds(in_result) == [(1, "image")]
+    assert in_result[1]["content"] == [*new[:2], empty]
 
 
 def test_images_written_into_old_text_go_too() -> None:
@@ -165,14 +155,14 @@ def test_images_written_into_old_text_go_too() -> None:
         {"role": "user", "content": "later"},
     )
     short = "see ![a]([image removed: png, 6 KB]) there"
-    assert pruned.messages[0]["content"] == short
-    assert pruned.messages[1]["content"] == [THINKING, {"type": "text", "text": short}]
-    assert pruned.messages[2]["content"] == text
+    assert pruned[0]["content"] == short
+    assert pruned[1]["content"] == [THINKING, {"type": "text", "text": short}]
+    assert pruned[2]["content"] == text
 
 
 def test_the_latest_user_message_is_kept_word_for_word_with_its_images() -> None:
     message = {"role": "user", "content": [{"type": "text", "text": "look"}, IMAGE]}
-    assert whole(message, {"role": "assistant", "content": "ok"}).messages[0] is message
+    assert whole(message, {"role": "assistant", "content": "ok"})[0] is message
 
 
 def test_long_strings_in_arguments_are_cut_and_the_rest_stays_byte_for_byte() -> None:
@@ -186,7 +176,7 @@ def test_long_strings_in_arguments_are_cut_and_the_rest_stays_byte_for_byte() ->
     message = made()
     cast("Any", message)["tool_calls"][0]["function"]["arguments"] = text
     message["_native"] = {"api": "openai_chat", "value": {}}
-    pruned = whole(message, result(content="ok")).messages[0]
+    pruned = whole(message, result(content="ok"))[0]
     assert "value" not in pruned["_native"]
     arguments = calls_of(pruned)[0].arguments
     before, after = text.split('"content":')
@@ -201,7 +191,7 @@ def test_long_strings_in_arguments_are_cut_and_the_rest_stays_byte_for_byte() ->
 def test_arguments_that_are_no_json_become_json() -> None:
     message = made()
     cast("Any", message)["tool_calls"][0]["function"]["arguments"] = '{"command": "' + "c" * 900
-    arguments = calls_of(whole(message, result(content="ok")).messages[0])[0].parsed
+    arguments = calls_of(whole(message, result(content="ok"))[0])[0].parsed
     assert arguments["unreadable_arguments"].startswith('{"command": "ccc')
 
 
@@ -213,7 +203,7 @@ def test_odd_strings_are_never_lengthened_and_stay_encodable(value: str) -> None
     message = made()
     arguments = f'{{"a": "{value}"}}'
     cast("Any", message)["tool_calls"][0]["function"]["arguments"] = arguments
-    pruned = calls_of(whole(message, result(content="ok")).messages[0])[0].arguments
+    pruned = calls_of(whole(message, result(content="ok"))[0])[0].arguments
     assert len(pruned) <= len(arguments)
     assert json.loads(pruned.encode())
 
@@ -242,36 +232,35 @@ def test_arguments_of_every_form_are_cut() -> None:
     ]
     pruned = whole({"role": "assistant", "content": blocks, "tool_calls": calls}, {"role": "assistant", "content": "x"})
     cut = long[:150] + "… [cut: 500 characters in all]"
-    new: Any = pruned.messages[0]
+    new: Any = pruned[0]
     assert new["tool_calls"][0]["function"]["arguments"] == {"x": [1, {"y": cut}], "z": deep}
     assert new["tool_calls"][1]["custom"]["input"] == cut
     assert new["tool_calls"][2:] == calls[2:]
     assert new["content"] == [blocks[0], {**blocks[1], "input": {"x": [cut, 1], "y": "s"}}, *blocks[2:]]
-    assert kinds(pruned) == [(0, "arguments"), (0, "arguments")]
 
 
 def test_open_calls_are_not_touched() -> None:
     message = made(command="c" * 900)
-    assert whole(message).messages[0] is message
-    assert whole(message, result(content="ok")).messages[0] is not message
+    assert whole(message)[0] is message
+    assert whole(message, result(content="ok"))[0] is not message
 
 
 def test_odd_contents_do_no_harm() -> None:
     pruned = whole(
         made(command="x"), result(content={"a": "b" * 300}), result("q", None), {"role": "user", "content": 5}
     )
-    assert pruned.messages[1]["content"] == "[bash] ran `x` -> 1 line output"
-    assert pruned.messages[2:] == [result("q", None), {"role": "user", "content": 5}]
+    assert pruned[1]["content"] == "[bash] ran `x` -> 1 line output"
+    assert pruned[2:] == [result("q", None), {"role": "user", "content": 5}]
 
 
-def check(messages: list[Message], pruned: Pruned, start: int, end: int) -> None:
+def check(messages: list[Message], pruned: list[Message], start: int, end: int) -> None:
     """What holds for every pruning of every history."""
-    assert len(pruned.messages) == len(messages)
-    assert groups(pruned.messages) == groups(messages)
-    assert spans(pruned.messages) == spans(messages)
-    assert turns(pruned.messages) == turns(messages)
+    assert len(pruned) == len(messages)
+    assert groups(pruned) == groups(messages)
+    assert spans(pruned) == spans(messages)
+    assert turns(pruned) == turns(messages)
     changed = set()
-    for index, (old, new) in enumerate(zip(messages, pruned.messages, strict=True)):
+    for index, (old, new) in enumerate(zip(messages, pruned, strict=True)):
         if new is old:
             continue
         changed.add(index)
@@ -280,11 +269,9 @@ def check(messages: list[Message], pruned: Pruned, start: int, end: int) -> None
         bare_old, bare_new = ({k: v for k, v in message.items() if k != "_native"} for message in (old, new))
         assert len(json.dumps(bare_new)) < len(json.dumps(bare_old))
         assert bare_new.keys() == bare_old.keys()
-    assert changed == {saving.index for saving in pruned.savings}
-    assert all(saving.chars > 0 for saving in pruned.savings)
     latest = latest_user_index(messages)
     for index in range(start, min(end, len(messages))):
-        message = pruned.messages[index]
+        message = pruned[index]
         assert all(len(found.text) <= LONG for found in results_of(message))
         if index != latest:
             assert not any(PIXELS in json.dumps(image) for image in images_in(message.get("content")))
@@ -292,7 +279,7 @@ def check(messages: list[Message], pruned: Pruned, start: int, end: int) -> None
             assert not old_call.parsed or new_call.parsed.keys() == old_call.parsed.keys()
     if latest is not None:
         said = [part for part in _parts(messages[latest]) if part.get("type") != "tool_result"]
-        assert [part for part in _parts(pruned.messages[latest]) if part.get("type") != "tool_result"] == said
+        assert [part for part in _parts(pruned[latest]) if part.get("type") != "tool_result"] == said
 
 
 def _parts(message: Message) -> list[dict[str, Any]]:
@@ -308,9 +295,8 @@ def test_every_history_is_pruned_soundly(messages: list[Message], data: st.DataO
     pruned = prune(messages, start=start, protect_from=end)
     assert messages == before
     check(messages, pruned, start, end)
-    again = prune(pruned.messages, start=start, protect_from=end)
-    assert again.savings == ()
-    assert all(new is old for new, old in zip(again.messages, pruned.messages, strict=True))
+    again = prune(pruned, start=start, protect_from=end)
+    assert all(new is old for new, old in zip(again, pruned, strict=True))
 
 
 REAL = ["coding-long-claude", *[f"support-{model}-{n}" for model in ("claude45", "gpt41") for n in range(6)]]
@@ -322,10 +308,10 @@ def test_real_transcripts_are_pruned_soundly(name: str) -> None:
     for end in (len(messages), len(messages) // 2):
         pruned = prune(messages, start=2, protect_from=end)
         check(messages, pruned, 2, end)
-        assert prune(pruned.messages, start=2, protect_from=end).savings == ()
-        assert not any(found.text == CLEARED for message in pruned.messages for found in results_of(message))
+        assert prune(pruned, start=2, protect_from=end) == pruned
+        assert not any(found.text == CLEARED for message in pruned for found in results_of(message))
 
 
 def test_of_an_old_lookup_the_line_with_its_ids_stays() -> None:
     pruned = whole(made(name="recall", query="port"), result(content="recall 'port': 1 found: message:7\n\n" + OLD))
-    assert pruned.messages[1] == result(content="recall 'port': 1 found: message:7")
+    assert pruned[1] == result(content="recall 'port': 1 found: message:7")

@@ -8,7 +8,8 @@ the conversation fits. What does not fit gives way step by step, and every step 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,10 +28,8 @@ from everthread.core.messages import (
 )
 from everthread.core.outputs import ToStore, cut_middle, edit_results, output_id, to_store, with_text
 from everthread.core.search.lookup import is_answer
+from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import Span, without_summary
-
-CountMessage = Callable[[Message], int]
-"""The tokens of one message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +86,19 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
+class WordSizes:
+    """Tokens of what the user said: before the list, and with each of these messages."""
+
+    places: list[int]
+    sums: list[int]
+    """One more than places."""
+
+    def before(self, place: int) -> int:
+        """All that was said before a place."""
+        return self.sums[bisect_left(self.places, place)]
+
+
+@dataclass(frozen=True, slots=True)
 class Fit:
     """Where to cut and what must be stored, after as many steps as were needed.
 
@@ -117,18 +129,17 @@ def fit_messages(  # noqa: PLR0913 - what a cut depends on
     history: History,
     slim: Pruner,
     room: Room,
-    count: CountMessage,
-    words: Sequence[int],
+    counter: TokenCounter,
+    words: WordSizes,
     *,
     preview_chars: int,
     level: CompactionLevel = CompactionLevel.NORMAL,
 ) -> Fit:
     """Cut the transcript so that what is kept fits, giving up no more than that takes.
 
-    `slim`: gives the messages with old results as one line each. `words`: for each place the tokens of what the user
-    said before it and outside the head.
+    `slim`: gives the messages with old results as one line each. `words`: what the user said outside the head.
     """
-    return _Fitter(history, slim, room, count, words, preview_chars).run(level)
+    return _Fitter(history, slim, room, counter, words, preview_chars).run(level)
 
 
 def latest_piece(messages: Messages, pieces: Sequence[Span]) -> int:
@@ -160,8 +171,8 @@ class _Fitter:
     history: History
     slim: Pruner
     room: Room
-    count: CountMessage
-    words: Sequence[int]
+    counter: TokenCounter
+    words: WordSizes
     preview_chars: int
     messages: list[Message] = field(init=False)
     sizes: list[int] = field(init=False)
@@ -176,7 +187,7 @@ class _Fitter:
         history = self.history
         self.messages = list(history.messages)
         self.sizes = [
-            size if not one.is_summary else self.count(one.rest) if one.rest is not None else 0
+            size if not one.is_summary else self.counter.message(one.rest) if one.rest is not None else 0
             for one, size in zip(history.facts, history.sizes, strict=True)
         ]
         self.head_end, self.user = history.head_end, history.latest_user
@@ -250,8 +261,8 @@ class _Fitter:
     def _request(self, start: int, tail: int) -> int:
         """The compacted request with this tail; the latest user message counts wherever it is kept."""
         apart = self.user is not None and self.head_end <= self.user < start
-        spoken = self.count(spoken_part(self.messages[self.user or 0])) if apart else 0
-        words = min(self.room.words, self.words[start])
+        spoken = self.counter.message(spoken_part(self.messages[self.user or 0])) if apart else 0
+        words = min(self.room.words, self.words.before(start))
         return self.room.fixed + self.head + self.room.summary + words + spoken + tail
 
     # What gives way
@@ -267,7 +278,7 @@ class _Fitter:
             ("summary", self.room.summary_least, "the summary"),
         ):
             over, now = cut.tokens - self.room.limit, getattr(self.room, name)
-            taken = min(now, self.words[cut.tail_start]) if name == "words" else now
+            taken = min(now, self.words.before(cut.tail_start)) if name == "words" else now
             given = min(over, max(taken - least, 0))
             if over > 0 and given > 0:
                 self.room = replace(self.room, **{name: taken - given})
@@ -294,9 +305,10 @@ class _Fitter:
         if cut.tokens < self.room.most and cut.tokens <= self.room.limit:
             return cut
         pruned = prune(self.messages, protect_from=len(self.messages), start=cut.tail_start, results=False)
-        if pruned.savings:
-            for place in {saving.index for saving in pruned.savings}:
-                self._put(place, pruned.messages[place])
+        places = [place for place, message in enumerate(pruned) if message is not self.messages[place]]
+        if places:
+            for place in places:
+                self._put(place, pruned[place])
             self.steps.append("cut long arguments and images of the tail")
             cut = self._recount(cut)
         if cut.tokens < self.room.most or open_group(self.messages) is not None:
@@ -343,7 +355,7 @@ class _Fitter:
         """Another message in this place."""
         self.messages[place] = message
         rest = without_summary(message)
-        self.sizes[place] = 0 if rest is None else self.count(rest)
+        self.sizes[place] = 0 if rest is None else self.counter.message(rest)
 
     def _oversized(self, cut: Cut) -> Iterator[tuple[int, ToStore]]:
         """Results at least twice as long as what would stand for them, each with its number in its message."""
@@ -368,7 +380,13 @@ class _Fitter:
         return replace(cut, tokens=self._request(cut.tail_start, tail))
 
     def _slim_tokens(self, places: Iterable[int]) -> int:
-        return sum(map(self.count, _without_summaries([self.slim.message(place) for place in places])))
+        return sum(map(self._slim_size, places))
+
+    def _slim_size(self, place: int) -> int:
+        if not self.history.facts[place].is_summary:
+            return self.slim.tokens(place, self.counter)
+        rest = without_summary(self.slim.message(place))
+        return 0 if rest is None else self.counter.message(rest)
 
     def _holds_summary(self, piece: Span) -> bool:
         return any(one.rest is None for one in self.history.facts[piece.start : piece.end])

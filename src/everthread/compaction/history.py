@@ -1,25 +1,36 @@
 """A history as a compaction reads it: every message once, and at the next compaction only the new ones.
 
-`Facts` is what one message holds, whatever stands around it. `Memory` keeps the facts of the history that was read
-last, by the messages' identity: messages are immutable, and a conversation grows by appending to the same objects.
+`Facts` is what one message holds, whatever stands around it. `Memory` keeps the history that was read last: a
+conversation grows at its end, and what was read of a message holds wherever an equal one stands again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from everthread.core.messages import RESULT_BLOCKS, Call, Message, Messages, Result, calls_of, kind_of, results_of
+from everthread.compaction.tool_calls import LINE, Effect, Reading
+from everthread.compaction.user_words import UserMessage, entry_tokens, user_message
+from everthread.core.messages import (
+    RESULT_BLOCKS,
+    Call,
+    Message,
+    Messages,
+    Result,
+    calls_of,
+    kind_of,
+    message_key,
+    results_of,
+)
 from everthread.core.redaction import redact
 from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import (
     Span,
-    cut_spans,
     head_length,
     is_summary,
     is_user_message,
-    pair_calls,
     summary_leads,
     user_text,
     without_summary,
@@ -27,14 +38,13 @@ from everthread.core.transcript import (
 
 if TYPE_CHECKING:
     from everthread.compaction.journal import Step
-    from everthread.compaction.tool_calls import Effect
 
 
 Output = tuple[str, bool]
 """A tool's result: its text, and whether it says of itself that the call failed."""
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class Facts:
     """What one message holds. What only a summary needs is filled in when one is written."""
 
@@ -49,16 +59,46 @@ class Facts:
     """What the user says in it."""
     is_user: bool
     is_summary: bool
-    said: str | None = None
+    size: tuple[TokenCounter, int] | None = field(default=None, init=False)
+    """Its tokens, by the counter that counted them."""
+    said: str | None = field(default=None, init=False)
     """The user's words without secrets."""
-    pruned: Any = None
+    told: tuple[UserMessage, TokenCounter, int] | None = field(default=None, init=False)
+    """The same as an entry of What the User Said, and its tokens."""
+    pruned: Any = field(default=None, init=False)
     """What pruning made of it, and what that depended on (`pruning`)."""
-    effects: tuple[tuple[Output | None, ...], tuple[Effect, ...]] | None = None
-    """What its calls did, with the outputs that tells it (`state`)."""
-    step: tuple[tuple[Effect, ...], Step] | None = None
+    pruned_size: tuple[TokenCounter, int] | None = field(default=None, init=False)
+    readings: tuple[Reading | None, ...] = field(default=(), init=False)
+    """Its results, each with the call that it answers."""
+    effects: tuple[tuple[Reading | None, ...], tuple[Effect, ...]] | None = field(default=None, init=False)
+    """What its calls did, with the readings that tell it (`state`)."""
+    step: tuple[tuple[Effect, ...], Step] | None = field(default=None, init=False)
     """The same in words, for the journal."""
-    closing: str | None = None
+    closing: str | None = field(default=None, init=False)
     """What it says, as the end of a turn in the journal."""
+
+    def count(self, counter: TokenCounter) -> int:
+        """Its tokens."""
+        if self.size is None or self.size[0] is not counter:
+            self.size = counter, counter.message(self.message)
+        return self.size[1]
+
+    def reading(self, number: int, call: Call | None) -> Reading:
+        """One of its results as the answer to a call."""
+        made = self.readings or (None,) * len(self.results)
+        known = made[number]
+        if known is None or known.call is not call:
+            text, failed = self.outputs[number]
+            known = Reading(call, text, name=self.results[number].name, failed=failed)
+            self.readings = (*made[:number], known, *made[number + 1 :])
+        return known
+
+    def entry(self, number: int, counter: TokenCounter) -> tuple[UserMessage, int]:
+        """What the user says, under its number in the thread, and the tokens that takes."""
+        if self.told is None or self.told[0].number != number or self.told[1] is not counter:
+            said = user_message(number, self.said_safely())
+            self.told = said, counter, entry_tokens(said, counter.text)
+        return self.told[0], self.told[2]
 
     def said_safely(self) -> str:
         """What the user says, without secrets."""
@@ -71,18 +111,12 @@ def read_facts(message: Message) -> Facts:
     """What a message holds."""
     role = message.get("role")
     marked = is_summary(message)
-    words = user_text(message) if role == "user" else ""
+    rest = without_summary(message) if marked else message
+    calls = calls_of(message) if role == "assistant" else ()
     results = results_of(message)
-    return Facts(
-        message,
-        without_summary(message) if marked else message,
-        calls_of(message) if role == "assistant" else (),
-        results,
-        _outputs(message, results) if results else (),
-        words,
-        bool(words) or is_user_message(message),
-        marked,
-    )
+    words = user_text(message) if role == "user" else ""
+    is_user = role == "user" and (bool(words) or is_user_message(message))
+    return Facts(message, rest, calls, results, _outputs(message, results) if results else (), words, is_user, marked)
 
 
 def _outputs(message: Message, results: Sequence[Result]) -> list[Output]:
@@ -93,17 +127,30 @@ def _outputs(message: Message, results: Sequence[Result]) -> list[Output]:
     return [(result.text, failed) for result, failed in zip(results, flags, strict=True)]
 
 
+_NOTHING: Mapping[Hashable, Facts] = MappingProxyType({})
+
+
 class Memory:
-    """The facts of the messages that were read last: it never holds more than one history."""
+    """The history that was read last. One that goes on from it costs what is new; no more than one is held."""
 
     def __init__(self) -> None:
-        self._known: dict[int, Facts] = {}
+        self._last = History([])
+        self._counter: TokenCounter | None = None
 
-    def read(self, messages: Messages) -> list[Facts]:
-        known = self._known
-        facts = [known.get(id(message)) or read_facts(message) for message in messages]
-        self._known = {id(one.message): one for one in facts}
-        return facts
+    def read(self, messages: Messages, counter: TokenCounter, covered: int) -> History:
+        """The history, counted; a summary's turns, which end with `covered`, count too."""
+        given, last, known = list(messages), self._last, _NOTHING
+        if given[: len(last.messages)] != last.messages:
+            known = {message_key(one.message): one for one in last.facts}
+            last = History([])
+        history = last.extend(given, known)
+        if counter is not self._counter:
+            history.sizes = []
+        history.sizes += (one.count(counter) for one in history.facts[len(history.sizes) :])
+        if history.covered != covered:
+            history.covered, history.turns = covered, number_turns(history.facts, covered=covered)
+        self._last, self._counter = history, counter
+        return history
 
 
 @dataclass(slots=True)
@@ -111,35 +158,98 @@ class History:
     """The messages of one compaction, read and counted, and how they hang together."""
 
     messages: list[Message]
-    facts: list[Facts]
-    sizes: list[int]
-    """Tokens of each."""
-    pieces: list[Span]
-    """What must not be split."""
-    head_end: int
-    latest_user: int | None
+    covered: int = 0
+    """The last turn that a summary in the list stands for."""
+    facts: list[Facts] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    """Tokens of each, where they were counted."""
     turns: list[int] = field(default_factory=list)
     """For each message the number of the user's message it belongs to."""
+    users: list[int] = field(default_factory=list)
+    """Where the user speaks."""
+    pieces: list[Span] = field(default_factory=list)
+    """What must not be split."""
+    head_end: int = 0
+    calls: dict[str, Call] = field(default_factory=dict)
+    """The latest call of each id."""
+    asked: dict[int, tuple[Call | None, ...]] = field(default_factory=dict)
+    """For each message with results, the calls they answer."""
+    newest: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Where each long output stands for the last time: the message, and which of its results."""
+    _waiting: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """The places of calls without a result, by their ids."""
+    _ends: dict[int, int] = field(default_factory=dict)
+    """For each message with calls, where its group ends."""
 
-    @classmethod
-    def of(cls, messages: Messages, memory: Memory, counter: TokenCounter) -> History:
-        given = list(messages)
-        facts = memory.read(given)
-        groups = pair_calls([one.calls for one in facts], [one.results for one in facts])
-        pieces = cut_spans(groups, len(given))
-        latest = next((at for at in range(len(facts) - 1, -1, -1) if facts[at].is_user), None)
-        return cls(given, facts, list(map(counter.message, given)), pieces, head_end_of(given, pieces), latest)
+    @property
+    def latest_user(self) -> int | None:
+        return self.users[-1] if self.users else None
 
-    def number_turns(self, covered: int) -> None:
-        """Number the turns; a summary's numbers, which end with `covered`, count too."""
-        self.turns = number_turns(self.facts, covered=covered)
+    def extend(self, messages: list[Message], known: Mapping[Hashable, Facts] = _NOTHING) -> History:
+        """The history of a list that goes on from this one; `known`: facts of messages read before."""
+        start = len(self.messages)
+        facts = [_facts_of(message, known) for message in messages[start:]]
+        turns = number_turns(facts, before=self.turns[-1] if self.turns else 0, covered=self.covered)
+        grown = History(
+            messages, self.covered, [*self.facts, *facts], [*self.sizes], [*self.turns, *turns],
+            [*self.users, *(index for index, one in enumerate(facts, start) if one.is_user)], [*self.pieces],
+            self.head_end, {**self.calls}, {**self.asked}, {**self.newest}, {**self._waiting}, {**self._ends},
+        )  # fmt: skip
+        changed = grown._pair(start)
+        grown._cut(changed)
+        if not self.users or changed <= self.head_end or self.head_end >= start - 1:
+            grown.head_end = head_end_of(messages, grown.pieces)
+        return grown
+
+    def _pair(self, start: int) -> int:
+        """Give the new results to their calls: of an id the latest; the first place whose group is another now."""
+        changed = start
+        for index in range(start, len(self.facts)):
+            one = self.facts[index]
+            for call in one.calls:
+                self.calls[call.id] = call
+                self._waiting[call.id] = ()
+                self._ends[index] = index + 1
+            for call in one.calls:
+                self._waiting[call.id] += (index,)
+            for number, result in enumerate(one.results):
+                owners = self._waiting.get(result.call_id)
+                if owners:
+                    self._waiting[result.call_id] = owners[:-1]
+                    self._ends[owners[-1]] = index + 1
+                    changed = min(changed, owners[-1])
+                if len(one.outputs[number][0]) > LINE:
+                    self.newest[one.outputs[number][0]] = index, number
+            if one.results:
+                self.asked[index] = tuple(self.calls.get(result.call_id) for result in one.results)
+        return changed
+
+    def _cut(self, changed: int) -> None:
+        """Cut into pieces what stands from the piece of this place on."""
+        while self.pieces and self.pieces[-1].end > changed:
+            self.pieces.pop()
+        index = self.pieces[-1].end if self.pieces else 0
+        while index < len(self.messages):
+            start, end = index, index + 1
+            while index < end:
+                end = max(end, self._ends.get(index, 0))
+                index += 1
+            self.pieces.append(Span(start, end))
+
+
+def _facts_of(message: Message, known: Mapping[Hashable, Facts]) -> Facts:
+    one = known.get(message_key(message)) if known else None
+    return one if one is not None and one.message == message else read_facts(message)
 
 
 def head_end_of(messages: Messages, pieces: Sequence[Span]) -> int:
     """Where the protected start ends: before an earlier summary, and never inside a group."""
     end = head_length(messages)
     end = next((index for index in range(end) if without_summary(messages[index]) is None), end)
-    return next((piece.start for piece in pieces if piece.start < end < piece.end), end)
+    for piece in pieces:
+        if piece.end >= end:
+            return piece.start if piece.end > end else end
+    return end
 
 
 def number_turns(facts: Iterable[Facts], *, before: int = 0, covered: int = 0) -> list[int]:

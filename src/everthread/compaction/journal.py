@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from everthread.compaction.history import Facts, number_turns, read_facts
 from everthread.compaction.sentences import GAP, Count, Rarity, shorten, split_sentences
@@ -195,8 +195,7 @@ _CHANGED = re.compile(r"(?:^|— )changed ([^;\n]{1,400})")
 # What was done
 
 
-@dataclass(frozen=True, slots=True)
-class CallText:
+class CallText(NamedTuple):
     """What a call did in words, the error lines it gave, and under which name its failure is known."""
 
     text: str
@@ -204,8 +203,7 @@ class CallText:
     failure: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """The assistant's note and what the calls did that came with it: safe to show, whatever stands around it."""
 
     note: str = ""
@@ -287,9 +285,7 @@ def _with_texts(step: Step, texts: Iterator[str]) -> Step:
     """The step with other texts, in the order of `_step_texts`."""
     note = next(texts)
     changed = tuple(next(texts) for _ in step.changed)
-    calls = tuple(
-        replace(call, text=next(texts), errors=tuple(next(texts) for _ in call.errors)) for call in step.calls
-    )
+    calls = tuple(CallText(next(texts), tuple(next(texts) for _ in call.errors), call.failure) for call in step.calls)
     return Step(note, changed, calls)
 
 

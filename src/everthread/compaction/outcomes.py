@@ -20,14 +20,42 @@ _EXITS = ("exit_code", "exitCode", "returncode", "return_code", "exit_status")
 _ERRORS = ("error", "stderr", "errors", "error_message")
 
 
-@dataclass(frozen=True, slots=True)
+_UNREAD: Any = object()
+
+
+@dataclass(slots=True)
 class UnwrappedOutput:
-    """A tool's output without the JSON it may be wrapped in. `data` is that JSON."""
+    """A tool's output without the JSON it may be wrapped in. `data` is that JSON. What is asked for is read once."""
 
     body: str
     exit_code: int | None = None
     error: str = ""
     data: Any = None
+    _code: Any = _UNREAD
+    _halt: Any = _UNREAD
+    _tests: Any = _UNREAD
+
+    @property
+    def code(self) -> int | None:
+        """The exit code, of the object around the output or as the output states it."""
+        if self._code is _UNREAD:
+            self._code = exit_code(self.body) if self.exit_code is None else self.exit_code
+        found: int | None = self._code
+        return found
+
+    @property
+    def halt(self) -> str:
+        """Why the call did not finish (`stopped`)."""
+        if self._halt is _UNREAD:
+            self._halt = stopped(self.body)
+        return str(self._halt)
+
+    @property
+    def tests(self) -> str:
+        """What a test run reports in it (`counted_tests`)."""
+        if self._tests is _UNREAD:
+            self._tests = counted_tests(self.body)
+        return str(self._tests)
 
 
 def unwrap(text: str) -> UnwrappedOutput:
@@ -78,7 +106,7 @@ _STOP_WORDS = ("timed", "timeout", "aborted", "interrupted", "cancel", "killed")
 
 def exit_code(text: str) -> int | None:
     """The exit code a text states, in any of the usual spellings; the last one at its end counts."""
-    stated = [*_exits(text[:300])[:1], *_exits(text[-1_000:])]
+    stated = _exits(text[-1_000:]) or (_exits(text[:300])[:1] if len(text) > 1_000 else [])
     return int(next(group for group in stated[-1].groups() if group)) if stated else None
 
 
@@ -100,7 +128,7 @@ def stopped(text: str) -> str:
     """Whether the text says at its start or end that the call did not finish."""
     ends = f"{text[:300]}\n{text[-300:]}"
     lowered = ends.lower()
-    found = _STOPPED.search(ends) if any(word in lowered for word in _STOP_WORDS) else None
+    found = _STOPPED.search(ends) if has_any(lowered, _STOP_WORDS) else None
     if found is None:
         return ""
     return "timed out" if found["timeout"] else found["abort"].lower()
@@ -152,18 +180,18 @@ def _several_runs(text: str) -> dict[str, int]:
 
 def _last_report(text: str) -> dict[str, int]:
     """The last few lines that state figures, where one of them is about tests, not just errors."""
-    lowered = text.lower()
-    if not any(word in lowered for word in _COUNT_WORDS):
+    starts = _lines_with(text, _COUNT_WORDS)
+    if not starts:
         return {}
     stated: list[tuple[int, dict[str, int]]] = []
     last = None
-    lines, plain = text.split("\n"), lowered.split("\n")
-    for place in range(len(lines) - 1, -1, -1):  # from the end: what stands far before the last report is not read
+    place, position = text.count("\n"), len(text)
+    for start in sorted(starts, reverse=True):  # from the end: what stands far before the last report is not read
+        place -= text.count("\n", start, position)
+        position = start
         if last is not None and place < last - 6:
             break
-        if not any(word in plain[place] for word in _COUNT_WORDS):
-            continue
-        line = lines[place]
+        line = text[start:].split("\n", 1)[0]
         found = _counts(line) if _DIGIT.search(line) and not _SUITES.match(line) else {}
         if found:
             stated.insert(0, (place, found))
@@ -335,6 +363,14 @@ def _last_words(text: str) -> list[str]:
     rows = [row[:MAX_LINE] for row in rows if any(map(str.isalpha, row)) and not says_nothing(row)]
     telling = [row for row in rows if _TELLS_WHY.search(row) and not _SOURCE_CODE.search(row)]
     return (telling or rows)[-1:]
+
+
+def has_any(text: str, words: Iterable[str]) -> bool:
+    """Whether a text holds one of the words."""
+    for word in words:  # noqa: SIM110 - called for every output, and far quicker than a generator
+        if word in text:
+            return True
+    return False
 
 
 def _lines_with(text: str, words: Iterable[str]) -> set[int]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any
 
-from everthread.compaction.boundaries import Cut, Fit, Room, fit_messages
+from everthread.compaction.boundaries import Cut, Fit, Room, WordSizes, fit_messages
 from everthread.compaction.engine import Archive, Services
 from everthread.compaction.history import Facts, History, Memory, head_end_of, number_turns, read_facts
 from everthread.compaction.journal import Journal, background_entry, parse_journal
@@ -27,7 +28,7 @@ from everthread.compaction.summary import (
     parse_sections,
     without_node_lines,
 )
-from everthread.compaction.user_words import NO_WORDS, UserMessage, entry_tokens, parse_words
+from everthread.compaction.user_words import UserMessage, entry_tokens, parse_words, user_message
 from everthread.core.messages import Message, Messages
 from everthread.core.transcript import (
     SUMMARY_START,
@@ -85,7 +86,7 @@ async def _rebuild(messages: Messages, text: str, count: int, archive: Archive |
     head = sum(is_user_message(message) for message in messages[: head_end_of(messages, spans(messages))])
     facts = [read_facts(message) for message in stored]
     turns = number_turns(facts, before=head)
-    words = tuple(said_in(one, turn) for one, turn in zip(facts, turns, strict=True) if one.is_user)
+    words = tuple(user_message(turn, one.said_safely()) for one, turn in zip(facts, turns, strict=True) if one.is_user)
     state = ThreadState()
     journal = Journal().extend(facts, turns, state)
     return Earlier(text, len(stored), {}, words, journal, state)
@@ -100,12 +101,6 @@ def state_from_text(sections: Sections) -> ThreadState:
     for source, turn, lines in _BLOCKED.findall(sections.get(BLOCKED, "")):
         state.errors[source] = OpenError(source, lines.split(" | "), int(turn))
     return state
-
-
-def said_in(one: Facts, number: int) -> UserMessage:
-    """What the user said in a message, without secrets."""
-    text = one.said_safely()
-    return UserMessage(number, text) if text else UserMessage(number, note=NO_WORDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,20 +256,15 @@ def make_plan(  # noqa: PLR0913 - what a cut depends on
 ) -> Plan:
     """Where to cut, so that head, summary and tail fit. `reported`: what the provider counts for this prompt."""
     budget, counter = services.budget, services.counter
-    history = History.of(messages, memory, counter)
-    history.number_turns(max((said.end for said in earlier.words), default=0))
-    given, facts, turns = history.messages, history.facts, history.turns
+    history = memory.read(messages, counter, max((said.end for said in earlier.words), default=0))
+    facts, turns = history.facts, history.turns
     fixed = counter.request((), system=system, tools=list(tools or ()))
     before = fixed + sum(history.sizes)
     scale = min(max(reported / before, 0.5), 2.0) if reported and before else 1.0
-    said = {
-        index: said_in(one, turns[index])
-        for index, one in enumerate(facts)
-        if one.is_user and index >= history.head_end and index != history.latest_user
-    }
-    sizes = [sum(entry_tokens(one, counter.text) for one in earlier.words)]
-    for index in range(len(given)):
-        sizes.append(sizes[-1] + (entry_tokens(said[index], counter.text) if index in said else 0))
+    places = [index for index in history.users[:-1] if index >= history.head_end]
+    said = {index: facts[index].entry(turns[index], counter) for index in places}
+    told = sum(entry_tokens(one, counter.text) for one in earlier.words)
+    word_sizes = WordSizes(places, [*accumulate((tokens for _, tokens in said.values()), initial=told)])
     # The summary's size follows from the middle, which follows from the cut: allow for the largest it can be.
     allowance = min(budget.summary_max, max(before - fixed, 0) // 2)
     room = Room(
@@ -288,26 +278,23 @@ def make_plan(  # noqa: PLR0913 - what a cut depends on
         words=int(budget.user_words / scale),
         words_least=int(min(budget.threshold // 10, budget.user_words) / scale),
     )
-    slim = Pruner(facts, latest_user=history.latest_user)
-    fit = fit_messages(history, slim, room, counter.message, sizes, preview_chars=budget.preview_chars, level=level)
+    slim = Pruner(history)
+    fit = fit_messages(history, slim, room, counter, word_sizes, preview_chars=budget.preview_chars, level=level)
     cut = fit.cut
     if not earlier.text and history.head_end:
         replaced = sum(history.sizes[cut.head_end : cut.tail_start])
         if replaced < min(_WORTH_A_SUMMARY, budget.threshold // 10):
             fit = fit.without_middle(slim)
             cut = fit.cut
-    middle: dict[int, Message] = {}
+    between = range(cut.head_end, cut.tail_start)
+    middle = {index: rest for index in between if (rest := facts[index].rest) is not None and index != cut.kept_user}
     tokens = counter.text(earlier.text) if earlier.text else 0
-    for index in range(cut.head_end, cut.tail_start):
-        one = facts[index]
-        if one.rest is not None and index != cut.kept_user:
-            middle[index] = one.rest
-            tokens += counter.message(one.rest) if one.is_summary else history.sizes[index]
-    words = (*earlier.words, *(one for index, one in said.items() if cut.head_end <= index < cut.tail_start))
+    tokens += sum(counter.message(rest) if facts[at].is_summary else history.sizes[at] for at, rest in middle.items())
+    words = (*earlier.words, *(one for index, (one, _) in said.items() if cut.head_end <= index < cut.tail_start))
     return Plan(
         history=history, slim=slim, earlier=earlier, fit=fit, covered=tuple(middle), middle=list(middle.values()),
-        words=words, word_tokens=sizes[cut.tail_start], words_most=room.words, tokens_before=before, scale=scale,
-        fixed=fixed, middle_tokens=tokens,
-        slim_tokens=sum(map(counter.message, fit.messages[cut.tail_start : cut.whole_from])),
+        words=words, word_tokens=word_sizes.before(cut.tail_start), words_most=room.words,
+        tokens_before=before, scale=scale, fixed=fixed, middle_tokens=tokens,
+        slim_tokens=sum(slim.tokens(index, counter) for index in range(cut.tail_start, cut.whole_from)),
         budget=min(budget.summary(tokens), fit.room.summary),
     )  # fmt: skip

@@ -10,17 +10,15 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
-from everthread.compaction.history import Facts, read_facts
+from everthread.compaction.history import History
 from everthread.compaction.tool_calls import LINE, Action, action_of, describe
 from everthread.core.messages import (
     CALL_BLOCKS,
     IMAGE_BLOCKS,
-    Call,
     Message,
     Messages,
     Result,
@@ -36,6 +34,7 @@ from everthread.core.messages import (
 from everthread.core.outputs import edit_results, is_persisted, with_text
 from everthread.core.redaction import redact, redact_value
 from everthread.core.search.lookup import gist, is_lookup
+from everthread.core.tokens import TokenCounter
 
 CLEARED = "[Old tool output cleared to save context space]"
 LONG = LINE
@@ -44,128 +43,79 @@ _STRING = re.compile(r'"((?:[^"\\]|\\.)*+)"(\s*:)?', re.DOTALL)
 _DATA_IMAGE = re.compile(r"data:image/([\w.+-]{1,40});base64,([A-Za-z0-9+/=_-]{100,})")
 
 
-@dataclass(frozen=True, slots=True)
-class Reduction:
-    """One thing that was made smaller. `kind` is `result`, `duplicate`, `arguments` or `image`."""
-
-    index: int
-    kind: str
-    chars: int
-
-
-@dataclass(frozen=True, slots=True)
-class Pruned:
-    """The smaller transcript and what was done, in order."""
-
-    messages: list[Message]
-    savings: tuple[Reduction, ...]
-
-    @property
-    def chars(self) -> int:
-        """How many characters were saved."""
-        return sum(saving.chars for saving in self.savings)
-
-
-def prune(messages: Messages, *, protect_from: int, start: int = 0, results: bool = True) -> Pruned:
+def prune(messages: Messages, *, protect_from: int, start: int = 0, results: bool = True) -> list[Message]:
     """The transcript with what is old in `[start, protect_from)` made small; without `results`, not tools' results."""
-    facts = [read_facts(message) for message in messages]
-    latest = next((at for at in range(len(facts) - 1, -1, -1) if facts[at].is_user), None)
-    work = Pruner(facts, latest_user=latest, results=results)
-    pruned = list(messages)
-    savings: list[Reduction] = []
-    for index in range(start, min(protect_from, len(pruned))):
-        pruned[index], saved = work.prune(index)
-        savings += saved
-    return Pruned(pruned, tuple(savings))
-
-
-class _Place(NamedTuple):
-    """One result: its message, and which of the results there."""
-
-    message: int
-    number: int
+    work = Pruner(History([]).extend(list(messages)), results=results)
+    end = min(protect_from, len(messages))
+    return [*messages[:start], *map(work.message, range(start, end)), *messages[max(start, end) :]]
 
 
 class Pruner:
     """The messages of a history made small, each when it is asked for; what was made before is known."""
 
-    def __init__(self, facts: Sequence[Facts], *, latest_user: int | None, results: bool = True) -> None:
-        self._facts = facts
-        self._latest_user = latest_user
+    def __init__(self, history: History, *, results: bool = True) -> None:
+        self._history = history
         self._with_results = results
-        self._unanswered = open_group([one.message for one in facts])
-        self._savings: list[Reduction] = []
-        self._made: dict[int, Message] = {}
-        self._calls: dict[int, tuple[Call | None, ...]] = {}
-        """For each message with results, the calls they answer."""
-        self._newest: dict[str, tuple[_Place, str]] = {}
-        """Where each long output stands for the last time, and which call it answers there."""
-        calls: dict[str, Call] = {}
-        for index, one in enumerate(facts):
-            for call in one.calls:
-                calls[call.id] = call
-            if one.results:
-                self._calls[index] = tuple(calls.get(result.call_id) for result in one.results)
-                for number, (text, _) in enumerate(one.outputs):
-                    if len(text) > LONG:
-                        self._newest[text] = _Place(index, number), one.results[number].call_id
+        self._unanswered = open_group(history.messages)
 
     def message(self, index: int) -> Message:
         """A message made small."""
-        if index not in self._made:
-            self._made[index] = self.prune(index)[0]
-        return self._made[index]
-
-    def prune(self, index: int) -> tuple[Message, list[Reduction]]:
-        """A message made small, and what that saved."""
-        one = self._facts[index]
+        history = self._history
+        one = history.facts[index]
         around = (
-            self._with_results, index == self._unanswered, index == self._latest_user, self._calls.get(index),
-            tuple(self._later(_Place(index, number), text) for number, (text, _) in enumerate(one.outputs)),
+            self._with_results, index == self._unanswered, index == history.latest_user, history.asked.get(index),
+            *(self._later(index, number, text) for number, (text, _) in enumerate(one.outputs)),
         )  # fmt: skip
         if one.pruned is None or one.pruned[0] != around:
-            self._savings = []
             message = self.results(index, one.message) if self._with_results else one.message
             if index != self._unanswered:
-                message = self.arguments(index, message)
-            if index != self._latest_user:
-                message = self.images(index, message)
-            one.pruned = around, message, self._savings
-        _, message, savings = one.pruned
-        return message, [replace(saving, index=index) for saving in savings]
+                message = self.arguments(message)
+            if index != history.latest_user:
+                message = self.images(message)
+            one.pruned = around, message
+            one.pruned_size = None
+        pruned: Message = one.pruned[1]
+        return pruned
 
-    def _later(self, here: _Place, text: str) -> str | None:
+    def tokens(self, index: int, counter: TokenCounter) -> int:
+        """Tokens of a message made small."""
+        message, one = self.message(index), self._history.facts[index]
+        if message is one.message:
+            return self._history.sizes[index]
+        if one.pruned_size is None or one.pruned_size[0] is not counter:
+            one.pruned_size = counter, counter.message(message)
+        return one.pruned_size[1]
+
+    def _later(self, index: int, number: int, text: str) -> str | None:
         """The call that gives the same output later; None where none does."""
-        place, call_id = self._newest.get(text, (here, ""))
-        return None if place == here else call_id
+        place = self._history.newest.get(text, (index, number)) if len(text) > LONG else (index, number)
+        return None if place == (index, number) else self._history.facts[place[0]].results[place[1]].call_id
 
     def results(self, index: int, message: Message) -> Message:
         """Long tool results become one line, images in them a placeholder."""
         numbers = itertools.count()
-        return edit_results(message, lambda *result: self._result(_Place(index, next(numbers)), *result))
+        return edit_results(message, lambda *result: self._result(index, next(numbers), *result))
 
-    def _result(self, here: _Place, result: Result, holder: Mapping[str, Any]) -> Any:
+    def _result(self, index: int, number: int, result: Result, holder: Mapping[str, Any]) -> Any:
         content, removed = _without_media(result.content)
         text = content_text(content)
-        kind = "image"
-        if len(text) > LONG:
-            call = self._calls[here.message][here.number]
-            newest, call_id = (here, "") if removed else self._newest.get(text, (here, ""))
-            say: Callable[..., str | None]
-            if is_lookup(call.name if call else result.name) and not is_persisted(text):
-                kind, say = "result", partial(gist, text)
-            elif newest == here:
-                kind = "result"
-                say = partial(describe, call, text, name=result.name, failed=holder.get("is_error") is True)
-            else:
-                kind = "duplicate"
-                action = action_of(call, name=result.name) or Action("tool")
-                say = partial(action.line, f"same output as the later call {clip(call_id, 40)}".rstrip())
-            content = with_text(content, _in_a_line(text, say, f" [{removed} removed]" if removed else ""))
-        self.note(here.message, kind, result.content, content)
-        return content
+        if len(text) <= LONG:
+            return content
+        call = self._history.asked[index][number]
+        later = None if removed else self._later(index, number, text)
+        say: Callable[..., str | None]
+        if is_lookup(call.name if call else result.name) and not is_persisted(text):
+            say = partial(gist, text)
+        elif later is not None:
+            action = action_of(call, name=result.name) or Action("tool")
+            say = partial(action.line, f"same output as the later call {clip(later, 40)}".rstrip())
+        elif removed:
+            say = partial(describe, call, text, name=result.name, failed=holder.get("is_error") is True)
+        else:
+            say = self._history.facts[index].reading(number, call).line
+        return with_text(content, _in_a_line(text, say, f" [{removed} removed]" if removed else ""))
 
-    def arguments(self, index: int, message: Message) -> Message:
+    def arguments(self, message: Message) -> Message:
         """Long strings in the arguments of calls are cut; JSON stays JSON."""
         fields: dict[str, Any] = {}
         if message.get("role") == "assistant":
@@ -175,12 +125,11 @@ class Pruner:
                     cut = [change(item) for item in items]
                     if any(new is not old for new, old in zip(cut, items, strict=True)):
                         fields[name] = cut
-                        self.note(index, "arguments", items, cut)
         if not fields:
             return message
         return cast("Message", {**off_the_wire(message), **fields})
 
-    def images(self, index: int, message: Message) -> Message:
+    def images(self, message: Message) -> Message:
         """Images outside tool results become a placeholder, also those written into the text."""
         content: Any = message.get("content")
         slim: Any = content
@@ -190,14 +139,7 @@ class Pruner:
             slim = _without_data_images(content)
         elif isinstance(content, list):
             slim = [_slim_part(part) for part in content]
-        if slim == content:
-            return message
-        self.note(index, "image", content, slim)
-        return with_content(message, slim)
-
-    def note(self, index: int, kind: str, before: Any, after: Any) -> None:
-        if after is not before:
-            self._savings.append(Reduction(index, kind, len(str(before)) - len(str(after))))
+        return message if slim == content else with_content(message, slim)
 
 
 def open_group(messages: Messages) -> int | None:
@@ -219,7 +161,7 @@ def _in_a_line(text: str, say: Callable[..., str | None], end: str) -> str:
     """
     if is_persisted(text):
         return say(limit=LONG) or CLEARED
-    half = len(text.encode("utf-8", "surrogatepass")) // 2
+    half = len(text) // 2 if len(text) > 10 * LONG else len(text.encode("utf-8", "surrogatepass")) // 2
     for limit in (LONG, LONG // 2, LONG // 4):
         line = say(limit=limit - len(end))
         if line and len(f"{line}{end}".encode("utf-8", "surrogatepass")) <= half:

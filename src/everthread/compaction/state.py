@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from everthread.compaction.history import Facts, Output, number_turns, read_facts
-from everthread.compaction.tool_calls import Effect, effect_of
+from everthread.compaction.history import Facts, number_turns, read_facts
+from everthread.compaction.tool_calls import Effect, Reading
 from everthread.core.messages import Call, Messages, clip, one_line
 
 MOST_FILES = 400
@@ -232,7 +232,7 @@ def error_key(effect: Effect) -> str:
     return effect.tool if "code" in effect.arguments else command_key(effect.target.rpartition("&&")[2])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CallRecord:
     """What a call did, the place of the message that made it and the user's message it belongs to."""
 
@@ -243,23 +243,29 @@ class CallRecord:
 
 def read_calls(facts: Sequence[Facts], turns: Sequence[int]) -> list[CallRecord]:
     """Every call of the messages with its first result, in order of the calls. What was read before is known."""
-    waiting: dict[str, list[Output]] = {}
+    waiting: dict[str, list[tuple[Facts, int]]] = {}
     for one in facts:
-        for result, output in zip(one.results, one.outputs, strict=True):
-            waiting.setdefault(result.call_id, []).append(output)
+        for number, result in enumerate(one.results):
+            waiting.setdefault(result.call_id, []).append((one, number))
     found: list[CallRecord] = []
     for index, one in enumerate(facts):
-        if not one.calls:
-            continue
-        outputs = tuple(left.pop(0) if (left := waiting.get(call.id)) else None for call in one.calls)
-        if one.effects is None or one.effects[0] != outputs:
-            one.effects = outputs, tuple(map(_effect, one.calls, outputs))
-        found += (CallRecord(index, turns[index], effect) for effect in one.effects[1])
+        if one.calls:
+            readings = tuple(_reading(call, waiting.get(call.id)) for call in one.calls)
+            if one.effects is None or one.effects[0] != readings:
+                one.effects = readings, tuple(map(_effect, one.calls, readings))
+            found += (CallRecord(index, turns[index], effect) for effect in one.effects[1])
     return found
 
 
-def _effect(call: Call, output: Output | None) -> Effect:
-    return effect_of(call, output[0], failed=output[1]) if output else effect_of(call, None)
+def _reading(call: Call, results: list[tuple[Facts, int]] | None) -> Reading | None:
+    if not results:
+        return None
+    one, number = results.pop(0)
+    return one.reading(number, call)
+
+
+def _effect(call: Call, reading: Reading | None) -> Effect:
+    return (reading or Reading(call, None)).effect()
 
 
 def state_of(messages: Messages) -> ThreadState:

@@ -10,20 +10,19 @@ import functools
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from everthread.compaction.outcomes import (
     UnwrappedOutput,
-    counted_tests,
     error_line,
     error_lines,
-    exit_code,
+    has_any,
     leading_error,
     own_error,
     says_nothing,
-    stopped,
     unwrap,
 )
 from everthread.core.messages import Call, clip, one_line
@@ -44,8 +43,7 @@ _HTTP = re.compile(r"\b(?:HTTP(?:/\d(?:\.\d)?)?|status(?:[ _]?code)?)[\"']?[:= ]
 _FOUND = re.compile(r"(\d[\d,]{0,11}|\bno) (match(?:es)?|results?|files?|occurrences?|hits?)\b", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(NamedTuple):
     """What a call did: `ran`, `pytest tests/`. The kind is `other` for a tool of none of the known kinds."""
 
     tool: str
@@ -65,13 +63,37 @@ class Action:
         return clip(" ".join(word for word in words if word), limit)
 
 
+class Reading:
+    """A call with its output, read once for all who tell of it: the journal, and the line in the output's place."""
+
+    __slots__ = ("_effect", "action", "arguments", "call", "failed", "output", "stored", "text")
+
+    def __init__(self, call: Call | None, text: str | None, *, name: str = "", failed: bool = False) -> None:
+        self.call, self.text, self.failed = call, text, failed
+        self.arguments = snake_arguments(call) if call else {}
+        self.action = action_of(call, name=name, given=self.arguments)
+        self.stored = persisted(text) if text else None
+        self.output = unwrap(self.stored.preview if self.stored else text or "")
+        self._effect: Effect | None = None
+
+    def line(self, *, limit: int = LINE) -> str | None:
+        """Both in one line; None where nothing can be said: neither tool nor stored output is known."""
+        if self.action is None and self.stored is None:
+            return None
+        action = self.action or Action("tool")
+        outcome = _outcome(action.kind, self.output, self.stored, failed=self.failed, room=limit * 11 // 20)
+        return action.line(outcome, limit=limit)
+
+    def effect(self) -> Effect:
+        """What the call did and how it went."""
+        if self._effect is None:
+            self._effect = _effect_of(self)
+        return self._effect
+
+
 def describe(call: Call | None, text: str, *, name: str = "", failed: bool = False, limit: int = LINE) -> str | None:
     """A call and its output in one line; None where nothing can be said: neither tool nor stored output is known."""
-    action = action_of(call, name=name)
-    if action is None and persisted(text) is None:
-        return None
-    action = action or Action("tool")
-    return action.line(outcome_of(action.kind, text, failed=failed, room=limit * 11 // 20), limit=limit)
+    return Reading(call, text, name=name, failed=failed).line(limit=limit)
 
 
 def action_of(call: Call | None, *, name: str = "", given: Mapping[str, Any] | None = None) -> Action | None:
@@ -82,10 +104,9 @@ def action_of(call: Call | None, *, name: str = "", given: Mapping[str, Any] | N
     if call is None:
         return Action(tool)
     arguments = snake_arguments(call) if given is None else given
-    kind = _kind(call, arguments)
+    kind, target = _kind(call, arguments)
     if kind is None:
         return Action(tool, target=_listed(arguments))
-    target = _first(arguments, kind.targets) or _patched(call)
     if kind.name == "shell" and isinstance(arguments.get("code"), str) and not arguments.get("command"):
         target = _code_line(arguments["code"])
     return Action(tool, kind.name, kind.verb, target, _detail(kind.name, arguments), kind.quoted)
@@ -99,8 +120,11 @@ def snake_arguments(call: Call) -> dict[str, Any]:
 def outcome_of(kind: str, text: str, *, failed: bool = False, room: int = LINE // 2) -> str:
     """How a call went and how much it put out, in a few words. Where room is short, size and citation stay."""
     stored = persisted(text)
-    output = unwrap(stored.preview if stored else text)
-    end = _size(kind, stored or _measured(_FRAME.sub("", output.body) if kind == "shell" else output.body))
+    return _outcome(kind, unwrap(stored.preview if stored else text), stored, failed=failed, room=room)
+
+
+def _outcome(kind: str, output: UnwrappedOutput, stored: Persisted | None, *, failed: bool, room: int) -> str:
+    end = _size(kind, stored or _measured(_without_frame(output.body) if kind == "shell" else output.body))
     if stored:
         end += f", stored as {stored.id}"
     found = one_line(", ".join(part for part in _found(kind, output, failed=failed) if part))
@@ -127,11 +151,10 @@ def _found(kind: str, output: UnwrappedOutput, *, failed: bool) -> list[str]:
 
 def _ran(output: UnwrappedOutput, *, failed: bool) -> list[str]:
     """Exit code, tests and error of what was run."""
-    code = exit_code(output.body) if output.exit_code is None else output.exit_code
-    halt = stopped(output.body)
+    code, halt = output.code, output.halt
     bad = failed or bool(code) or bool(halt)
     error = "" if code == 0 else output.error or error_line(output.body, failed=bad)
-    found = ["" if code is None else f"exit {code}", halt, counted_tests(output.body), clip(one_line(error), 80)]
+    found = ["" if code is None else f"exit {code}", halt, output.tests, clip(one_line(error), 80)]
     return [part for part in found if part]
 
 
@@ -152,6 +175,11 @@ _FRAME = re.compile(
     re.MULTILINE | re.IGNORECASE,
 )
 """Lines that a tool puts around a command's output: they are no output."""
+_FRAME_WORDS = ("exit code", "(no output)", "exited with code", "chunk id: ", "wall time: ", "output:")
+
+
+def _without_frame(body: str) -> str:
+    return _FRAME.sub("", body) if has_any(body.lower(), _FRAME_WORDS) else body
 
 
 def _measured(text: str) -> Persisted:
@@ -223,22 +251,23 @@ def _table() -> _Table:
     )
 
 
-def _kind(call: Call, arguments: Mapping[str, Any]) -> _Kind | None:
-    """By the words of the name, where the arguments agree; else by the arguments alone."""
+def _kind(call: Call, arguments: Mapping[str, Any]) -> tuple[_Kind | None, str]:
+    """By the words of the name, where the arguments agree, else by the arguments alone; and what it was done to."""
     table = _table()
     words = _words(call.name)
-    path = _first(arguments, table.paths)
     command = arguments.get("command")
-    if path and isinstance(command, str) and not words & table.kinds["shell"].words:
+    if isinstance(command, str) and not words & table.kinds["shell"].words and _first(arguments, table.paths):
         # An editor with commands of its own (`view`, `str_replace`): the command says what kind of call it is.
         words = _words(command)
     for kind in table.kinds.values():
-        if words & kind.words and (_first(arguments, kind.targets) or (kind.name == "patch" and _patched(call))):
-            return kind
+        if not words.isdisjoint(kind.words):
+            target = _first(arguments, kind.targets) or (_patched(call) if kind.name == "patch" else "")
+            if target:
+                return kind, target
     for name, any_of, with_path in table.by_arguments:
-        if any_of & arguments.keys() and (path or not with_path):
-            return table.kinds[name]
-    return None
+        if not any_of.isdisjoint(arguments) and (not with_path or _first(arguments, table.paths)):
+            return table.kinds[name], _first(arguments, table.kinds[name].targets) or _patched(call)
+    return None, ""
 
 
 def _words(name: str) -> set[str]:
@@ -308,8 +337,7 @@ def _listed(arguments: Mapping[str, Any]) -> str:
 # What a call did to the world
 
 
-@dataclass(frozen=True, slots=True)
-class Effect:
+class Effect(NamedTuple):
     """One call and how it went, for a record of the work."""
 
     kind: str
@@ -327,7 +355,7 @@ class Effect:
     """What a test run reported."""
     branch: str = ""
     """The branch that git is on after it."""
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = MappingProxyType({})
 
 
 _BRANCH = re.compile(r"\bgit\s+(?:checkout(?:\s+-[bB])?|switch(?:\s+-[cC])?)\s+([\w./-]{1,100})(?=\s*(?:$|[;&|]))")
@@ -336,24 +364,30 @@ _KINDS = {"shell": "ran", "patch": "changed", "write": "changed"}
 _LOOKS = frozenset({"read", "search", "list", "web"})
 
 
+_NO_CALL = Call("", "", "")
+
+
 def effect_of(call: Call, text: str | None, *, failed: bool = False) -> Effect:
     """What a call did and how it went; `text` is its output, None where there is none yet."""
-    arguments = snake_arguments(call)
-    action = action_of(call, given=arguments) or Action("tool")
+    return Reading(call, text, failed=failed).effect()
+
+
+def _effect_of(reading: Reading) -> Effect:
+    call, text, arguments = reading.call or _NO_CALL, reading.text, reading.arguments
+    action = reading.action or Action("tool")
     if text and text.startswith(f"[{action.tool}] ") and len(text) <= LINE + 40:
         return _from_line(action, text)
     kind = _KINDS.get(action.kind) or ("looked" if action.kind in _LOOKS or _only_looks(call.name) else "called")
     if kind == "ran" and _only_reads(action.target):
         kind = "looked"
-    stored = persisted(text) if text else None
-    output = unwrap(stored.preview if stored else text or "")
-    code = exit_code(output.body) if output.exit_code is None and kind == "ran" else output.exit_code
-    halt = stopped(output.body) if kind in ("ran", "called") else ""
+    output = reading.output
+    code = output.code if kind == "ran" else output.exit_code
+    halt = output.halt if kind in ("ran", "called") else ""
     said = output.error or (leading_error(output.body) if kind != "ran" else "")
-    tests = counted_tests(output.body) if kind == "ran" else ""
+    tests = output.tests if kind == "ran" else ""
     if kind == "ran" and code is None and not halt:
         said = said or own_error(output.body) or (tests if "failed" in tests or "error" in tests else "")
-    bad = failed or bool(code) or bool(halt) or bool(said)
+    bad = reading.failed or bool(code) or bool(halt) or bool(said)
     lines: list[str] = []
     if bad and text:
         lines = [clip(one_line(line), 240) for line in error_lines(output.error or output.body, failed=True)]

@@ -55,6 +55,11 @@ class UserMessage:
         return self.last or self.number
 
 
+def user_message(number: int, text: str) -> UserMessage:
+    """What the user said under a number, as an entry."""
+    return UserMessage(number, text) if text else UserMessage(number, note=NO_WORDS)
+
+
 def render_words(entries: Sequence[UserMessage], room: int, count: Count) -> str:
     """The section's text within so many tokens; where there is room for none of it, one line that says so."""
     told = sorted((entry for entry in entries if entry.note != NOT_SHOWN), key=lambda entry: entry.number)

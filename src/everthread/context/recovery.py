@@ -119,7 +119,7 @@ def lasting_cap(verdict: ErrorVerdict, cap: int) -> int:
 def slim_messages(bodies: Sequence[Message], preview_chars: int) -> tuple[list[Message], list[ToStore]]:
     """The same messages in fewer bytes, and what must be stored first; those that stay as they are are the same."""
     latest = latest_user_index(bodies)
-    slim = prune(bodies, protect_from=len(bodies) if latest is None else latest, results=False).messages
+    slim = prune(bodies, protect_from=len(bodies) if latest is None else latest, results=False)
     stored: list[ToStore] = []
     return [_cite_results(index, message, preview_chars, stored) for index, message in enumerate(slim)], stored
 

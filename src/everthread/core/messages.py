@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, NamedTuple, Required, TypedDict, cast
@@ -73,8 +73,7 @@ REASONING_BLOCKS = frozenset({"thinking", "redacted_thinking", "reasoning"})
 IMAGE_BLOCKS = frozenset({"image_url", "image", "input_image"})
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One tool call, whichever form it was written in."""
 
     id: str
@@ -89,8 +88,7 @@ class Call:
         return value if isinstance(value, dict) else {}
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(NamedTuple):
     """One tool result, whichever form it was written in."""
 
     call_id: str
@@ -188,6 +186,21 @@ def results_of(message: Mapping[str, Any]) -> list[Result]:
         for part in parts_of(message)
         if kind_of(part) in RESULT_BLOCKS
     ]
+
+
+def message_key(message: Mapping[str, Any]) -> Hashable:
+    """What equal messages share, quick to make: to find a message again. Two with one key may still differ."""
+    content, calls = message.get("content"), message.get("tool_calls")
+    parts = (
+        tuple(map(_part_key, content)) if isinstance(content, list) else content if isinstance(content, str) else None
+    )
+    made = tuple(map(_part_key, calls)) if isinstance(calls, list) else None
+    return str(message.get("role")), parts, str(message.get("tool_call_id")), made
+
+
+def _part_key(part: Any) -> str | None:
+    named = (part.get("text") or part.get("id") or part.get("tool_use_id")) if isinstance(part, dict) else part
+    return named if isinstance(named, str) else None
 
 
 def as_text(value: Any) -> str:

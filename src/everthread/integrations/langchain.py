@@ -12,9 +12,8 @@ from typing import Any, Unpack
 
 from everthread.compaction.history import read_facts
 from everthread.compaction.journal import journal_of, state_sections
-from everthread.compaction.plan import said_in
 from everthread.compaction.summary import CRITICAL, DONE, WORDS, render_sections
-from everthread.compaction.user_words import render_words
+from everthread.compaction.user_words import render_words, user_message
 from everthread.core.messages import Message, calls_of, clip
 from everthread.core.tokens import TokenCounter
 from everthread.integrations.thread import RECALL, ModelCall, ThreadOptions, Threads, Turn, chat_usage, lacks, require
@@ -106,7 +105,8 @@ def summarize(messages: list[Any]) -> str:
     core = [to_core(message) for message in messages if message not in own]
     journal, state = journal_of(core)
     spoken = [facts for facts in map(read_facts, core) if facts.is_user]
-    words = render_words([said_in(facts, number) for number, facts in enumerate(spoken, 1)], WORDS_TOKENS, count)
+    said = [user_message(number, facts.said_safely()) for number, facts in enumerate(spoken, 1)]
+    words = render_words(said, WORDS_TOKENS, count)
     earlier = "\n\n".join(str(message.text) for message in own)
     sections = {
         WORDS: words,

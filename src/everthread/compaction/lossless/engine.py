@@ -246,7 +246,7 @@ class _Compaction:
 
     def _source(self, messages: Sequence[Message], node: Node) -> Source:
         said = quiet_lookups(messages)
-        pruned = request_messages(prune(said, protect_from=len(said)).messages, self.services)
+        pruned = request_messages(prune(said, protect_from=len(said)), self.services)
         numbers = number_turns(map(read_facts, said), before=node.first_turn - 1)
         turns = [max(turn, node.first_turn) for turn in numbers]
         return Source(
