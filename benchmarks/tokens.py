@@ -19,7 +19,6 @@ from benchmarks.shared import shared
 from benchmarks.table import Row, absent, markdown
 from everthread.core.tokens import RunningTotal, TokenCounter, estimate_request_tokens
 from everthread.core.tokens.budget import Calibration
-from everthread.core.tokens.tokenizers import estimate_tokens, tokenizer_for
 
 TEXTS: dict[str, list[str]] = json.loads(
     (Path(__file__).parents[1] / "tests/core/tokens/texts.json").read_text("utf-8")
@@ -29,7 +28,7 @@ Counter = Callable[[dict[str, Any]], float]
 
 
 def run() -> list[Row]:
-    return [*_projections(), *_requests(), *_estimates(), *_speed()]
+    return [*_projections(), *_requests(), *_speed()]
 
 
 def _projections() -> Iterator[Row]:
@@ -98,20 +97,6 @@ def _requests() -> Iterator[Row]:
     yield _at_most("whole prompts, Claude 3.7, mean error", fmean(errors), None, f"worst {max(errors):.2%}")
 
 
-def _estimates() -> Iterator[Row]:
-    exact = tokenizer_for(GPT).count
-    orders = [
-        {"id": f"A-{n}", "at": f"2025-03-0{n % 9}T09:26:{n % 60:02}Z", "total": n * 1.5, "paid": True}
-        for n in range(200)
-    ]
-    source = [path.read_text("utf-8") for path in sorted(Path(json.__file__).parents[1].glob("*.py"))[:40]]
-    samples = {**TEXTS, "JSON": [json.dumps(orders), json.dumps(orders, indent=2)], "standard library": source}
-    for name, texts in samples.items():
-        worst = max(abs(estimate_tokens(text) / exact(text) - 1) for text in texts if len(text) > 80)
-        whole = sum(map(estimate_tokens, texts)) / sum(map(exact, texts)) - 1
-        yield _at_most(f"fast estimate, {name}, worst of {len(texts)}", worst, 10, f"together {whole:+.1%}")
-
-
 def _speed() -> Iterator[Row]:
     history = [
         {"role": ("user", "assistant")[n % 2], "content": f"{n}: " + "\n".join(TEXTS["code" if n % 3 else "Chinese"])}
@@ -129,13 +114,6 @@ def _speed() -> Iterator[Row]:
     pairs = [(_time(partial(few.append, _extra(n))), _time(partial(many.append, _extra(n + 500)))) for n in range(500)]
     ratio = min(late for _, late in pairs) / min(early for early, _ in pairs)
     yield Row("one more message, at 5,000 against at 50", f"{ratio:.2f} × the time", "≤ 1.5 ×", ratio <= 1.5)
-    for name, megabytes in (("code", 1), ("Chinese", 1), ("code", 10)):
-        texts = TEXTS[name]
-        text = "".join(f"{n} {texts[n % len(texts)]}\n" for n in range(megabytes * 1_000_000 // len(texts[0]) + 1))
-        exact = min(_time(partial(tokenizer_for(GPT).count, text)) for _ in range(3))
-        fast = min(_time(partial(estimate_tokens, text)) for _ in range(5))
-        figure = f"{exact / fast:,.0f} × faster ({fast * 1e3:.1f} ms against {exact * 1e3:.0f} ms)"
-        yield Row(f"fast estimate of {megabytes} M characters of {name}, against the tokenizer", figure)
 
 
 def _running(length: int) -> RunningTotal:

@@ -32,7 +32,7 @@ class Nobody:
 
 config = load_config()
 name = config.context.engine
-services = Services(Nobody(), TokenCounter(fast=True), Budget.for_window(8000), lambda: 0.0)
+services = Services(Nobody(), TokenCounter(), Budget.for_window(8000), lambda: 0.0)
 engine = create_engine(name, services, config.engines.get(name), home=home_directory())
 engine.on_session_start("s1")
 messages = json.loads(Path(sys.argv[1]).read_text("utf-8"))["messages"]

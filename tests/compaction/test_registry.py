@@ -51,7 +51,7 @@ class Silent:
 
 
 def services(window: int = 8_000) -> Services:
-    return Services(Silent(), TokenCounter(fast=True), Budget.for_window(window), lambda: 0.0)
+    return Services(Silent(), TokenCounter(), Budget.for_window(window), lambda: 0.0)
 
 
 def plugin(folder: Path, name: str, code: str = ENGINE.format(said="plugin"), **files: str) -> Path:

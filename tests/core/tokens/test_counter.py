@@ -284,11 +284,10 @@ GARBAGE += [
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("fast", [False, True])
-def test_garbage_is_counted_somehow(model: str | None, fast: bool) -> None:
-    counter = TokenCounter(model, fast=fast)
+def test_garbage_is_counted_somehow(model: str | None) -> None:
+    counter = TokenCounter(model)
     assert all(counter.message(item) >= 0 for item in GARBAGE)
-    counter = TokenCounter(model, fast=fast)
+    counter = TokenCounter(model)
     assert counter.tools([None, 7, {}, {"function": 3}, {"name": "f", "parameters": DEEP}]) >= 0  # type: ignore[list-item]  # garbage on purpose
     assert counter.messages(None) == 0  # type: ignore[arg-type]  # garbage on purpose
 
@@ -297,13 +296,13 @@ def test_garbage_is_counted_somehow(model: str | None, fast: bool) -> None:
 def test_a_total_is_the_sum_of_its_messages_and_grows_with_each(history: list[Any]) -> None:
     before = copy.deepcopy(history)
     for model in MODELS:
-        counter = TokenCounter(model, fast=True)
+        counter = TokenCounter(model)
         running = counter.running(system="Be brief.", tools=[WEATHER])
         for message in history:
             was = running.tokens
             assert running.append(message) == running.tokens > was
         assert running.tokens == counter.request(history, system="Be brief.", tools=[WEATHER])
-        assert counter.messages(history) == sum(TokenCounter(model, fast=True).message(item) for item in history)
+        assert counter.messages(history) == sum(TokenCounter(model).message(item) for item in history)
     assert history == before
 
 
@@ -332,16 +331,16 @@ def test_a_list_of_system_blocks_may_grow() -> None:
 
 
 def test_a_freed_message_never_lends_its_count_to_another() -> None:
-    counter = TokenCounter(GPT, fast=True)
+    counter = TokenCounter(GPT)
     for size in range(1, 400):
         text = "word " * size
-        assert counter.message(user(text)) == TokenCounter(GPT, fast=True).message(user(text))
+        assert counter.message(user(text)) == TokenCounter(GPT).message(user(text))
         gc.collect(0)
 
 
 def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_REMEMBERED", 10)
-    counter = TokenCounter(GPT, fast=True)
+    counter = TokenCounter(GPT)
     history = [user(f"message {n}") for n in range(50)]
     assert counter.messages(history) == counter.messages(history)
     assert len(counter._seen) == 10

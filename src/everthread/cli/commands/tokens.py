@@ -31,7 +31,6 @@ def tokens(
     model: Annotated[str | None, typer.Option(help="Count as this model does. Default: the one in the file.")] = None,
     window: Annotated[int | None, number_option(least=1, text="The model's window, for the share.")] = None,
     top: Annotated[int, number_option(text="How many of the biggest messages to show.")] = 10,
-    fast: Annotated[bool, typer.Option("--fast", help="Estimate by characters, without a tokenizer.")] = False,
     messages: Annotated[bool, typer.Option("--messages", help="List every message.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -39,7 +38,7 @@ def tokens(
     recording = read_conversation(file)
     model = model or recording.request.model or None
     size, source = window_or_default(window)
-    report = count(recording, TokenCounter(model, fast=fast)) | {
+    report = count(recording, TokenCounter(model)) | {
         "model": model,
         "window": size,
         "window_source": source,

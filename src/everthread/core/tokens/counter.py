@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from everthread.core.messages import CALL_BLOCKS, IMAGE_BLOCKS, REASONING_BLOCKS, RESULT_BLOCKS, json_value
-from everthread.core.tokens.media import audio_tokens, document_tokens, image_tokens
-from everthread.core.tokens.tokenizers import bare_name, tokenizer_for
+from everthread.core.tokens.tokenizers import audio_tokens, bare_name, document_tokens, image_tokens, tokenizer_for
 from everthread.core.types import System
 
 _AUDIO_BLOCKS = frozenset({"input_audio", "audio"})
@@ -76,15 +75,14 @@ def estimate_request_tokens(
 
 
 class TokenCounter:
-    """Counts what one model is sent. `fast` estimates texts from their character classes instead of splitting them.
+    """Counts what one model is sent.
 
     Messages may be in OpenAI's form or hold Anthropic's blocks; keys that begin with `_` are ours and never sent.
     """
 
-    def __init__(self, model: str | None = None, *, fast: bool = False) -> None:
-        tokenizer = tokenizer_for(model)
+    def __init__(self, model: str | None = None) -> None:
         self.model = model
-        self._tokens = tokenizer.estimate if fast else tokenizer.count
+        self._tokens = tokenizer_for(model).count
         self._format = format_for(model)
         # What was counted, by identity. The value holds the object, so that its id stays its own while it is a key.
         self._seen: dict[int, tuple[Any, int]] = {}

@@ -1,41 +1,30 @@
-"""How many tokens a text is: by the model's vocabulary where it is known, else from its character classes alone.
+"""How many tokens a text, a picture, a recording or a document is, by the model's name.
 
-An estimate is in tokens of OpenAI's `o200k_base`, scaled for other models. Nothing is split into
-words: the text becomes a string of class letters and the patterns in it are counted, each in a single pass in C. Only
-Chinese, Japanese and Korean need a look at the characters themselves: which of them have a token of their own and
-which pairs a token joins (`data/cjk.txt`) differs more between styles of writing than between languages. A long text
-is judged by evenly spaced pieces, so the time does not grow with it. Weights are a least-squares fit, by relative
-error, over prose in 20 languages, source code, JSON, logs, tables and encoded data.
+A text is counted by the model's vocabulary where it is known, else by `o200k_base`, scaled. Scales are a fit, by
+relative error, over prose in 20 languages, source code, JSON, logs, tables and encoded data. Of a text over a million
+characters evenly spaced pieces are counted, so the time does not grow with it.
+
+Media cost what the providers' documented formulas say, never the length of the base64 text: a size is read from the
+first bytes of the data. Where it cannot be known (a link, a file id) a usual size is assumed.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import functools
+import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib import resources
-from itertools import repeat
-from operator import add
+from typing import Any, TypeVar
 
-_SAMPLE = 16_384
-_CJK_SAMPLE = 1_024
+from everthread.core.messages import as_text
+
+# --- texts ------------------------------------------------------------------------------------------------------------
+
+
 _PIECE = 256
-
-
-def estimate_tokens(text: str) -> int:
-    """About how many `o200k_base` tokens the text is; 0 only for an empty one."""
-    if not text:
-        return 0
-    scale = 1.0
-    if len(text) > _SAMPLE:
-        scale = len(text) / _SAMPLE
-        text = sample(text, _SAMPLE)
-    latin = text.encode("latin-1", "replace")
-    tokens = _weigh_latin(latin)
-    if not text.isascii():
-        tokens += _weigh_scripts(text) + _ACCENT * len(latin.translate(None, _NOT_ACCENTED))
-    return max(1, round(tokens * scale))
 
 
 def sample(text: str, size: int) -> str:
@@ -47,134 +36,14 @@ def sample(text: str, size: int) -> str:
 
 def foreign_letters(text: str) -> int:
     """How many letters of other scripts than Latin the text has: vocabularies differ most in these."""
-    return 0 if text.isascii() else len(_high_bytes(text).translate(None, _NOT_FOREIGN))
+    if text.isascii():
+        return 0
+    return len(text.encode("utf-16-le", "surrogatepass")[1::2].translate(None, _NOT_FOREIGN))
 
 
-def _weigh_latin(data: bytes) -> float:
-    classes = b" " + data.translate(_CLASSES)
-    total = 0.0
-    for plane, patterns in _PLANES:
-        view = classes.translate(plane) if plane else classes
-        for pattern, weight in patterns:
-            total += weight * view.count(pattern)
-    return total
-
-
-def _weigh_scripts(text: str) -> float:
-    high = _high_bytes(text)
-    total = sum(weight * len(high.translate(None, others)) for others, weight in _SCRIPTS)
-    return total + (_weigh_joins(text) if high.translate(None, _NOT_JOINED) else 0.0)
-
-
-def _weigh_joins(text: str) -> float:
-    """What tokens that join characters save, and characters without a token cost."""
-    scale = 1.0
-    if len(text) > _CJK_SAMPLE:
-        scale = len(text) / _CJK_SAMPLE
-        text = sample(text, _CJK_SAMPLE)
-    known, joins = _cjk()
-    letters = len(_high_bytes(text).translate(None, _NOT_CHARACTER))
-    unknown = letters - sum(map(known.__contains__, text))
-    saved = sum(map(joins.get, map(add, text, text[1:]), repeat(0.0)))
-    return scale * (_UNKNOWN_CLASS * unknown - saved)
-
-
-@functools.cache
-def _cjk() -> tuple[frozenset[str], dict[str, float]]:
-    """Han and Hangul with a token of their own; what each pair that a token joins saves."""
-    data = resources.files("everthread.core").joinpath("data/cjk.txt").read_text("utf-8")
-    known, pairs = data.splitlines()
-    joined = (pairs[index : index + 2] for index in range(0, len(pairs), 2))
-    return frozenset(known), {pair: _JOIN_HAN if "\u3400" <= pair[1] < "\ua000" else _JOIN for pair in joined}
-
-
-def _high_bytes(text: str) -> bytes:
-    """The upper byte of every UTF-16 unit: it names the script a character belongs to."""
-    return text.encode("utf-16-le", "surrogatepass")[1::2]
-
-
-def _table(letter_of: Callable[[int], str]) -> bytes:
-    return "".join(map(letter_of, range(256))).encode("ascii")
-
-
-def _class_of(code: int) -> str:
-    """a: small letter, A: capital, 0: digit, blank, line break, `?`: outside Latin-1, dot: any other sign."""
-    char = chr(code)
-    if char in "\n\r":
-        return "\n"
-    if char in " \t":
-        return " "
-    if char.isdigit() and char.isascii():
-        return "0"
-    if char.isalpha():
-        return "A" if char.isupper() and char.isascii() else "a"
-    return "?" if char == "?" else "."
-
-
-def _only(members: str, signs: str = "~") -> bytes:
-    """Maps the given classes to `x`, all others to `~`, so that runs of them can be counted by their starts."""
-    return _table(lambda code: "x" if chr(code) in members else signs if chr(code) == "." else "~")
-
-
-def _except(high_bytes: Iterable[int]) -> bytes:
-    """What to delete so that only these bytes remain."""
-    kept = frozenset(high_bytes)
-    return bytes(code for code in range(256) if code not in kept)
-
-
-_CLASSES = _table(_class_of)
-
-_PLANES: tuple[tuple[bytes | None, tuple[tuple[bytes, float], ...]], ...] = (
-    (
-        None,
-        (
-            (b"aA", 0.66),  # camelCase: a word begins inside a word
-            (b"a0A", 4.17),  # base64: no words at all
-            (b"A0a", 5.72),
-            (b"AA", 0.14),
-            (b"0", 0.59),
-            (b"000", -0.8),  # three digits are one token
-            (b" 0", 0.93),  # a blank joins the word after it, but no number
-            (b" .", 0.26),
-            (b"\n", 1.29),
-            (b"\n\n", -2.12),
-            (b".\n", -1.2),  # a line break joins the signs before it
-            (b" ?", 0.6),
-        ),
-    ),
-    (_only("aA"), ((b"~x", 0.84), (b"x", 0.04))),  # words, and their letters
-    (_only("aA", "."), ((b"x.x", -0.55),)),  # a single sign joins the word after it
-    (_only("0"), ((b"~x", 0.27),)),  # numbers
-    (_only("."), ((b"~x", 0.75), (b"xx", 0.38), (b"x" * 16, -2.73))),  # signs, their pairs, ruled lines
-    (_only(" \n"), ((b"~xx", 0.99),)),  # indentation, columns
-)
-
-_HAN = (*range(0x32, 0xA0), 0xF9, 0xFA)
-_HANGUL = range(0xAC, 0xD8)
-_SCRIPTS = (
-    (_except([0x01]), 1.12),  # Latin with rarer accents: they cut the word
-    (_except([0x1E]), -1.23),  # Vietnamese: the word is cut above, but not by the tokenizer
-    (_except([0x04]), 0.2),  # Cyrillic
-    (_except([0x02, 0x03, *range(0x05, 0x1E), 0x1F]), 0.31),  # Greek, Hebrew, Arabic, Indic scripts, Thai
-    (_except([0x20]), 0.53),  # typographic quotes and dashes
-    (_except(range(0x21, 0x2E)), 0.76),  # arrows, mathematics, box drawing
-    (_except([0x30, 0x31]), 0.93),  # Kana and East Asian punctuation
-    (_except(_HANGUL), 0.99),
-    (_except(_HAN), 0.98),
-    (_except(range(0xD8, 0xDC)), 1.97),  # emoji
-    (_except([0xFF]), 0.83),  # full-width forms
-)
-_ACCENT = 1.05
-_UNKNOWN_CLASS = 0.8
-_JOIN_HAN = 1.0
-_JOIN = 0.72
-
-_NOT_ACCENTED = bytes(range(0xC0))
-_NOT_CHARACTER = _except([*_HAN, *_HANGUL])
-_NOT_JOINED = _except([0x30, *_HAN, *_HANGUL])
-_NOT_FOREIGN = _except([*range(0x03, 0x1E), 0x1F, *range(0x2E, 0xD8), *range(0xF9, 0x100)])
-
-
+_FOREIGN = frozenset([*range(0x03, 0x1E), 0x1F, *range(0x2E, 0xD8), *range(0xF9, 0x100)])
+_NOT_FOREIGN = bytes(code for code in range(256) if code not in _FOREIGN)
+"""By the upper byte of a UTF-16 unit, which names the script a character belongs to."""
 REFERENCE = "o200k_base"
 _CHUNK = 32_768
 _SAMPLE_ABOVE = 1_000_000
@@ -199,10 +68,6 @@ class Tokenizer:
             return _count(text, self.vocabulary)
         return self._scale(_count(text, REFERENCE), text)
 
-    def estimate(self, text: str) -> float:
-        """Tokens of the text from its character classes; no vocabulary is loaded."""
-        return self._scale(estimate_tokens(text), text)
-
     def _scale(self, tokens: float, text: str) -> float:
         total = self.per_token * tokens
         if self.per_line:
@@ -224,21 +89,21 @@ _UNKNOWN = Tokenizer(per_token=1.1)
 _TABLE: tuple[tuple[str, Tokenizer], ...] = (
     (NEWER_CLAUDE, _CLAUDE_NEW),
     (r"claude", _CLAUDE),
-    (r"gpt-?3|gpt-4(?![\d.o])|text-embedding|davinci|babbage", Tokenizer("cl100k_base", 1.0, per_letter=0.25)),
+    (r"gpt-?3|gpt-4(?![\d.o])|text-embedding|davinci|babbage", Tokenizer("cl100k_base")),
     (r"gpt|codex|computer-use|(?<![a-z\d])o[1-9](?![a-z\d])", Tokenizer(REFERENCE)),
-    (r"gemini|gemma-?[3-9]|(?<![a-z])gemma(?!-?\d)", Tokenizer("gemma3", 1.15, per_letter=-0.2)),
-    (r"gemma", Tokenizer("gemma2", 1.15, per_letter=-0.2)),
+    (r"gemini|gemma-?[3-9]|(?<![a-z])gemma(?!-?\d)", Tokenizer("gemma3")),
+    (r"gemma", Tokenizer("gemma2")),
     (r"llama-?4", Tokenizer()),
-    (r"code-?llama|llama-?2|vicuna", Tokenizer("llama2", 1.29, per_letter=0.35)),
+    (r"code-?llama|llama-?2|vicuna", Tokenizer("llama2")),
     (r"llama|hermes", Tokenizer("llama3")),
-    (r"qwen|qwq|qvq", Tokenizer("qwen3", 1.03, per_letter=-0.06)),
-    (r"deepseek", Tokenizer("deepseek_v3", 1.05, per_letter=-0.08)),
-    (r"mixtral|mistral-?7b|open-mistral", Tokenizer("mistral_v2", 1.27, per_letter=0.18)),
-    (r"[a-z][sx]tral", Tokenizer("mistral_v3", 1.08)),
-    (r"glm", Tokenizer("glm4", 1.01, per_letter=-0.03)),
+    (r"qwen|qwq|qvq", Tokenizer("qwen3")),
+    (r"deepseek", Tokenizer("deepseek_v3")),
+    (r"mixtral|mistral-?7b|open-mistral", Tokenizer("mistral_v2")),
+    (r"[a-z][sx]tral", Tokenizer("mistral_v3")),
+    (r"glm", Tokenizer("glm4")),
     (r"kimi|moonshot", Tokenizer("kimi_k2")),
-    (r"(?<![a-z])phi-?4", Tokenizer("phi4", 1.0, per_letter=0.25)),
-    (r"olmo", Tokenizer("olmo2", 1.0, per_letter=0.25)),
+    (r"(?<![a-z])phi-?4", Tokenizer("phi4")),
+    (r"olmo", Tokenizer("olmo2")),
 )
 
 
@@ -288,3 +153,210 @@ def _encoder(vocabulary: str) -> Callable[[str], list[int]]:
     from splintr import Tokenizer as Vocabulary  # noqa: PLC0415  loads megabytes; only for who counts exactly
 
     return Vocabulary.from_pretrained(vocabulary).encode_ordinary
+
+
+# --- pictures, recordings, documents ----------------------------------------------------------------------------------
+
+
+Rule = TypeVar("Rule")
+
+Size = tuple[int, int]
+Bounds = tuple[int, int]
+"""The longest edge of a picture, and the most squares it may have; it is shrunk to both."""
+
+_USUAL_SIZE: Size = (1024, 1024)
+_HEADER = 64  # bytes of a picture or a recording that tell its size
+_JPEG_HEADER = 256 * 1024  # a JPEG may carry a profile and a thumbnail before its size
+_PAGE_BYTES = 50_000  # a usual page of a PDF
+_USUAL_PAGES = 5
+_SOUND_BYTES_PER_SECOND = 16_000  # 128 kbit/s
+_USUAL_SECONDS = 30
+
+
+def image_tokens(part: Mapping[str, Any], model: str | None) -> int:
+    """Tokens of an image part, in OpenAI's, Anthropic's or MCP's form."""
+    link, data, detail = _image_source(part)
+    size = image_size(data or link) or _USUAL_SIZE
+    return _rule(_IMAGES, model)(size, detail)
+
+
+def audio_tokens(part: Mapping[str, Any], model: str | None) -> int:
+    """Tokens of a recording: a rate per second."""
+    source = part.get("input_audio") or part.get("source") or part
+    data = as_text(source.get("data")) if isinstance(source, Mapping) else ""
+    return math.ceil(_seconds(data) * _rule(_SOUND_RATES, model))
+
+
+def document_tokens(part: Mapping[str, Any], model: str | None) -> int:
+    """Tokens of a document given as a file: a rate per page, pages judged by the size."""
+    holders = [part, part.get("file"), part.get("source")]
+    found = [h.get(key) for h in holders if isinstance(h, Mapping) for key in ("file_data", "data")]
+    data = next((_payload(value) for value in found if isinstance(value, str)), "")
+    pages = max(1, round(_bytes_in(data) / _PAGE_BYTES)) if data else _USUAL_PAGES
+    return pages * _rule(_PAGE_RATES, model)
+
+
+def image_size(data: str) -> Size | None:
+    """Width and height of a base64 picture or data URL (PNG, JPEG, GIF, WebP), from its header alone."""
+    if "://" in data[:16]:
+        return None
+    payload = _payload(data)
+    head = _decode(payload, _HEADER)
+    for magic, read in _FORMATS:
+        if head.startswith(magic):
+            size = read(_decode(payload, _JPEG_HEADER) if read is _jpeg_size else head)
+            return size if size and min(size) > 0 else None
+    return None
+
+
+def _image_source(part: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Link or data URL, bare base64, and detail of an image part."""
+    holder = part.get("image_url")
+    source = part.get("source")
+    if isinstance(holder, Mapping):
+        return as_text(holder.get("url")), "", as_text(holder.get("detail"))
+    if isinstance(source, Mapping):
+        return as_text(source.get("url")), as_text(source.get("data")), ""
+    return as_text(holder), as_text(part.get("data")), as_text(part.get("detail"))
+
+
+def _payload(data: str) -> str:
+    """The base64 text of a data URL, or the text itself."""
+    return data[data.find(",", 0, 256) + 1 :] if data.startswith("data:") else data
+
+
+def _bytes_in(payload: str) -> int:
+    return len(payload) * 3 // 4
+
+
+def _decode(payload: str, size: int) -> bytes:
+    """The first bytes of base64 text; nothing when it is none."""
+    start = "".join(payload[: size * 4 // 3 + 4].split())
+    try:
+        return base64.b64decode(start[: len(start) // 4 * 4])
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def _png_size(head: bytes) -> Size:
+    return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
+
+
+def _gif_size(head: bytes) -> Size:
+    return int.from_bytes(head[6:8], "little"), int.from_bytes(head[8:10], "little")
+
+
+def _webp_size(head: bytes) -> Size | None:
+    kind = head[12:16]
+    if kind == b"VP8 ":
+        return int.from_bytes(head[26:28], "little") & 0x3FFF, int.from_bytes(head[28:30], "little") & 0x3FFF
+    if kind == b"VP8L":
+        bits = int.from_bytes(head[21:25], "little")
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    if kind == b"VP8X":
+        return int.from_bytes(head[24:27], "little") + 1, int.from_bytes(head[27:30], "little") + 1
+    return None
+
+
+def _jpeg_size(head: bytes) -> Size | None:
+    """Walks from segment to segment to the frame header (SOF), which holds the size."""
+    at = 2
+    while at + 9 <= len(head) and head[at] == 0xFF:
+        marker = head[at + 1]
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            return int.from_bytes(head[at + 7 : at + 9], "big"), int.from_bytes(head[at + 5 : at + 7], "big")
+        at += 1 if marker == 0xFF else 2 + int.from_bytes(head[at + 2 : at + 4], "big")
+    return None
+
+
+_FORMATS: tuple[tuple[bytes, Callable[[bytes], Size | None]], ...] = (
+    (b"\x89PNG\r\n\x1a\n", _png_size),
+    (b"GIF8", _gif_size),
+    (b"RIFF", _webp_size),
+    (b"\xff\xd8", _jpeg_size),
+)
+
+
+def _seconds(payload: str) -> float:
+    if not payload:
+        return _USUAL_SECONDS
+    head = _decode(payload, _HEADER)
+    rate = int.from_bytes(head[28:32], "little") if head.startswith(b"RIFF") else 0
+    return _bytes_in(payload) / (rate or _SOUND_BYTES_PER_SECOND)
+
+
+def _area(edge: int, most: int) -> Callable[[Size, str], int]:
+    """Claude: shrunk to an edge and a number of tokens, a token for 750 pixels."""
+
+    def tokens(size: Size, _detail: str) -> int:
+        shrink = min(1.0, edge / max(size))
+        return min(most, math.ceil(size[0] * size[1] * shrink * shrink / 750))
+
+    return tokens
+
+
+def _tiles(base: int, tile: int) -> Callable[[Size, str], int]:
+    """OpenAI: fit into 2048 × 2048, the shorter side to 768, then squares of 512; `low` is the base alone."""
+
+    def tokens(size: Size, detail: str) -> int:
+        if detail == "low":
+            return base
+        fit = min(1.0, 2048 / max(size))
+        fit = min(fit, 768 / min(size))
+        return base + tile * math.prod(math.ceil(round(side * fit, 3) / 512) for side in size)
+
+    return tokens
+
+
+def _patches(factor: float, most: int = 1536, **budgets: Bounds) -> Callable[[Size, str], int]:
+    """OpenAI, newer: squares of 32 times a factor of the model, within the budget of the detail that was asked for."""
+
+    def tokens(size: Size, detail: str) -> int:
+        return math.ceil(_squares(size, *known.get(detail, known["auto"])) * factor)
+
+    known: dict[str, Bounds] = {"auto": (2048, most), "low": (512, most), **budgets}
+    return tokens
+
+
+def _squares(size: Size, edge: int, most: int) -> int:
+    """How many squares of 32 cover a picture once it is shrunk: where there are too many, until whole ones fit."""
+    shrink = min(1.0, edge / max(size))
+    across, down = (side * shrink / 32 for side in size)
+    if math.ceil(across) * math.ceil(down) > most:
+        shrink = math.sqrt(most / (across * down))
+        across, down = across * shrink, down * shrink
+        shrink = min(max(1, math.floor(side)) / side for side in (across, down))
+        across, down = across * shrink, down * shrink
+    return math.ceil(round(across, 6)) * math.ceil(round(down, 6))
+
+
+def _gemini(size: Size, _detail: str) -> int:
+    """Gemini: 258 for a small picture, else for every square of 768."""
+    return 258 if max(size) <= 384 else 258 * math.prod(math.ceil(side / 768) for side in size)
+
+
+def _rule(table: tuple[tuple[str, Rule], ...], model: str | None) -> Rule:
+    name = bare_name(model)
+    return next(rule for pattern, rule in table if re.search(pattern, name))
+
+
+# The first pattern found in the model's name decides.
+_IMAGES: tuple[tuple[str, Callable[[Size, str], int]], ...] = (
+    (NEWER_CLAUDE, _area(2576, 4784)),
+    (r"claude", _area(1568, 1600)),
+    (r"gemini|gemma", _gemini),
+    (r"gpt-4o-mini", _tiles(2833, 5667)),
+    (r"gpt-(?:4\.1|5(?:\.\d)?)-mini", _patches(1.62)),
+    (r"gpt-(?:4\.1|5(?:\.\d)?)-nano", _patches(2.46)),
+    (r"o4-mini", _patches(1.72)),
+    (r"gpt-5\.[23]|codex", _patches(1.2)),
+    (r"gpt-5\.4", _patches(1.2, 2500, original=(6000, 10_000))),
+    (r"gpt-5\.5", _patches(1.2, auto=(6000, 10_000), high=(2048, 2500))),
+    (r"gpt-5\.[6-9]|gpt-[6-9]", _patches(1.2, auto=(65_535, 30_000), high=(2048, 2500))),
+    (r"gpt-5", _tiles(70, 140)),
+    (r"(?<![a-z\d])o[1-9]", _tiles(75, 150)),
+    (r"computer-use", _tiles(65, 129)),
+    (r"", _tiles(85, 170)),
+)
+_SOUND_RATES = ((r"gemini|gemma", 32), (r"", 10))
+_PAGE_RATES = ((r"claude", 3000), (r"gemini|gemma", 258), (r"", 1500))
