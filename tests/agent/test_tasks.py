@@ -21,7 +21,7 @@ from everthread.conversation.events import CompactionDone
 from everthread.core.messages import calls_of, results_of, text_of
 from everthread.core.transcript import is_summary, recognize, summary_text
 from everthread.core.types import Api, Reply, Request
-from everthread.factory.store import SUMMARY_SECRET
+from everthread.factory.store import SUMMARY_KEY
 from everthread.lab.provider import Provider
 from everthread.testing import ScriptedModel
 from tests.agent.setting import Place, calls, place, results
@@ -149,7 +149,7 @@ async def test_a_failing_suite_is_repaired_across_compactions(
         assert here.told(TurnEnded)[-1].reason == "answered"
         assert len(here.told(CompactionDone)) >= 3
         last = [record.request for record in provider.log if record.request and not is_summary_call(record.request)][-1]
-        check_last_request(last, await here.store.shared_secret(SUMMARY_SECRET))
+        check_last_request(last, await here.store.shared_secret(SUMMARY_KEY))
         await check_store(here, provider, agent)
 
 
@@ -211,7 +211,7 @@ async def test_a_task_goes_on_after_a_restart_in_its_middle(
         answer = await again.send(f"Go on. {TASK_SAID}")
         assert answer.text.startswith("All tests pass now")
         last = [record.request for record in provider.log if record.request][-1]
-        check_last_request(last, await here.store.shared_secret(SUMMARY_SECRET))
+        check_last_request(last, await here.store.shared_secret(SUMMARY_KEY))
         assert {record.status for record in provider.log if record.status} == {200}
 
 

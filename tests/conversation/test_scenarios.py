@@ -18,7 +18,7 @@ from everthread.conversation.events import (
 from everthread.core.messages import text_of
 from everthread.core.transcript import is_summary, recognize
 from everthread.core.types import Api, Reply
-from everthread.factory.store import SUMMARY_SECRET
+from everthread.factory.store import SUMMARY_KEY
 from everthread.lab.provider import Fault
 from everthread.store.models import NewSession
 from tests.conversation.served import KEY, NAMES, TOOL, answering, asks_for, is_summary_call, lab, model, summary
@@ -134,7 +134,7 @@ async def test_what_is_kept_and_how_the_summary_enters(tmp_path: Path) -> None:
         await until_compacted(place, conversation)
         sent = place.main_calls()[-1].request.messages
         assert text_of(sent[0]).startswith("First of all")
-        key = await place.store.shared_secret(SUMMARY_SECRET)
+        key = await place.store.shared_secret(SUMMARY_KEY)
         at = next(index for index, message in enumerate(recognize(sent, key)) if is_summary(message))
         assert at <= 2
         assert "[EVERTHREAD SUMMARY" in text_of(sent[at])

@@ -106,7 +106,7 @@ _keys: dict[str, bytes] = {}
 
 async def _home_key(config: Config) -> bytes:
     """The key of the home that a configuration is of; none where nothing is stored there yet."""
-    from everthread.factory.store import SUMMARY_SECRET, open_store, store_url
+    from everthread.factory.store import SUMMARY_KEY, open_store, store_url
 
     url = store_url(config)
     if url not in _keys:
@@ -115,7 +115,7 @@ async def _home_key(config: Config) -> bytes:
         except NoStoreError:
             return b""
         try:
-            _keys[url] = await store.shared_secret(SUMMARY_SECRET)
+            _keys[url] = await store.shared_secret(SUMMARY_KEY)
         finally:
             await store.close()
     return _keys[url]

@@ -18,7 +18,7 @@ from everthread.config.conversations import ModelOptions
 from everthread.core.types import Api, StreamingModel, System
 from everthread.factory.compaction import named_summarizer
 from everthread.factory.models import Closing, EngineChoice, auxiliary_model, closing_of, route_to, summarizer_for
-from everthread.factory.store import SUMMARY_SECRET, open_store, store_url
+from everthread.factory.store import SUMMARY_KEY, open_store, store_url
 from everthread.store.models import NewSession
 from everthread.store.store import Store
 
@@ -218,7 +218,7 @@ async def _open(
             listener=listener or setup.listener,
             hooks=hooks or setup.hooks,
             closing=opened,
-            summary_key=await store.shared_secret(SUMMARY_SECRET),
+            summary_key=await store.shared_secret(SUMMARY_KEY),
         )
         conversation = await Conversation.open(setup, resume=resume, new=session, tools=tools)
     except BaseException:

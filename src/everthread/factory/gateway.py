@@ -23,7 +23,7 @@ from everthread.factory.agent import native_app
 from everthread.factory.conversation import session_options
 from everthread.factory.dashboard import make_dashboard, within_gateway
 from everthread.factory.models import EngineChoice, auxiliary_model, closing_of, summarizer_for
-from everthread.factory.store import SUMMARY_SECRET, open_store, store_url
+from everthread.factory.store import SUMMARY_KEY, open_store, store_url
 from everthread.gateway.base import Auth, Mode
 from everthread.store.store import Store
 
@@ -273,7 +273,7 @@ async def _manager(
             emulate_state=config.gateway.responses_state == "emulate", portable_engine=engine.is_portable,
             compaction_seconds=COMPACTION_SHARE * seconds, compaction_processes=processes, recall=config.gateway.recall,
             notice=config.gateway.notice,
-            summary_key=await store.shared_secret(SUMMARY_SECRET),
+            summary_key=await store.shared_secret(SUMMARY_KEY),
         )
     )  # fmt: skip
 

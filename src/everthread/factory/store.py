@@ -11,7 +11,7 @@ from everthread.store.database import Database
 from everthread.store.store import Store
 
 STORE_FILE = "everthread.db"
-SUMMARY_SECRET = "summary"  # noqa: S105  the secret's name
+SUMMARY_KEY = "summary"
 """Under this name a store keeps the key that summaries are tagged with."""
 
 
