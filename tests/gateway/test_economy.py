@@ -62,3 +62,23 @@ async def test_switched_off_only_the_threshold_counts(tmp_path: Path) -> None:
         client.says("Back again.")
         exchange = await ask(manager, client, place.provider)
         assert exchange.sent.headers["x-everthread-compactions"] == "0"
+
+
+async def test_what_the_last_rewrite_left_counts_when_the_next_is_weighed(tmp_path: Path) -> None:
+    """Twenty messages are kept, so that it leaves much more than a tail and a summary: soon again would cost more."""
+    async with gate(tmp_path, lambda _: words(1_200, "answer"), window=40_000) as place:
+        assert place.provider is not None
+        client = Client("anthropic", extra={"max_tokens": 4_000})
+        manager = place.manager(markers=True, background=False)
+        made, waited = 0, 0
+        for turn in range(100):
+            client.says(f"Note {turn}.")
+            sent = (await ask(manager, client, place.provider)).sent
+            made = int(sent.headers["x-everthread-compactions"])
+            if made == 1 and turn % 3 == 0:
+                manager = place.manager(markers=True, background=False)  # another process goes on with what is known
+            waited += made == 1 and "not worth it yet" in sent.headers.get("x-everthread-plan", "")
+            if made == 2:
+                break
+        assert made == 2
+        assert waited > 5

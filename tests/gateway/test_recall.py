@@ -88,7 +88,8 @@ class Talk:
         async with httpx2.AsyncClient(timeout=180) as http:
             answer = await http.post(self.url + PATHS[self.client.api], json=body, headers=sent)
         assert answer.status_code == 200, answer.text
-        self.raw, self.told = answer.content, dict(answer.headers)
+        comments = (line[2:].partition(": ") for line in answer.text.splitlines() if line.startswith(": x-everthread-"))
+        self.raw, self.told = answer.content, {**answer.headers, **{name: value for name, _, value in comments}}
         if not self.streams:
             reply = codec.decode_reply(answer.json(), model=self.client.model)
         else:

@@ -184,15 +184,18 @@ class ContextState:
 
     def dump(self) -> dict[str, Any]:
         """What another process goes on with, as JSON values."""
-        return {**self.calibration.dump(), "pause": asdict(self.pause), "rhythm": self.rhythm.dump()}
+        own = {"pause": asdict(self.pause), "rhythm": self.rhythm.dump(), "compacted": self.compacted}
+        return {**self.calibration.dump(), **own}
 
     @classmethod
     def load(cls, state: Any) -> ContextState:
         """From what `dump` gave."""
         known = state if isinstance(state, Mapping) else {}
+        left = known.get("compacted")
         return cls(
-            Calibration.load(state), CallPattern.load(known.get("rhythm")), CompactionPause.load(known.get("pause"))
-        )
+            Calibration.load(state), CallPattern.load(known.get("rhythm")), CompactionPause.load(known.get("pause")),
+            compacted=left if isinstance(left, int) and left > 0 else 0,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

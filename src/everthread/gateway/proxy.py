@@ -418,12 +418,14 @@ class ProxyExchange:
             await writer.end(error_event(self._incoming.api, response.status_code, body))
             return
         notice = self._notice(response)
+        await self._ascertain()
         if not begun:
             headers = for_client(response.headers.raw)
-            await self._ascertain()
             await writer.start(
                 response.status_code, _unmeasured(headers) if drop or notice else headers, self.sent.headers
             )
+        else:
+            await writer.tell_late(self.sent.headers)
         if notice and not streams:
             body = b"".join([piece async for piece in pieces.all()])
             if tap is not None:
@@ -469,10 +471,12 @@ class ProxyExchange:
             notice = self.sent.notice if self.status < 300 else ""
             await writer.end(with_notice(self._incoming.api, body, notice) if notice else body)
             return
+        await self._ascertain()
         if not pulse.begun:
-            await self._ascertain()
             await writer.start(response.status_code, headers, self.sent.headers)
             pulse.begun = True
+        else:
+            await writer.tell_late(self.sent.headers)
         notice = self._notice(response)
         drop = Filters(
             [

@@ -40,16 +40,23 @@ class ResponseWriter:
         self._seconds = seconds
         self._begun = time.monotonic()
         self.status: int | None = None
-        self._thread = ""
+        self._told: Mapping[str, str] = {}
         self._facts: dict[str, Any] = {}
 
     async def start(self, status: int, headers: Headers, told: Mapping[str, str] | None = None) -> None:
-        self.status = status
-        self._thread = (told or {}).get(THREAD, "")
+        self.status, self._told = status, told or {}
         self._metrics.count("requests", api=self._call.conversation or "other", status=str(status))
         self._metrics.observe_first_byte(time.monotonic() - self._begun)
-        ours = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in (told or {}).items()]
+        ours = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in self._told.items()]
         await self._put({"type": "http.response.start", "status": status, "headers": [*headers, *ours]})
+
+    async def tell_late(self, told: Mapping[str, str]) -> None:
+        """What was not known yet when the headers were sent, as comments of the stream: no client stumbles over one."""
+        late = {name: value for name, value in told.items() if self._told.get(name) != value}
+        self._told = {**self._told, **late}
+        if late:
+            lines = "".join(f": {name}: {' '.join(value.split())}\n" for name, value in late.items())
+            await self.body(f"{lines}\n".encode())
 
     async def body(self, data: bytes) -> None:
         await self._put({"type": "http.response.body", "body": data, "more_body": True})
@@ -76,7 +83,8 @@ class ResponseWriter:
         call, seconds, status = self._call, time.monotonic() - self._begun, self.status or 0
         fields = {
             "method": call.method, "path": call.path, "status": status, "seconds": round(seconds, 4),
-            "tenant": call.caller.tenant, "key": call.caller.key_id, "thread": self._thread, **self._facts,
+            "tenant": call.caller.tenant, "key": call.caller.key_id, "thread": self._told.get(THREAD, ""),
+            **self._facts,
         }  # fmt: skip
         told = {name: value for name, value in fields.items() if value or name in self._facts}
         log_fields(_LOG, logging.INFO, f"{call.method} {call.path} {status or 'unanswered'} in {seconds:.3f} s", told)

@@ -357,8 +357,9 @@ class ProxyManager:
         turn.estimate = self.estimate(turn, turn.used)
         before, after = self.tokens(turn, None), self.tokens(turn, turn.used)
         if turn.cap is not None:
-            turn.room = max(turn.window - after - after // 50, SMALLEST_CAP)
+            turn.room = max(turn.window - after - after // 20, SMALLEST_CAP)  # a new rewrite is estimated only
         if is_new and turn.used is not None:
+            turn.memory.context.compacted = after
             turn.headers[RECEIPT] = receipt = receipt_text(turn.used, before, after, recall=turn.recall.offered)
             self.setup.listener(CompactionReceipt(turn.place.thread, receipt))
             if self.setup.notice and takes_notice(turn.incoming.api, turn.sliced.fields):
