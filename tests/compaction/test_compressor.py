@@ -23,7 +23,6 @@ from everthread.compaction.summary import (
 )
 from everthread.compaction.user_words import parse_words
 from everthread.core.messages import Message, results_of, text_of
-from everthread.core.outputs import cited_outputs
 from everthread.core.pricing import CanonicalUsage, normalize_usage
 from everthread.core.tokens.budget import Budget
 from everthread.core.transcript import (
@@ -260,7 +259,7 @@ class TestGiants:
         result = await engine(32_000).compress(talk)
         assert result.tokens_after <= Budget.for_window(32_000).compacted_limit
         (stored,) = [entry for entry in result.to_store if len(entry.text) > 1_000_000]
-        assert any(stored.id in cited_outputs(found.text) for m in result.messages for found in results_of(m))
+        assert any(stored.id in found.text for m in result.messages for found in results_of(m))
         assert any("oversized tool results" in step for step in result.steps)
 
     async def test_a_data_url(self) -> None:

@@ -11,16 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.fingerprints import (
-    BYTE_ORDER,
-    CANONICAL,
-    Chain,
-    byte_chain,
-    byte_fingerprint,
-    canonical_chain,
-    canonical_form,
-    message_fingerprint,
-)
+from everthread.core.fingerprints import byte_fingerprint, canonical_form, chained, message_fingerprint
+from tests.chains import byte_chain, canonical_chain
 from tests.shared_data import shared
 
 REMINDER = "<system-reminder>\nThe todo list is empty.\n</system-reminder>"
@@ -205,18 +197,16 @@ GOLDEN_MESSAGE = "484d32e27b2209b12925ac0c0c8e3fd91f970517"
 
 @given(st.lists(messages, max_size=6), st.integers(0, 6))
 def test_a_chain_extends_step_by_step_and_can_be_resumed(history: list[Any], cut: int) -> None:
-    for start, digests in ((CANONICAL, canonical_chain(history)), (BYTE_ORDER, byte_chain(history))):
+    for fingerprint, digests in (
+        (message_fingerprint, canonical_chain(history)),
+        (byte_fingerprint, byte_chain(history)),
+    ):
         assert len(digests) == len(history)
-        chain = start
-        for index, message in enumerate(history):
-            longer = chain.extend(message)
-            assert (longer.digest, longer.length) == (digests[index], index + 1)
-            chain = longer
         kept = history[:cut]
-        resumed = Chain(start.kind, len(kept), digests[len(kept) - 1] if kept else "")
-        for message in history[cut:]:
-            resumed = resumed.extend(message)
-        assert resumed == chain
+        resumed = digests[len(kept) - 1] if kept else ""
+        for message, digest in zip(history[cut:], digests[cut:], strict=True):
+            resumed = chained(resumed, fingerprint(message))
+            assert resumed == digest
 
 
 @given(st.lists(messages, max_size=5), st.lists(messages, max_size=5))

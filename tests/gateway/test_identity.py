@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everthread.core.fingerprints import canonical_chain
 from everthread.core.messages import text_of
 from everthread.core.types import Api, Reply
 from everthread.errors import WireError
@@ -24,6 +23,7 @@ from everthread.gateway.body import slice_body, spliced
 from everthread.gateway.management.events import Branched
 from everthread.gateway.management.threads import build_history, identify
 from everthread.wire import openai_responses
+from tests.chains import canonical_chain
 from tests.gateway.clients import APIS, Client, Gate, answer, running, thread_of, words
 
 

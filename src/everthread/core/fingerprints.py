@@ -16,15 +16,11 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from hashlib import blake2b
-from itertools import accumulate
-from typing import Any, Literal
+from typing import Any
 
 from everthread.core.messages import json_value, strip_surroundings
-
-Kind = Literal["canonical", "bytes"]
 
 OPAQUE = frozenset({"input", "arguments", "parameters", "input_schema"})
 """Fields that hold a tool's data or schema, not protocol: a `cache_control` or `_id` in there is content."""
@@ -36,45 +32,19 @@ _GONE: Any = object()
 _Field = Callable[[str, Any, int], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """The digest of everything up to here. Extending it by one message costs one message, however long it is."""
-
-    kind: Kind
-    length: int = 0
-    digest: str = ""
-
-    def extend(self, message: Any) -> Chain:
-        return Chain(self.kind, self.length + 1, chained(self.digest, _fingerprint(message, self.kind)))
-
-
-CANONICAL = Chain("canonical")
-BYTE_ORDER = Chain("bytes")
-
-
 def chained(digest: str, fingerprint: str) -> str:
     """The digest after one more message, from that message's fingerprint."""
     return _hash(f"{digest}{fingerprint}", b"chain")
 
 
-def canonical_chain(messages: Iterable[Any]) -> list[str]:
-    """The identity of every prefix: the digest after each message."""
-    return [chain.digest for chain in accumulate(messages, Chain.extend, initial=CANONICAL)][1:]
-
-
-def byte_chain(messages: Iterable[Any]) -> list[str]:
-    """What a prefix cache sees of every prefix: the digest after each message."""
-    return [chain.digest for chain in accumulate(messages, Chain.extend, initial=BYTE_ORDER)][1:]
-
-
 def message_fingerprint(message: Any) -> str:
     """The identity of one message."""
-    return _fingerprint(message, "canonical")
+    return _hash(_json(canonical_form(message), sort_keys=True), b"canonical")
 
 
 def byte_fingerprint(message: Any) -> str:
     """What a prefix cache sees of one message."""
-    return _fingerprint(message, "bytes")
+    return _hash(byte_text(byte_form(message)), b"bytes")
 
 
 def canonical_form(message: Any) -> Any:
@@ -92,12 +62,6 @@ def byte_form(value: Any) -> Any:
 def byte_text(form: Any) -> str:
     """JSON text of a byte form, its keys in their own order."""
     return _json(form, sort_keys=False)
-
-
-def _fingerprint(message: Any, kind: Kind) -> str:
-    if kind == "canonical":
-        return _hash(_json(canonical_form(message), sort_keys=True), b"canonical")
-    return _hash(byte_text(byte_form(message)), b"bytes")
 
 
 def _hash(text: str, person: bytes) -> str:

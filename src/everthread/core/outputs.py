@@ -137,11 +137,6 @@ def is_persisted(text: str) -> bool:
     return persisted(text) is not None
 
 
-def cited_outputs(text: str) -> list[str]:
-    """The ids of all stored outputs a text cites, each once, in order."""
-    return list(dict.fromkeys(_ID.findall(text)))
-
-
 def reads_stored(call: Call) -> bool:
     """Whether a call reads a stored output: one of its arguments is the id of one.
 

@@ -21,10 +21,10 @@ from everthread.core.cache_control import (
     shared_prefix,
     without_cache_control,
 )
-from everthread.core.fingerprints import byte_chain
 from everthread.core.messages import Message
 from everthread.core.types import Request
 from everthread.errors import InputError
+from tests.chains import byte_chain
 from tests.shared_data import shared
 
 MARK = {"type": "ephemeral"}

@@ -10,7 +10,7 @@ from typing import Any
 
 from everthread.core.types import Node, System
 from everthread.errors import InputError, NothingToUndoError, UnknownIdError
-from everthread.store.database import LAST, Row, Tx, decode_json, encode_json, placeholders
+from everthread.store.database import LAST, Row, Tx, chunks, decode_json, encode_json, placeholders
 from everthread.store.models import (
     UNDONE,
     UNDONE_STATE,
@@ -87,14 +87,7 @@ def continue_session(
     move_activity(tx, session_id, new_id)
     _set_end(tx, new_id, parent.ended, parent.end_reason)  # a thread that has ended stays so
     _set_end(tx, session_id, now, "compression")
-    tx.run(
-        "INSERT INTO compactions (thread_id, parent_id, session_id, created, tokens_before, tokens_after, record) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (
-            old.thread, session_id, new_id, now, compaction.tokens_before, compaction.tokens_after,
-            encode_compaction(compaction),
-        ),
-    )  # fmt: skip
+    _insert_compaction(tx, (old.thread, session_id, new_id, now), compaction)
     return Continuation(load_session(tx, new_id), won=True)
 
 
@@ -205,12 +198,16 @@ def record_compaction(tx: Tx, session_id: str, compaction: NewCompaction, now: f
     """Of a compaction that made no new session: what its client sends is compacted, the session stays whole."""
     row = tx.one("SELECT thread_id FROM sessions WHERE id = ?", (session_id,))
     if row is not None:
-        sizes = compaction.tokens_before, compaction.tokens_after
-        tx.run(
-            "INSERT INTO compactions (thread_id, parent_id, session_id, created, tokens_before, tokens_after, record) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (row[0], session_id, session_id, now, *sizes, encode_compaction(compaction)),
-        )
+        _insert_compaction(tx, (row[0], session_id, session_id, now), compaction)
+
+
+def _insert_compaction(tx: Tx, place: tuple[str, str, str, float], compaction: NewCompaction) -> None:
+    """`place`: the thread, the session before, the one after, and when."""
+    tx.run(
+        "INSERT INTO compactions (thread_id, parent_id, session_id, created, tokens_before, tokens_after, record) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (*place, compaction.tokens_before, compaction.tokens_after, encode_compaction(compaction)),
+    )
 
 
 def as_compaction(row: Row) -> CompactionRecord:
@@ -311,8 +308,7 @@ def _copy_citations(tx: Tx, thread: str, session_id: str) -> None:
     """Stored outputs that the shared messages cite live as long as the branch, too."""
     kept = tx.all("SELECT DISTINCT output_id FROM citations WHERE thread_id = ?", (thread,))
     cited = sorted({row[0] for row in kept} & set(_cited_outputs(tx, session_id))) if kept else []
-    for start in range(0, len(cited), 500):
-        some = cited[start : start + 500]
+    for some in chunks(cited):
         tx.run(
             "INSERT INTO citations (thread_id, tenant, output_id, call_id, tool, created) "
             "SELECT ?, tenant, output_id, call_id, tool, created FROM citations "

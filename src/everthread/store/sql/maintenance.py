@@ -10,7 +10,7 @@ from typing import Any
 
 from everthread.core.fingerprints import byte_fingerprint
 from everthread.errors import StoreDamagedError
-from everthread.store.database import Database, Tx, decode_json, placeholders
+from everthread.store.database import Database, Tx, chunks, decode_json, placeholders
 from everthread.store.sql.messages import load_output, queue_output
 from everthread.store.sql.sessions import AT_TIP, THREAD_MESSAGES, lock_thread
 
@@ -183,8 +183,7 @@ def _unindex(tx: Tx, database: Database, where: str, values: Sequence[Any]) -> N
 
 
 def _delete_messages(tx: Tx, database: Database, ids: list[int]) -> None:
-    for start in range(0, len(ids), 500):
-        some = ids[start : start + 500]
+    for some in chunks(ids):
         marks = placeholders(some)
         _unindex(tx, database, f"message_id IN ({marks})", some)
         tx.run(f"DELETE FROM messages WHERE id IN ({marks})", some)

@@ -16,7 +16,7 @@ from everthread.core.fingerprints import byte_fingerprint, message_fingerprint
 from everthread.core.messages import Call, calls_of, results_of
 from everthread.core.outputs import output_id
 from everthread.errors import InputError, StoreDamagedError, UnknownIdError
-from everthread.store.database import LAST, Query, Row, Tx, clean_text, decode_json, encode_json, placeholders
+from everthread.store.database import LAST, Query, Row, Tx, chunks, clean_text, decode_json, encode_json, placeholders
 from everthread.store.models import DEFAULT_TENANT, Lease, NewMessage, StoredMessage, StoredOutput
 from everthread.store.sql.sessions import (
     IS_TIP,
@@ -242,8 +242,6 @@ SELECT_EVENTS = (
     "SELECT thread_id, event FROM messages WHERE thread_id = (SELECT thread_id FROM sessions WHERE id = ?) "
     "AND event IN ({})"
 )
-EVENTS_AT_ONCE = 500
-"""So many events are asked for at once."""
 
 
 @dataclass(slots=True)
@@ -320,9 +318,7 @@ def _event_queries(requests: Sequence[AppendRequest]) -> Iterator[Query]:
     for request in requests:
         events.setdefault(request.session, {}).update(dict.fromkeys(item.new.event for item in request.prepared))
     for session, named in events.items():
-        every = list(named)
-        for start in range(0, len(every), EVENTS_AT_ONCE):
-            some = every[start : start + EVENTS_AT_ONCE]
+        for some in chunks(list(named)):
             yield SELECT_EVENTS.format(placeholders(some)), (session, *some)
 
 

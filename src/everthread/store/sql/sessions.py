@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from everthread.core.messages import calls_of
 from everthread.core.types import System
 from everthread.errors import AmbiguousIdError, InputError, LeaseLostError, UnknownIdError
-from everthread.store.database import Row, Tx, clean_text, decode_json, encode_json, placeholders
+from everthread.store.database import Row, Tx, chunks, clean_text, decode_json, encode_json, placeholders
 from everthread.store.models import Lease, NewSession, Session, SessionKind, ThreadRow
 
 SESSION_COLUMNS = (
@@ -321,7 +321,6 @@ THREAD_MESSAGES = (
     "WHERE s.thread_id = {thread} AND s.kind <> 'reverted' AND (p.seq < 0 OR p.seq >= s.carried) AND m.kind = 'message'"
 )
 """What was said in a thread: its history."""
-CHUNK = 500
 
 
 ALONE = " AND NOT (t.kind = 'side' AND t.parent_id IS NOT NULL)"
@@ -348,8 +347,7 @@ def list_threads(tx: Tx, *, tenant: str | None = None, limit: int = 50, offset: 
 
 def _load_sessions(tx: Tx, ids: Sequence[str]) -> dict[str, Session]:
     found: dict[str, Session] = {}
-    for start in range(0, len(ids), CHUNK):
-        some = ids[start : start + CHUNK]
+    for some in chunks(ids):
         rows = tx.all(f"{SELECT_SESSION} WHERE s.id IN ({placeholders(some)})", some)
         found |= {row[0]: as_session(row) for row in rows}
     return found

@@ -12,7 +12,7 @@ from typing import Any
 
 from everthread.core.pricing import CanonicalUsage
 from everthread.errors import InputError
-from everthread.store.database import PICO, Row, Tx, as_pico, decode_json, encode_json, placeholders
+from everthread.store.database import PICO, Row, Tx, as_pico, chunks, decode_json, encode_json, placeholders
 from everthread.store.models import (
     CallRow,
     CompactionRecord,
@@ -88,9 +88,12 @@ def load_insights(
     tx: Tx, *, since: float, until: float, tenant: str | None = None, platform: str | None = None
 ) -> Insights:
     """The account of a period, summed by the database."""
-    where, values = _period_filter("u", since, until, tenant, platform)
+
+    def within(moment: str, owner: str) -> tuple[str, list[Any]]:
+        return _in_period(moment, owner, since, until, tenant, platform)
+
+    where, values = within("u.created", "u")
     total = tx.one(f"SELECT 'total', {USAGE_SUMS} FROM usage u WHERE {where}", values)
-    assert total is not None
     grouped = {
         name: _group_usage(tx, expression, where, values)
         for name, expression in (
@@ -100,71 +103,49 @@ def load_insights(
             ("by_task", "u.task"),
         )
     }
-    period = _session_filter(tenant, platform)
-    counts = [_count_rows(tx, *count) for count in _count_queries(since, until, tenant, platform)]
+    where, values = within("s.started", "s")
+    begun = tx.one(f"SELECT COUNT(*), COUNT(DISTINCT s.thread_id) FROM sessions s WHERE {where}", values)
+    where, values = within("c.created", "s")
     saved = tx.one(
         "SELECT COUNT(*), COALESCE(SUM(c.tokens_before - c.tokens_after), 0) FROM compactions c "
-        "JOIN sessions s ON s.id = c.session_id WHERE c.reverted IS NULL AND c.created >= ? AND c.created < ?"
-        f"{period[0]}",
-        (since, until, *period[1]),
+        f"JOIN sessions s ON s.id = c.session_id WHERE c.reverted IS NULL AND {where}",
+        values,
     )
+    where, values = within("m.created", "s")
+    of_messages = f"FROM messages m JOIN sessions s ON s.id = m.thread_id WHERE m.kind = 'message' AND {where}"
+    said = tx.one(f"SELECT COUNT(*) {of_messages}", values)
+    # A result is of role `tool`, or, in Anthropic's form, a block of a user's message.
+    tools = tx.all(
+        f"SELECT m.tool, COUNT(*), COALESCE(SUM(m.tokens), 0) {of_messages} AND m.role <> 'assistant' "
+        "AND m.tool <> '' GROUP BY 1 ORDER BY 3 DESC, 2 DESC, 1",
+        values,
+    )
+    assert total is not None
+    assert begun is not None
     assert saved is not None
+    assert said is not None
     return Insights(
-        total=_as_usage_row(total), **grouped, by_tool=_tool_rows(tx, since, until, period), sessions=counts[0],
-        threads=counts[1], messages=counts[2], compactions=int(saved[0]), tokens_saved=int(saved[1]),
+        total=_as_usage_row(total), **grouped, by_tool=[ToolRow(row[0], int(row[1]), int(row[2])) for row in tools],
+        sessions=int(begun[0]), threads=int(begun[1]), messages=int(said[0]), compactions=int(saved[0]),
+        tokens_saved=int(saved[1]),
     )  # fmt: skip
 
 
-def _period_filter(
-    alias: str, since: float, until: float, tenant: str | None, platform: str | None
-) -> tuple[str, list[object]]:
-    where, values = [f"{alias}.created >= ?", f"{alias}.created < ?"], [since, until]
-    narrowed: list[object] = [*values]
+def _in_period(
+    moment: str, owner: str, since: float, until: float, tenant: str | None, platform: str | None
+) -> tuple[str, list[Any]]:
+    """A condition and its values: when, and whose. `owner`: the table that has tenant and platform."""
+    where, values = [f"{moment} >= ?", f"{moment} < ?"], list[Any]([since, until])
     for column, value in (("tenant", tenant), ("platform", platform)):
         if value is not None:
-            where.append(f"{alias}.{column} = ?")
-            narrowed.append(value)
-    return " AND ".join(where), narrowed
+            where.append(f"{owner}.{column} = ?")
+            values.append(value)
+    return " AND ".join(where), values
 
 
-def _session_filter(tenant: str | None, platform: str | None) -> tuple[str, list[str]]:
-    """The part of a WHERE that narrows by session."""
-    chosen = [(column, value) for column, value in (("tenant", tenant), ("platform", platform)) if value is not None]
-    return "".join(f" AND s.{column} = ?" for column, _ in chosen), [value for _, value in chosen]
-
-
-def _group_usage(tx: Tx, expression: str, where: str, values: Sequence[object]) -> list[UsageRow]:
+def _group_usage(tx: Tx, expression: str, where: str, values: Sequence[Any]) -> list[UsageRow]:
     rows = tx.all(f"SELECT {expression}, {USAGE_SUMS} FROM usage u WHERE {where} GROUP BY 1 ORDER BY 1", values)
     return [_as_usage_row(row) for row in rows]
-
-
-def _count_queries(
-    since: float, until: float, tenant: str | None, platform: str | None
-) -> list[tuple[str, list[object]]]:
-    narrow, values = _session_filter(tenant, platform)
-    started = f"FROM sessions s WHERE s.started >= ? AND s.started < ?{narrow}"
-    said = f"FROM messages m JOIN sessions s ON s.id = m.thread_id WHERE m.kind = 'message'{narrow}"
-    return [
-        (f"SELECT COUNT(*) {started}", [since, until, *values]),
-        (f"SELECT COUNT(DISTINCT s.thread_id) {started}", [since, until, *values]),
-        (f"SELECT COUNT(*) {said} AND m.created >= ? AND m.created < ?", [*values, since, until]),
-    ]
-
-
-def _count_rows(tx: Tx, sql: str, values: Sequence[object]) -> int:
-    row = tx.one(sql, values)
-    return int(row[0]) if row else 0
-
-
-def _tool_rows(tx: Tx, since: float, until: float, period: tuple[str, list[str]]) -> list[ToolRow]:
-    rows = tx.all(
-        "SELECT m.tool, COUNT(*), COALESCE(SUM(m.tokens), 0) FROM messages m JOIN sessions s ON s.id = m.thread_id "
-        # A result is of role `tool`, or, in Anthropic's form, a block of a user's message.
-        "WHERE m.role <> 'assistant' AND m.kind = 'message' AND m.tool <> '' AND m.created >= ? AND m.created < ?"
-        f"{period[0]} GROUP BY 1 ORDER BY 3 DESC, 2 DESC, 1",
-        (since, until, *period[1]),
-    )
-    return [ToolRow(row[0], int(row[1]), int(row[2])) for row in rows]
 
 
 def _as_usage_row(row: Row) -> UsageRow:
@@ -209,9 +190,6 @@ def usage_figures(row: UsageRow) -> dict[str, Any]:
 # --- pages that show many threads -------------------------------------------------------------------------------------
 
 
-THREADS_AT_ONCE = 500
-
-
 MESSAGE_SIZE = "COALESCE(m.tokens, (LENGTH(m.body) + 3) / 4)"
 """Tokens of a message; where nobody counted them, a quarter of its characters."""
 
@@ -225,8 +203,7 @@ CALL_COLUMNS = (
 def sum_threads(tx: Tx, threads: Sequence[str]) -> dict[str, ThreadFigures]:
     """What calls and compactions of these threads sum up to; a thread without any is left out."""
     sums: dict[str, dict[str, Any]] = {}
-    for start in range(0, len(threads), THREADS_AT_ONCE):
-        some = threads[start : start + THREADS_AT_ONCE]
+    for some in chunks(threads):
         marks = placeholders(some)
         for row in tx.all(
             "SELECT u.thread_id, COUNT(*), SUM(CASE WHEN u.task = 'main' THEN 1 ELSE 0 END), "
@@ -259,8 +236,7 @@ def sum_threads(tx: Tx, threads: Sequence[str]) -> dict[str, ThreadFigures]:
 def list_calls(tx: Tx, threads: Sequence[str]) -> list[CallRow]:
     """Every call of these threads in order."""
     found: list[CallRow] = []
-    for start in range(0, len(threads), THREADS_AT_ONCE):
-        some = threads[start : start + THREADS_AT_ONCE]
+    for some in chunks(threads):
         found += map(
             _as_call,
             tx.all(
@@ -283,18 +259,14 @@ def list_period_compactions(
     limit: int = 1_000,
 ) -> list[CompactionRecord]:
     """Compactions of a period, or of some threads, the newest first; those that were undone too."""
-    where, values = ["c.created >= ?", "c.created < ?"], [since, until]
-    narrowed: list[Any] = [*values]
-    if tenant is not None:
-        where.append("s.tenant = ?")
-        narrowed.append(tenant)
+    where, values = _in_period("c.created", "s", since, until, tenant, None)
     if threads is not None:
-        where.append(f"c.thread_id IN ({placeholders(threads) or 'NULL'})")
-        narrowed += threads
+        where += f" AND c.thread_id IN ({placeholders(threads) or 'NULL'})"
+        values += threads
     rows = tx.all(
         "SELECT c.id, c.thread_id, c.parent_id, c.session_id, c.created, c.reverted, c.record FROM compactions c "
-        f"JOIN sessions s ON s.id = c.session_id WHERE {' AND '.join(where)} ORDER BY c.id DESC LIMIT ?",
-        (*narrowed, limit),
+        f"JOIN sessions s ON s.id = c.session_id WHERE {where} ORDER BY c.id DESC LIMIT ?",
+        (*values, limit),
     )
     return [as_compaction(row) for row in rows]
 
@@ -357,8 +329,7 @@ def shown_messages(tx: Tx, session_id: str, ids: Sequence[int]) -> tuple[set[int
     """Which of these messages a session shows: as they are, and shortened."""
     whole: set[int] = set()
     shortened: set[int] = set()
-    for start in range(0, len(ids), THREADS_AT_ONCE):
-        some = ids[start : start + THREADS_AT_ONCE]
+    for some in chunks(ids):
         marks = placeholders(some)
         rows = tx.all(
             "SELECT m.id, m.origin FROM places p JOIN messages m ON m.id = p.message_id WHERE p.session_id = ? "
@@ -393,21 +364,13 @@ def usage_by_client(
 
 
 def _sum_usage(tx: Tx, key: str, since: float, until: float, tenant: str | None, limit: int) -> list[UsageRow]:
-    narrowed, values = ("", ()) if tenant is None else (" AND u.tenant = ?", (tenant,))
+    where, values = _in_period("u.created", "u", since, until, tenant, None)
     rows = tx.all(
-        f"SELECT {key}, COUNT(*), SUM(u.input + u.cache_read + u.cache_write), SUM(u.cache_read), "
-        "COALESCE(SUM(u.pico_dollars), 0), SUM(CASE WHEN u.pico_dollars IS NULL THEN 1 ELSE 0 END), SUM(u.output) "
-        "FROM usage u JOIN sessions s ON s.id = u.thread_id WHERE u.created >= ? AND u.created < ?"
-        f"{narrowed} GROUP BY 1 ORDER BY 3 DESC LIMIT ?",
-        (since, until, *values, limit),
+        f"SELECT {key}, {USAGE_SUMS} FROM usage u JOIN sessions s ON s.id = u.thread_id WHERE {where} "
+        "GROUP BY 1 ORDER BY SUM(u.input + u.cache_read + u.cache_write) DESC LIMIT ?",
+        (*values, limit),
     )
-    return [
-        UsageRow(
-            row[0], int(row[1]), int(row[2]) - int(row[3]), int(row[6]), int(row[3]),
-            cost=Decimal(int(row[4])) / PICO, unpriced=int(row[5]),
-        )
-        for row in rows
-    ]  # fmt: skip
+    return [_as_usage_row(row) for row in rows]
 
 
 def last_change(tx: Tx, *, tenant: str | None = None, thread: str | None = None) -> str:

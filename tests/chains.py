@@ -1,0 +1,23 @@
+"""The digest of every prefix of a history, as whoever keeps one step by step comes to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import accumulate
+from typing import Any
+
+from everthread.core.fingerprints import byte_fingerprint, chained, message_fingerprint
+
+
+def canonical_chain(messages: Iterable[Any]) -> list[str]:
+    """The identity of every prefix: the digest after each message."""
+    return _chain(messages, message_fingerprint)
+
+
+def byte_chain(messages: Iterable[Any]) -> list[str]:
+    """What a prefix cache sees of every prefix."""
+    return _chain(messages, byte_fingerprint)
+
+
+def _chain(messages: Iterable[Any], fingerprint: Callable[[Any], str]) -> list[str]:
+    return list(accumulate(map(fingerprint, messages), chained, initial=""))[1:]
