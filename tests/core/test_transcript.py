@@ -11,7 +11,7 @@ from everthread.core.transcript import (
     SUMMARY_START,
     Group,
     Span,
-    Turn,
+    TurnSpan,
     groups,
     head_length,
     is_user_message,
@@ -130,16 +130,16 @@ class TestUserMessages:
     def test_what_agents_write_in_the_users_name_is_no_user_message(self) -> None:
         messages = [user("fix it"), says("<function=ls>"), user("EXECUTION RESULT of [ls]:\nnever touch main.py")]
         assert latest_user_index(messages) == 0
-        assert turns(messages) == [Turn(0, 3, 0)]
+        assert turns(messages) == [TurnSpan(0, 3, 0)]
 
 
 class TestTurns:
     def test_a_turn_runs_to_the_next_user_message(self) -> None:
         messages = [says("hi"), user("a"), calls("x"), result("x"), says("done"), user("b")]
-        assert turns(messages) == [Turn(0, 1, None), Turn(1, 5, 1), Turn(5, 6, 5)]
+        assert turns(messages) == [TurnSpan(0, 1, None), TurnSpan(1, 5, 1), TurnSpan(5, 6, 5)]
 
     def test_without_a_user(self) -> None:
-        assert turns([says("hi")]) == [Turn(0, 1, None)]
+        assert turns([says("hi")]) == [TurnSpan(0, 1, None)]
         assert turns([]) == []
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.core.transcript import is_user_message
-from everthread.core.validation import OPENING, STUB_RESULT, repair, repair_messages, validate_messages
+from everthread.core.validation import OPENING, STUB_RESULT, repair, repair_messages, validate_messages, with_call_ids
 from everthread.errors import InputError
 from tests.shared_data import shared
 
@@ -351,3 +351,15 @@ def test_real_histories_come_out_valid() -> None:
         mended = repair_messages(messages)
         assert validate_messages(mended) == [], path.name
         assert validate_messages(mended, api="anthropic") == [], path.name
+
+
+def test_new_ids_go_to_blocks_and_calls_and_pass_over_what_is_no_call() -> None:
+    message: Any = {
+        "role": "assistant",
+        "content": [{"type": "text", "text": "I look."}, {"type": "tool_use", "name": "read", "input": {}}],
+        "tool_calls": ["broken", {"function": {"name": "list", "arguments": "{}"}}],
+    }
+    named: Any = with_call_ids(message, ["a", "b"])
+    assert named["content"][1]["id"] == "a"
+    assert named["tool_calls"][0] == "broken"
+    assert named["tool_calls"][1]["id"] == "b"

@@ -95,7 +95,7 @@ async def commit(
 
     Once begun it comes to its end, whoever goes away meanwhile.
     """
-    cost = await finish(_accounted(live, made))
+    cost = await finish(live.accounting.record_summary(live.session.id, made.compaction.usage))
     try:
         await live.setup.hooks.before_compaction(live.session.id)
     except Exception as error:  # noqa: BLE001 - it is told; what must outlive the compaction is not risked
@@ -103,10 +103,6 @@ async def commit(
         live.emit(CompactionFailed(live.session.id, why))
         return why
     return await finish(_continue(live, made, reason, focus, cost=cost, decision=decision))
-
-
-async def _accounted(live: ConversationState, made: Draft) -> Decimal | None:
-    return await live.accounting.record_summary(live.session.id, made.compaction.usage)
 
 
 async def _continue(

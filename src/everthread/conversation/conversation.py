@@ -33,7 +33,7 @@ from everthread.conversation.toolbox import FIND, FoundTools, Toolbox
 from everthread.core.messages import Message, calls_of, results_of
 from everthread.core.types import Reply, StreamDelta, StreamingModel, System
 from everthread.errors import ConfigError, InputError, ModelError
-from everthread.providers.base import ModelEvent
+from everthread.providers.base import ModelEvent, closing
 from everthread.store.models import NewMessage, NewSession, Session, StoredMessage, UsageRecord, new_id
 from everthread.store.store import Store
 
@@ -228,7 +228,7 @@ class Conversation:
             while reply is None:
                 said: list[str] = []
                 try:
-                    async with contextlib.aclosing(_pieces(model, prepared)) as pieces:
+                    async with closing(model.stream(prepared.request)) as pieces:
                         async for piece in pieces:
                             if isinstance(piece, Reply):
                                 reply = piece
@@ -425,8 +425,3 @@ class Conversation:
             new = [NewMessage(item.body, event=f"{event}.{index}") for index, item in enumerate(new)]
         stubs = [NewMessage(stub) for stub in open_stubs(live.open_calls)]
         await live.append([*stubs, *new])
-
-
-async def _pieces(model: StreamingModel, prepared: PreparedRequest) -> AsyncGenerator[StreamDelta | Reply, None]:
-    async for piece in model.stream(prepared.request):
-        yield piece

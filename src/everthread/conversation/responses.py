@@ -7,17 +7,17 @@ import contextlib
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from everthread.context.accounting import usage_of
 from everthread.context.policy import paused_text
 from everthread.conversation.events import LimitLearnt, Notice
 from everthread.conversation.requests import PreparedRequest, decode_response, open_stubs
 from everthread.conversation.state import ConversationState
-from everthread.core.messages import CALL_BLOCKS, Call, Message, calls_of, kind_of, off_the_wire, text_of
+from everthread.core.messages import Call, Message, calls_of, off_the_wire, text_of
 from everthread.core.pricing import CanonicalUsage
 from everthread.core.types import Api, Reply
-from everthread.core.validation import is_empty
+from everthread.core.validation import is_empty, with_call_ids
 from everthread.errors import ModelError
 from everthread.store.models import NewMessage, new_id
 
@@ -51,13 +51,7 @@ def storable(message: Message) -> Message:
         return {**off_the_wire(message), "content": ""} if _says_nothing(message) else message
     if all(ids) and len(set(ids)) == len(ids):
         return message
-    fresh = _own_ids(ids)
-    copy: dict[str, Any] = dict(off_the_wire(message))
-    if isinstance(message.get("content"), list):
-        copy["content"] = [_named(part, fresh) if kind_of(part) in CALL_BLOCKS else part for part in copy["content"]]
-    if isinstance(message.get("tool_calls"), list):
-        copy["tool_calls"] = [_named(call, fresh) if isinstance(call, dict) else call for call in copy["tool_calls"]]
-    return cast("Message", copy)
+    return with_call_ids(message, list(_own_ids(ids)))
 
 
 def _says_nothing(message: Message) -> bool:
@@ -72,10 +66,6 @@ def _own_ids(ids: list[str]) -> Iterator[str]:
     for given in ids:
         yield given if given and given not in seen else f"call_{new_id()}"
         seen.add(given)
-
-
-def _named(call: dict[str, Any], ids: Iterator[str]) -> dict[str, Any]:
-    return {**call, "id": next(ids)}
 
 
 # The answer

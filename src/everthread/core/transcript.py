@@ -210,7 +210,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class TurnSpan:
     """A user message and everything up to the next one. `user` is None for what stands before the first."""
 
     start: int
@@ -292,13 +292,13 @@ def latest_user_index(messages: Messages) -> int | None:
     return None
 
 
-def turns(messages: Messages) -> list[Turn]:
+def turns(messages: Messages) -> list[TurnSpan]:
     """The list as turns. Messages before the first user message form a turn without a user."""
     starts = [index for index, message in enumerate(messages) if is_user_message(message)]
     bounds = [*starts, len(messages)]
-    found = [Turn(start, end, start) for start, end in itertools.pairwise(bounds)]
+    found = [TurnSpan(start, end, start) for start, end in itertools.pairwise(bounds)]
     if messages and (not starts or starts[0] > 0):
-        found.insert(0, Turn(0, bounds[0], None))
+        found.insert(0, TurnSpan(0, bounds[0], None))
     return found
 
 

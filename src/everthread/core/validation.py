@@ -308,7 +308,7 @@ class _Work:
         ids = [self.unique_id(_block_id(call_id) if in_blocks else call_id) for call_id in old]
         if ids != old:
             self.did(source, "call ids made unique and valid")
-            message = _with_call_ids(message, ids)
+            message = with_call_ids(message, ids)
         self.out.append(message)
         blocks = [{**block, "tool_use_id": ids[at]} if ids[at] != old[at] else block for at, block in answers.items()]
         for position, call_id in enumerate(ids):
@@ -457,16 +457,17 @@ def _tool_message(block: Part) -> Message:
     return copy
 
 
-def _with_call_ids(message: Message, ids: Sequence[str]) -> Message:
+def with_call_ids(message: Message, ids: Sequence[str]) -> Message:
     """A copy whose calls carry these ids: blocks first, then `tool_calls`, the order of `calls_of`."""
     remaining = iter(ids)
-    copy = dict(off_the_wire(message))
+    copy: dict[str, Any] = dict(off_the_wire(message))
     if isinstance(message.get("content"), list):
         copy["content"] = [
             {**part, "id": next(remaining)} if part.get("type") in CALL_BLOCKS else part for part in parts_of(message)
         ]
     if "tool_calls" in message:
-        copy["tool_calls"] = [{**call, "id": next(remaining)} for call in message["tool_calls"]]
+        calls: list[Any] = copy["tool_calls"]
+        copy["tool_calls"] = [{**call, "id": next(remaining)} if isinstance(call, dict) else call for call in calls]
     return cast("Message", copy)
 
 

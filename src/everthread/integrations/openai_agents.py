@@ -24,7 +24,7 @@ from everthread.integrations.thread import (
     lacks,
     require,
 )
-from everthread.wire.openai_responses import decode_items, decode_run, encode_items
+from everthread.wire.openai_responses import decode_messages, decode_run, encode_messages
 
 require("openai-agents", "0.3", "openai-agents", "call_model_input_filter")
 try:
@@ -239,7 +239,7 @@ def to_core(items: Sequence[Any]) -> tuple[list[Message], list[list[Item]]]:
     """Messages of the items, and the items of each message: an answer's reasoning, words and calls are one message."""
     messages: list[Message] = []
     groups: list[list[Item]] = []
-    for message in decode_items([_plain(item) for item in items]):
+    for message in decode_messages([_plain(item) for item in items]):
         value: Any = message.get("_native", {}).get("value")
         groups.append(value if isinstance(value, list) else [value])
         messages.append(_core(message))
@@ -248,7 +248,7 @@ def to_core(items: Sequence[Any]) -> tuple[list[Message], list[list[Item]]]:
 
 def from_core(message: Message) -> list[Item]:
     """A message as items."""
-    return [dict(item) for item in encode_items([message])]
+    return [dict(item) for item in encode_messages([message])]
 
 
 def _core(message: Message) -> Message:

@@ -505,9 +505,7 @@ class Store:
 
     # The whole
 
-    async def export(self, thread: str) -> list[dict[str, Any]]:
-        """A thread as lines of JSON."""
-        return await self._read(lambda tx: list(transfer.export_thread(tx, thread)))
+    export = reads(transfer.export_thread)
 
     async def salvage(self, thread: str) -> tuple[list[dict[str, Any]], list[str]]:
         """The lines of a thread in a damaged store as far as they can be read, and what could not be."""

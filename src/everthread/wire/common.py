@@ -191,10 +191,8 @@ def with_native(message: Message, api: str, value: Any, *, model: str | None = N
 
 
 def plain(message: Message) -> Message:
-    """The message without what is our own (keys with a leading underscore); itself when there is none."""
-    if not any(key.startswith("_") for key in message):
-        return message
-    return cast("Message", {key: value for key, value in message.items() if not key.startswith("_")})
+    """The message without what is our own; itself when there is none."""
+    return cast("Message", own(message))
 
 
 def keep_reasoning(message: Mapping[str, Any], api: str, model: str | None) -> bool:

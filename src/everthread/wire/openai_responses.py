@@ -59,11 +59,16 @@ _SPEECH = ("message", "reasoning")
 _NO_ARGUMENTS = frozenset({"id", "type", "status", "call_id", "caller", "created_by", "name", "server_label"})
 
 
-def decode_items(items: Sequence[Mapping[str, Any]], *, model: str | None = None) -> list[Message]:
-    """Core messages; `model` is the one whose reasoning the items hold, where that is known."""
+def decode_messages(wire: str | Sequence[Mapping[str, Any]], *, model: str | None = None) -> list[Message]:
+    """Core messages from items, or from the text that may stand for a single user message.
+
+    `model` is the one whose reasoning the items hold, where that is known.
+    """
+    if isinstance(wire, str):
+        return [with_native({"role": "user", "content": wire}, API, wire)]
     messages: list[Message] = []
     run: list[Item] = []
-    for index, value in enumerate(a_list(items, "input")):
+    for index, value in enumerate(a_list(wire, "input")):
         item = cast("Item", an_object(value, f"input[{index}]"))
         role = _role(item, f"input[{index}]")
         if role == "assistant":
@@ -93,7 +98,7 @@ def decode_run(items: Sequence[Item], *, model: str | None = None) -> Message:
     return with_native(message, API, list(items), model=model)
 
 
-def encode_items(messages: Messages, *, model: str | None = None) -> list[Item]:
+def encode_messages(messages: Messages, *, model: str | None = None) -> list[Item]:
     """Items for `model`, without reasoning that another model or API wrote."""
     rewritten = {
         result.call_id for message in messages if native_value(message, API) is None for result in results_of(message)
@@ -268,18 +273,6 @@ def _input_part(part: Part) -> Part:
     return {key: value for key, value in part.items() if key != "cache_control"}
 
 
-__all__ = [
-    "API",
-    "decode_messages",
-    "decode_reply",
-    "decode_request",
-    "decode_tools",
-    "encode_messages",
-    "encode_reply",
-    "encode_request",
-    "encode_tools",
-]
-
 _INCOMPLETE = {"max_output_tokens": "length", "content_filter": "content_filter"}
 
 
@@ -306,17 +299,6 @@ def encode_request(request: Request) -> dict[str, Any]:
         body["instructions"] = "\n\n".join(content_text([part]) for part in request.system)
     tools = encode_tools(request.tools)
     return {**body, "tools": tools} if tools else body
-
-
-def decode_messages(wire: str | Sequence[Mapping[str, Any]], *, model: str | None = None) -> list[Message]:
-    """Core messages from items, or from the text that may stand for a single user message."""
-    if isinstance(wire, str):
-        return [with_native({"role": "user", "content": wire}, API, wire)]
-    return decode_items(wire, model=model)
-
-
-def encode_messages(messages: Messages, *, model: str | None = None) -> list[dict[str, Any]]:
-    return encode_items(messages, model=model)
 
 
 def decode_tools(wire: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from rich.markup import escape
 from everthread.cli.conversation_file import FILE_HELP, ConversationFile, read_conversation
 from everthread.cli.output import console, print_json, print_table
 from everthread.core.messages import Messages, excerpt
-from everthread.core.transcript import Turn, groups, is_summary, turns, user_text
+from everthread.core.transcript import TurnSpan, groups, is_summary, turns, user_text
 from everthread.core.validation import repair, validate_messages
 
 SHOWN = 20
@@ -59,7 +59,7 @@ def examine(recording: ConversationFile) -> dict[str, Any]:
     }
 
 
-def _turn(messages: Messages, turn: Turn) -> dict[str, Any]:
+def _turn(messages: Messages, turn: TurnSpan) -> dict[str, Any]:
     user = turn.user
     return {
         "start": turn.start,

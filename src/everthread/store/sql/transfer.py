@@ -27,7 +27,6 @@ from everthread.store.sql.messages import (
 from everthread.store.sql.sessions import (
     find_thread,
     insert_session,
-    list_thread_sessions,
     load_session,
     lock_thread,
     recount_thread,
@@ -186,42 +185,23 @@ EXPORT_FORMAT = 1
 ExportLine = dict[str, Any]
 
 
-def export_thread(tx: Tx, thread: str) -> Iterator[ExportLine]:
-    """Lines that hold everything of one thread. Messages are numbered anew, so that no database's ids leave it."""
-    thread = find_thread(tx, thread)
-    yield {"type": "everthread", "format": EXPORT_FORMAT, "thread": thread}
-    found = list_thread_sessions(tx, thread)
-    carried: dict[str, int] = dict(tx.all("SELECT id, carried FROM sessions WHERE thread_id = ?", (thread,)))
-    numbers = _number_messages(tx, thread)
-    for session in found:
-        line = dataclasses.asdict(session) | {"carried": carried[session.id]}
-        line["branched_at"] = numbers.get(session.branched_at) if session.branched_at is not None else None
-        del line["messages"], line["thread"]
-        yield {"type": "session", **line}
-    for message_id, number in numbers.items():
-        yield _message_line(tx, message_id, number, numbers)
-    for session in found:
-        rows = tx.all("SELECT seq, message_id FROM places WHERE session_id = ? ORDER BY seq", (session.id,))
-        shown = [numbers[message_id] for seq, message_id in rows if seq >= 0]
-        taken_over = [numbers[message_id] for seq, message_id in rows if seq < 0]
-        yield {"type": "places", "session": session.id, "messages": shown, "taken_over": taken_over}
-    yield from _compaction_lines(tx, thread, numbers)
-    yield from _usage_lines(tx, thread)
-    yield from _output_lines(tx, thread)
-    yield from _node_lines(tx, thread, numbers)
-    yield from _pin_lines(tx, thread)
-    yield from _state_lines(tx, [session.id for session in found])
+def export_thread(tx: Tx, thread: str) -> list[ExportLine]:
+    """A thread as lines of JSON. Messages are numbered anew, so that no database's ids leave it."""
+    return _ThreadExport(tx).lines(thread)[0]
 
 
 def salvage_thread(tx: Tx, database: Database, thread: str) -> tuple[list[ExportLine], list[str]]:
-    """The lines of a damaged thread as far as they can be read, and what could not be."""
-    return _Salvage(tx, database).lines(thread)
+    """The lines of a thread in a damaged store as far as they can be read, and what could not be."""
+    return _ThreadExport(tx, database).lines(thread)
 
 
-class _Salvage:
-    """Reads what is left, row by row where rows of one kind cannot be read together."""
+class _ThreadExport:
+    """Reads a thread, row by row where rows of one kind cannot be read together.
 
-    def __init__(self, tx: Tx, database: Database) -> None:
+    With a database, which tells what damage is, what cannot be read is left out and noted; else it is an error.
+    """
+
+    def __init__(self, tx: Tx, database: Database | None = None) -> None:
         self._tx = tx
         self._database = database
         self._lost: list[str] = []
@@ -295,6 +275,8 @@ class _Salvage:
         try:
             return work(*given, **named)
         except Exception as error:
+            if self._database is None:
+                raise
             explained = error if isinstance(error, GARBLED) else self._database.explain(error)
             if not isinstance(explained, (*GARBLED, StoreDamagedError, UnknownIdError, AssertionError)):
                 raise
@@ -305,16 +287,6 @@ class _Salvage:
 def _pin_lines(tx: Tx, thread: str) -> Iterator[ExportLine]:
     for pin in list_pins(tx, thread):
         yield {"type": "pin", "text": pin.text, "created": pin.created}
-
-
-def _number_messages(tx: Tx, thread: str) -> dict[int, int]:
-    """Message id -> its number in the export, in the order of storing."""
-    rows = tx.all(
-        "SELECT id FROM messages WHERE thread_id = ? UNION SELECT p.message_id FROM places p "
-        "JOIN sessions s ON s.id = p.session_id WHERE s.thread_id = ? ORDER BY 1",
-        (thread, thread),
-    )
-    return {row[0]: number for number, row in enumerate(rows, 1)}
 
 
 def _message_line(tx: Tx, message_id: int, number: int, numbers: Mapping[int, int]) -> ExportLine:
