@@ -52,7 +52,7 @@ SEND = (
     Box("conversation/compaction.py", "Outputs first, then one transaction: the session ends, another goes on."),
     Box("conversation/requests.py", "System, tools and messages, with cache breakpoints; recall for this call only."),
     Box("providers/resilience.py", "Sends, with retry and fallback. A refusal for its size: context/recovery.py."),
-    Box("conversation/responses.py", "Stores the answer, its usage and cost; judges what the compaction brought."),
+    Box("conversation/requests.py", "Stores the answer, its usage and cost; judges what the compaction brought."),
     Box("store/store.py", "Everything that was said, for good: history, search, undo, branch."),
 )
 

@@ -23,7 +23,7 @@ from everthread.agent.calls import INTERRUPTED
 from everthread.agent.events import ToolFinished, ToolStarted, TurnEnded
 from everthread.conversation.events import OutputStored
 from everthread.conversation.options import Route
-from everthread.conversation.responses import Answer
+from everthread.conversation.requests import Answer
 from everthread.core.messages import text_of
 from everthread.core.types import Reply, Request, StreamDelta
 from everthread.store.models import NewSession

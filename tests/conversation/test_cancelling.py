@@ -11,7 +11,7 @@ import pytest
 
 from everthread import validate_messages
 from everthread.conversation.conversation import Conversation
-from everthread.conversation.responses import finish
+from everthread.conversation.requests import finish
 from everthread.core.messages import text_of
 from everthread.errors import StoreClosedError
 from everthread.testing import ScriptedModel

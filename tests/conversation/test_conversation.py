@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from everthread.conversation.events import CompactionDone, Estimated, OutputStored, UsageRecorded
-from everthread.conversation.responses import INTERRUPTED, Answer
+from everthread.conversation.requests import INTERRUPTED, Answer
 from everthread.core.types import Reply, StreamDelta
 from everthread.core.validation import validate_messages
 from everthread.errors import InputError, ModelError

@@ -19,8 +19,7 @@ from everthread.agent.tools.conversation import FindTools
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import Event, Listener
 from everthread.conversation.options import Route
-from everthread.conversation.requests import Given
-from everthread.conversation.responses import Answer
+from everthread.conversation.requests import Answer, Given
 from everthread.core.types import StreamDelta
 from everthread.errors import InputError
 

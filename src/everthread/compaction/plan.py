@@ -12,7 +12,6 @@ from everthread.compaction.boundaries import Cut, Fit, Room, WordSizes, fit_mess
 from everthread.compaction.engine import Archive, Services
 from everthread.compaction.history import Facts, History, Memory, head_end_of, number_turns, read_facts
 from everthread.compaction.journal import Journal, background_entry, parse_journal
-from everthread.compaction.names import PATH, checkable_names
 from everthread.compaction.pruning import Pruner
 from everthread.compaction.state import CHANGED, FileState, OpenError, ThreadState
 from everthread.compaction.summary import (
@@ -29,6 +28,7 @@ from everthread.compaction.summary import (
     without_node_lines,
 )
 from everthread.compaction.user_words import UserMessage, entry_tokens, parse_words, user_message
+from everthread.compaction.verification import PATH, checkable_names
 from everthread.core.messages import Message, Messages
 from everthread.core.transcript import (
     SUMMARY_START,

@@ -9,23 +9,34 @@ Code is never loaded from a project's folder: a project can come from anywhere.
 The first place that has the name decides: an engine found there that cannot be loaded is an error, never a reason to
 take another one. Names of built-ins are reserved and looked up in the last place only. Looking and listing run no
 code of an engine; that happens when an engine that was named is loaded.
+
+An engine in the home is a directory: `__init__.py` or `engine.py`, and for the list an optional `engine.toml`. Its code
+runs under a private module name made from the path: two plugins with the same file names do not meet, and
+`from . import helper` finds the plugin's own files.
 """
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import os
 import re
+import sys
+import threading
+import tomllib
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import module_from_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, cast
 
-from everthread.compaction import directory
 from everthread.compaction.engine import ContextEngine, EngineFactory, Services
 from everthread.errors import EngineError, InputError
 
@@ -174,13 +185,13 @@ def _places(home: Path) -> Iterator[tuple[str, Iterator[EngineSource]]]:
 
 
 def _directories(folder: Path) -> Iterator[EngineSource]:
-    for plugin in directory.plugins_in(folder):
-        description, problem = directory.about(plugin)
+    for plugin in plugins_in(folder):
+        description, problem = describe_plugin(plugin)
         yield EngineSource(plugin.name, "home", str(plugin), partial(_create_of, plugin), description, problem)
 
 
 def _create_of(plugin: Path) -> object:
-    module = directory.load(plugin)
+    module = load_plugin(plugin)
     if not hasattr(module, "create"):
         raise EngineError(f"{module.__file__} has no create(services, options)")
     return module.create
@@ -239,3 +250,72 @@ def _their_code(failing: str) -> Iterator[None]:
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
         where = f" ({frames[-1].filename}:{frames[-1].lineno})" if len(frames) > 1 else ""
         raise EngineError(f"{failing}: {type(error).__name__}: {error}{where}") from error
+
+
+# --- engines in the home ----------------------------------------------------------------------------------------------
+
+
+CODE = ("__init__.py", "engine.py")
+ABOUT = "engine.toml"
+
+_loading = threading.RLock()
+
+
+def plugins_in(folder: Path) -> Iterator[Path]:
+    """The directories in a folder of plugins, by name; nothing where there is no such folder."""
+    try:
+        plugins = sorted(entry for entry in folder.iterdir() if entry.is_dir() and entry.name[0] not in "._")
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise EngineError(f"{folder}: cannot be read: {error.strerror or error}") from error
+    yield from plugins
+
+
+def describe_plugin(plugin: Path) -> tuple[str, str]:
+    """What the plugin says of itself and why it cannot be used, either may be empty. Runs none of its code."""
+    if _code(plugin) is None:
+        return "", f"holds neither {' nor '.join(CODE)}"
+    try:
+        told = tomllib.loads((plugin / ABOUT).read_text("utf-8"))
+    except FileNotFoundError:
+        return "", ""
+    except (OSError, ValueError) as error:
+        return "", f"its {ABOUT} cannot be read: {error}"
+    name, description = told.get("name", plugin.name), told.get("description", "")
+    if name != plugin.name:
+        return "", f"its {ABOUT} calls it {name!r}, its directory {plugin.name!r}: the two must be the same"
+    if not isinstance(description, str):
+        return "", f"its {ABOUT} has a description that is no text"
+    return description, ""
+
+
+def load_plugin(plugin: Path) -> ModuleType:
+    """The plugin's module, run once in a process. What its code raises comes out as it is."""
+    place = plugin.resolve()
+    name = f"_everthread_engine_{hashlib.sha256(os.fsencode(place)).hexdigest()[:16]}"
+    with _loading:
+        return sys.modules.get(name) or _run(name, place)
+
+
+def _code(plugin: Path) -> Path | None:
+    return next((plugin / file for file in CODE if (plugin / file).is_file()), None)
+
+
+def _run(name: str, plugin: Path) -> ModuleType:
+    code = str(_code(plugin) or plugin / CODE[0])
+    loader = SourceFileLoader(name, code)
+    # Either file is the package of the directory, so that relative imports work in both.
+    spec = ModuleSpec(name, loader, origin=code, is_package=True)
+    spec.submodule_search_locations = [str(plugin)]
+    spec.has_location = True
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        loader.exec_module(module)
+    except BaseException:
+        # What half ran must not be taken for loaded the next time.
+        for loaded in [key for key in sys.modules if key == name or key.startswith(f"{name}.")]:
+            del sys.modules[loaded]
+        raise
+    return module

@@ -34,8 +34,7 @@ from everthread.conversation.events import (
 )
 from everthread.conversation.events import Recovery as RecoveryEvent
 from everthread.conversation.options import Timer
-from everthread.conversation.requests import note_in, store_output, with_note, without_note
-from everthread.conversation.responses import finish
+from everthread.conversation.requests import finish, note_in, store_output, with_note, without_note
 from everthread.conversation.state import LEFT_OUT, ConversationState
 from everthread.core.messages import Message, calls_of
 from everthread.core.pricing import EARLIEST, Decision

@@ -17,17 +17,19 @@ from everthread.conversation.events import Listener, Notice
 from everthread.conversation.options import Route, Setup
 from everthread.conversation.requests import (
     READ_LIMIT,
+    Answer,
     Given,
     PreparedRequest,
+    Recorder,
     as_messages,
     build_request,
+    finish,
     limit_results,
     open_stubs,
     read_output,
     recall_message,
     split_results,
 )
-from everthread.conversation.responses import Answer, Recorder, finish
 from everthread.conversation.state import ConversationState, create_session, find_tip, load_state
 from everthread.conversation.toolbox import FIND, FoundTools, Toolbox
 from everthread.core.messages import Message, calls_of, results_of

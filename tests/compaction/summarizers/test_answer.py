@@ -8,10 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.compaction.summarizers import answer
-from everthread.compaction.summarizers.answer import SummaryAnswer, judge, without_thinking
-from everthread.compaction.summarizers.prompts import SummaryPrompt, headings
-from everthread.compaction.summarizers.record import fit
+from everthread.compaction.summarizers import prompts as answer
+from everthread.compaction.summarizers.prompts import (
+    SummaryAnswer,
+    SummaryPrompt,
+    fit,
+    headings,
+    judge,
+    without_thinking,
+)
 from everthread.compaction.summary import HANDOFF, TemplateName, render_sections
 from everthread.core.transcript import SUMMARY_END, SUMMARY_START
 from everthread.core.types import Request

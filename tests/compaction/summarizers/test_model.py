@@ -10,8 +10,7 @@ from itertools import pairwise
 import pytest
 
 from everthread.compaction.summarizers.model import LlmSummarizer
-from everthread.compaction.summarizers.prompts import headings
-from everthread.compaction.summarizers.record import CLOSE, OPEN, inert
+from everthread.compaction.summarizers.prompts import CLOSE, OPEN, headings, inert
 from everthread.compaction.summary import SummaryDraft, SummaryRequest, render_sections
 from everthread.core.messages import Message
 from everthread.core.transcript import user_text

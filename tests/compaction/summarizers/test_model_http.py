@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from everthread.compaction.summarizers import answer
+from everthread.compaction.summarizers import prompts as answer
 from everthread.compaction.summarizers.model import LlmSummarizer
 from everthread.compaction.summary import SummaryDraft, render_sections
 from everthread.errors import SummaryError

@@ -7,7 +7,7 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.compaction.summarizers.record import CLOSE, OPEN, RecordEntry, block, inert, record
+from everthread.compaction.summarizers.prompts import CLOSE, OPEN, RecordEntry, block, inert, record
 from everthread.core.messages import Message
 from tests.core.strategies import histories
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from everthread.compaction.summarizers import answer
+from everthread.compaction.summarizers import prompts as answer
 from everthread.compaction.summarizers.chain import SummarizerChain
 from everthread.compaction.summarizers.warm import WarmPrefixSummarizer
 from everthread.compaction.summary import SummaryDraft, SummaryRequest

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.search.dates import named_spans
 from everthread.core.search.query import (
     IDENTIFIER,
     MOST_SOUGHT,
@@ -16,6 +15,7 @@ from everthread.core.search.query import (
     closeness,
     dilution,
     is_telling,
+    named_spans,
     rarity,
     read_question,
     spread,

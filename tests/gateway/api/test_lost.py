@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from everthread import open_store
-from everthread.conversation.responses import INTERRUPTED
+from everthread.conversation.requests import INTERRUPTED
 from everthread.core.messages import Message, text_of
 from everthread.gateway.api.queue import UNKNOWN, settle
 from everthread.store.models import Lease, NewMessage, NewQueuedTurn, NewSession

@@ -34,7 +34,7 @@ from everthread.config import Config, config_path, home_directory
 from everthread.config.file import set_keys
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import CompactionDone, CompactionVoid, Event, Notice
-from everthread.conversation.responses import Answer
+from everthread.conversation.requests import Answer
 from everthread.core.cache_control import caching_line
 from everthread.core.messages import Message, counted, excerpt, text_of
 from everthread.core.redaction import redact

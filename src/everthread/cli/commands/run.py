@@ -40,7 +40,7 @@ from everthread.cli.output import json_text, short, unforeseen, visible
 from everthread.config import Config, home_directory, load_config
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import Event
-from everthread.conversation.responses import Answer
+from everthread.conversation.requests import Answer
 from everthread.core.types import StreamDelta
 from everthread.errors import EverthreadError, InputError
 from everthread.factory import open_agent, open_store

@@ -13,10 +13,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from everthread.compaction.summarizers.answer import TOLERATED, SummaryAnswer, judge
 from everthread.compaction.summarizers.chain import Price
-from everthread.compaction.summarizers.prompts import SummaryPrompt, instructions, task
-from everthread.compaction.summarizers.record import RecordEntry, block, cut, fit, inert, pack, record, size
+from everthread.compaction.summarizers.prompts import (
+    TOLERATED,
+    RecordEntry,
+    SummaryAnswer,
+    SummaryPrompt,
+    block,
+    cut,
+    fit,
+    inert,
+    instructions,
+    judge,
+    pack,
+    record,
+    size,
+    task,
+)
 from everthread.compaction.summary import Sections, SummaryDraft, SummaryRequest, TemplateName, render_sections
 from everthread.core.messages import clip, one_line
 from everthread.core.provider_errors import Evidence, classify_error

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from everthread.compaction.summarizers.answer import TOLERATED
 from everthread.compaction.summarizers.chain import Price, Reading
 from everthread.compaction.summarizers.model import TIME_LIMIT, SummaryCalls, Writer
-from everthread.compaction.summarizers.prompts import SummaryPrompt, fill, task
-from everthread.compaction.summarizers.record import inert
+from everthread.compaction.summarizers.prompts import TOLERATED, SummaryPrompt, fill, inert, task
 from everthread.compaction.summary import SummaryDraft, SummaryRequest, TemplateName
 from everthread.core.fingerprints import message_fingerprint
 from everthread.core.messages import Message, calls_of, clip, one_line, text_of

@@ -1,14 +1,159 @@
-"""A message read as a question to what was said before: which words may stand there, when; the order of answers."""
+"""A message read as a question to what was said before: which words may stand there, when; the order of answers.
+
+Days are spans of time: "on 23 May 2023", "5/23/2023", "last Tuesday", "a week ago".
+"""
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import MAXYEAR, MINYEAR, UTC, datetime, timedelta
 from typing import TypeVar
 
-from everthread.core.search.dates import DAY_NAMES, DateSpan, named_spans
 from everthread.core.search.terms import forms, identifier_terms, language_data, phrase_terms, query_terms, stop_words
+
+# --- days a text speaks of --------------------------------------------------------------------------------------------
+
+
+_DAY = timedelta(days=1)
+_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_NUMBERS = {
+    "a": 1, "an": 1, "one": 1, "two": 2, "a couple of": 2, "couple of": 2, "three": 3, "a few": 3, "few": 3,
+    "several": 4, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10, "eleven": 11,
+    "twelve": 12,
+}  # fmt: skip
+_NAMED = {
+    "today": (0, 1), "tonight": (0, 1), "yesterday": (1, 1), "last night": (1, 1), "day before yesterday": (2, 1),
+    "this week": (7, 8), "last week": (14, 14), "past week": (14, 14), "this weekend": (7, 8), "last weekend": (9, 9),
+    "past weekend": (9, 9), "this month": (31, 32), "last month": (62, 62), "past month": (62, 62),
+    "this year": (365, 366), "last year": (730, 730), "past year": (730, 730),
+}  # fmt: skip
+"""How many days ago a span begins, and how many it has: generous, as people are with such words."""
+_UNITS = {"day": 1, "weekend": 7, "week": 7, "month": 30, "year": 365}
+_SEASONS = {"spring": 3, "summer": 6, "autumn": 9, "fall": 9, "winter": 12}
+"""The month with which it begins, in the north."""
+_SEASON_DAYS = 93
+
+
+def _one_of(words: Iterable[str]) -> str:
+    return "|".join(sorted(words, key=len, reverse=True))
+
+
+_RELATIVE = re.compile(
+    rf"\b(?:(?P<name>{_one_of(_NAMED)})|(?:last|on|this|past) (?P<weekday>{_one_of(_WEEKDAYS)})|"
+    rf"(?P<count>\d{{1,3}}|{_one_of(_NUMBERS)}) (?P<unit>{_one_of(_UNITS)})s? (?:ago|back|earlier)|"
+    rf"(?:last|past|previous) (?P<many>\d{{1,3}}|{_one_of(_NUMBERS)}) (?P<units>{_one_of(_UNITS)})s)\b"
+)
+_SEASON = re.compile(
+    rf"\b(?:in|during|this|last|that) (?:the )?(?P<season>{_one_of(_SEASONS)})(?: of)?(?: (?P<year>\d{{4}}))?\b"
+)
+DAY_NAMES = frozenset({*_WEEKDAYS, "weekend"})
+"""Words of a date that a text about that day may hold as well."""
+YEARS_BACK = 4
+"""A date without its year may be of any of so many years before this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class DateSpan:
+    """Seconds since 1970, the end exclusive; and where the text speaks of it."""
+
+    start: float
+    end: float
+    at: tuple[int, int]
+
+    def __contains__(self, moment: float) -> bool:
+        return self.start <= moment < self.end
+
+
+def named_spans(text: str, now: float) -> list[DateSpan]:
+    """What the text speaks of. Nobody says in which time zone, and what happened is told later: a day is not sharp."""
+    text, moment = text.casefold(), datetime.fromtimestamp(now, UTC)
+    seasons = list(_seasons(text, moment))
+    taken = {place for span in seasons for place in range(*span.at)}
+    return [*(span for span in _absolute(text, moment) if span.at[0] not in taken), *seasons, *_relative(text, moment)]
+
+
+def _absolute(text: str, now: datetime) -> Iterator[DateSpan]:
+    months = language_data()["months"]
+    for found in _pattern().finditer(text):
+        known = {key.rstrip("0123456789"): value for key, value in found.groupdict().items() if value}
+        month = months.get(known.get("name", "")) or int(known.get("month", 0))
+        day, other = int(known.get("day", 0)), int(known.get("either", 0))
+        readings = {(day, other), (other, day)} if other else {(month, day)}  # 3/4/2026 is read both ways
+        years = [int(known["year"])] if "year" in known else range(now.year - YEARS_BACK, now.year + 1)
+        for year in years:
+            for reading in sorted(readings):
+                yield from _days(year, *reading, found)
+
+
+def _days(year: int, month: int, day: int, found: re.Match[str]) -> Iterator[DateSpan]:
+    """A day, a month without a day, a year without a month; nothing where the calendar has no such day."""
+    try:
+        start = datetime(year, month or 1, day or 1, tzinfo=UTC)
+    except ValueError:
+        return
+    length = timedelta(days=1 if day else 37 if month else 366)
+    yield _span(start - _DAY, start + length + (_DAY if day else timedelta(0)), found)
+
+
+def _seasons(text: str, now: datetime) -> Iterator[DateSpan]:
+    for found in _SEASON.finditer(text):
+        years = [int(found["year"])] if found["year"] else range(now.year - YEARS_BACK, now.year + 1)
+        for year in years:
+            if MINYEAR < year < MAXYEAR:
+                start = datetime(year, _SEASONS[found["season"]], 1, tzinfo=UTC)
+                yield _span(start - _DAY, start + timedelta(days=_SEASON_DAYS), found)
+
+
+def _relative(text: str, now: datetime) -> Iterator[DateSpan]:
+    for found in _RELATIVE.finditer(text):
+        if found["name"]:
+            back, days = _NAMED[found["name"]]
+            start = now - timedelta(days=back)
+            yield _span(start - _DAY, start + timedelta(days=days), found)
+        elif found["weekday"]:
+            back = (now.weekday() - _WEEKDAYS.index(found["weekday"])) % 7 or 7
+            start = now - timedelta(days=back)
+            yield _span(start - _DAY, start + _DAY, found)
+        elif found["many"]:
+            back = (_NUMBERS.get(found["many"]) or int(found["many"])) * _UNITS[found["units"]]
+            yield _span(now - timedelta(days=back) - _DAY, now + _DAY, found)
+        else:
+            count = _NUMBERS.get(found["count"]) or int(found["count"])
+            unit = timedelta(days=_UNITS[found["unit"]])
+            middle = now - count * unit
+            yield _span(middle - max(unit / 2, _DAY), middle + max(unit / 2, _DAY), found)
+
+
+def _span(start: datetime, end: datetime, found: re.Match[str]) -> DateSpan:
+    return DateSpan(start.timestamp(), end.timestamp(), found.span())
+
+
+@functools.cache
+def _pattern() -> re.Pattern[str]:
+    """Dates. Without a year they need a day or a preposition, else they are too often something else ("may")."""
+    month = "|".join(sorted(language_data()["months"], key=len, reverse=True))
+    of, nth, then = r"(?:de |of )?", r"(?:st|nd|rd|th|\.)?", r"(?:, ?| )"
+    within = r"(?:in|im|en|since|during|of|last|for|until)"
+    return re.compile(
+        rf"\b(?P<name1>{month}) (?P<day1>\d{{1,2}}){nth}{then}(?P<year1>\d{{4}})\b|"
+        rf"\b(?P<day2>\d{{1,2}}){nth} {of}(?P<name2>{month}){then}{of}(?P<year2>\d{{4}})\b|"
+        rf"\b(?P<name3>{month}){then}{of}(?P<year3>\d{{4}})\b|"
+        r"\b(?P<year4>\d{4})[-/.](?P<month4>\d{1,2})[-/.](?P<day4>\d{1,2})(?:\b|(?=t\d))|"
+        r"\b(?P<day5>\d{1,2})[/.](?P<either5>\d{1,2})[/.](?P<year5>\d{4})\b|"
+        r"(?:(?P<year6>\d{4})年)?(?P<month6>\d{1,2})月(?:(?P<day6>\d{1,2})日)?|"
+        rf"\b(?:on|by|before|after|from|{within}) (?P<name7>{month}) (?P<day7>\d{{1,2}}){nth}(?!\w|{then}\d{{4}})|"
+        rf"\b(?P<day8>\d{{1,2}}){nth} {of}(?P<name8>{month})\b|"
+        rf"\b{within} (?:early |late |mid[- ])?(?P<name9>{month})\b(?!{then}{of}\d)|"
+        rf"\b{within} (?P<year9>(?:19|20)\d\d)\b(?![-/.]\d)"
+    )
+
+
+# --- the question -----------------------------------------------------------------------------------------------------
+
 
 MOST_SOUGHT = 24
 """Of a longer message: identifiers, then the longest words, as the rarest."""

@@ -14,8 +14,7 @@ from typing import Any, Literal
 from everthread.agent import commands
 from everthread.agent.loop import Agent
 from everthread.conversation.events import CompactionFailed, Event, UsageRecorded
-from everthread.conversation.requests import Given, as_messages
-from everthread.conversation.responses import INTERRUPTED, Answer, finish
+from everthread.conversation.requests import INTERRUPTED, Answer, Given, as_messages, finish
 from everthread.core.messages import Message, calls_of, results_of, text_of
 from everthread.core.pricing import CanonicalUsage
 from everthread.core.redaction import redact
