@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,12 @@ import pytest
 
 from everthread.core.messages import text_of
 from everthread.core.types import Reply, Request
+from everthread.gateway.base import Outcome
 from everthread.gateway.management.clients import ClientSession, body_session, read_client, scope_of
+from everthread.store.models import NewThreadLink, ThreadLink
+from everthread.store.store import Store
 from tests.cli.conftest import everthread, home
+from tests.gateway.clients import Client, Gate, running
 from tests.gateway.house import CHAT, CLAUDE, house
 
 __all__ = ["everthread", "home"]
@@ -33,10 +38,6 @@ def script(request: Request) -> Any:
     return "Done."
 
 
-def _is_answered(stored: httpx2.Response) -> bool:
-    return stored.status_code == 200 and stored.json()["items"][-1]["role"] == "assistant"
-
-
 async def claude_code(http: httpx2.AsyncClient, url: str, *messages: Any, **more: Any) -> httpx2.Response:
     """A request as Claude Code makes it."""
     body = {"model": CLAUDE, "max_tokens": 500, "messages": list(messages), "metadata": {"user_id": USER_ID}, **more}
@@ -44,9 +45,6 @@ async def claude_code(http: httpx2.AsyncClient, url: str, *messages: Any, **more
         f"{url}/v1/messages", json=body, headers={"user-agent": "claude-cli/2.1.0 (external, cli)", "x-api-key": "k"}
     )
     assert answer.status_code == 200, answer.text
-    said_there = f"{url}/api/threads/{answer.headers['x-everthread-thread']}/history"
-    while not _is_answered(await http.get(said_there)):  # noqa: ASYNC110 - it is stored after the client has it
-        await asyncio.sleep(0.02)
     return answer
 
 
@@ -161,3 +159,45 @@ def test_headers_come_before_fields() -> None:
     assert scope_of(headers, {"prompt_cache_key": "other"}) == "x-session-id:child"
     assert scope_of({}, {"prompt_cache_key": "other"}) == "body:other"
     assert scope_of({}) == ""
+
+
+class HeldStore:
+    """A store in which answers take their time."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.go = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def extend_link(self, new: NewThreadLink) -> ThreadLink | None:
+        if new.messages[0].body["role"] == "assistant":
+            await self.go.wait()
+        return await self._store.extend_link(new)
+
+
+async def test_a_subagent_stands_under_an_answer_that_is_not_stored_yet(tmp_path: Path) -> None:
+    session, tool = {"x-claude-code-session-id": UUID}, {"type": "function", "function": {"name": "Bash"}}
+
+    async def run(place: Gate) -> None:
+        held: Any = HeldStore(place.store)
+        place.store = held
+        manager = place.manager()
+        client, helper = (Client("anthropic", tools=[tool], headers=session) for _ in range(2))
+        client.says("Mend the parser")
+        parent = await manager.prepare(client.incoming())
+        thread = (await parent.response_headers())["x-everthread-thread"]
+        reply = script(Request(CLAUDE, [{"role": "user", "content": "Mend the parser"}]))
+        answered = asyncio.create_task(parent.record(Outcome(200, replace(reply, stop="tool_calls"))))
+        await asyncio.sleep(0)
+        helper.says("Look for the parser's tests")
+        child = await manager.prepare(helper.incoming())
+        told = asyncio.create_task(child.response_headers())
+        assert not (await asyncio.wait({told}, timeout=0.1))[0]
+        held.go.set()
+        stored = await place.store.session((await told)["x-everthread-thread"])
+        await answered
+        assert (stored.kind, stored.parent) == ("side", thread)
+
+    await running(tmp_path, run)

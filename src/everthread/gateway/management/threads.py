@@ -483,6 +483,8 @@ class PendingPoint:
         self.point = point
         self.ended = asyncio.Event()
         self.thread: str | None = None
+        self.is_answer = False
+        """An answer to a request that is stored: it waits for nobody."""
 
 
 class ThreadIndex:
@@ -604,6 +606,12 @@ class ThreadIndex:
             return True
         await expected.ended.wait()
         return expected.thread == place.thread or (place.explicit and expected.thread is not None)
+
+    async def session_settled(self, tenant: str, scope: str) -> None:
+        """The answers of a client's session that are on their way into the store are there."""
+        points = [point for point in self._expected.values() if point.is_answer and point.point[:2] == (tenant, scope)]
+        for point in points:
+            await point.ended.wait()
 
     async def store(  # noqa: PLR0913  what a thread begins with, each by its name
         self,
@@ -818,7 +826,9 @@ class ThreadRecorder:
         if not pieces:
             return None
         past = turn.history.extended(pieces)
-        return PendingAnswer(message, past, self._threads.expect(_behind(turn.place, turn.history), past))
+        expected = self._threads.expect(_behind(turn.place, turn.history), past)
+        expected.is_answer = turn.kept
+        return PendingAnswer(message, past, expected)
 
     async def answer(self, answer: PendingAnswer, place: ThreadMatch, turn: ManagedTurn) -> None:
         """The answer into the thread. A second one to the same request is stored when the client goes on with it."""
@@ -851,6 +861,8 @@ class ThreadRecorder:
 
     async def _stored(self, turn: ManagedTurn, place: ThreadMatch) -> ThreadMatch:
         certain = await self._threads.settled(place)
+        if place.is_new and place.scope:  # a subagent stands under what called it, which the client has heard already
+            await self._threads.session_settled(place.tenant, place.scope)
         while True:
             if not certain:  # another process went on from there first
                 self._threads.forget(place)
