@@ -6,13 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from everthread.cli.commands.wrap import CLIENTS, receipt, settings_text
+from everthread.cli.commands.wrap import CLIENTS, ReceiptFigures, receipt, settings_text
 from everthread.store.models import Insights, UsageRow
 from tests.cli.served import provider
 
@@ -55,6 +57,36 @@ def test_a_client_runs_through_a_gateway_of_its_own_and_the_receipt_is_told(tmp_
     assert "Everthread: 1 calls" in done.stderr
 
 
+def test_a_running_gateway_is_asked_for_the_receipt(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "qwen"
+    program.parent.mkdir()
+    program.write_text(AGENT.format(python=sys.executable))
+    program.chmod(0o755)
+    path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+    with provider() as served:
+        for auth, said in (("none", "Everthread: 1 calls"), ("passthrough", "no receipt, the figures of http")):
+            with gateway(tmp_path, "--auth", auth, "--upstream", f"lab={served.url}") as url:
+                done = everthread(tmp_path, "qwen", "--gateway", url, PATH=path)
+            assert done.returncode == 3, done.stderr
+            assert said in done.stderr
+
+
+@contextmanager
+def gateway(folder: Path, *words: str) -> Iterator[str]:
+    """A gateway that runs already; where."""
+    command = [sys.executable, "-m", "everthread", "serve", "--port", "0", "--json", *words]
+    environment = {**os.environ, "EVERTHREAD_HOME": str(folder / "home")}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        text = ""
+        while '"url"' not in text or not text.rstrip().endswith("}"):
+            text += process.stdout.readline()
+        try:
+            yield json.loads(text)["url"]
+        finally:
+            process.terminate()
+
+
 @pytest.mark.parametrize("client", [row.name for row in CLIENTS.values() if row.variables or row.arguments])
 def test_what_is_set_names_the_gateway(client: str, tmp_path: Path) -> None:
     found = told(tmp_path, client)
@@ -72,7 +104,7 @@ def test_our_mcp_server_is_attached_where_asked_for(client: str, tmp_path: Path)
 
 def test_the_receipt_says_what_was_saved() -> None:
     row = UsageRow("total", 3, 9_000, 100, 0, cost=Decimal("1.5"))
-    found = Insights(row, [], [], [], [], [], 1, 1, 6, 2, 50_000)
+    found = ReceiptFigures.of(Insights(row, [], [], [], [], [], 1, 1, 6, 2, 50_000))
     assert "2 compactions, 50,000 tokens taken out, $0.42 saved." in receipt("claude", found, 0.42)
     assert "$0.10 more than without" in receipt("claude", found, -0.1)
     assert "50,000 tokens taken out." in receipt("claude", found)

@@ -112,6 +112,15 @@ PROGRAMS = {
             {"ANTHROPIC_API_KEY": "any", "IS_SANDBOX": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"},
             window=200_000, stated=False, width=2, steps=96, characters=9_000, thinks=True,
         ),
+        Program(  # as it is installed: its own choice of models, and whatever else it asks for
+            "claude-defaults", "claude", ["@anthropic-ai/claude-code@2.1.325"], "anthropic", "claude-sonnet-4-6",
+            ["-p", "{task}", "--dangerously-skip-permissions"],
+            ["-p", "{question}", "--continue", "--dangerously-skip-permissions"],
+            {"Bash": {**_bash(), "description": "Read a part"}, "Read": {"file_path": "{folder}/{name}"}},
+            {"ANTHROPIC_API_KEY": "any", "IS_SANDBOX": "1"},
+            window=200_000, stated=False, width=2, steps=96, characters=9_000, thinks=True,
+            others=["claude-haiku-4-5", "claude-haiku-4-5-20251001"],
+        ),
         Program(
             "codex", "codex", ["@openai/codex@0.166.0"], "openai_responses", "gpt-5.2-codex",
             ["exec", *_CODEX, "{task}"], ["exec", *_CODEX, "resume", "--last", "{question}"], _CODEX_TOOLS,

@@ -221,7 +221,11 @@ async def _run(
     config = load_config()
     set_up_logs("text", verbose=False, quiet=True, file=log)
     if running is not None:
-        return await _start(row, running.rstrip("/"), words, folder, mcp=mcp)
+        url, since = running.rstrip("/"), time.time()
+        before = await read_figures(url, since)
+        code = await _start(row, url, words, folder, mcp=mcp)
+        typer.echo(visible(remote_receipt(row.name, url, before, await read_figures(url, since))), err=True)
+        return code
     known = [named_upstream(text, config.gateway.mode) for text in upstreams] or None
     store = await asyncio.to_thread(open_store, store_url(config))
     begun = time.time()
@@ -240,7 +244,7 @@ async def _run(
         saved = await saved_dollars(config, store, begun)
     finally:
         await store.close()
-    typer.echo(visible(receipt(row.name, found, saved)), err=True)
+    typer.echo(visible(receipt(row.name, ReceiptFigures.of(found), saved)), err=True)
     return code
 
 
@@ -259,16 +263,82 @@ async def _start(row: ClientRow, url: str, words: list[str], folder: Path, *, mc
     return await process.wait()
 
 
-def receipt(name: str, found: Insights, dollars: float | None = None) -> str:
+@dataclass(frozen=True, slots=True)
+class ReceiptFigures:
+    """What went through a gateway in a time."""
+
+    calls: int
+    prompt: int
+    output: int
+    cost: float | None
+    """None where a price is unknown."""
+    compactions: int
+    tokens_saved: int
+
+    @classmethod
+    def of(cls, found: Insights) -> ReceiptFigures:
+        total = found.total
+        cost = None if total.unpriced else float(total.cost)
+        return cls(total.calls, total.prompt, total.output, cost, found.compactions, found.tokens_saved)
+
+    @classmethod
+    def read(cls, answer: Any) -> ReceiptFigures:
+        """From what the API answers."""
+        total = answer["total"]
+        calls, prompt, output = (int(total[name]) for name in ("calls", "prompt", "output"))
+        cost = None if total["unpriced_calls"] else float(total["known_cost"])
+        return cls(calls, prompt, output, cost, int(answer["compactions"]), int(answer["tokens_saved"]))
+
+    def since(self, before: ReceiptFigures) -> ReceiptFigures:
+        cost = None if self.cost is None or before.cost is None else self.cost - before.cost
+        return ReceiptFigures(
+            self.calls - before.calls, self.prompt - before.prompt, self.output - before.output, cost,
+            self.compactions - before.compactions, self.tokens_saved - before.tokens_saved,
+        )  # fmt: skip
+
+
+_DAY = 86_400
+_KEYS = ("EVERTHREAD_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_API_KEY")
+"""Where a client's key for the gateway may be, which sees its tenant's figures."""
+_SECONDS = 10
+
+
+async def read_figures(url: str, since: float) -> ReceiptFigures | str:
+    """All that went through a running gateway from the day of `since` on; or why that is not known."""
+    import httpx2
+
+    key = next((os.environ[name] for name in _KEYS if os.environ.get(name)), "")
+    days = int(time.time() // _DAY - since // _DAY) + 1
+    try:
+        async with httpx2.AsyncClient(timeout=_SECONDS) as http:
+            answer = await http.get(
+                f"{url}/api/insights", params={"days": days}, headers={"authorization": f"Bearer {key}"} if key else {}
+            )
+        return ReceiptFigures.read(answer.json()) if answer.status_code == 200 else f"it answers {answer.status_code}"
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        return f"{type(error).__name__}: {error}"
+    except (ValueError, KeyError, TypeError):
+        return "it answers something else"
+
+
+def remote_receipt(name: str, url: str, before: ReceiptFigures | str, after: ReceiptFigures | str) -> str:
+    """The receipt of a gateway that serves others too, or why there is none."""
+    if isinstance(before, str) or isinstance(after, str):
+        why = before if isinstance(before, str) else after
+        return f"Everthread: no receipt, the figures of {url} cannot be read here ({why}). Look there: {url}/"
+    told = receipt(name, after.since(before)).partition("\n")[0]
+    return f"{told} That is all that went through {url} meanwhile.\nLook: {url}/"
+
+
+def receipt(name: str, total: ReceiptFigures, dollars: float | None = None) -> str:
     """What the gateway did for it, in one line and where to look. `dollars`: what compactions saved."""
-    total = found.total
     if not total.calls:
         return f"Everthread: {name} made no call through it."
-    cost = f", ${total.cost:,.2f}" if not total.unpriced else ""
-    saved = f"{found.tokens_saved:,} tokens taken out" if found.compactions else "nothing had to be taken out"
-    if found.compactions and dollars is not None:
+    cost = f", ${total.cost:,.2f}" if total.cost is not None else ""
+    saved = f"{total.tokens_saved:,} tokens taken out" if total.compactions else "nothing had to be taken out"
+    if total.compactions and dollars is not None:
         saved += f", ${dollars:,.2f} saved" if dollars >= 0 else f", ${-dollars:,.2f} more than without"
     return (
         f"Everthread: {total.calls:,} calls, {total.prompt:,} tokens in, {total.output:,} out{cost}; "
-        f"{found.compactions:,} compactions, {saved}.\nLook: everthread sessions list, or everthread dashboard."
+        f"{total.compactions:,} compactions, {saved}.\nLook: everthread sessions list, or everthread dashboard."
     )
