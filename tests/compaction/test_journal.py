@@ -91,7 +91,7 @@ def test_the_oldest_are_shortened_first_and_counts_stay() -> None:
         assert COUNT(fitted.text()) <= budget + 60
         assert fitted.messages == journal.messages, "nothing leaves without being counted"
         assert sum(entry.ran for entry in fitted.entries) == 40
-        assert len(fitted.entries[-1].text()) >= len(fitted.entries[0].text()) or fitted.entries[0].last > 0
+        assert len(fitted.entries[-1].text) >= len(fitted.entries[0].text) or fitted.entries[0].last > 0
     assert "make part_39" in journal.fit(1_200, COUNT).text()
 
 

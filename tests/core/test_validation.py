@@ -175,6 +175,19 @@ class TestRepair:
         assert repair_messages(messages, in_flight=True) == messages
         assert repair_messages([HI, use("a")], in_flight=True) == [HI, use("a")]
 
+    def test_open_calls_are_left_alone_in_a_list_that_needs_repair_too(self) -> None:
+        messages = [HI, {"role": "user", "content": ""}, made(call("a"), call("b")), result("b")]
+        mended = repair(messages, in_flight=True)
+        assert mended.messages == [HI, *messages[2:]]
+        assert mended.places == [0, 2, 3]
+        assert repair_messages([result("b")], in_flight=True) == []
+
+    def test_it_tells_where_each_message_stood(self) -> None:
+        sound = [SYSTEM, HI, made(call("a")), result("a")]
+        assert repair(sound).places == [0, 1, 2, 3]
+        moved = [made(call("a")), HI, result("a"), {"role": "user", "content": 4}]
+        assert repair(moved).places == [None, 0, 2, 1, None]
+
     def test_in_flight_still_answers_older_calls(self) -> None:
         mended = repair_messages([HI, made(call("a")), HI], in_flight=True)
         assert mended == [HI, made(call("a")), result("a", STUB_RESULT), HI]

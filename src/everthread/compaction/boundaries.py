@@ -72,17 +72,9 @@ class Cut:
     tokens: int
     reasons: tuple[str, ...]
 
-    def head(self, messages: Messages) -> list[Message]:
-        """The kept start, without an earlier summary that was merged into it."""
-        return _without_summaries(messages[: self.head_end])
-
     def user(self, messages: Messages) -> Message | None:
         """The message to put directly after the summary."""
         return None if self.kept_user is None else spoken_part(messages[self.kept_user])
-
-    def tail(self, messages: Messages) -> list[Message]:
-        """The kept end, without an earlier summary that was merged into it."""
-        return _without_summaries(messages[self.tail_start :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,10 +382,6 @@ class _Fitter:
 
     def _holds_summary(self, piece: Span) -> bool:
         return any(one.rest is None for one in self.history.facts[piece.start : piece.end])
-
-
-def _without_summaries(messages: Messages) -> list[Message]:
-    return [kept for message in messages if (kept := without_summary(message)) is not None]
 
 
 def _with_result(message: Message, number: int, text: str) -> Message:

@@ -7,7 +7,7 @@ from typing import Any
 
 from everthread.compaction.composition import asks_model, pinned_text, request_messages, section_tokens, write_summary
 from everthread.compaction.engine import ContextEngine, Services
-from everthread.compaction.journal import AUTHOR
+from everthread.compaction.journal import AUTHOR, JournalFold
 from everthread.compaction.plan import Plan, state_from_text
 from everthread.compaction.state import ThreadState
 from everthread.compaction.summary import (
@@ -37,11 +37,13 @@ class ContextCompressor(SummaryEngine):
         super().__init__(services)
         self._template: TemplateName = template
         self._state: ThreadState | None = None
+        self._last: tuple[str, JournalFold] | None = None
+        """The journal made last, and the earlier summary it goes on from."""
 
     async def write(self, plan: Plan, order: SummaryOrder) -> tuple[str, Compaction]:
         services, count = self._services, self._services.counter.text
-        state = self._state_before(plan)
-        journal = plan.earlier.journal.extend(plan.facts, [plan.turns[at] for at in plan.covered], state)
+        fold = self._fold(plan)
+        journal, state = fold.journal(), fold.state
         task = task_lines(plan)
         pinned, dropped = pinned_text(order.notes, plan.budget // 8, count)
         around = count(order.marker) + count(task) + count(pinned) + 40
@@ -74,18 +76,30 @@ class ContextCompressor(SummaryEngine):
         shown = render_sections({**sections, WORDS: words}, template=self._template, brief=is_brief)
         return f"{marker}\n\n{shown}"
 
+    def _fold(self, plan: Plan) -> JournalFold:
+        """The journal and the state up to the cut: gone on from the ones made last where the history did."""
+        facts, turns = plan.facts, [plan.turns[at] for at in plan.covered]
+        known = self._last[1] if self._last and self._last[0] == plan.earlier.text else None
+        if known is not None and known.goes_on(facts, turns):
+            fold = known.copy().extend(facts, turns)
+        else:
+            fold = JournalFold(plan.earlier.journal, self._state_before(plan)).extend(facts, turns)
+        self._last = plan.earlier.text, fold
+        return fold
+
     def _state_before(self, plan: Plan) -> ThreadState:
         """What was known before this compaction, as a copy."""
         if plan.earlier.state is not None:
             return plan.earlier.state
         if self._state is not None and plan.earlier.text:
-            return ThreadState.load(self._state.dump())
+            return self._state.copy()
         return state_from_text(plan.earlier.sections)
 
     def on_compacted(self, compaction: Compaction) -> None:
         super().on_compacted(compaction)
         if compaction.changed and compaction.state:  # one that summarised nothing knows nothing new
             self._state = ThreadState.load(compaction.state)
+            self._last = None
 
     def dump_state(self) -> dict[str, Any]:
         return super().dump_state() | ({"thread": self._state.dump()} if self._state is not None else {})
@@ -93,6 +107,7 @@ class ContextCompressor(SummaryEngine):
     def load_state(self, state: Mapping[str, Any]) -> None:
         super().load_state(state)
         thread = state.get("thread")
+        self._last = None
         # A state of the version before has other fields: it is rebuilt with the summary.
         self._state = ThreadState.load(thread) if isinstance(thread, Mapping) and "todo" in thread else None
 

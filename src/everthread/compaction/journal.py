@@ -10,13 +10,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
+from operator import is_
 from typing import Any, NamedTuple
 
 from everthread.compaction.history import Facts, number_turns, read_facts
 from everthread.compaction.sentences import GAP, Count, Rarity, shorten, split_sentences
-from everthread.compaction.state import CallRecord, ThreadState, bare_command, error_key, read_calls
+from everthread.compaction.state import Results, ThreadState, bare_command, error_key, read_calls
 from everthread.compaction.summary import (
     BLOCKED,
     DONE,
@@ -47,7 +49,7 @@ _NEWEST_WEIGHT = 4.0
 """The newest turn's closing words get so many times the room of the oldest's."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Entry:
     """A turn, a part of one, or a range of turns."""
 
@@ -81,14 +83,21 @@ class Entry:
         continued = ", continued" if self.is_continued else ""
         return f"[{span}{continued}] {_counted(self.messages, 'message')}" + (f": {told}" if told else "")
 
+    @cached_property
     def body(self) -> str:
         """All but how it ended."""
         return "\n- ".join((self.header(), *self.lines))
 
+    @cached_property
     def text(self) -> str:
         if not self.closing:
-            return self.body()
-        return f"{self.body()}\n- ended: {self.closing}" if self.lines else f"{self.header()} — {self.closing}"
+            return self.body
+        return f"{self.body}\n- ended: {self.closing}" if self.lines else f"{self.header()} — {self.closing}"
+
+    @cached_property
+    def commands(self) -> tuple[str, ...]:
+        """What was run."""
+        return tuple(command for line in self.lines if "ran `" in line for command in _RAN.findall(line))
 
     def join(self, other: Entry) -> Entry:
         """Both as one entry for a range: counts alone."""
@@ -114,20 +123,7 @@ class Journal:
 
         `turns`: for each message the number of the user's message it belongs to.
         """
-        before = {key: error.lines for key, error in state.errors.items()}
-        records = read_calls(facts, turns)
-        for record in records:
-            state.apply(record.effect, record.turn)
-        state.messages += len(facts)
-        closed = [line for key, lines in before.items() if key not in state.errors for line in lines]
-        earlier = [_with_fixes(entry, closed) for entry in self.entries] if closed else list(self.entries)
-        last = earlier[-1].last if earlier else -1
-        new = _entries(facts, turns, records, state, last)
-        if new and earlier and new[0].is_continued and len(earlier[-1].lines) + len(new[0].lines) <= _STEPS:
-            joined = earlier.pop()
-            lines, closing = (*joined.lines, *new[0].lines), new[0].closing or joined.closing
-            new[0] = replace(joined.join(new[0]), lines=lines, closing=closing, is_continued=joined.is_continued)
-        return Journal(tuple(_merge_silent([*earlier, *new])))
+        return JournalFold(self, state).extend(facts, turns).journal()
 
     def fit(self, budget: int, count: Count) -> Journal:
         """The journal within so many tokens, the oldest entries shortened first."""
@@ -136,7 +132,7 @@ class Journal:
             return self
         budget -= count(self.intro())
         closings = [count(entry.closing) for entry in entries]
-        bare = [count(entry.body()) + 2 for entry in entries]
+        bare = [count(entry.body) + 2 for entry in entries]
         if sum(closings) + sum(bare) + 3 * len(entries) <= budget:
             return self
         entries = _shorten_closings(entries, closings, max(budget - sum(bare), budget * 2 // 5), count)
@@ -153,7 +149,7 @@ class Journal:
         )
 
     def text(self) -> str:
-        return "\n".join([self.intro(), *(entry.text() for entry in self.entries)]) if self.entries else ""
+        return "\n".join([self.intro(), *(entry.text for entry in self.entries)]) if self.entries else ""
 
 
 class JournalWriter:
@@ -210,41 +206,160 @@ class Step(NamedTuple):
     changed: tuple[str, ...] = ()
     calls: tuple[CallText, ...] = ()
 
-    def line(self, open_errors: Container[str], seen: set[str]) -> str:
-        """The step in one line, empty where it only looked around; an error's words once, and whether it passed."""
+    def line(self, open_errors: Container[str], shown: Sequence[Sequence[str]]) -> str:
+        """The step in one line, empty where it only looked around, with these error lines of its calls."""
         parts = [f"changed {', '.join(self.changed)}"] if self.changed else []
-        for call in self.calls:
-            errors = [line for line in call.errors if line not in seen]
-            seen.update(errors)
+        for call, errors in zip(self.calls, shown, strict=True):
             fixed = f" {FIXED}" if call.failure and call.failure not in open_errors else ""
             parts.append(f"{call.text}{': ' if errors else ''}{' | '.join(errors)}{fixed}")
         done = "; ".join(parts)
         return f"{self.note} — {done}" if self.note and done else done or self.note
 
 
-def _entries(
-    facts: Sequence[Facts], turns: Sequence[int], records: Sequence[CallRecord], state: ThreadState, last: int
-) -> list[Entry]:
-    """The messages as entries, turn by turn."""
-    calls: dict[int, list[CallRecord]] = {}
-    for record in records:
-        calls.setdefault(record.index, []).append(record)
-    spans: list[range] = []
-    for index, turn in enumerate(turns):
-        if spans and turns[spans[-1].start] == turn:
-            spans[-1] = range(spans[-1].start, index + 1)
-        else:
-            spans.append(range(index, index + 1))
-    closings = [_closing_place(facts, span) for span in spans]
-    _put_into_words([facts[index] for index in calls], [facts[at] for at in closings if at is not None])
-    seen: set[str] = set()
-    found: list[Entry] = []
-    for span, closing in zip(spans, closings, strict=True):
-        turn = turns[span.start]
-        entries = _turn_entries(Entry(turn, turn, 0, is_continued=turn == last), span, facts, calls, (state, seen))
-        said = facts[closing].closing if closing is not None else ""
-        found += [*entries[:-1], replace(entries[-1], closing=said or "")]
-    return found
+class JournalFold:
+    """A journal and state that go on: what was read of the messages stays, so that a longer list costs what is new."""
+
+    def __init__(self, before: Journal, state: ThreadState) -> None:
+        """`state` is brought up to the end of the messages."""
+        self.state = state
+        self._before = before
+        self._errors = {key: error.lines for key, error in state.errors.items()}
+        self._facts: Sequence[Facts] = ()
+        self._turns: Sequence[int] = ()
+        self._waiting: Results = {}
+        self._has_open_calls = False
+        self._parts: list[_Part] = []
+        """All but the last one, which may go on."""
+        self._last: _Part | None = None
+        self._seen: set[str] = set()
+        """Error lines that they tell."""
+        self._turn_start = self._part_start = 0
+
+    def extend(self, facts: Sequence[Facts], turns: Sequence[int]) -> JournalFold:
+        """Take in what is new of the messages. `turns`: for each the number of the user's message it belongs to."""
+        start = len(self._facts)
+        records = read_calls(facts, turns, start, self._waiting)
+        for record in records:
+            self.state.apply(record.effect, record.turn)
+            self._has_open_calls = self._has_open_calls or record.is_open
+        self.state.messages += len(facts) - start
+        self._facts, self._turns = facts, turns
+        self._read_parts({record.index: facts[record.index] for record in records})
+        return self
+
+    def goes_on(self, facts: Sequence[Facts], turns: Sequence[int]) -> bool:
+        """Whether these are the messages read so far and further ones."""
+        known = len(self._facts)
+        if self._has_open_calls or len(facts) < known or turns[:known] != self._turns:
+            return False
+        return all(map(is_, facts, self._facts))
+
+    def copy(self) -> JournalFold:
+        other = copy(self)
+        other.state = self.state.copy()
+        other._waiting = {key: [*results] for key, results in self._waiting.items() if results}
+        other._parts, other._seen = [*self._parts], {*self._seen}
+        return other
+
+    def journal(self) -> Journal:
+        """The journal up to here."""
+        closed = [line for key, lines in self._errors.items() if key not in self.state.errors for line in lines]
+        entries = self._before.entries
+        earlier = [_with_fixes(entry, closed) for entry in entries] if closed else list(entries)
+        parts = [*self._parts, self._last] if self._last else self._parts
+        new = [part.entry(self.state.errors) for part in parts]
+        if new and earlier and new[0].is_continued and len(earlier[-1].lines) + len(new[0].lines) <= _STEPS:
+            joined = earlier.pop()
+            lines, closing = (*joined.lines, *new[0].lines), new[0].closing or joined.closing
+            new[0] = replace(joined.join(new[0]), lines=lines, closing=closing, is_continued=joined.is_continued)
+        return Journal(tuple(_merge_silent([*earlier, *new])))
+
+    def _read_parts(self, made: dict[int, Facts]) -> None:
+        """Cut what is new into turns, and a long turn at the assistant's own notes."""
+        facts, turns = self._facts, self._turns
+        spans: list[range] = []
+        for index in range(self._turn_start, len(turns)):
+            if spans and turns[spans[-1].start] == turns[index]:
+                spans[-1] = range(spans[-1].start, index + 1)
+            else:
+                spans.append(range(index, index + 1))
+        closings = [_closing_place(facts, span) for span in spans]
+        _put_into_words(list(made.values()), [facts[at] for at in closings if at is not None])
+        last = self._before.entries[-1].last if self._before.entries else -1
+        for span, closing in zip(spans, closings, strict=True):
+            said = facts[closing].closing if closing is not None else None
+            is_continued = turns[span.start] == last
+            start = self._part_start if span.start == self._turn_start else span.start
+            self._turn_start = span.start
+            while True:
+                self._part_start, end = start, self._part_end(start, span.stop)
+                part = _Part(
+                    facts[start:end], turns[start], self._seen, is_continued=is_continued or start > span.start
+                )
+                if end == span.stop:
+                    break
+                self._parts.append(part)
+                self._seen |= part.errors
+                start = end
+            part.closing = said or ""
+            if span is spans[-1]:
+                self._last = part
+            else:
+                self._parts.append(part)
+                self._seen |= part.errors
+
+    def _part_end(self, start: int, stop: int) -> int:
+        """Where the part that begins here ends: at a note of the assistant's once it is long enough."""
+        steps = 0
+        for index in range(start, stop):
+            one = self._facts[index]
+            if one.calls and one.step is not None:
+                if steps >= _STEPS and text_of(one.message).strip():
+                    return index
+                step = one.step[1]
+                steps += bool(step.note or step.changed or step.calls)
+        return stop
+
+
+class _Part:
+    """A turn, or a part of a long one."""
+
+    def __init__(self, facts: Sequence[Facts], turn: int, seen: set[str], *, is_continued: bool) -> None:
+        """`seen`: error lines that were told before."""
+        self.errors: set[str] = set()
+        """Those that it tells."""
+        self.closing = ""
+        self._steps: list[tuple[Step, list[list[str]]]] = []
+        self._entry: tuple[Any, Entry] | None = None
+        paths: set[str] = set()
+        kinds: list[str] = []
+        for one in facts:
+            if not one.calls or one.step is None:
+                continue
+            effects, step = one.step
+            for effect in effects:
+                kinds.append("failed" if effect.kind == "ran" and effect.failed else effect.kind)
+                if effect.kind != "looked" and not effect.failed:
+                    paths.update(effect.paths)
+            shown = []
+            for call in step.calls:
+                shown.append([line for line in call.errors if line not in seen and line not in self.errors])
+                self.errors.update(shown[-1])
+            self._steps.append((step, shown))
+        failed = kinds.count("failed")
+        self._bare = Entry(
+            turn, turn, len(facts), len(paths), kinds.count("ran") + failed, failed, kinds.count("called"),
+            kinds.count("looked"), is_continued=is_continued,
+        )  # fmt: skip
+        self._failures = {call.failure for step, _ in self._steps for call in step.calls if call.failure}
+
+    def entry(self, open_errors: Container[str]) -> Entry:
+        """The part as an entry: which of its errors were overcome depends on all that follows."""
+        state = self.closing, frozenset(failure for failure in self._failures if failure in open_errors)
+        if self._entry is None or self._entry[0] != state:
+            lines = (step.line(open_errors, shown) for step, shown in self._steps)
+            self._entry = state, replace(self._bare, lines=tuple(filter(None, lines)), closing=self.closing)
+        return self._entry[1]
 
 
 def _closing_place(facts: Sequence[Facts], span: range) -> int | None:
@@ -287,44 +402,6 @@ def _with_texts(step: Step, texts: Iterator[str]) -> Step:
     changed = tuple(next(texts) for _ in step.changed)
     calls = tuple(CallText(next(texts), tuple(next(texts) for _ in call.errors), call.failure) for call in step.calls)
     return Step(note, changed, calls)
-
-
-def _turn_entries(
-    part: Entry, span: range, facts: Sequence[Facts], calls: dict[int, list[CallRecord]],
-    told: tuple[ThreadState, set[str]],
-) -> list[Entry]:  # fmt: skip
-    """One turn as entries, cut at the assistant's own notes."""
-    state, seen = told
-    found: list[Entry] = []
-    paths: set[str] = set()
-    lines: list[str] = []
-    kinds: list[str] = []
-    start = span.start
-
-    def close(end: int) -> Entry:
-        return replace(
-            part, messages=end - start, changed=len(paths), ran=kinds.count("ran") + kinds.count("failed"),
-            failed=kinds.count("failed"), called=kinds.count("called"), looked=kinds.count("looked"),
-            lines=tuple(lines),
-        )  # fmt: skip
-
-    for index in span:
-        made = calls.get(index)
-        if not made:
-            continue
-        one = facts[index]
-        if len(lines) >= _STEPS and text_of(one.message).strip():
-            found.append(close(index))
-            part, start = Entry(part.first, part.last, 0, is_continued=True), index
-            paths, lines, kinds = set(), [], []
-        for record in made:
-            effect = record.effect
-            kinds.append("failed" if effect.kind == "ran" and effect.failed else effect.kind)
-            if effect.kind != "looked" and not effect.failed:
-                paths.update(effect.paths)
-        if one.step is not None and (line := one.step[1].line(state.errors, seen)):
-            lines.append(line)
-    return [*found, close(span.stop)]
 
 
 def _step(message: Message, effects: Sequence[Effect]) -> Step:
@@ -449,12 +526,12 @@ def _shorten_closings(entries: list[Entry], sizes: Sequence[int], room: int, cou
 
 def _reduce_oldest(entries: list[Entry], reduce: Callable[[Entry], Entry], budget: int, count: Count) -> list[Entry]:
     """The oldest entries reduced, as many as it takes."""
-    sizes = [count(entry.text()) + 2 for entry in entries]
+    sizes = [count(entry.text) + 2 for entry in entries]
     total = sum(sizes)
     reduced: list[Entry] = []
     for entry, size in zip(entries, sizes, strict=True):
         slim = reduce(entry) if total > budget and entry.lines else entry
-        total += count(slim.text()) + 2 - size if slim is not entry else 0
+        total += count(slim.text) + 2 - size if slim is not entry else 0
         reduced.append(slim)
     return reduced
 
@@ -463,8 +540,7 @@ def _name_effects(entry: Entry, usual: frozenset[str]) -> Entry:
     """Of all the lines only which files were changed, and commands that were not run again and again."""
     paths = (path for line in entry.lines for found in _CHANGED.findall(line) for path in found.split(", "))
     names = list(dict.fromkeys(_TIMES.sub("", path) for path in paths))
-    ran = (command for line in entry.lines for command in _RAN.findall(line))
-    once = [f"`{clip(command, 60)}`" for command in dict.fromkeys(ran) if command not in usual]
+    once = [f"`{clip(command, 60)}`" for command in dict.fromkeys(entry.commands) if command not in usual]
     told = [f"changed {', '.join(names)}" if names else "", f"ran {', '.join(once)}" if once else ""]
     line = clip("; ".join(part for part in told if part), 400)
     return replace(entry, lines=(line,) if line else ())
@@ -472,7 +548,7 @@ def _name_effects(entry: Entry, usual: frozenset[str]) -> Entry:
 
 def _usual_commands(entries: Iterable[Entry]) -> frozenset[str]:
     """Commands of which there were several: builds, tests, checks."""
-    counts = Counter(command for entry in entries for line in entry.lines for command in _RAN.findall(line))
+    counts = Counter(command for entry in entries for command in entry.commands)
     return frozenset(command for command, times in counts.items() if times > 2)
 
 
@@ -503,7 +579,7 @@ def _weighted_level(sizes: Sequence[int], weights: Sequence[float], room: float)
 
 def _merge_oldest(entries: list[Entry], budget: int, count: Count) -> list[Entry]:
     """The oldest entries as one for a range, as many as it takes."""
-    sizes = [count(entry.text()) + 2 for entry in entries]
+    sizes = [count(entry.text) + 2 for entry in entries]
     total = sum(sizes)
     place, merged = 0, entries[0]
     size = sizes[0]
@@ -511,7 +587,7 @@ def _merge_oldest(entries: list[Entry], budget: int, count: Count) -> list[Entry
         place += 1
         total -= size + sizes[place]
         merged = merged.join(entries[place])
-        size = count(merged.text()) + 2
+        size = count(merged.text) + 2
         total += size
     return [merged, *entries[place + 1 :]] if place else entries
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -159,12 +159,22 @@ class ThreadState:
     def todo_items(self, *statuses: str) -> list[str]:
         return [entry["text"] for entry in self.todo if entry["status"] in statuses]
 
+    def copy(self) -> ThreadState:
+        """One that goes on by itself: what is noted is never changed, only replaced."""
+        return replace(
+            self, files={**self.files}, commands={**self.commands}, errors={**self.errors}, todo=[*self.todo],
+            processes=[*self.processes],
+        )  # fmt: skip
+
     # As JSON
 
     def dump(self) -> dict[str, Any]:
         return {
             "files": {path: {"did": one.did, "turn": one.turn} for path, one in self.files.items()},
-            "commands": {key: asdict(one) for key, one in self.commands.items()},
+            "commands": {
+                key: {"outcome": one.outcome, "is_ok": one.is_ok, "turn": one.turn, "is_test": one.is_test}
+                for key, one in self.commands.items()
+            },
             "errors": {key: asdict(one) for key, one in self.errors.items()},
             "todo": [dict(entry) for entry in self.todo],
             "directory": self.directory,
@@ -239,21 +249,31 @@ class CallRecord:
     index: int
     turn: int
     effect: Effect
+    is_open: bool
+    """It has no result."""
 
 
-def read_calls(facts: Sequence[Facts], turns: Sequence[int]) -> list[CallRecord]:
-    """Every call of the messages with its first result, in order of the calls. What was read before is known."""
-    waiting: dict[str, list[tuple[Facts, int]]] = {}
-    for one in facts:
+Results = dict[str, list[tuple[Facts, int]]]
+"""Results that no call has yet, by the call's id: the message and which of its results."""
+
+
+def read_calls(
+    facts: Sequence[Facts], turns: Sequence[int], start: int = 0, waiting: Results | None = None
+) -> list[CallRecord]:
+    """Every call from `start` on with its first result, in order of the calls. What was read before is known."""
+    waiting = {} if waiting is None else waiting
+    for one in facts[start:]:
         for number, result in enumerate(one.results):
             waiting.setdefault(result.call_id, []).append((one, number))
     found: list[CallRecord] = []
-    for index, one in enumerate(facts):
+    for index in range(start, len(facts)):
+        one = facts[index]
         if one.calls:
             readings = tuple(_reading(call, waiting.get(call.id)) for call in one.calls)
             if one.effects is None or one.effects[0] != readings:
                 one.effects = readings, tuple(map(_effect, one.calls, readings))
-            found += (CallRecord(index, turns[index], effect) for effect in one.effects[1])
+            for effect, reading in zip(one.effects[1], readings, strict=True):
+                found.append(CallRecord(index, turns[index], effect, reading is None))
     return found
 
 

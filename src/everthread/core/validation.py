@@ -228,6 +228,8 @@ class Repair:
 
     messages: list[Message]
     actions: list[str]
+    places: list[int | None]
+    """For each message where it stood in the list that was repaired; None for one that was made or changed."""
 
 
 def repair_messages(messages: Sequence[Mapping[str, Any]], *, in_flight: bool = False) -> list[Message]:
@@ -237,6 +239,8 @@ def repair_messages(messages: Sequence[Mapping[str, Any]], *, in_flight: bool = 
 
 def repair(messages: Sequence[Mapping[str, Any]], *, in_flight: bool = False) -> Repair:
     """Like `repair_messages`, with an account of what was done."""
+    if _is_sound(messages, in_flight=in_flight):
+        return Repair(list(cast("Sequence[Message]", messages)), [], list(range(len(messages))))
     work = _Work()
     shaped = list(work.shaped(messages))
     calls = [calls_of(message) for _, message in shaped]
@@ -251,16 +255,73 @@ def repair(messages: Sequence[Mapping[str, Any]], *, in_flight: bool = False) ->
         elif is_empty(message):
             work.did(source, "removed: it says nothing")
         else:
-            work.out.append(message)
+            work.put(message, source)
     work.open_with_user()
-    return Repair(work.out, work.actions)
+    return Repair(work.out, work.actions, work.places(messages))
+
+
+def _is_sound(messages: Sequence[Any], *, in_flight: bool) -> bool:
+    """Whether there is nothing to repair, told in one pass: what is not sure to be sound is looked at in full."""
+    taken: set[str] = set()
+    waiting: set[str] = set()
+    begun = False
+    for message in messages:
+        role = message.get("role") if isinstance(message, dict) else None
+        if role == "tool":
+            answered = message.get("tool_call_id")
+            if not isinstance(answered, str) or answered not in waiting or not isinstance(message.get("content"), str):
+                return False
+            waiting.discard(answered)
+            continue
+        calls = message.get("tool_calls", ()) if role == "assistant" else ()
+        if waiting or not isinstance(role, str) or role not in ROLES or not _is_plain(message, calls):
+            return False
+        waiting.update(call["id"] for call in calls)
+        if len(waiting) < len(calls) or not waiting.isdisjoint(taken):
+            return False
+        taken |= waiting
+        begun = begun or role == "user"
+        if not begun and role not in SYSTEM_ROLES:
+            return False
+    return not waiting or in_flight
+
+
+def _is_plain(message: Mapping[str, Any], calls: Any) -> bool:
+    """Whether a message has the usual form: text or parts that are no calls and no results, calls in OpenAI's form."""
+    content = message.get("content")
+    if isinstance(content, list):
+        if not all(kind_of(part) and part["type"] not in BLOCK_ROLES for part in content):
+            return False
+    elif not isinstance(content, str) and (content is not None or not calls):
+        return False
+    if "tool_calls" in message:
+        return isinstance(calls, list) and bool(calls) and all(map(_is_plain_call, calls))
+    return bool(content.strip()) if isinstance(content, str) else not is_empty(message)
+
+
+def _is_plain_call(call: Any) -> bool:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return False
+    return _is_name(function.get("name")) and _is_name(call.get("id"))
 
 
 @dataclass(slots=True)
 class _Work:
     out: list[Message] = field(default_factory=list)
     actions: list[str] = field(default_factory=list)
+    sources: list[int | None] = field(default_factory=list)
+    """For each message of `out` the one it is, or was made from."""
     taken: dict[str, int] = field(default_factory=dict)
+
+    def put(self, message: Message, source: int | None) -> None:
+        self.out.append(message)
+        self.sources.append(source)
+
+    def places(self, messages: Sequence[Any]) -> list[int | None]:
+        """Where each message of `out` stood; None for one that was made or changed."""
+        pairs = zip(self.out, self.sources, strict=True)
+        return [source if source is not None and message is messages[source] else None for message, source in pairs]
 
     def did(self, source: int, what: str) -> None:
         self.actions.append(f"message {source}: {what}")
@@ -280,9 +341,9 @@ class _Work:
 
     def answers(
         self, sources: Sequence[int], made: Sequence[Sequence[Call]], given: Sequence[Sequence[Part]]
-    ) -> dict[int, dict[int, Part]]:
+    ) -> dict[int, dict[int, tuple[Part, int]]]:
         """For each message with calls: position of the call -> the first result for it, in the results' order."""
-        found: dict[int, dict[int, Part]] = {}
+        found: dict[int, dict[int, tuple[Part, int]]] = {}
         waiting: dict[str, list[tuple[int, int]]] = {}
         last_other = -1
         for index, (source, calls, blocks) in enumerate(zip(sources, made, given, strict=True)):
@@ -292,7 +353,7 @@ class _Work:
                     self.did(source, f"result of {block['tool_use_id']!r} removed: no open call has that id")
                     continue
                 owner, position = owners.pop(0)
-                found.setdefault(owner, {})[position] = block
+                found.setdefault(owner, {})[position] = block, source
                 if last_other > owner:
                     self.did(source, f"result of {block['tool_use_id']!r} moved to its call")
             last_other = last_other if blocks else index
@@ -301,7 +362,9 @@ class _Work:
                 waiting[call.id].append((index, position))
         return found
 
-    def emit_group(self, source: int, message: Message, answers: Mapping[int, Part], *, leave_open: bool) -> None:
+    def emit_group(
+        self, source: int, message: Message, answers: Mapping[int, tuple[Part, int]], *, leave_open: bool
+    ) -> None:
         """The message with its calls, then one result per call."""
         old = [call.id for call in calls_of(message)]
         in_blocks = any(part["type"] in CALL_BLOCKS for part in parts_of(message))
@@ -309,16 +372,20 @@ class _Work:
         if ids != old:
             self.did(source, "call ids made unique and valid")
             message = with_call_ids(message, ids)
-        self.out.append(message)
-        blocks = [{**block, "tool_use_id": ids[at]} if ids[at] != old[at] else block for at, block in answers.items()]
+        self.put(message, source)
+        blocks: list[tuple[Part, int | None]] = [
+            ({**block, "tool_use_id": ids[at]} if ids[at] != old[at] else block, place)
+            for at, (block, place) in answers.items()
+        ]
         for position, call_id in enumerate(ids):
             if position not in answers and not leave_open:
                 self.did(source, f"call {call_id!r} got a stub result: it has none")
-                blocks.append({"type": "tool_result", "tool_use_id": call_id, "content": STUB_RESULT})
+                blocks.append(({"type": "tool_result", "tool_use_id": call_id, "content": STUB_RESULT}, None))
         if not in_blocks:
-            self.out.extend(_tool_message(block) for block in blocks)
+            for block, place in blocks:
+                self.put(_tool_message(block), place)
         elif blocks:
-            self.out.append({"role": "user", "content": [_bare(block) for block in blocks]})
+            self.put({"role": "user", "content": [_bare(block) for block, _ in blocks]}, None)
 
     def unique_id(self, call_id: str) -> str:
         """The id itself, or a new one where it is empty or taken. Depends on earlier messages only."""
@@ -343,14 +410,16 @@ class _Work:
         if last is not None and last["role"] == "user" and results_of(last):
             joined = [*parts_of(last), *rest]
             self.out[-1] = message if joined == content else with_content(last, joined)
+            self.sources[-1] = source
         elif rest:
-            self.out.append(with_content(message, rest))
+            self.put(with_content(message, rest), source)
 
     def open_with_user(self) -> None:
         """Anthropic wants the user first; the opening says nothing and is no user message."""
         first = next((i for i, m in enumerate(self.out) if m["role"] not in SYSTEM_ROLES), None)
         if first is not None and self.out[first]["role"] != "user":
             self.out.insert(first, {"role": "user", "content": OPENING})
+            self.sources.insert(first, None)
             self.actions.append("an opening user message was put before the assistant's first")
 
 

@@ -48,7 +48,7 @@ class Form:
 @dataclass(frozen=True, slots=True)
 class Rules:
     starts: re.Pattern[str]
-    """Finds (group 1) what any of the tokens may begin with."""
+    """Finds (group 1) what any of the tokens may begin with; something must stand before it."""
     tokens: Mapping[str, list[Form]]
     """By the start that was found: the forms it may be."""
     patterns: list[tuple[str, Form]]
@@ -57,8 +57,8 @@ class Rules:
     providers: re.Pattern[str]
     uuids: frozenset[str]
     digits: Mapping[str, int]
-    stems: re.Pattern[str]
-    """Finds, in lower case, where a name may be that announces a secret."""
+    stems: tuple[str, ...]
+    """What a name that announces a secret has in it, in lower case."""
     foreign: frozenset[str]
     password_name: re.Pattern[str]
     secret_name: re.Pattern[str]
@@ -82,14 +82,14 @@ def rules() -> Rules:
     either = {key: "|".join(words) for key, words in names.items()}
     trailing = rf"(?:_(?:\d+|{either['trailing']}))*$"
     return Rules(
-        starts=re.compile(rf"(?:\b|\\[nrt])(?=[\w.~$/+=-]{{12}})({trie(starts)})", re.A),
+        starts=_start_pattern(starts),
         tokens={found: [form for start, form in forms if found.startswith(start)] for found in starts},
         patterns=[(row["has"], _form(row, re.escape(row["has"]) + row["after"])) for row in data["pattern"]],
         published=frozenset(data["published"]),
         providers=re.compile(trie(providers["names"])),
         uuids=frozenset(providers["uuid"]),
         digits=providers["digits"],
-        stems=re.compile(trie(["key", "pass", "pwd", "secret", "token", "auth", "cred", *names["foreign"]])),
+        stems=("key", "pass", "pwd", "secret", "token", "auth", "cred", *names["foreign"]),
         foreign=frozenset(names["foreign"]),
         password_name=re.compile(rf"(?:{either['password']}|(?:^|_)(?:{either['password_word']})){trailing}"),
         secret_name=re.compile(
@@ -100,6 +100,15 @@ def rules() -> Rules:
         plain_words=frozenset(placeholders["words"]),
         sentence_words=frozenset(placeholders["sentence"]),
     )
+
+
+def _start_pattern(starts: Iterable[str]) -> re.Pattern[str]:
+    """Any of these (group 1) behind a sign that is no letter, twelve characters or more of a token following.
+
+    It begins with a set of few characters, which a scan skips to; which start it is is asked last, for few get there.
+    """
+    part = r"[\w.~$/+=-]"
+    return re.compile(rf"\W(?=(?:(?<=\\)[nrt])?(?={part}{{12}})({trie(starts)}))", re.A)
 
 
 def _form(row: dict[str, Any], pattern: str) -> Form:
