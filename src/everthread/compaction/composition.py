@@ -183,8 +183,9 @@ def _checked(draft: SummaryDraft, request: SummaryRequest, plan: Plan, count: Co
 def _journal_summary(draft: SummaryDraft, request: SummaryRequest, count: Count) -> WrittenSummary:
     """The journal, with what an earlier model wrote in sections that it cannot write itself."""
     carried = {name: text for name in _UNDERSTOOD if (text := without_pins(request.previous.get(name, "")))}
-    used = section_tokens(draft.sections, count)
-    carried = fit_sections(carried, max(request.budget - used, request.budget // 4), count) if carried else {}
+    if carried:
+        used = section_tokens(draft.sections, count)
+        carried = fit_sections(carried, max(request.budget - used, request.budget // 4), count)
     return WrittenSummary({**carried, **draft.sections}, AUTHOR, Verification(), draft.warnings, draft.usage)
 
 

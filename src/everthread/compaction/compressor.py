@@ -70,9 +70,14 @@ class ContextCompressor(SummaryEngine):
     def _render(self, plan: Plan, marker: str, sections: Sections, *, is_brief: bool) -> str:
         """The whole summary message, the user's words in what room is left."""
         count = self._services.counter.text
-        used = count(marker) + section_tokens(sections, count) + 30
-        used += 0 if is_brief else 4 * sum(not sections.get(name) for name in HANDOFF)
-        words = render_words(plan.words, plan.words_room(used), count)
+        around = 30 + (0 if is_brief else 4 * sum(not sections.get(name) for name in HANDOFF))
+        # A text has no more tokens than bytes: where even so many leave the words their room, nothing need be counted.
+        room = plan.words_room(
+            around + len("".join([marker, *sections, *sections.values()]).encode()) + 8 * len(sections)
+        )
+        if room < plan.words_most:
+            room = plan.words_room(around + count(marker) + section_tokens(sections, count))
+        words = render_words(plan.words, room, count)
         shown = render_sections({**sections, WORDS: words}, template=self._template, brief=is_brief)
         return f"{marker}\n\n{shown}"
 

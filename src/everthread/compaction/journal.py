@@ -227,7 +227,8 @@ class JournalFold:
         self._facts: Sequence[Facts] = ()
         self._turns: Sequence[int] = ()
         self._waiting: Results = {}
-        self._has_open_calls = False
+        self._open: set[str] = set()
+        """Ids of calls without a result."""
         self._parts: list[_Part] = []
         """All but the last one, which may go on."""
         self._last: _Part | None = None
@@ -241,24 +242,25 @@ class JournalFold:
         records = read_calls(facts, turns, start, self._waiting)
         for record in records:
             self.state.apply(record.effect, record.turn)
-            self._has_open_calls = self._has_open_calls or record.is_open
+            if record.open_call:
+                self._open.add(record.open_call)
         self.state.messages += len(facts) - start
         self._facts, self._turns = facts, turns
         self._read_parts({record.index: facts[record.index] for record in records})
         return self
 
     def goes_on(self, facts: Sequence[Facts], turns: Sequence[int]) -> bool:
-        """Whether these are the messages read so far and further ones."""
+        """Whether these are the messages read so far and further ones, with no late result for what was read."""
         known = len(self._facts)
-        if self._has_open_calls or len(facts) < known or turns[:known] != self._turns:
+        if len(facts) < known or turns[:known] != self._turns or not all(map(is_, facts, self._facts)):
             return False
-        return all(map(is_, facts, self._facts))
+        return not any(result.call_id in self._open for one in facts[known:] for result in one.results)
 
     def copy(self) -> JournalFold:
         other = copy(self)
         other.state = self.state.copy()
         other._waiting = {key: [*results] for key, results in self._waiting.items() if results}
-        other._parts, other._seen = [*self._parts], {*self._seen}
+        other._parts, other._seen, other._open = [*self._parts], {*self._seen}, {*self._open}
         return other
 
     def journal(self) -> Journal:

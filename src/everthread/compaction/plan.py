@@ -30,6 +30,7 @@ from everthread.compaction.summary import (
 from everthread.compaction.user_words import UserMessage, entry_tokens, parse_words, user_message
 from everthread.compaction.verification import PATH, checkable_names
 from everthread.core.messages import Message, Messages
+from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import (
     SUMMARY_START,
     is_old_format,
@@ -189,6 +190,18 @@ class Plan:
         """Tokens for the user's words beside a summary of this size: both are at most 80 % of what they replace."""
         unused = max(self.fit.room.summary - used, 0)
         return min(self.fit.room.words + unused, self.words_most, self.middle_tokens * 8 // 10 - used)
+
+    def count(self, messages: Messages, places: Sequence[int | None], counter: TokenCounter) -> int:
+        """Tokens of messages of which these stand in the input, as they were or made small."""
+        total = 0
+        for message, place in zip(messages, places, strict=True):
+            if place is not None and message is self.messages[place]:
+                total += self.history.sizes[place]
+            elif place is not None and message is self.slim.message(place):
+                total += self.slim.tokens(place, counter)
+            else:
+                total += counter.message(message)
+        return total
 
     # What a caller is told
 

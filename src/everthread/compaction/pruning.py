@@ -57,20 +57,28 @@ class Pruner:
         self._history = history
         self._with_results = results
         self._unanswered = open_group(history.messages)
+        self._latest_user = history.latest_user
+        self._made: dict[int, Message] = {}
 
     def message(self, index: int) -> Message:
         """A message made small."""
+        made = self._made.get(index)
+        if made is None:
+            made = self._made[index] = self._prune(index)
+        return made
+
+    def _prune(self, index: int) -> Message:
         history = self._history
         one = history.facts[index]
         around = (
-            self._with_results, index == self._unanswered, index == history.latest_user, history.asked.get(index),
+            self._with_results, index == self._unanswered, index == self._latest_user, history.asked.get(index),
             *(self._later(index, number, text) for number, (text, _) in enumerate(one.outputs)),
         )  # fmt: skip
         if one.pruned is None or one.pruned[0] != around:
             message = self.results(index, one.message) if self._with_results else one.message
             if index != self._unanswered:
                 message = self.arguments(message)
-            if index != history.latest_user:
+            if index != self._latest_user:
                 message = self.images(message)
             one.pruned = around, message
             one.pruned_size = None

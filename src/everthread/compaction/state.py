@@ -249,8 +249,8 @@ class CallRecord:
     index: int
     turn: int
     effect: Effect
-    is_open: bool
-    """It has no result."""
+    open_call: str
+    """Its id, where it has no result."""
 
 
 Results = dict[str, list[tuple[Facts, int]]]
@@ -272,8 +272,8 @@ def read_calls(
             readings = tuple(_reading(call, waiting.get(call.id)) for call in one.calls)
             if one.effects is None or one.effects[0] != readings:
                 one.effects = readings, tuple(map(_effect, one.calls, readings))
-            for effect, reading in zip(one.effects[1], readings, strict=True):
-                found.append(CallRecord(index, turns[index], effect, reading is None))
+            for call, effect, reading in zip(one.calls, one.effects[1], readings, strict=True):
+                found.append(CallRecord(index, turns[index], effect, "" if reading else call.id))
     return found
 
 

@@ -91,13 +91,15 @@ class SummaryEngine(ContextEngine):
             marker = marker_text(plan, self.marker, services, tools)
             text, result = await self.write(plan, SummaryOrder(marker, self._notes, focus_topic, ids, manual))
             result = self._assembled(plan, seal_summary(redact(text), services.summary_key), result)
-        after = plan.fixed + services.counter.messages(result.messages)
+        after = plan.fixed + plan.count(result.messages, result.kept, services.counter)
         return plan.settled(result, after, reason_for(manual=manual, level=level), services.clock() - started)
 
     def _assembled(self, plan: Plan, text: str, result: Compaction) -> Compaction:
         note, counter = system_note(plan), self._services.counter
         messages, kept = assemble(plan, text, note)
-        alone = next((message for message in messages if message.get("content") == text), None)
+        alone = next(
+            (message for message in messages if "_summary" in message and message.get("content") == text), None
+        )
         tokens = counter.message(alone) if alone else counter.text(text)
         return replace(
             result, messages=messages, summary=text, covered=plan.covered, kept=kept, to_store=plan.fit.to_store,
