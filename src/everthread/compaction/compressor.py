@@ -71,11 +71,10 @@ class ContextCompressor(SummaryEngine):
         """The whole summary message, the user's words in what room is left."""
         count = self._services.counter.text
         around = 30 + (0 if is_brief else 4 * sum(not sections.get(name) for name in HANDOFF))
-        # A text has no more tokens than bytes: where even so many leave the words their room, nothing need be counted.
-        room = plan.words_room(
-            around + len("".join([marker, *sections, *sections.values()]).encode()) + 8 * len(sections)
-        )
-        if room < plan.words_most:
+        # Twice its bytes is more than a text's tokens: where so many leave room for all words, none need be counted.
+        texts = "".join([marker, *sections, *sections.values()]).encode("utf-8", "surrogatepass")
+        room = plan.words_room(around + 2 * len(texts) + 8 * len(sections))
+        if room < plan.word_tokens * 21 // 20 + 60 or any(entry.last for entry in plan.words):
             room = plan.words_room(around + count(marker) + section_tokens(sections, count))
         words = render_words(plan.words, room, count)
         shown = render_sections({**sections, WORDS: words}, template=self._template, brief=is_brief)

@@ -63,6 +63,8 @@ class Facts:
     """Its tokens, by the counter that counted them."""
     said: str | None = field(default=None, init=False)
     """The user's words without secrets."""
+    beginning: str | None = field(default=None, init=False)
+    """How they begin, for the task."""
     told: tuple[UserMessage, TokenCounter, int] | None = field(default=None, init=False)
     """The same as an entry of What the User Said, and its tokens."""
     pruned: Any = field(default=None, init=False)

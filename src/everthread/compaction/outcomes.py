@@ -117,9 +117,10 @@ def _exits(text: str) -> list[re.Match[str]]:
     for word in _EXIT_WORDS:
         place = lowered.find(word)
         while place >= 0:
-            match = _EXIT.search(text, max(place - 12, 0), place + 100)
-            if match:
-                found[match.start()] = match
+            if word == "exit" or has_any(lowered[place : place + 60], ("code", "status")):
+                match = _EXIT.search(text, max(place - 12, 0), place + 100)
+                if match:
+                    found[match.start()] = match
             place = lowered.find(word, place + len(word))
     return [found[start] for start in sorted(found)]
 
@@ -191,7 +192,7 @@ def _last_report(text: str) -> dict[str, int]:
         position = start
         if last is not None and place < last - 6:
             break
-        line = text[start:].split("\n", 1)[0]
+        line = text[start : start + 500].split("\n", 1)[0]
         found = _counts(line) if _DIGIT.search(line) and not _SUITES.match(line) else {}
         if found:
             stated.insert(0, (place, found))
@@ -206,7 +207,7 @@ def _last_report(text: str) -> dict[str, int]:
 
 def _counts(line: str) -> dict[str, int]:
     counts = {}
-    for found in _COUNTS.finditer(line[:500]):
+    for found in _COUNTS.finditer(line):
         word = found["after"] or found["before"] or found["ran"] or found["tap"]
         counts[_WORDS[word.lower()]] = int(found["n"] or found["m"] or found["k"] or found["j"])
     return counts

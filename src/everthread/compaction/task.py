@@ -21,8 +21,10 @@ def task_lines(plan: Plan) -> str:
     """The requests without a final answer: number and beginning, for their words stand elsewhere in the context."""
     lines = []
     for index in unfulfilled(plan.history.facts):
-        said = redact(plan.history.facts[index].words[:_READ]) or "(an image or a file without words)"
-        lines.append(f"[{plan.turns[index]}] {defuse(clip(one_line(said), _BEGINNING))}")
+        one = plan.history.facts[index]
+        if one.beginning is None:
+            one.beginning = redact(one.words[:_READ]) or "(an image or a file without words)"
+        lines.append(f"[{plan.turns[index]}] {defuse(clip(one_line(one.beginning), _BEGINNING))}")
     return "\n".join(lines)
 
 

@@ -107,8 +107,8 @@ def action_of(call: Call | None, *, name: str = "", given: Mapping[str, Any] | N
     kind, target = _kind(call, arguments)
     if kind is None:
         return Action(tool, target=_listed(arguments))
-    if kind.name == "shell" and isinstance(arguments.get("code"), str) and not arguments.get("command"):
-        target = _code_line(arguments["code"])
+    is_code = kind.name == "shell" and isinstance(arguments.get("code"), str) and not arguments.get("command")
+    target = _code_line(arguments["code"]) if is_code else one_line(target)
     return Action(tool, kind.name, kind.verb, target, _detail(kind.name, arguments), kind.quoted)
 
 
@@ -256,17 +256,17 @@ def _kind(call: Call, arguments: Mapping[str, Any]) -> tuple[_Kind | None, str]:
     table = _table()
     words = _words(call.name)
     command = arguments.get("command")
-    if isinstance(command, str) and not words & table.kinds["shell"].words and _first(arguments, table.paths):
+    if isinstance(command, str) and not words & table.kinds["shell"].words and _given(arguments, table.paths):
         # An editor with commands of its own (`view`, `str_replace`): the command says what kind of call it is.
         words = _words(command)
     for kind in table.kinds.values():
         if not words.isdisjoint(kind.words):
-            target = _first(arguments, kind.targets) or (_patched(call) if kind.name == "patch" else "")
+            target = _given(arguments, kind.targets) or (_patched(call) if kind.name == "patch" else "")
             if target:
                 return kind, target
     for name, any_of, with_path in table.by_arguments:
-        if not any_of.isdisjoint(arguments) and (not with_path or _first(arguments, table.paths)):
-            return table.kinds[name], _first(arguments, table.kinds[name].targets) or _patched(call)
+        if not any_of.isdisjoint(arguments) and (not with_path or _given(arguments, table.paths)):
+            return table.kinds[name], _given(arguments, table.kinds[name].targets) or _patched(call)
     return None, ""
 
 
@@ -281,12 +281,17 @@ def _snake(name: str) -> str:
 
 def _first(arguments: Mapping[str, Any], names: Iterable[str]) -> str:
     """The first of these arguments that is given, as one line."""
+    return one_line(_given(arguments, names))
+
+
+def _given(arguments: Mapping[str, Any], names: Iterable[str]) -> str:
+    """The first of these arguments that says anything."""
     for name in names:
         value = arguments.get(name)
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
             value = value[2] if len(value) == 3 and value[1] in ("-c", "-lc") else " ".join(value)
-        if isinstance(value, str) and (line := one_line(value)):
-            return line
+        if isinstance(value, str) and value and (value[0].isalnum() or one_line(value)):
+            return value
     return ""
 
 
