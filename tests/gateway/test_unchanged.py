@@ -12,33 +12,46 @@ from everthread.core.types import Api, Reply
 from tests.gateway.clients import APIS, Client, Gate, answer, running, words
 
 FILE = "def tide(hour):\n    return 4.2 * hour  # metres at the harbour\n"
-STUB = "Wasted call: file unchanged since your last Read."
+STUBS = (
+    "Wasted call — file unchanged since your last Read. Refer to that earlier tool_result instead.",
+    (
+        "File unchanged since last read. The content from the earlier Read tool_result in this conversation is still "
+        "current — refer to that instead of re-reading."
+    ),
+    "<system-reminder>This file is already in your context.</system-reminder>",
+)
+"""As Claude Code 2.1 says it, and said it."""
+STUB = STUBS[0]
 
 
-def reads(client: Client, number: int, text: str) -> None:
-    function = {"name": "Read", "arguments": json.dumps({"file_path": "/src/tide.py"})}
+def reads(client: Client, number: int, text: str, tool: str = "Read", **more: Any) -> None:
+    function = {"name": tool, "arguments": json.dumps({"file_path": "/src/tide.py", **more})}
     call: Any = {"id": f"call_{number}", "type": "function", "function": function}
     client.hears(Reply({"role": "assistant", "content": "Reading.", "tool_calls": [call]}, "tool_calls"))
     client.returns(f"call_{number}", text)
 
 
-@pytest.mark.parametrize("api", APIS)
-async def test_the_file_stands_where_the_client_said_that_it_is_unchanged(api: Api, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("api", "stub"), [*((api, STUB) for api in APIS), *(("anthropic", stub) for stub in STUBS[1:])]
+)
+async def test_the_file_stands_where_the_client_said_that_it_is_unchanged(api: Api, stub: str, tmp_path: Path) -> None:
     async def run(place: Gate) -> None:
         manager = place.manager(background=False)
         client = Client(api, extra={"max_tokens": 500} if api == "anthropic" else {})
         client.says("Read the file.")
         reads(client, 1, FILE)
+        reads(client, 5, "def tide(hour):\n", limit=1)
+        reads(client, 6, "The file /src/tide.py has been updated successfully.", "Edit", old_string="a", new_string="b")
         sent = await answer(manager, client)
         for turn in range(10):
             client.says(f"Ledger {turn}: {words(600, f'ledger {turn}')}")
             sent = await answer(manager, client)
         assert sent.rewritten
         client.says("Read it again.")
-        reads(client, 2, STUB)
+        reads(client, 2, stub)
         sent = await answer(manager, client)
         assert "4.2 * hour" in json.dumps(json.loads(sent.body)).split("Read it again.")[1]
-        assert STUB not in sent.body.decode()
+        assert json.dumps(stub, ensure_ascii=False)[1:-1] not in sent.body.decode()
         client.says("Go on.")
         after = await answer(manager, client)
         field = "input" if api == "openai_responses" else "messages"

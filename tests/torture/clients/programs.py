@@ -44,6 +44,8 @@ class Program:
     max_output: int | None = None
     says: int = 0
     """Lines that a person types, for a program without tools; the question is the last."""
+    rereads: str = ""
+    """The tool that answers a second reading with a stub, where it has one."""
     others: Sequence[str] = ()
     """Models that it asks beside the conversation."""
 
@@ -111,6 +113,7 @@ PROGRAMS = {
             {"Bash": {**_bash(), "description": "Read a part"}, "Read": {"file_path": "{folder}/{name}"}},
             {"ANTHROPIC_API_KEY": "any", "IS_SANDBOX": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"},
             window=200_000, stated=False, width=2, steps=96, characters=9_000, thinks=True,
+            rereads="Read",
         ),
         Program(  # as it is installed: its own choice of models, and whatever else it asks for
             "claude-defaults", "claude", ["@anthropic-ai/claude-code@2.1.325"], "anthropic", "claude-sonnet-4-6",
@@ -119,6 +122,7 @@ PROGRAMS = {
             {"Bash": {**_bash(), "description": "Read a part"}, "Read": {"file_path": "{folder}/{name}"}},
             {"ANTHROPIC_API_KEY": "any", "IS_SANDBOX": "1"},
             window=200_000, stated=False, width=2, steps=96, characters=9_000, thinks=True,
+            rereads="Read",
             others=["claude-haiku-4-5", "claude-haiku-4-5-20251001"],
         ),
         Program(

@@ -39,8 +39,9 @@ async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
     if program.prepare is not None:
         program.prepare(home)
     model = ScriptedModel(
-        program.steps, _placed(program.tools, work), program.width, program.thinks, program.characters
-    )
+        program.steps, _placed(program.tools, work), program.width, program.thinks, program.characters,
+        rereads=program.rereads,
+    )  # fmt: skip
     served = ServedModel(
         program.model, program.window, shows="max_model_len" if program.stated else None, max_output=program.max_output
     )
@@ -129,6 +130,7 @@ def _upstream(log: Sequence[Record], model: ScriptedModel) -> dict[str, Any]:
         "recalls": model.recalls,
         "answered_by_recall": model.recalled,
         "fact_in_prompt": model.found,
+        "reread": model.reread,
     }
 
 

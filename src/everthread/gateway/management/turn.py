@@ -405,32 +405,37 @@ def credential_digest(headers: Mapping[str, str]) -> str:
 
 # A client's word that a file is unchanged, where that reading was compacted away: the file in its place
 
-_MARK = "unchanged since"
-_STUB = re.compile(r"unchanged since (?:your|the|its) last read", re.IGNORECASE)
+_MARKS = ("unchanged since", "already in your context")
+_STUB = re.compile(r"unchanged since (?:your |the |its )?last read|this file is already in your context", re.IGNORECASE)
 _LONGEST_STUB = 600
 _MOST = 60_000
 """Characters of a file; a longer one is to be read again in parts."""
 _PATHS = ("file_path", "path", "filePath", "absolute_path", "filename")
+_PARTS = ("offset", "limit")
+
+Reading = tuple[str, str, str]
+"""The tool, the file and which part of it: a client says that of the same reading only, not of an edit between."""
 
 
 def restored_values(text: str, elements: Sequence[Element], covered: int) -> dict[int, Any]:
     """The messages behind the covered ones that only say that a file is unchanged, with what the file held."""
-    if not 0 < covered < len(elements) or _MARK not in text[elements[covered].start :]:
+    behind = text[elements[covered].start :] if 0 < covered < len(elements) else ""
+    if not any(mark in behind for mark in _MARKS):
         return {}
     values = [element.value for element in elements]
-    paths = {call: path for value in values for call, path in _calls(value)}
-    seen: dict[str, tuple[int, str]] = {}
+    readings = {call: reading for value in values for call, reading in _readings(value)}
+    seen: dict[Reading, tuple[int, str]] = {}
     found: dict[int, Any] = {}
     for index, value in enumerate(values):
         new = value
         for call, content in _results(value):
-            path, said = paths.get(call), content_text(content)
-            if path is None:
+            reading, said = readings.get(call), content_text(content)
+            if reading is None:
                 continue
             if not is_stub(said):
-                seen[path] = index, said
-            elif index >= covered and path in seen and seen[path][0] < covered and len(seen[path][1]) <= _MOST:
-                new = _with_result(new, call, seen[path][1])
+                seen[reading] = index, said
+            elif index >= covered and reading in seen and seen[reading][0] < covered and len(seen[reading][1]) <= _MOST:
+                new = _with_result(new, call, seen[reading][1])
         if new is not value:
             found[index] = new
     return found
@@ -440,8 +445,8 @@ def is_stub(text: str) -> bool:
     return len(text) <= _LONGEST_STUB and _STUB.search(text) is not None
 
 
-def _calls(value: Any) -> Iterator[tuple[str, str]]:
-    """The calls in a message or item that name a file: id and path."""
+def _readings(value: Any) -> Iterator[tuple[str, Reading]]:
+    """The calls in a message or item that name a file: the id and what was to be read."""
     if not isinstance(value, dict):
         return
     content = value.get("content")
@@ -454,13 +459,15 @@ def _calls(value: Any) -> Iterator[tuple[str, str]]:
         if not isinstance(call, dict):
             continue
         function = call.get("function")
-        given = call.get("input") or (function if isinstance(function, dict) else call).get("arguments")
+        named = function if isinstance(function, dict) else call
+        given = call.get("input") or named.get("arguments")
         arguments = json_value(given) if isinstance(given, str) else given
-        path = (
-            next((arguments[key] for key in _PATHS if key in arguments), None) if isinstance(arguments, dict) else None
-        )
+        if not isinstance(arguments, dict):
+            continue
+        path = next((arguments[key] for key in _PATHS if key in arguments), None)
         if isinstance(path, str):
-            yield str(call.get("call_id") or call.get("id")), path
+            part = str([arguments.get(name) for name in _PARTS])
+            yield str(call.get("call_id") or call.get("id")), (str(named.get("name")), path, part)
 
 
 def _results(value: Any) -> Iterator[tuple[str, Any]]:
