@@ -29,7 +29,7 @@ from everthread import ContextCompressor, TokenCounter, compress
 from everthread.compaction.engine import Services
 from everthread.core.messages import Message
 from everthread.core.tokens.budget import Budget
-from everthread.factory.compaction import named_summarizer
+from everthread.factory.models import named_summarizer
 from examples.long_session import Session
 
 MODEL = "gpt-4o"

@@ -26,8 +26,7 @@ import pytest
 
 from everthread.agent.approval import parse_rules
 from everthread.cli.main import COMMANDS, load
-from everthread.config import Config, parse_config
-from everthread.config.removed import REMOVED
+from everthread.config import REMOVED, Config, parse_config
 from everthread.factory import open_store
 from tests.cli.conftest import environment
 from tests.cli.zygote import Zygote

@@ -55,7 +55,7 @@ async def test_a_window_of_ones_own(tmp_path: Path) -> None:
     async with open_conversation("gpt-4o", window=40_000, **how) as talk:
         assert talk.window == 40_000
     with pytest.raises(ValueError, match="greater than or equal to 1000"):
-        open_conversation("gpt-4o", window=10, **how)
+        await open_conversation("gpt-4o", window=10, **how)
 
 
 async def test_tools_of_ones_own(tmp_path: Path) -> None:

@@ -23,11 +23,9 @@ from everthread.agent.approval import No
 from everthread.agent.base import Permission
 from everthread.agent.events import Delegated, ToolFinished, ToolStarted, TurnEnded
 from everthread.cli.chat.app import Chat, last_exchange
-from everthread.cli.chat.approval import Asker, shown
 from everthread.cli.chat.editor import ChatCompleter
-from everthread.cli.chat.input import Interrupts, StoppedError
-from everthread.cli.chat.render import Blocks, Screen, ToolLines, line_of, tool_line
-from everthread.cli.chat.status import Status, thousands
+from everthread.cli.chat.input import Asker, Interrupts, StoppedError, shown
+from everthread.cli.chat.render import Blocks, Screen, Status, ToolLines, line_of, thousands, tool_line
 from everthread.cli.options import NO_ID, with_ids
 from everthread.cli.output import unforeseen
 from everthread.compaction.summary import Verification

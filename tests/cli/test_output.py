@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.cli.commands.insights import chart
+from everthread.cli.commands.usage import chart
 from everthread.cli.options import DAY, HOUR, ago, duration, iso, read_time
 from everthread.cli.output import bar, json_text, money, short, size, visible
 from everthread.errors import InputError

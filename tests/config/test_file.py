@@ -11,9 +11,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.config import parse_config
+from everthread.config import REMOVED, parse_config
 from everthread.config.file import drop_removed_keys, set_keys
-from everthread.config.removed import REMOVED
 from everthread.errors import ConfigError
 
 

@@ -18,8 +18,8 @@ from everthread.core.messages import text_of
 from everthread.core.pricing import CanonicalUsage
 from everthread.core.types import Api, Request
 from everthread.lab.provider import ServedModel
+from everthread.lab.provider.answers import Record
 from everthread.lab.provider.faults import ANSWERED, FaultPlan, Kind
-from everthread.lab.provider.log import Record
 from everthread.store.store import Store
 
 APIS: tuple[Api, ...] = ("openai_chat", "openai_responses", "anthropic")

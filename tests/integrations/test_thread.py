@@ -14,7 +14,15 @@ from everthread.config import parse_config
 from everthread.conversation.events import CompactionDone, Event
 from everthread.core.messages import Message, text_of
 from everthread.core.validation import validate_messages
-from everthread.integrations.thread import ModelCall, Threads, Turn, identify, lacks, opening_key, require
+from everthread.integrations.thread import (
+    FrameworkThreads,
+    ModelCall,
+    PreparedCall,
+    identify,
+    lacks,
+    opening_key,
+    require,
+)
 
 WINDOW = 6_000
 FILLER = "the ledger of the northern branch was settled and every entry was compared with its receipt. "
@@ -47,12 +55,12 @@ def result(call_id: str, text: str = "settled") -> Message:
 class Framework:
     """Keeps its whole history, as frameworks do, and checks every request it sends."""
 
-    def __init__(self, threads: Threads, key: str = "books") -> None:
+    def __init__(self, threads: FrameworkThreads, key: str = "books") -> None:
         self.threads, self.key = threads, key
         self.history: list[Message] = []
         self.sent: list[list[Message]] = []
 
-    async def prepare(self) -> Turn:
+    async def prepare(self) -> PreparedCall:
         turn = await self.threads.prepare(
             ModelCall(list(self.history), list(self.history), "gpt-4o", self.key, "You keep the books.", window=WINDOW)
         )
@@ -61,7 +69,7 @@ class Framework:
         assert validate_messages(self.sent[-1]) == []
         return turn
 
-    async def ask(self, *said: Message, reply: Message | None = None) -> Turn:
+    async def ask(self, *said: Message, reply: Message | None = None) -> PreparedCall:
         self.history += said
         turn = await self.prepare()
         message = reply or answer(f"Noted {len(self.history)}.")
@@ -82,18 +90,20 @@ def heard() -> list[Event]:
 
 
 @pytest.fixture
-async def threads(tmp_path: Path, heard: list[Event]) -> AsyncIterator[Threads]:
+async def threads(tmp_path: Path, heard: list[Event]) -> AsyncIterator[FrameworkThreads]:
     made = opened(tmp_path, heard)
     yield made
     await made._close()  # its loop is the test's own
 
 
-def opened(folder: Path, heard: list[Event]) -> Threads:
+def opened(folder: Path, heard: list[Event]) -> FrameworkThreads:
     settings = parse_config("compression: {background: false}")
-    return Threads("lab", logging.getLogger("lab"), store=folder / "books.db", config=settings, listener=heard.append)
+    return FrameworkThreads(
+        "lab", logging.getLogger("lab"), store=folder / "books.db", config=settings, listener=heard.append
+    )
 
 
-async def test_what_fits_is_sent_as_it_is(threads: Threads) -> None:
+async def test_what_fits_is_sent_as_it_is(threads: FrameworkThreads) -> None:
     framework = Framework(threads)
     turn = await framework.ask(user("Hello."), reply=calls("call_1", "call_2"))
     assert not turn.changed
@@ -103,7 +113,7 @@ async def test_what_fits_is_sent_as_it_is(threads: Threads) -> None:
 
 
 async def test_far_past_the_window_in_one_thread(
-    threads: Threads, heard: list[Event], caplog: pytest.LogCaptureFixture
+    threads: FrameworkThreads, heard: list[Event], caplog: pytest.LogCaptureFixture
 ) -> None:
     framework = Framework(threads)
     await framework.ask(user(f"Hello. {FACT}"))
@@ -122,7 +132,7 @@ async def test_far_past_the_window_in_one_thread(
     assert "could not be looked up" in await threads.recall("books", {"id": "output:none"})
 
 
-async def test_events_and_the_note_come_with_the_turn_that_is_sent(threads: Threads) -> None:
+async def test_events_and_the_note_come_with_the_turn_that_is_sent(threads: FrameworkThreads) -> None:
     framework = Framework(threads)
     turns = [await framework.ask(user(f"Entry {number}: {FILLER * 10}")) for number in range(20)]
     told = [turn for turn in turns if any(isinstance(event, CompactionDone) for event in turn.events)]
@@ -131,7 +141,7 @@ async def test_events_and_the_note_come_with_the_turn_that_is_sent(threads: Thre
     assert told[0].note.startswith("Note: parts of this conversation are compacted")
 
 
-async def test_another_process_goes_on(threads: Threads, tmp_path: Path, heard: list[Event]) -> None:
+async def test_another_process_goes_on(threads: FrameworkThreads, tmp_path: Path, heard: list[Event]) -> None:
     first = Framework(threads)
     await first.work(12)
     later = opened(tmp_path, heard)
@@ -145,7 +155,7 @@ async def test_another_process_goes_on(threads: Threads, tmp_path: Path, heard: 
     await later._close()
 
 
-async def test_a_history_that_goes_another_way_is_a_branch(threads: Threads) -> None:
+async def test_a_history_that_goes_another_way_is_a_branch(threads: FrameworkThreads) -> None:
     framework = Framework(threads)
     await framework.work(2)
     first = (await framework.prepare()).thread.conversation.id
@@ -159,7 +169,7 @@ async def test_a_history_that_goes_another_way_is_a_branch(threads: Threads) -> 
     assert again.thread.conversation.id == first
 
 
-async def test_a_subagent_under_the_same_name_is_a_thread_of_its_own(threads: Threads) -> None:
+async def test_a_subagent_under_the_same_name_is_a_thread_of_its_own(threads: FrameworkThreads) -> None:
     main, helper = Framework(threads), Framework(threads)
     await main.ask(user("Settle the books."), reply=calls("call_1"))
     await helper.ask(user("Look for receipts."))
@@ -169,7 +179,7 @@ async def test_a_subagent_under_the_same_name_is_a_thread_of_its_own(threads: Th
 
 
 async def test_without_a_name_it_is_known_by_how_it_opened(
-    threads: Threads, tmp_path: Path, heard: list[Event]
+    threads: FrameworkThreads, tmp_path: Path, heard: list[Event]
 ) -> None:
     one, other = Framework(threads, key=""), Framework(threads, key="")
     await one.ask(user("Hello."), reply=answer("Good morning."))
@@ -183,7 +193,7 @@ async def test_without_a_name_it_is_known_by_how_it_opened(
     await later._close()
 
 
-async def test_a_re_worded_answer_and_edited_arguments_are_the_same_message(threads: Threads) -> None:
+async def test_a_re_worded_answer_and_edited_arguments_are_the_same_message(threads: FrameworkThreads) -> None:
     framework = Framework(threads)
     await framework.ask(user("Hello."), reply=answer("Good morning, and welcome."))
     framework.history[-1] = answer("Good morning.")
@@ -195,7 +205,7 @@ async def test_a_re_worded_answer_and_edited_arguments_are_the_same_message(thre
     assert opening_key([user("Hello.")]) == ""
 
 
-async def test_a_refusal_for_size_is_recovered_from_and_others_are_raised(threads: Threads) -> None:
+async def test_a_refusal_for_size_is_recovered_from_and_others_are_raised(threads: FrameworkThreads) -> None:
     framework = Framework(threads)
     for number in range(6):
         await framework.ask(user(f"Entry {number}: {FILLER * 5}"))
@@ -210,7 +220,7 @@ async def test_a_refusal_for_size_is_recovered_from_and_others_are_raised(thread
         await threads.recover(None, refusal)
 
 
-async def test_a_large_result_is_stored_and_cited(threads: Threads) -> None:
+async def test_a_large_result_is_stored_and_cited(threads: FrameworkThreads) -> None:
     framework = Framework(threads)
     await framework.ask(user("Hello."), reply=calls("call_1"))
     await framework.ask(result("call_1", FILLER * 4_000))
@@ -218,7 +228,9 @@ async def test_a_large_result_is_stored_and_cited(threads: Threads) -> None:
     assert len(framework.history[2]["content"] or "") > 300_000
 
 
-async def test_what_fails_here_does_not_stop_the_framework(threads: Threads, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_fails_here_does_not_stop_the_framework(
+    threads: FrameworkThreads, caplog: pytest.LogCaptureFixture
+) -> None:
     framework = Framework(threads)
     turn = await framework.ask(user("Hello."))
     await turn.thread.conversation.store.close()

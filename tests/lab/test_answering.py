@@ -8,8 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.lab.provider.answers import ProviderLogic
-from everthread.lab.provider.log import Record
+from everthread.lab.provider.answers import ProviderLogic, Record
 from everthread.lab.provider.models import PROTOCOLS, Protocol, served
 from everthread.lab.provider.script import Answers
 

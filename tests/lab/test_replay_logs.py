@@ -14,8 +14,7 @@ from everthread.core.messages import calls_of, results_of, text_of
 from everthread.errors import InputError, TranscriptError
 from everthread.factory import open_store
 from everthread.lab.importers.log import moment, numbered
-from everthread.lab.importers.places import find_logs, import_log, thread_id
-from everthread.lab.importers.reader import parse_log, read_log
+from everthread.lab.importers.reader import find_logs, import_log, parse_log, read_log, thread_id
 from everthread.lab.replay import replay
 from tests.lab.replayed import PLAIN
 

@@ -6,7 +6,7 @@ import pytest
 
 from everthread.errors import InputError
 from everthread.gateway.dashboard.reader import TrialRequest
-from everthread.lab.replay.trial import Trials, replay_twice
+from everthread.lab.replay.runner import Trials, replay_twice
 from tests.lab.replayed import talk
 
 MODEL = "claude-sonnet-4-5"

@@ -25,7 +25,7 @@ from everthread.context.recovery import TOO_LARGE
 from everthread.core.provider_errors import classify_error
 from everthread.core.types import Api, Reply, Request
 from everthread.lab.provider import Provider, ServedModel
-from everthread.lab.provider.log import Record
+from everthread.lab.provider.answers import Record
 from everthread.providers.local import LocalModel
 from tests.torture.clients.install import AbsentError, install_npm, install_python, loopback_only, version_of
 from tests.torture.clients.model import FACT, QUESTION, RECALL, WHERE, file_text

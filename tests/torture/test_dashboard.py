@@ -17,7 +17,7 @@ import pytest
 from everthread.config import parse_config
 from everthread.core.pricing import CanonicalUsage
 from everthread.factory import open_store
-from everthread.factory.dashboard import open_dashboard
+from everthread.factory.gateway import open_dashboard
 from everthread.gateway.dashboard.app import Dashboard
 from everthread.store.models import NewMessage, NewSession, NewUsage
 from everthread.store.store import Store

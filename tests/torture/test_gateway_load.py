@@ -17,8 +17,8 @@ from everthread import open_store
 from everthread.core.messages import text_of
 from everthread.core.types import Request
 from everthread.lab.provider import Provider, ServedModel
+from everthread.lab.provider.answers import Record
 from everthread.lab.provider.faults import Fault
-from everthread.lab.provider.log import Record
 from tests.gateway.load import MARK, NAMES, Numbered, Sdk, Talker, compactions, failed_open, models, plan, problems
 from tests.torture.fleet import Fleet
 

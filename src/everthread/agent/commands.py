@@ -23,12 +23,19 @@ from everthread.agent.memory import FILES, SHELVES, MemoryFiles, Shelf
 from everthread.compaction.summary import Compaction
 from everthread.conversation import events
 from everthread.conversation.conversation import Conversation
-from everthread.conversation.thread_state import add_pin, changed_files, load_thread_state, state_figures
+from everthread.conversation.thread_state import (
+    add_pin,
+    changed_files,
+    load_thread_state,
+    load_thread_usage,
+    load_title,
+    state_figures,
+)
 from everthread.core.messages import Message, calls_of, counted, excerpt, results_of
 from everthread.core.redaction import redact
 from everthread.core.search.lookup import moment
 from everthread.core.tokens import TokenCounter
-from everthread.core.transcript import is_summary, user_text
+from everthread.core.transcript import is_summary
 from everthread.errors import EverthreadError, InputError, NothingToUndoError
 from everthread.store.index import searchable_text
 from everthread.store.models import (
@@ -38,7 +45,6 @@ from everthread.store.models import (
     SearchQuery,
     Session,
     ThreadRow,
-    UsageRecord,
     UsageRow,
 )
 from everthread.store.sql.usage import sum_usage, usage_figures, usage_row
@@ -207,8 +213,6 @@ HITS = 10
 TITLE = 60
 LOOKED_AT = 4
 """So many threads are looked at for each that is listed."""
-LOOKED_THROUGH = 20
-"""So many messages are looked through for the first words of the user."""
 
 
 async def sessions(here: Here, argument: str) -> CommandResult:
@@ -282,12 +286,7 @@ def _listed(item: dict[str, Any]) -> str:
 
 
 async def _title(store: Store, session: Session) -> str:
-    """Its title, or the first words of the user."""
-    if session.title:
-        return excerpt(redact(session.title), TITLE)
-    first = await store.history(session.id, limit=LOOKED_THROUGH)
-    # A secret is known by what stands around it: more is read than shown.
-    return next((excerpt(redact(words[:4_000]), TITLE) for item in first if (words := user_text(item.body))), "")
+    return excerpt(await load_title(store, session), TITLE)
 
 
 DAY = 86_400
@@ -297,11 +296,8 @@ LOOKED_UP = "{} of what had left the context"
 
 async def usage(here: Here, _argument: str) -> CommandResult:
     thread = here.conversation.id
-    own = await here.store.usage(thread)
-    theirs = [record for other in await here.store.subagents(thread) for record in await here.store.usage(other)]
-    parts = {task: [record for record in own if record.task == task] for task in ("main", "auxiliary")}
-    rows = [_summed(key, part) for key, part in (parts | {"subagents": theirs}).items() if part]
-    total = _summed("all", [*own, *theirs])
+    parts = await load_thread_usage(here.store, thread)
+    *rows, total = [sum_usage(key, [*map(usage_row, part)]) for key, part in parts.items() if part or key == "all"]
     data: dict[str, Any] = {"thread": thread, "sums": {row.key: usage_figures(row) for row in (*rows, total)}}
     data["tools_left_out"] = list(here.conversation.toolbox.out)
     if not total.calls:
@@ -338,10 +334,6 @@ async def insights(here: Here, argument: str) -> CommandResult:
 def _left_out(talk: Conversation) -> str:
     out, given = talk.toolbox.out, len(talk.toolbox.given)
     return f"{len(out):,} of {counted(given, 'tool')} are left out: {', '.join(out)}." if out else ""
-
-
-def _summed(key: str, records: Sequence[UsageRecord]) -> UsageRow:
-    return sum_usage(key, [usage_row(record) for record in records])
 
 
 def _usage_line(row: UsageRow) -> str:

@@ -41,6 +41,8 @@ COMMANDS = {
     "lab": "Try it out: a simulated provider.",
 }
 """The first words of each command's own help; a test compares them."""
+SHARED = {"chat": "run", "dashboard": "serve", "insights": "usage", "tokens": "inspect"}
+"""Commands that stand in another's file; every other has its own."""
 GROUPS = {
     "Begin": ("init", "doctor", "config", "models"),
     "Talk": ("chat", "run"),
@@ -86,7 +88,7 @@ def load(name: str) -> Any:
 
     A module's `COMMAND` holds what else the command line must know of its function.
     """
-    module = import_module(f"everthread.cli.commands.{name}")
+    module = import_module(f"everthread.cli.commands.{SHARED.get(name, name)}")
     holder = typer.Typer()
     if hasattr(module, "app"):
         holder.add_typer(module.app, name=name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import signal
 import tempfile
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -90,6 +91,14 @@ def _worked(store: Store, work: Callable[[Store], Awaitable[T]]) -> T:
         return asyncio.run(run())
     except UnicodeEncodeError as error:
         raise InputError(f"what was given is no valid text: {error.object!r}") from error
+
+
+def end_signal() -> asyncio.Event:
+    """What Ctrl-C or a request to end sets, in the running loop."""
+    enough = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, enough.set)
+    return enough
 
 
 PLATFORM = "terminal"

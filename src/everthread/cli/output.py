@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -29,6 +29,9 @@ from everthread._version import __version__
 from everthread.config import home_directory
 from everthread.core.redaction import redact
 from everthread.errors import InputError
+
+if TYPE_CHECKING:
+    from everthread.store.models import UsageRow
 
 
 class WordConsole(Console):
@@ -170,6 +173,13 @@ def money(dollars: Decimal | None) -> str:
     if 0 < dollars < Decimal("0.0001"):
         return "< $0.0001"
     return f"${dollars:,.4f}" if 0 < dollars < 1 else f"${dollars:,.2f}"
+
+
+def cost_text(row: UsageRow) -> str:
+    """A sum that lacks a price says so, with what is known of it."""
+    if not row.unpriced:
+        return money(row.cost) if row.calls else "-"
+    return "unknown" if row.unpriced == row.calls else f"{money(row.cost)} + unknown"
 
 
 def share(part: int, whole: int) -> str:

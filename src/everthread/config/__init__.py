@@ -1,8 +1,8 @@
 """The configuration: one `config.yaml` in the Everthread home, every key optional.
 
 Unknown keys and values out of range are refused at load, with the key's full path, the value and what is allowed;
-nothing is clamped. A key that an earlier version had is passed over, with a warning. Secrets come from the
-environment: the file names the variable (`api_key_env`).
+nothing is clamped. A key that an earlier version had is accepted for one release, with one warning that names its
+successor. Secrets come from the environment: the file names the variable (`api_key_env`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import difflib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,20 +19,19 @@ import platformdirs
 import yaml
 from pydantic import Field, ValidationError
 
-from everthread.config.conversations import (
+from everthread.config.sections import (
     AgentOptions,
     AuxiliaryOptions,
     CompressionOptions,
     EngineOptions,
+    GatewayOptions,
     ModelOptions,
+    Options,
     PromptCachingOptions,
     RecallSettings,
     StoreOptions,
     ToolOutputOptions,
 )
-from everthread.config.gateway import GatewayOptions
-from everthread.config.removed import RemovedKey, find_removed, without_removed
-from everthread.config.values import Options
 from everthread.core.redaction import redact
 from everthread.errors import ConfigError
 
@@ -157,3 +157,48 @@ def _shown(value: Any) -> str:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedKey:
+    """`successor` ends the sentence "… is no longer used:"."""
+
+    key: str
+    successor: str
+
+    def __str__(self) -> str:
+        return f"{self.key} is no longer used: {self.successor}. `everthread config check --fix` takes it out."
+
+
+REMOVED = (
+    RemovedKey("compression.keep_important", "compression.user_words says how much of the user's words is kept"),
+    RemovedKey(
+        "gateway.adapters", "examples/telegram_bot.py and examples/webhook.py connect chats to threads over the API"
+    ),
+    RemovedKey("recall.embeddings", "recall ranks by full text alone, set with recall.closeness"),
+)
+
+
+def find_removed(values: Any) -> Iterator[RemovedKey]:
+    """The removed keys that stand in a configuration as it was read."""
+    for removed in REMOVED:
+        *sections, last = removed.key.split(".")
+        section = values
+        for step in sections:
+            section = section.get(step) if isinstance(section, Mapping) else None
+        if isinstance(section, Mapping) and last in section:
+            yield removed
+
+
+def without_removed(values: dict[str, Any]) -> dict[str, Any]:
+    """The same configuration without its removed keys."""
+    for removed in find_removed(values):
+        values = _without(values, removed.key.split("."))
+    return values
+
+
+def _without(values: dict[str, Any], steps: list[str]) -> dict[str, Any]:
+    first, *rest = steps
+    if not rest:
+        return {key: value for key, value in values.items() if key != first}
+    return {**values, first: _without(values[first], rest)}

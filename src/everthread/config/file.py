@@ -19,8 +19,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
-from everthread.config import parse_config
-from everthread.config.removed import find_removed, without_removed
+from everthread.config import find_removed, parse_config, without_removed
 from everthread.errors import ConfigError
 
 _BOM = "\ufeff"

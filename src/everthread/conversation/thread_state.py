@@ -8,7 +8,7 @@ from everthread.compaction.state import CHANGED, ThreadState, state_of
 from everthread.core.redaction import redact
 from everthread.core.transcript import user_text
 from everthread.errors import InputError
-from everthread.store.models import Pin, Session
+from everthread.store.models import Pin, Session, UsageRecord
 from everthread.store.store import Store
 
 _FIRST = 8
@@ -26,6 +26,14 @@ async def load_title(store: Store, session: Session) -> str:
     lines = [line for line in redact(words[:_MOST]).splitlines() if line.strip()]
     spoken = [line for line in lines if not line.startswith("#")]
     return "\n".join(spoken or [line.lstrip("# ") for line in lines])
+
+
+async def load_thread_usage(store: Store, thread: str) -> dict[str, list[UsageRecord]]:
+    """The calls of a thread: `main`, `auxiliary`, those of its `subagents`, and `all`."""
+    own = await store.usage(thread)
+    theirs = [record for other in await store.subagents(thread) for record in await store.usage(other)]
+    parts = {task: [record for record in own if record.task == task] for task in ("main", "auxiliary")}
+    return parts | {"subagents": theirs, "all": [*own, *theirs]}
 
 
 async def load_thread_state(store: Store, thread: str) -> ThreadState:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from everthread.factory.agent import open_agent
-from everthread.factory.compaction import acompress, compress, run_sync
 from everthread.factory.conversation import open_conversation, session_options
-from everthread.factory.models import refit
+from everthread.factory.models import acompress, compress, refit, run_sync
 from everthread.factory.store import STORE_FILE, migrate_store, open_store, store_url
 
 __all__ = [

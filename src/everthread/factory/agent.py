@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING
 
 from everthread.compaction.summary import Summarizer
 from everthread.config import Config, home_directory, load_config
 from everthread.core.cache_control import CACHE_SECONDS
 from everthread.core.types import Api, StreamingModel
 from everthread.errors import InputError
-from everthread.factory.conversation import Opener, open_conversation
-from everthread.factory.models import Closing, closing_of, route_to
-from everthread.factory.store import open_store, store_url
+from everthread.factory.conversation import open_conversation, opener, own_store
+from everthread.factory.models import closing_of, route_to
 from everthread.store.models import NewSession
 from everthread.store.store import Store
 
@@ -29,37 +27,8 @@ if TYPE_CHECKING:
     from everthread.gateway.limits import Limits
 
 
-def open_agent(config: Config | None = None, **how: Unpack[AgentArguments]) -> Opener[Agent]:
-    """An agent in a workspace (default: the current folder): new, or resumed by any id of its thread.
-
-    `async with open_agent(…) as agent`, `agent = await open_agent(…)`, or in a script `with open_agent(…) as agent`.
-    `approve` decides what needs leave; without it only what `approvals.txt` in the home allows is done, and with `yes`
-    everything. `tools`: your own, instead of the built-in ones; with `builtin_tools=True` it has both. `talks`: its
-    prompt is one for conversation, without a workspace. What is opened here is closed with the agent.
-    """
-    return Opener(lambda: _open(config, **how))
-
-
-class AgentArguments(TypedDict, total=False):
-    """What `open_agent` may be told."""
-
-    model: str | StreamingModel | None
-    resume: str | None
-    workspace: str | Path | None
-    approve: Approver | None
-    yes: bool
-    store: Store | str | Path | None
-    listener: Listener | None
-    tools: Sequence[Tool] | None
-    builtin_tools: bool | None
-    talks: bool
-    session: NewSession | None
-    summarizer: str | Summarizer
-    api: Api | None
-    fallback: Sequence[StreamingModel]
-
-
-async def _open(
+@opener
+async def open_agent(
     config: Config | None = None,
     *,
     model: str | StreamingModel | None = None,
@@ -77,6 +46,13 @@ async def _open(
     api: Api | None = None,
     fallback: Sequence[StreamingModel] = (),
 ) -> Agent:
+    """An agent in a workspace (default: the current folder): new, or resumed by any id of its thread.
+
+    `async with open_agent(…) as agent`, `agent = await open_agent(…)`, or in a script `with open_agent(…) as agent`.
+    `approve` decides what needs leave; without it only what `approvals.txt` in the home allows is done, and with `yes`
+    everything. `tools`: your own, instead of the built-in ones; with `builtin_tools=True` it has both. `talks`: its
+    prompt is one for conversation, without a workspace. What is opened here is closed with the agent.
+    """
     from everthread.agent.approval import Approvals, read_rules
     from everthread.agent.base import ToolContext
     from everthread.agent.equipment import Equipment
@@ -88,18 +64,15 @@ async def _open(
     settings, home = config or load_config(), home_directory()
     options, place = settings.agent, _workspace(workspace)
     allowed = Approvals(everything=True) if yes else approve or Approvals(read_rules(home))
-    opened: list[Closing] = []
-    if store is None or isinstance(store, str | Path):
-        store = await asyncio.to_thread(open_store, store if store is not None else store_url(settings))
-        opened.append(store.close)
+    held, opened = await own_store(store, settings)
     try:
-        memory = MemoryFiles(memory_folder(home, await _tenant(store, resume, session)))
+        memory = MemoryFiles(memory_folder(home, await _tenant(held, resume, session)))
         builtin = tools is None if builtin_tools is None else builtin_tools
         equipment = Equipment(
-            store, place, memory, allowed, options.instructions_chars, tuple(tools or ()), builtin, talks
+            held, place, memory, allowed, options.instructions_chars, tuple(tools or ()), builtin, talks
         )
         conversation = await open_conversation(
-            model, config=settings, store=store, resume=resume, system=equipment.prompt,
+            model, config=settings, store=held, resume=resume, system=equipment.prompt,
             tools=[tool.schema for tool in equipment.tools], summarizer=summarizer, listener=equipment.hear,
             hooks=equipment, session=session, api=api, fallback=fallback,
             model_events=equipment.hear_model, found=equipment.found,
@@ -157,8 +130,8 @@ def _key_names(config: Config) -> list[str]:
 
 def native_app(config: Config, store: Store, limits: Limits, *, keyless: bool) -> NativeApp:
     """`keyless`: nobody shows a key, so the configuration alone says who has tools."""
+    from everthread.gateway.api import DeskOptions
     from everthread.gateway.api.app import NativeApp, NativeOptions
-    from everthread.gateway.api.options import DeskOptions
     from everthread.gateway.api.queue import TurnDesk
 
     chosen = config.gateway.native

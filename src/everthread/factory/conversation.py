@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Sequence
@@ -10,14 +11,21 @@ from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from everthread.compaction.summary import Summarizer
 from everthread.config import Config, load_config
-from everthread.config.conversations import ModelOptions
+from everthread.config.sections import ModelOptions
 from everthread.core.types import Api, StreamingModel, System
-from everthread.factory.compaction import named_summarizer
-from everthread.factory.models import Closing, EngineChoice, auxiliary_model, closing_of, route_to, summarizer_for
+from everthread.factory.models import (
+    Closing,
+    EngineChoice,
+    auxiliary_model,
+    closing_of,
+    named_summarizer,
+    route_to,
+    summarizer_for,
+)
 from everthread.factory.store import SUMMARY_KEY, open_store, store_url
 from everthread.store.models import NewSession
 from everthread.store.store import Store
@@ -38,6 +46,7 @@ class Closeable(Protocol):
 
 
 T = TypeVar("T", bound=Closeable)
+P = ParamSpec("P")
 Result = TypeVar("Result")
 
 
@@ -133,51 +142,30 @@ class SyncForm:
             yield item
 
 
-def open_conversation(
+def opener(begin: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Opener[T]]:
+    """Of a function that opens something, one whose result is awaited or entered."""
+
+    @functools.wraps(begin)
+    def opened(*given: P.args, **named: P.kwargs) -> Opener[T]:
+        return Opener(lambda: begin(*given, **named))
+
+    return opened
+
+
+async def own_store(given: Store | str | Path | None, settings: Config) -> tuple[Store, list[Closing]]:
+    """The store, and what closes it: nothing where it was open already."""
+    if given is not None and not isinstance(given, str | Path):
+        return given, []
+    opened = await asyncio.to_thread(open_store, store_url(settings) if given is None else given)
+    return opened, [opened.close]
+
+
+@opener
+async def open_conversation(
     model: str | StreamingModel | None = None,
     *,
     config: Config | None = None,
     window: int | None = None,
-    **how: Unpack[ConversationOptions],
-) -> Opener[Conversation]:
-    """A conversation with a model: new, or resumed by any id of its thread.
-
-    `async with open_conversation(…) as talk`, `talk = await open_conversation(…)`, or in a script without an event loop
-    `with open_conversation(…) as talk`. `model`: a name, or a model of your own; None: as configured. `window`: its
-    window in tokens, when you know better. `own_client`: you send what `prepare` gives and hand the answer to
-    `record`; no key is needed here. `fallback`: models that step in when the first is out of service. `model_events`
-    hears of retries instead of the conversation, for who goes on in others with the same model. `found` is told which
-    model it is before the system prompt is written. What is opened here is closed with the conversation.
-    """
-    settings = config or load_config()
-    if window is not None:
-        own = ModelOptions.model_validate({**settings.model.model_dump(), "context_length": window})
-        settings = settings.model_copy(update={"model": own})
-    return Opener(lambda: _open(model, settings, **how))
-
-
-class ConversationOptions(TypedDict, total=False):
-    """What `open_conversation` may be told besides the model and its window."""
-
-    store: Store | str | Path | None
-    resume: str | None
-    system: System | Callable[[], System]
-    tools: Sequence[dict[str, Any]]
-    summarizer: str | Summarizer
-    listener: Listener | None
-    hooks: Hooks | None
-    session: NewSession | None
-    own_client: bool
-    api: Api | None
-    fallback: Sequence[StreamingModel]
-    model_events: Callable[[ModelEvent], None] | None
-    found: Callable[[Route], None] | None
-
-
-async def _open(
-    model: str | StreamingModel | None,
-    settings: Config,
-    *,
     store: Store | str | Path | None = None,
     resume: str | None = None,
     system: System | Callable[[], System] = None,
@@ -192,12 +180,22 @@ async def _open(
     model_events: Callable[[ModelEvent], None] | None = None,
     found: Callable[[Route], None] | None = None,
 ) -> Conversation:
+    """A conversation with a model: new, or resumed by any id of its thread.
+
+    `async with open_conversation(…) as talk`, `talk = await open_conversation(…)`, or in a script without an event loop
+    `with open_conversation(…) as talk`. `model`: a name, or a model of your own; None: as configured. `window`: its
+    window in tokens, when you know better. `own_client`: you send what `prepare` gives and hand the answer to
+    `record`; no key is needed here. `fallback`: models that step in when the first is out of service. `model_events`
+    hears of retries instead of the conversation, for who goes on in others with the same model. `found` is told which
+    model it is before the system prompt is written. What is opened here is closed with the conversation.
+    """
     from everthread.conversation.conversation import Conversation
 
-    opened: list[Closing] = []
-    if store is None or isinstance(store, str | Path):
-        store = await asyncio.to_thread(open_store, store if store is not None else store_url(settings))
-        opened.append(store.close)
+    settings = config or load_config()
+    if window is not None:
+        own = ModelOptions.model_validate({**settings.model.model_dump(), "context_length": window})
+        settings = settings.model_copy(update={"model": own})
+    held, opened = await own_store(store, settings)
     told: list[Conversation] = []
 
     def model_event(event: ModelEvent) -> None:
@@ -212,14 +210,11 @@ async def _open(
             opened.insert(0, closing_of(route.model))
         if found is not None:
             found(route)
-        setup = _setup(store, route, settings, opened, system=system, summarizer=summarizer)
         setup = replace(
-            setup,
-            listener=listener or setup.listener,
-            hooks=hooks or setup.hooks,
-            closing=opened,
-            summary_key=await store.shared_secret(SUMMARY_KEY),
-        )
+            _setup(held, route, settings, opened, system=system, summarizer=summarizer),
+            closing=opened, summary_key=await held.shared_secret(SUMMARY_KEY),
+        )  # fmt: skip
+        setup = replace(setup, listener=listener or setup.listener, hooks=hooks or setup.hooks)
         conversation = await Conversation.open(setup, resume=resume, new=session, tools=tools)
     except BaseException:
         for close in opened:

@@ -1,4 +1,4 @@
-"""From a configuration to a running gateway."""
+"""From a configuration to a running gateway, and to the pages for people, within it or on a store alone."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from everthread.compaction.summary import Summarizer
 from everthread.config import Config, home_directory, load_config
+from everthread.core.cache_control import CACHE_SECONDS
 from everthread.core.types import Api, StreamingModel
 from everthread.errors import ConfigError, InputError, StoreError
 from everthread.factory.agent import native_app
 from everthread.factory.conversation import session_options
-from everthread.factory.dashboard import make_dashboard, within_gateway
 from everthread.factory.models import EngineChoice, auxiliary_model, closing_of, summarizer_for
 from everthread.factory.store import SUMMARY_KEY, open_store, store_url
 from everthread.gateway.base import Auth, Mode
@@ -35,14 +36,115 @@ if TYPE_CHECKING:
     from everthread.gateway.app import ThreadsApi
     from everthread.gateway.auth import Authenticator
     from everthread.gateway.base import Auth
+    from everthread.gateway.dashboard.access import Door
     from everthread.gateway.dashboard.app import Dashboard
-    from everthread.gateway.dashboard.reader import Trial
+    from everthread.gateway.dashboard.reader import PageReader, Trial, WindowSource
+    from everthread.gateway.limits import Limits
     from everthread.gateway.management.manager import ProxyManager
+    from everthread.gateway.middleware import SitePolicy
     from everthread.gateway.observability import StoreWatch
+    from everthread.gateway.proxy import Proxy
     from everthread.gateway.router import Upstream
     from everthread.gateway.server import Gateway
     from everthread.gateway.supervisor import WorkerPlace
     from everthread.gateway.telemetry import Telemetry
+
+
+async def make_dashboard(
+    config: Config,
+    store: Store,
+    *,
+    auth: Auth,
+    sites: SitePolicy,
+    trial: Trial | None = None,
+    announce: Callable[[str], None] | None = None,
+    links: Path | None = None,
+) -> Dashboard:
+    """The pages. With `auth: none` a link lets in, with `keys` a key; with `passthrough` only the dashboard's own.
+
+    `links`: the folder in which several processes share the links that let in.
+    """
+    from everthread.gateway.dashboard.access import SECRET, Access, LoginLinks
+    from everthread.gateway.dashboard.app import Dashboard, Settings
+
+    key = _operator_key(config)
+    doors: dict[Auth, Door] = {"none": "local", "keys": "keys", "passthrough": "operator" if key else "off"}
+    secret = await store.shared_secret(SECRET)
+    access = Access(store, secret, door=doors[auth], operator_key=key, links=LoginLinks(links))
+    compression = config.compression
+    settings = Settings(compression.threshold, compression.target_ratio)
+    return Dashboard(_reader(config, store), access, settings=settings, sites=sites, trial=trial, announce=announce)
+
+
+async def saved_dollars(config: Config, store: Store, since: float) -> float | None:
+    """What compactions saved from a time on, by the method of the pages; None where nothing can be compared."""
+    found = await _reader(config, store).savings(since)
+    return found.saved if found.calls else None
+
+
+def _reader(config: Config, store: Store) -> PageReader:
+    from everthread.gateway.dashboard.reader import PageReader
+
+    return PageReader(store, window_source(config), ttl=CACHE_SECONDS[config.prompt_caching.cache_ttl])
+
+
+def window_source(config: Config) -> WindowSource:
+    """A model's window and threshold without asking anybody: as configured, learnt, or from the catalogue."""
+    from everthread.gateway.dashboard.views import WindowSize
+    from everthread.providers.catalog import catalogue_window
+
+    options = session_options(config)
+    known: dict[tuple[str, int | None], WindowSize] = {}
+
+    def window(model: str, learnt: int | None) -> WindowSize:
+        if (model, learnt) not in known:
+            setting = config.model.context_length if model == config.model.default else None
+            found = catalogue_window(model)
+            tokens = min(size for size in (setting or found.tokens, learnt) if size is not None)
+            source = "learnt from the provider" if tokens == learnt else "as configured" if setting else str(found)
+            known[model, learnt] = WindowSize(tokens, options.budget(tokens).threshold, source.rstrip("."))
+        return known[model, learnt]
+
+    return window
+
+
+@asynccontextmanager
+async def open_dashboard(
+    config: Config,
+    store: Store,
+    *,
+    port: int = 0,
+    trial: Trial | None = None,
+    announce: Callable[[str], None] | None = None,
+) -> AsyncIterator[tuple[str, Dashboard]]:
+    """The pages on a store without a gateway, on this machine only: where, and the application."""
+    from everthread.gateway.middleware import SitePolicy
+    from everthread.gateway.server import LoopServer, listen
+
+    host = "127.0.0.1"
+    pages = await make_dashboard(config, store, auth="none", sites=SitePolicy(), trial=trial, announce=announce)
+    listener = listen(port, host)
+    address = f"http://{host}:{listener.getsockname()[1]}"
+    server = LoopServer(pages, listener, patience=1.0, server_header=False, log_level="critical")
+    await server.start()
+    try:
+        yield address, pages
+    finally:
+        pages.close()
+        await server.stop()
+
+
+def _operator_key(config: Config) -> str | None:
+    name = config.gateway.dashboard.key_env
+    if name is None:
+        return None
+    key = os.environ.get(name, "")
+    if len(key) < 16:
+        raise ConfigError(
+            f"gateway.dashboard.key_env names the environment variable {name}, which holds "
+            + ("a key of fewer than 16 characters" if key else "nothing")
+        )
+    return key
 
 
 _STORE_SECONDS = 1.0
@@ -54,7 +156,7 @@ COMPACTION_SHARE, SUMMARY_SHARE = 0.75, 0.5
 
 
 @asynccontextmanager
-async def open_gateway(  # noqa: PLR0915 - one part after the other
+async def open_gateway(
     config: Config | None = None,
     *,
     host: str | None = None,
@@ -75,64 +177,42 @@ async def open_gateway(  # noqa: PLR0915 - one part after the other
     `trial` replays a stored thread for the pages; `announce` is told the path of a link that opens them; `place`: this
     is one of several processes; `warm`: a process for compactions is started ahead.
     """
-    from everthread.context.worker import PROCESSES
-    from everthread.gateway.api.compact import PATH as COMPACT
-    from everthread.gateway.api.compact import CompactApp
     from everthread.gateway.app import GatewayApp
     from everthread.gateway.limits import Limits
     from everthread.gateway.middleware import SitePolicy
-    from everthread.gateway.observability import EventReporter, FailureLog, Metrics
-    from everthread.gateway.proxy import Proxy
-    from everthread.gateway.router import Routes
     from everthread.gateway.server import Gateway
 
     settings = config or load_config()
     options = settings.gateway
+    asked, address = auth or options.auth, host or options.host
     known = list(upstreams) if upstreams is not None else upstreams_of(settings, mode)
     if place is None:  # else whoever started the workers did it
-        known = with_keys(known, auth or options.auth)
+        known = with_keys(known, asked)
     async with AsyncExitStack() as stack:
         known = await with_local(known, settings, stack)
         if store is None:
             store = await asyncio.to_thread(open_store, store_url(settings), away_seconds=STORE_AWAY_SECONDS)
             stack.push_async_callback(store.close)
-        address = host or options.host
         if authenticator is None:
-            access = open_access(auth or options.auth, store, address)
-            authenticator = await stack.enter_async_context(access)
-        metrics = Metrics()
-        models = await stack.enter_async_context(AsyncExitStack())  # closed after who asks them
-        processes = max(1, PROCESSES // (place.count if place else 1))
-        failures = FailureLog(store.add_failures)
-        stack.push_async_callback(failures.close)
-        reporter = EventReporter(metrics, failures)
-        manager = await _manager(settings, store, known, models, reporter, processes=processes)
-        stack.push_async_callback(manager.close)
-        limits = Limits(**options.limits.model_dump())
-        watch = _watch(store)
-        proxy = Proxy(
-            Routes(known), manager, limits=limits, metrics=metrics, include_usage=options.include_usage,
-            telemetry=_telemetry(), watch=watch, make_item=manager.compaction_item,
-            failures=failures,
-        )  # fmt: skip
-        mounted = await _mounted(store, stack)
-        mounted[COMPACT] = CompactApp(manager, limits, known[0].root)
+            authenticator = await stack.enter_async_context(open_access(asked, store, address))
+        limits, watch = Limits(**options.limits.model_dump()), _watch(store)
+        workers = place.count if place else 1
+        manager, proxy = await _proxy(settings, store, known, stack, limits=limits, watch=watch, workers=workers)
         if native is None and options.native.enabled:
             app = native_app(settings, store, limits, keyless=authenticator is None)
             stack.push_async_callback(app.close)
             await app.start()
             native = app
-        has_keys = (auth or options.auth) == "keys"
-        sites = SitePolicy(options.allowed_origins, (address, *options.allowed_hosts), has_keys=has_keys)
+        sites = SitePolicy(options.allowed_origins, (address, *options.allowed_hosts), has_keys=asked == "keys")
         pages: Dashboard | None = None
         if options.dashboard.enabled:
             pages = await make_dashboard(
-                settings, store, auth=auth or options.auth, sites=sites, trial=trial, announce=announce,
+                settings, store, auth=asked, sites=sites, trial=trial, announce=announce,
                 links=place.links if place else None,
             )  # fmt: skip
         service = GatewayApp(
-            proxy, authenticator=authenticator, native=native, mounted=mounted, ready=_readiness(store),
-            sites=sites, pages=pages, watch=watch,
+            proxy, authenticator=authenticator, native=native, ready=_readiness(store), sites=sites, pages=pages,
+            mounted=await _mounted(store, stack) | _compact(manager, limits, known[0].root), watch=watch,
         )  # fmt: skip
         listening = Gateway(
             service, host=address, port=options.port if port is None else port,
@@ -142,8 +222,38 @@ async def open_gateway(  # noqa: PLR0915 - one part after the other
         if warm:
             manager.warm()
         if pages is not None:
-            within_gateway(pages, gateway.url)
+            pages.settings = replace(pages.settings, base=gateway.url)
         yield gateway
+
+
+async def _proxy(
+    config: Config, store: Store, upstreams: Sequence[Upstream], stack: AsyncExitStack, *, limits: Limits,
+    watch: StoreWatch | None, workers: int,
+) -> tuple[ProxyManager, Proxy]:  # fmt: skip
+    """What decides, and what forwards; their failures are counted together."""
+    from everthread.context.worker import PROCESSES
+    from everthread.gateway.observability import EventReporter, FailureLog, Metrics
+    from everthread.gateway.proxy import Proxy
+    from everthread.gateway.router import Routes
+
+    models = await stack.enter_async_context(AsyncExitStack())  # closed after who asks them
+    metrics, failures = Metrics(), FailureLog(store.add_failures)
+    stack.push_async_callback(failures.close)
+    manager = await _manager(
+        config, store, upstreams, models, EventReporter(metrics, failures), processes=max(1, PROCESSES // workers)
+    )
+    stack.push_async_callback(manager.close)
+    proxy = Proxy(
+        Routes(upstreams), manager, limits=limits, metrics=metrics, include_usage=config.gateway.include_usage,
+        telemetry=_telemetry(), watch=watch, make_item=manager.compaction_item, failures=failures,
+    )  # fmt: skip
+    return manager, proxy
+
+
+def _compact(manager: ProxyManager, limits: Limits, upstream: str) -> dict[str, ASGIApp]:
+    from everthread.gateway.api.compact import PATH, CompactApp
+
+    return {PATH: CompactApp(manager, limits, upstream)}
 
 
 async def _mounted(store: Store, stack: AsyncExitStack) -> dict[str, ASGIApp]:

@@ -1,24 +1,149 @@
-"""From settings to a model with its wrappers, to whoever writes summaries, and to the context engine."""
+"""From settings to a model with its wrappers, to whoever writes summaries, to the engine; a compaction by itself."""
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import os
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from everthread.compaction.summary import Summarizer
+from everthread.compaction.summary import Compaction, Summarizer, TemplateName
 from everthread.config import Config, home_directory
+from everthread.config.sections import ModelOptions, SummaryModelOptions
+from everthread.core.messages import Message
 from everthread.core.tokens.budget import Budget
-from everthread.core.types import Api, Request, StreamingModel
-from everthread.errors import EverthreadError
-from everthread.factory.compaction import acompress
+from everthread.core.transcript import recognize, strip_marks
+from everthread.core.types import Api, Request, StreamingModel, System
+from everthread.errors import EverthreadError, InputError, NoStoreError
 
 if TYPE_CHECKING:
     from everthread.compaction.engine import ContextEngine, Services
     from everthread.conversation.options import Route, SummarizerContext
     from everthread.providers.base import ModelEvent
+    from everthread.providers.resolve import Choice
+
+
+T = TypeVar("T")
+
+
+P = ParamSpec("P")
+
+
+def run_sync(work: Coroutine[Any, Any, T]) -> T:
+    """The result of async work, from a script or from inside a running event loop (then in a thread of its own)."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
+
+
+def sync_form(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """The same function without `await`: for scripts, and inside a running event loop."""
+
+    @functools.wraps(work)
+    def run(*given: P.args, **named: P.kwargs) -> T:
+        return run_sync(work(*given, **named))
+
+    return run
+
+
+async def acompress(
+    messages: Sequence[Message],
+    *,
+    window: int,
+    system: System = None,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    model: str | None = None,
+    focus: str | None = None,
+    summarizer: str | Summarizer = "auto",
+    template: TemplateName | None = None,
+    preview: bool = False,
+    config: Config | None = None,
+) -> Compaction:
+    """Make a history smaller: head, summary, tail. `compress` is the form without `await`.
+
+    `summarizer`: `auto`, `journal`, or a summariser of your own. `template`: `handoff` or `classic`. `preview`
+    writes no summary: it tells what would be kept, cut and summarised. `config`: settings other than the defaults;
+    the tag of the summary is then made with the key of that configuration's store, where there is one.
+    """
+    from everthread.compaction.compressor import ContextCompressor
+    from everthread.compaction.engine import Services
+    from everthread.core.tokens import TokenCounter
+
+    _check(messages, template)
+    counter = TokenCounter(model)
+    writer = named_summarizer(summarizer, counter)
+    budget = Budget.for_window(window) if config is None else _budget(config, model, window)
+    layout = template or (config.compression.template if config is not None else "handoff")
+    key = b"" if config is None else await _home_key(config)
+    services = Services(writer, counter, budget, time.monotonic, summary_key=key)
+    engine = ContextCompressor(services, template=layout)
+    given = recognize(messages, key)
+    made = await engine.compress(given, focus_topic=focus, system=system, tools=tools, manual=True, dry_run=preview)
+    return replace(made, messages=strip_marks(made.messages))
+
+
+compress = sync_form(acompress)
+
+
+def _check(messages: Any, template: Any) -> None:
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
+        raise InputError(
+            "compress takes a list of messages, such as [{'role': 'user', 'content': '…'}], "
+            f"not a {type(messages).__name__}"
+        )
+    strange = next((one for one in messages if not isinstance(one, Mapping) or "role" not in one), None)
+    if strange is not None:
+        raise InputError(f"every message is an object with a role; {str(strange)[:60]!r} is none")
+    if template not in (None, "handoff", "classic"):
+        raise InputError(f"template {template!r} is unknown; use handoff or classic")
+
+
+_keys: dict[str, bytes] = {}
+
+
+async def _home_key(config: Config) -> bytes:
+    """The key of the home that a configuration is of; none where nothing is stored there yet."""
+    from everthread.factory.store import SUMMARY_KEY, open_store, store_url
+
+    url = store_url(config)
+    if url not in _keys:
+        try:
+            store = await asyncio.to_thread(open_store, url, create=False)
+        except NoStoreError:
+            return b""
+        try:
+            _keys[url] = await store.shared_secret(SUMMARY_KEY)
+        finally:
+            await store.close()
+    return _keys[url]
+
+
+def _budget(config: Config, model: str | None, window: int) -> Budget:
+    from everthread.factory.conversation import session_options
+
+    return session_options(config).for_model(model or "").budget(window)
+
+
+def named_summarizer(asked: str | Summarizer, counter: Any) -> Summarizer:
+    """The summariser of a name, or the one that was given: where that fails, the journal takes its place."""
+    from everthread.compaction.journal import JournalWriter
+    from everthread.compaction.summarizers.chain import SummarizerChain
+    from everthread.context.worker import SafeSummarizer
+
+    if isinstance(asked, JournalWriter | SummarizerChain):
+        return asked
+    if not isinstance(asked, str):
+        return SummarizerChain([SafeSummarizer(asked)], floor=JournalWriter(counter), clock=time.time)
+    if asked in ("auto", "journal", "extractive"):
+        return JournalWriter(counter)
+    raise InputError(f"summarizer={asked!r} is unknown; use auto, journal, or a summariser of your own")
 
 
 Closing = Callable[[], Coroutine[Any, Any, Any]]
@@ -29,6 +154,28 @@ def closing_of(model: StreamingModel) -> Closing:
     from everthread.providers.base import close_model
 
     return lambda: close_model(model)
+
+
+def choice_of(
+    section: ModelOptions | SummaryModelOptions,
+    model: str | None = None,
+    *,
+    api: Api | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> Choice:
+    """Which model a section of the configuration means, or the one named here in its way, and who serves it."""
+    from everthread.providers.resolve import choose
+
+    named = section.default if isinstance(section, ModelOptions) else section.model
+    return choose(
+        model or named, environment=environment, api=api, provider=section.provider, base_url=section.base_url,
+        api_key_env=section.api_key_env,
+    )  # fmt: skip
+
+
+def lacks_key(choice: Choice, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether the model needs a key whose variable is not set."""
+    return choice.key_env is not None and not environment.get(choice.key_env, "").strip()
 
 
 async def route_to(
@@ -44,18 +191,12 @@ async def route_to(
     from everthread.conversation.options import Route
     from everthread.providers.catalog import ask_endpoint, resolve_window
     from everthread.providers.resilience import FallbackModel, FittingModel, RetryingModel, TimeLimitedModel
-    from everthread.providers.resolve import choose, choose_model
+    from everthread.providers.resolve import choose_model
 
     if model is not None and not isinstance(model, str):
         return Route(model.name, model.api, model.window, "the model's own", model.base_url, model=model)
     settings = config.model
-    asked = model or settings.default
-    how: dict[str, Any] = {
-        "provider": settings.provider,
-        "base_url": settings.base_url,
-        "api_key_env": settings.api_key_env,
-    }
-    choice = choose(asked, environment=os.environ, api=api, **how)
+    choice = choice_of(settings, model, api=api)
     key = os.environ.get(choice.key_env or "", "") or None
 
     async def ask() -> Any:
@@ -69,8 +210,10 @@ async def route_to(
     if own_client:
         return route
     first = choose_model(
-        asked, environment=os.environ, home=home_directory(), api=api, max_tokens=settings.max_tokens,
-        context_length=settings.context_length if choice.provider == "local" else window.tokens, **how,
+        model or settings.default, environment=os.environ, home=home_directory(), api=api,
+        provider=settings.provider, base_url=settings.base_url, api_key_env=settings.api_key_env,
+        max_tokens=settings.max_tokens,
+        context_length=settings.context_length if choice.provider == "local" else window.tokens,
     )  # fmt: skip
     if choice.provider == "local":
         route = replace(route, window=first.window, source="the local server's own", base_url=first.base_url)
@@ -113,19 +256,18 @@ def summarizer_for(
     from everthread.core.tokens import TokenCounter
     from everthread.providers.resilience import FittingModel, MeteredModel
 
-    template, options = config.compression.template, config.auxiliary.compression
+    template = config.compression.template
     routes: list[Summarizer] = []
 
     def price(model: str) -> Price | None:
         return Price(model, ttl=config.prompt_caching.cache_ttl) if config.compression.economics else None
 
+    def asks(model: MeteredModel, counter: TokenCounter) -> LlmSummarizer:
+        length = config.auxiliary.compression.context_length
+        return LlmSummarizer(model, counter, context_length=length, template=template, price=price(model.name))
+
     if auxiliary is not None:
-        counter, metered = TokenCounter(auxiliary.name), MeteredModel(FittingModel(auxiliary), desk.lost)
-        routes.append(
-            LlmSummarizer(
-                metered, counter, context_length=options.context_length, template=template, price=price(auxiliary.name)
-            )
-        )
+        routes.append(asks(MeteredModel(FittingModel(auxiliary), desk.lost), TokenCounter(auxiliary.name)))
     if desk.route.model is not None and desk.route.provider != "local":
         main = MeteredModel(desk.route.model, desk.lost)
         if desk.route.caches_by_marks:
@@ -134,11 +276,7 @@ def summarizer_for(
                     main, desk.counter, desk.live, template=template, price=price(main.name), warm=desk.warm
                 )
             )
-        routes.append(
-            LlmSummarizer(
-                main, desk.counter, context_length=options.context_length, template=template, price=price(main.name)
-            )
-        )
+        routes.append(asks(main, desk.counter))
     last = floor or JournalWriter(desk.counter)
     if not routes:
         return last

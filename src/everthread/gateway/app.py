@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Match, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from everthread.errors import InputError
-from everthread.gateway.api.requests import Sender, error_answer
+from everthread.gateway.api.http import Sender, error_answer
 from everthread.gateway.auth import Anybody, Authenticator, Caller
 from everthread.gateway.dashboard.app import Dashboard, is_page
 from everthread.gateway.errors import Refused

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Unpack
@@ -17,10 +16,12 @@ from everthread.core.messages import Message, calls_of, kind_of, parts_of, text_
 from everthread.errors import EverthreadError
 from everthread.integrations.thread import (
     RECALL,
+    FrameworkThreads,
     ModelCall,
+    OpenCalls,
+    PreparedCall,
     ThreadOptions,
-    Threads,
-    Turn,
+    chat_call,
     chat_tool,
     chat_usage,
     lacks,
@@ -49,16 +50,16 @@ class EverthreadPlugin(BasePlugin):
 
     def __init__(self, name: str = "everthread", *, recall_tool: bool = True, **how: Unpack[ThreadOptions]) -> None:
         super().__init__(name=name)
-        self.threads = Threads("google-adk", logger, **how)
+        self.threads = FrameworkThreads("google-adk", logger, **how)
         self._recall = _RecallTool(self.threads) if recall_tool else None
-        self._turns: OrderedDict[tuple[str, str], Turn | None] = OrderedDict()
+        self._turns: OpenCalls[tuple[str, str], PreparedCall | None] = OpenCalls(MOST_CALLS)
 
     async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> None:
         """Give the request what fits."""
         if self._recall is not None and self._recall.name not in llm_request.tools_dict:
             llm_request.append_tools([self._recall])
         turn = await self.threads.arun(self.threads.prepare(_model_call(callback_context, llm_request)))
-        self._keep(callback_context, turn)
+        self._turns[_call_key(callback_context)] = turn
         if turn is not None:
             _manage(llm_request, turn)
 
@@ -92,7 +93,7 @@ class EverthreadPlugin(BasePlugin):
             except Exception as again:  # noqa: BLE001 - whatever a provider's client raises
                 refusal = again
                 continue
-            self._keep(callback_context, turn)
+            self._turns[_call_key(callback_context)] = turn
             return responses[-1] if responses else None
         return None
 
@@ -100,16 +101,11 @@ class EverthreadPlugin(BasePlugin):
         """Let go of the store. What was said is stored already."""
         self.threads.close()
 
-    def _keep(self, context: Any, turn: Turn | None) -> None:
-        self._turns[_call_key(context)] = turn
-        while len(self._turns) > MOST_CALLS:
-            self._turns.popitem(last=False)
-
 
 class _RecallTool(BaseTool):
     """The tool `recall`."""
 
-    def __init__(self, threads: Threads) -> None:
+    def __init__(self, threads: FrameworkThreads) -> None:
         super().__init__(name=RECALL["name"], description=RECALL["description"])
         self._threads = threads
 
@@ -149,7 +145,7 @@ def _model_call(context: Any, request: Any) -> ModelCall:
     )  # fmt: skip
 
 
-def _manage(request: Any, turn: Turn) -> None:
+def _manage(request: Any, turn: PreparedCall) -> None:
     """Put what fits into the request, which ADK made for this call alone."""
     names = {call.id: call.name for message in turn.call.messages for call in calls_of(message)}
     if turn.changed:
@@ -264,14 +260,7 @@ def _answer(parts: Sequence[Any], place: int) -> tuple[Message, list[tuple[str, 
     ids = [call.id or f"{_MADE}{place}.{number}" for number, call in enumerate(calls)]
     message: Message = {"role": "assistant", "content": said or None}
     if calls:
-        message["tool_calls"] = [
-            {
-                "id": one,
-                "type": "function",
-                "function": {"name": call.name or "", "arguments": json.dumps(call.args or {})},
-            }
-            for one, call in zip(ids, calls, strict=True)
-        ]
+        message["tool_calls"] = [chat_call(one, call.name, call.args) for one, call in zip(ids, calls, strict=True)]
     return message, [(one, call.name or "") for one, call in zip(ids, calls, strict=True)]
 
 

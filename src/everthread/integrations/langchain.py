@@ -5,7 +5,6 @@ The graph's state is not touched: only what the model is sent differs from it. T
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Unpack
@@ -16,7 +15,17 @@ from everthread.compaction.summary import CRITICAL, DONE, WORDS, render_sections
 from everthread.compaction.user_words import render_words, user_message
 from everthread.core.messages import Message, calls_of, clip
 from everthread.core.tokens import TokenCounter
-from everthread.integrations.thread import RECALL, ModelCall, ThreadOptions, Threads, Turn, chat_usage, lacks, require
+from everthread.integrations.thread import (
+    RECALL,
+    FrameworkThreads,
+    ModelCall,
+    PreparedCall,
+    ThreadOptions,
+    chat_call,
+    chat_usage,
+    lacks,
+    require,
+)
 
 require("langchain", "1.1", "langchain", "AgentMiddleware.wrap_model_call")
 try:
@@ -52,7 +61,7 @@ class EverthreadMiddleware(AgentMiddleware):
 
     def __init__(self, *, recall_tool: bool = True, **how: Unpack[ThreadOptions]) -> None:
         super().__init__()
-        self.threads = Threads("langchain", logger, **how)
+        self.threads = FrameworkThreads("langchain", logger, **how)
         self.tools = [self._recall_tool()] if recall_tool else []
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
@@ -138,7 +147,7 @@ def _model_call(request: Any) -> ModelCall:
     )  # fmt: skip
 
 
-def _managed(request: Any, turn: Turn | None) -> Any:
+def _managed(request: Any, turn: PreparedCall | None) -> Any:
     """The request with what fits; itself where nothing is to be changed."""
     if turn is None:
         return request
@@ -193,7 +202,7 @@ def to_core(message: Any) -> Message:
         called = [*message.tool_calls, *message.invalid_tool_calls]
         made: Message = {"role": "assistant", "content": str(message.text) or None}
         if called:
-            made["tool_calls"] = [_call(call) for call in called]
+            made["tool_calls"] = [chat_call(call["id"] or "", call["name"], call["args"]) for call in called]
         return made
     if isinstance(message, ToolMessage):
         made = {"role": "tool", "tool_call_id": message.tool_call_id, "content": _content(message.content)}
@@ -234,9 +243,3 @@ def from_core(message: Message) -> Any:
             content, tool_call_id=message.get("tool_call_id", ""), name=message.get("name"), status=status
         )
     return HumanMessage(content)
-
-
-def _call(call: Mapping[str, Any]) -> Any:
-    arguments = call["args"] if isinstance(call["args"], str) else json.dumps(call["args"], ensure_ascii=False)
-    function = {"name": call["name"] or "", "arguments": arguments}
-    return {"id": call["id"] or "", "type": "function", "function": function}

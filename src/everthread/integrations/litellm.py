@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Unpack
 
 from everthread.core.messages import SYSTEM_ROLES, Message, text_of
 from everthread.errors import EverthreadError
-from everthread.integrations.thread import ModelCall, ThreadOptions, Threads, Turn, chat_usage, lacks, require
+from everthread.integrations.thread import (
+    FrameworkThreads,
+    ModelCall,
+    OpenCalls,
+    PreparedCall,
+    ThreadOptions,
+    chat_usage,
+    lacks,
+    require,
+)
 
 require("litellm", "1.80", "litellm", "async_pre_call_deployment_hook")
 try:
@@ -42,8 +50,8 @@ class EverthreadLogger(CustomLogger):
 
     def __init__(self, **how: Unpack[ThreadOptions]) -> None:
         super().__init__()
-        self.threads = Threads("litellm", logger, **how)
-        self._turns: OrderedDict[str, Turn | None] = OrderedDict()
+        self.threads = FrameworkThreads("litellm", logger, **how)
+        self._turns: OpenCalls[str, PreparedCall | None] = OpenCalls(MOST_CALLS)
 
     async def async_pre_call_hook(
         self, user_api_key_dict: Any, cache: Any, data: dict[str, Any], call_type: Any  # noqa: ARG002 - as it is called
@@ -113,8 +121,6 @@ class EverthreadLogger(CustomLogger):
             logger.warning("Everthread sees no messages: give them to acompletion by name, `messages=…`")
         turn = await self.threads.arun(self.threads.prepare(_model_call(data, owner)))
         self._turns[data["litellm_call_id"]] = turn
-        while len(self._turns) > MOST_CALLS:
-            self._turns.popitem(last=False)
 
     async def _record(self, call_id: Any, response: Any, chunks: Sequence[Any] = ()) -> None:
         choices = getattr(response, "choices", None)
@@ -144,7 +150,7 @@ def _model_call(data: Mapping[str, Any], owner: str) -> ModelCall:
     )  # fmt: skip
 
 
-def _managed(turn: Turn, data: Mapping[str, Any]) -> dict[str, Any]:
+def _managed(turn: PreparedCall, data: Mapping[str, Any]) -> dict[str, Any]:
     """What of the request is another."""
     given = list(data.get("messages") or ())
     lead = [dict(item) for item in given[: len(given) - len(turn.call.own)]] if turn.changed else []

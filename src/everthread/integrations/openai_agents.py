@@ -15,10 +15,10 @@ from typing import Any, Unpack
 from everthread.core.messages import SYSTEM_ROLES, Message
 from everthread.integrations.thread import (
     RECALL,
+    FrameworkThreads,
     ModelCall,
+    PreparedCall,
     ThreadOptions,
-    Threads,
-    Turn,
     chat_tool,
     chat_usage,
     lacks,
@@ -53,9 +53,9 @@ class EverthreadSession:
     def __init__(self, session_id: str, *, model: str | None = None, **how: Unpack[ThreadOptions]) -> None:
         """`model`: its name, where neither the agent nor its model tells it."""
         self.session_id = session_id
-        self.threads = Threads("openai-agents", logger, **how)
+        self.threads = FrameworkThreads("openai-agents", logger, **how)
         self._model = model
-        self._prepared: Turn | None = None
+        self._prepared: PreparedCall | None = None
         """What the filter prepared for the model call that follows."""
 
     # The session's protocol
@@ -126,7 +126,7 @@ class EverthreadSession:
 
     # Inside
 
-    def take_prepared(self) -> Turn | None:
+    def take_prepared(self) -> PreparedCall | None:
         """What the filter prepared, once."""
         turn, self._prepared = self._prepared, None
         return turn
@@ -269,15 +269,15 @@ def _plain(item: Any) -> Item:
     return dump(mode="json", exclude_unset=True) if callable(dump) else dict(item)
 
 
-def _view(turn: Turn) -> list[Item]:
+def _view(turn: PreparedCall) -> list[Item]:
     return [item for group in turn.send(from_core) for item in group]
 
 
-def _with_note(system: Any, turn: Turn) -> str | None:
+def _with_note(system: Any, turn: PreparedCall) -> str | None:
     return f"{system}\n\n{turn.note}" if system and turn.note else system
 
 
-def _again(turn: Turn, settings: Any) -> tuple[str | None, list[Item], Any]:
+def _again(turn: PreparedCall, settings: Any) -> tuple[str | None, list[Item], Any]:
     """What is sent after a refusal."""
     _trace(turn)
     settings = settings if turn.cap is None else replace(settings, max_tokens=turn.cap)
@@ -299,7 +299,7 @@ def _chat_tool(tool: Any) -> dict[str, Any]:
     return chat_tool(tool.name, getattr(tool, "description", ""), schema if isinstance(schema, Mapping) else None)
 
 
-def _trace(turn: Turn) -> None:
+def _trace(turn: PreparedCall) -> None:
     """Compactions as spans of the run's trace."""
     if get_current_trace() is None:
         return

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Unpack
@@ -16,10 +15,12 @@ from typing import Any, Unpack
 from everthread.core.messages import Message, calls_of, kind_of, parts_of, text_of
 from everthread.integrations.thread import (
     RECALL,
+    FrameworkThreads,
     ModelCall,
+    OpenCalls,
+    PreparedCall,
     ThreadOptions,
-    Threads,
-    Turn,
+    chat_call,
     chat_tool,
     chat_usage,
     lacks,
@@ -62,9 +63,9 @@ class Everthread(AbstractCapability):
 
     def __init__(self, *, recall_tool: bool = True, **how: Unpack[ThreadOptions]) -> None:
         super().__init__()
-        self.threads = Threads("pydantic-ai", logger, **how)
+        self.threads = FrameworkThreads("pydantic-ai", logger, **how)
         self._offers_recall = recall_tool
-        self._turns: OrderedDict[str, tuple[Turn | None, bool]] = OrderedDict()
+        self._turns: OpenCalls[str, tuple[PreparedCall | None, bool]] = OpenCalls(MOST_RUNS)
         """Of each run: what was prepared, and whether it waits to be sent after a refusal."""
 
     def get_toolset(self) -> Any:
@@ -77,7 +78,7 @@ class Everthread(AbstractCapability):
         turn, waits = self._turns.pop(run, (None, False))
         if not waits:
             turn = await self.threads.arun(self.threads.prepare(_model_call(ctx, request_context)))
-        self._keep(run, turn)
+        self._turns[run] = turn, False
         return request_context if turn is None else _managed(ctx, request_context, turn)
 
     async def after_model_request(self, ctx: RunContext[Any], *, request_context: Any, response: Any) -> Any:  # noqa: ARG002 - as it is called
@@ -90,17 +91,12 @@ class Everthread(AbstractCapability):
         """After a refusal for size ask again with less; every other error is raised."""
         run = ctx.run_id or ""
         turn, _ = self._turns.pop(run, (None, False))
-        self._keep(run, await self.threads.arun(self.threads.recover(turn, error)), waits=True)
+        self._turns[run] = await self.threads.arun(self.threads.recover(turn, error)), True
         raise RetryModelRequest from error
 
     def close(self) -> None:
         """Let go of the store. What was said is stored already."""
         self.threads.close()
-
-    def _keep(self, run: str, turn: Turn | None, *, waits: bool = False) -> None:
-        self._turns[run] = (turn, waits)
-        while len(self._turns) > MOST_RUNS:
-            self._turns.popitem(last=False)
 
     def _recall_tool(self) -> Tool[Any]:
         async def look_up(ctx: RunContext[Any], **arguments: Any) -> str:
@@ -136,7 +132,7 @@ def _model_call(ctx: RunContext[Any], request: Any) -> ModelCall:
     )  # fmt: skip
 
 
-def _managed(ctx: RunContext[Any], request: Any, turn: Turn) -> Any:
+def _managed(ctx: RunContext[Any], request: Any, turn: PreparedCall) -> Any:
     """The request with what fits."""
     for event in turn.events:
         if event.kind == "compaction_done":
@@ -219,12 +215,7 @@ def to_core(item: Any) -> Message:
         made: Message = {"role": "assistant", "content": said or None}
         if calls:
             made["tool_calls"] = [
-                {
-                    "id": part.tool_call_id,
-                    "type": "function",
-                    "function": {"name": part.tool_name, "arguments": part.args_as_json_str()},
-                }
-                for part in calls
+                chat_call(part.tool_call_id, part.tool_name, part.args_as_json_str()) for part in calls
             ]
         return made
     part = item.parts[0]

@@ -44,6 +44,8 @@ from everthread.store.models import NewMessage, NewSession
 from everthread.store.store import Store
 
 T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
 
 RECALL = RECALL_SCHEMA["function"]
 """The tool that is offered to the agent: its name, description and parameters."""
@@ -155,7 +157,7 @@ Item = int | Message
 
 
 @dataclass(slots=True)
-class Turn:
+class PreparedCall:
     """A model call that was prepared: what to send, and where its answer goes."""
 
     thread: ManagedThread
@@ -218,7 +220,7 @@ class ManagedThread:
         branch.events = self.events  # it has its parent's listener
         return branch
 
-    async def prepare(self, call: ModelCall) -> Turn:
+    async def prepare(self, call: ModelCall) -> PreparedCall:
         """Store what is new and give what to send."""
         async with self._lock:
             if [name_of(tool) for tool in call.tools] != self._tools:
@@ -241,14 +243,16 @@ class ManagedThread:
             kept = stored[item.event]
             self._known.append((identity, kept.id, identify(kept.body) == identity))
 
-    async def recover(self, turn: Turn, error: BaseException) -> Turn:
+    async def recover(self, turn: PreparedCall, error: BaseException) -> PreparedCall:
         """After a refusal: what to send instead. Raises the error itself where size is not at fault."""
         if not isinstance(error, Exception) or classify_error(error).kind not in TOO_LARGE:
             raise error
         async with self._lock:
             return self._turn(turn.call, await self.conversation.recover(_model_error(error)))
 
-    async def record(self, turn: Turn, message: Message, usage: Mapping[str, Any] | None, stop: str | None) -> None:
+    async def record(
+        self, turn: PreparedCall, message: Message, usage: Mapping[str, Any] | None, stop: str | None
+    ) -> None:
         """Store and account for the answer."""
         async with self._lock:
             identity = identify(message)
@@ -268,7 +272,7 @@ class ManagedThread:
         except (EverthreadError, ValueError) as error:
             return redact(f"That could not be looked up: {error}")
 
-    def _turn(self, call: ModelCall, prepared: PreparedRequest) -> Turn:
+    def _turn(self, call: ModelCall, prepared: PreparedRequest) -> PreparedCall:
         places = {stored: place for place, (_, stored, verbatim) in enumerate(self._known) if verbatim}
         stored = self.conversation.stored
         items: list[Item] = [places.get(item.id, _plain(item.body)) for item in stored]
@@ -277,7 +281,7 @@ class ManagedThread:
         cap = next((params[name] for name in _CAPS if name in params), None)
         events, self.events[:] = list(self.events), []
         note = note_in(self.conversation.session.system)
-        return Turn(self, call, items, note, cap if cap != call.max_tokens else None, events)
+        return PreparedCall(self, call, items, note, cap if cap != call.max_tokens else None, events)
 
 
 def _plain(message: Message) -> Message:
@@ -313,6 +317,12 @@ def chat_usage(
     }
 
 
+def chat_call(call_id: str, name: str | None, arguments: Any) -> Any:
+    """A framework's call as a chat message has it."""
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
+    return {"id": call_id, "type": "function", "function": {"name": name or "", "arguments": text}}
+
+
 def chat_tool(name: str, description: str | None, parameters: Any) -> dict[str, Any]:
     """A framework's tool as a chat request has it."""
     return {
@@ -322,6 +332,19 @@ def chat_tool(name: str, description: str | None, parameters: Any) -> dict[str, 
 
 
 # All of a framework's
+
+
+class OpenCalls(OrderedDict[K, V]):
+    """Calls under way; of those that nobody ended, the newest so many."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def __setitem__(self, key: K, value: V) -> None:
+        super().__setitem__(key, value)
+        while len(self) > self._most:
+            self.popitem(last=False)
 
 
 class ThreadOptions(TypedDict, total=False):
@@ -338,7 +361,7 @@ class ThreadOptions(TypedDict, total=False):
     """Hears every event of every conversation."""
 
 
-class Threads:
+class FrameworkThreads:
     """The conversations of one framework, in one store, each under the name the framework has for it.
 
     They live in an event loop of their own: a framework may call from any loop or thread, with or without `await`.
@@ -365,7 +388,7 @@ class Threads:
         """The same for a caller in a loop of its own."""
         return await asyncio.wrap_future(self._running().submit(work))
 
-    async def prepare(self, call: ModelCall) -> Turn | None:
+    async def prepare(self, call: ModelCall) -> PreparedCall | None:
         """What to send; None where that failed: the framework then sends what it has, and the log says why."""
         if not call.messages:
             return None
@@ -377,14 +400,18 @@ class Threads:
             self._logger.exception("Everthread could not prepare a model call; it is sent as it was")
             return None
 
-    async def recover(self, turn: Turn | None, error: BaseException) -> Turn:
+    async def recover(self, turn: PreparedCall | None, error: BaseException) -> PreparedCall:
         """What to send after a refusal; raises where nothing smaller would be taken."""
         if turn is None:
             raise error
         return await turn.thread.recover(turn, error)
 
     async def record(
-        self, turn: Turn | None, message: Message, usage: Mapping[str, Any] | None = None, stop: str | None = None
+        self,
+        turn: PreparedCall | None,
+        message: Message,
+        usage: Mapping[str, Any] | None = None,
+        stop: str | None = None,
     ) -> None:
         """Store and account for an answer. A failure is logged: the answer is there already."""
         if turn is None:
@@ -568,10 +595,10 @@ class Threads:
             listener(event)
 
 
-_RUNNING: weakref.WeakSet[Threads] = weakref.WeakSet()
+_RUNNING: weakref.WeakSet[FrameworkThreads] = weakref.WeakSet()
 
 
-def _close_at_exit(threads: Threads) -> None:
+def _close_at_exit(threads: FrameworkThreads) -> None:
     """Close what is open before the interpreter takes its thread pools away, which `atexit` would be too late for."""
     if not _RUNNING:
         register = getattr(threading, "_register_atexit", atexit.register)

@@ -16,8 +16,8 @@ from everthread.config import parse_config
 from everthread.core.messages import text_of
 from everthread.core.types import Reply, Request, StreamDelta
 from everthread.factory.agent import agent_opener
+from everthread.gateway.api import DeskOptions
 from everthread.gateway.api.app import NativeApp, NativeOptions
-from everthread.gateway.api.options import DeskOptions
 from everthread.gateway.api.queue import TurnDesk
 from everthread.gateway.app import GatewayApp
 from everthread.gateway.auth import Caller

@@ -20,7 +20,7 @@ from everthread import estimate_request_tokens, open_store
 from everthread.core.cache_control import shared_prefix
 from everthread.core.provider_errors import classify_error
 from everthread.lab.provider import Provider, ServedModel
-from everthread.lab.provider.log import Record
+from everthread.lab.provider.answers import Record
 from tests.torture.clients.model import QUESTION, TASK, ScriptedModel, file_text
 from tests.torture.clients.programs import PROGRAMS, Program
 

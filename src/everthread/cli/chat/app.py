@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -15,12 +14,9 @@ from rich.text import Text
 from everthread.agent import commands
 from everthread.agent.approval import RULES_FILE, Approvals, Rule, read_rules, write_rule
 from everthread.agent.loop import Agent
-from everthread.cli.chat.approval import Asker
 from everthread.cli.chat.editor import ChatCompleter
-from everthread.cli.chat.input import InputReader, Interrupts, LineReader, StoppedError, at_terminal, unechoed
-from everthread.cli.chat.render import BAD, QUIET, Screen, ToolLines, line_of, styled
-from everthread.cli.chat.status import Status
-from everthread.cli.commands.usage import cost_text
+from everthread.cli.chat.input import Asker, InputReader, Interrupts, LineReader, StoppedError, at_terminal, unechoed
+from everthread.cli.chat.render import BAD, QUIET, Screen, Status, ToolLines, line_of, styled
 from everthread.cli.options import (
     NO_ID,
     PLATFORM,
@@ -28,13 +24,14 @@ from everthread.cli.options import (
     latest,
     recent,
 )
-from everthread.cli.output import console, share, short, unforeseen, visible
+from everthread.cli.output import console, cost_text, share, short, unforeseen, visible
 from everthread.cli.session_views import title_of
 from everthread.config import Config, config_path, home_directory
 from everthread.config.file import set_keys
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import CompactionDone, CompactionVoid, Event, Notice
 from everthread.conversation.requests import Answer
+from everthread.conversation.thread_state import load_thread_usage
 from everthread.core.cache_control import caching_line
 from everthread.core.messages import Message, counted, excerpt, text_of
 from everthread.core.redaction import redact
@@ -42,8 +39,8 @@ from everthread.core.transcript import user_text
 from everthread.core.types import StreamDelta
 from everthread.errors import ConfigError, EverthreadError, InputError
 from everthread.factory import open_agent
+from everthread.factory.models import choice_of, lacks_key
 from everthread.providers.local import SMOLLM2, pull
-from everthread.providers.resolve import Choice, choose
 from everthread.store.models import NewSession
 from everthread.store.sql.usage import sum_usage, usage_row
 from everthread.store.store import Store
@@ -65,19 +62,10 @@ Without any: the small model on this machine, `everthread models pull`, then `ev
 OFFER = "Use the small model on this machine now (no key; good for trying things out, not for work)?"
 
 
-def chosen(config: Config, model: str | None) -> Choice:
-    """Which model the settings mean, by whom it is served."""
-    options = config.model
-    return choose(
-        model or options.default, environment=os.environ, provider=options.provider,
-        base_url=options.base_url, api_key_env=options.api_key_env,
-    )  # fmt: skip
-
-
 def unnamed_choice(config: Config, model: str) -> str:
     """Why this model was taken though nobody named one; empty where somebody did."""
     try:
-        choice = chosen(config, None)
+        choice = choice_of(config.model)
     except ConfigError:
         return ""
     return choice.why if choice.model == model else ""
@@ -86,10 +74,10 @@ def unnamed_choice(config: Config, model: str) -> str:
 def reachable(config: Config, model: str | None) -> str | None:
     """Why the model cannot be talked to: none is named, or its key is missing. None where it can."""
     try:
-        choice = chosen(config, model)
+        choice = choice_of(config.model, model)
     except ConfigError as error:
         return str(error)
-    if choice.key_env and not os.environ.get(choice.key_env, "").strip():
+    if lacks_key(choice):
         return f"{choice.model} needs a key, and the environment variable {choice.key_env} is not set."
     return None
 
@@ -276,8 +264,7 @@ class Chat:
     async def account(self, agent: Agent) -> None:
         """The figures of the thread as the store has them: at the start, and in another thread."""
         store, thread = agent.conversation.store, agent.conversation.id
-        theirs = [record for other in await store.subagents(thread) for record in await store.usage(other)]
-        self.status.restart([*await store.usage(thread), *theirs], await store.compactions(thread))
+        self.status.restart((await load_thread_usage(store, thread))["all"], await store.compactions(thread))
 
     def _figures(self, agent: Agent) -> None:
         conversation = agent.conversation
@@ -289,10 +276,7 @@ async def farewell(store: Store, thread: str, options: str = "") -> Text | None:
     """The exit summary; None for a thread in which nothing was said. `options`: what must be given again."""
     if not await store.history(thread, limit=1):
         return None
-    records = [*await store.usage(thread)]
-    for other in await store.subagents(thread):
-        records += await store.usage(other)
-    row = sum_usage("all", [usage_row(record) for record in records])
+    row = sum_usage("all", [*map(usage_row, (await load_thread_usage(store, thread))["all"])])
     taken = [record for record in await store.compactions(thread) if record.reverted is None]
     told = [counted(row.calls, "call"), f"{row.prompt:,} tokens read", f"{row.output:,} written"]
     if row.prompt:

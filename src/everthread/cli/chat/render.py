@@ -1,11 +1,12 @@
-"""What a person sees of a turn: text as it streams, tools, events."""
+"""What a person sees of a turn: text as it streams, tools, events, and the line at the foot of the terminal."""
 
 from __future__ import annotations
 
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from rich.segment import Segment, Segments
 from rich.text import Text
 
 from everthread.agent.events import Delegated, ToolFinished, ToolStarted, TurnEnded
-from everthread.cli.output import money, visible
+from everthread.cli.output import cost_text, money, visible
 from everthread.compaction.summary import Verification
 from everthread.compaction.tool_calls import Action, action_of, outcome_of
 from everthread.conversation.events import (
@@ -27,6 +28,7 @@ from everthread.conversation.events import (
     CompactionProgress,
     CompactionStarted,
     CompactionVoid,
+    Estimated,
     Event,
     LimitLearnt,
     Notice,
@@ -35,8 +37,11 @@ from everthread.conversation.events import (
     Recalled,
     Recovery,
     ToolsChanged,
+    UsageRecorded,
 )
 from everthread.core.messages import Call, clip, counted
+from everthread.store.models import CompactionRecord, UsageRecord, UsageRow
+from everthread.store.sql.usage import sum_usage, usage_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -399,3 +404,50 @@ class _Growing:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield from self._screen.growing()
+
+
+@dataclass(slots=True)
+class Status:
+    """The figures of a thread, kept up to date by its events."""
+
+    model: str = ""
+    tokens: int = 0
+    window: int = 0
+    compactions: int = 0
+    used: UsageRow = field(default_factory=lambda: UsageRow("all"))
+
+    def restart(self, usage: Sequence[UsageRecord], compactions: Sequence[CompactionRecord]) -> None:
+        """The figures of a thread as it was stored."""
+        self.used = sum_usage("all", [*map(usage_row, usage)])
+        self.compactions = sum(record.reverted is None for record in compactions)
+
+    def heard(self, event: Event) -> None:
+        match event:
+            case Estimated():
+                self.tokens, self.window = event.tokens, event.window
+            case (UsageRecorded() as call) | Delegated(event=UsageRecorded() as call):
+                self.used = sum_usage("all", [self.used, usage_row(call)])  # type: ignore[arg-type]  # the same fields
+            case CompactionDone():
+                self.compactions, self.tokens = event.count, event.tokens_after
+            case LimitLearnt():
+                self.window = event.window
+
+    def line(self) -> str:
+        filled = f"{self.tokens / self.window:.0%}" if self.window else "-"
+        parts = [visible(self.model), f"{thousands(self.tokens)} of {thousands(self.window)} ({filled})"]
+        if self.used.prompt:
+            parts.append(f"cache {self.used.cache_read / self.used.prompt:.0%}")
+        if self.used.calls:
+            price = cost_text(self.used)
+            parts.append(f"cost {price}" if self.used.unpriced else price)
+        if self.compactions:
+            parts.append(counted(self.compactions, "compaction"))
+        return " · ".join(parts)
+
+
+def thousands(tokens: int) -> str:
+    """`950`, `12.3K`, `200K`, `1M`."""
+    for unit, letter in ((1_000_000, "M"), (1_000, "K")):
+        if tokens >= unit:
+            return f"{tokens / unit:.1f}".rstrip("0").rstrip(".") + letter
+    return str(tokens)

@@ -75,8 +75,8 @@ def problems_at_start(config: Config) -> Iterator[str]:
     """What a start would refuse: the engine, the auxiliary model, the gateway's address and upstreams."""
     from everthread.compaction.registry import find_engine
     from everthread.factory.gateway import upstreams_of, with_keys
+    from everthread.factory.models import choice_of, lacks_key
     from everthread.gateway.middleware import is_loopback
-    from everthread.providers.resolve import choose
 
     try:
         find_engine(config.context.engine, home=home_directory())
@@ -85,11 +85,8 @@ def problems_at_start(config: Config) -> Iterator[str]:
     writer = config.auxiliary.compression
     if writer.model and writer.provider != "main":
         try:
-            choice = choose(
-                writer.model, environment=os.environ, provider=writer.provider, base_url=writer.base_url,
-                api_key_env=writer.api_key_env,
-            )  # fmt: skip
-            if choice.key_env and not os.environ.get(choice.key_env, "").strip():
+            choice = choice_of(writer)
+            if lacks_key(choice):
                 yield f"auxiliary.compression: {writer.model} needs a key, and {choice.key_env} is not set"
         except EverthreadError as error:
             yield f"auxiliary.compression: {error}"

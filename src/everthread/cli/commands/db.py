@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
 from everthread.cli.options import AsJson, StoreUrl, store_address, with_store
-from everthread.cli.output import console, print_json, size, visible
+from everthread.cli.output import print_json, say, size
 from everthread.core.messages import counted
 from everthread.errors import InputError, StoreError
 
@@ -25,7 +24,7 @@ app = typer.Typer(help="The store: whether it is sound, its schema, copies, its 
 @app.command()
 def check(store: StoreUrl = None, as_json: AsJson = False) -> None:
     """Examine the store; exit code 1 and what is wrong when it is not sound."""
-    health = with_store(store, _health)
+    health = with_store(store, lambda opened: opened.check())
     if as_json:
         print_json(dataclasses.asdict(health))
     else:
@@ -36,20 +35,12 @@ def check(store: StoreUrl = None, as_json: AsJson = False) -> None:
             counted(health.sessions, "session"),
             counted(health.messages, "message"),
         ]
-        _say(f"{health.location}: {', '.join(facts)}")
+        say(f"{health.location}: {', '.join(facts)}")
         for problem in health.problems:
-            _say(f"problem: {problem}")
-        _say("not sound: restore a backup, or export what can be read" if health.problems else "sound")
+            say(f"problem: {problem}")
+        say("not sound: restore a backup, or export what can be read" if health.problems else "sound")
     if health.problems:
         raise typer.Exit(1)
-
-
-async def _health(store: Store) -> StoreHealth:
-    return await store.check()
-
-
-def _say(text: str) -> None:
-    console.print(Text(visible(text)), soft_wrap=True)
 
 
 @app.command()
@@ -67,9 +58,9 @@ def migrate(
     if as_json:
         print_json({"location": location, "before": before, "after": after})
     elif before == after:
-        _say(f"{location}: schema {after}, nothing to do")
+        say(f"{location}: schema {after}, nothing to do")
     else:
-        _say(f"{location}: schema {before} -> {after}")
+        say(f"{location}: schema {before} -> {after}")
 
 
 @app.command()
@@ -77,19 +68,15 @@ def backup(
     file: Annotated[str, typer.Argument(help="A new file.")], store: StoreUrl = None, as_json: AsJson = False
 ) -> None:
     """Copy the whole store to a file, while others may go on using it."""
-
-    async def work(opened: Store) -> None:
-        await opened.backup(file)
-
     try:
-        with_store(store, work)
+        with_store(store, lambda opened: opened.backup(file))
         written = Path(file).stat().st_size
     except OSError as error:
         raise InputError(f"{file}: cannot be written: {error.strerror or error}") from error
     if as_json:
         print_json({"file": file, "size": written})
     else:
-        _say(f"{file}: {size(written)}")
+        say(f"{file}: {size(written)}")
 
 
 @app.command()
@@ -107,4 +94,4 @@ def vacuum(store: StoreUrl = None, as_json: AsJson = False) -> None:
     if as_json:
         print_json({"location": after.location, "before": before.size, "after": after.size})
     else:
-        _say(f"{after.location}: {size(before.size)} -> {size(after.size)}")
+        say(f"{after.location}: {size(before.size)} -> {size(after.size)}")

@@ -21,9 +21,10 @@ from everthread.compaction import registry
 from everthread.config import Config, config_path, home_directory, load_config
 from everthread.errors import ConfigError, EverthreadError, NoStoreError
 from everthread.factory import open_store, store_url
+from everthread.factory.models import choice_of, lacks_key
 from everthread.providers.catalog import EndpointReport, LearntLimit, ask_endpoint, resolve_window
 from everthread.providers.local import DEFAULT_WINDOW, find_model
-from everthread.providers.resolve import ANTHROPIC, OPENAI, OPENROUTER, OTHERS, Choice, choose
+from everthread.providers.resolve import ANTHROPIC, OPENAI, OPENROUTER, OTHERS, Choice
 from everthread.store.models import StoreHealth
 from everthread.store.store import Store
 
@@ -117,16 +118,12 @@ def keys(config: Config | None, env: Mapping[str, str]) -> CheckResult:
 
 def chosen(config: Config, env: Mapping[str, str]) -> tuple[Choice | None, CheckResult]:
     """Which model would be talked to, and whether its key is there."""
-    options = config.model
     try:
-        choice = choose(
-            options.default, environment=env, provider=options.provider, base_url=options.base_url,
-            api_key_env=options.api_key_env,
-        )  # fmt: skip
+        choice = choice_of(config.model, environment=env)
     except ConfigError as error:
         return None, CheckResult("model", "broken", str(error), CONFIGURE.format(path=config_path()))
     text = f"{choice.model}, {choice.provider}, {choice.api}"
-    if choice.key_env and not env.get(choice.key_env, "").strip():
+    if lacks_key(choice, env):
         return choice, CheckResult(
             "model", "broken", f"{text}: {choice.key_env} is not set", f"export {choice.key_env}=…"
         )
@@ -141,15 +138,12 @@ def summaries(config: Config, env: Mapping[str, str]) -> list[CheckResult]:
     ):
         return []
     try:
-        choice = choose(
-            options.model or config.model.default, environment=env, provider=options.provider,
-            base_url=options.base_url, api_key_env=options.api_key_env,
-        )  # fmt: skip
+        choice = choice_of(options, options.model or config.model.default, environment=env)
     except ConfigError as error:
         return [
             CheckResult("summaries", "note", str(error), "correct auxiliary.compression; until then others write them")
         ]
-    if choice.key_env and not env.get(choice.key_env, "").strip():
+    if lacks_key(choice, env):
         text = f"{choice.model}, {choice.provider}: {choice.key_env} is not set, so others write them"
         return [CheckResult("summaries", "note", text, f"export {choice.key_env}=…")]
     return [CheckResult("summaries", "good", f"{choice.model}, {choice.provider}, {choice.api}")]

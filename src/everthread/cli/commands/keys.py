@@ -8,15 +8,13 @@ from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.text import Text
 
 from everthread.cli.options import AsJson, StoreUrl, Tenant, ago, iso, number_option, with_store
-from everthread.cli.output import console, money, print_json, print_table, visible
+from everthread.cli.output import console, money, print_json, print_table, say, visible
 from everthread.errors import InputError
 
 if TYPE_CHECKING:
     from everthread.store.models import StoredKey
-    from everthread.store.store import Store
 
 
 app = typer.Typer(help="Keys of the gateway: who may use it, for what, and how much a day.", no_args_is_help=True)
@@ -50,11 +48,7 @@ def create(
 
     limits = KeyLimits(requests_per_day, tokens_per_day, _dollars(dollars_per_day))
     token, new = issue(tenant=tenant, scopes=scope or ("proxy",), limits=limits, name=name, mode=mode)
-
-    async def work(opened: Store) -> None:
-        await opened.create_key(new)
-
-    with_store(store, work, create=True)
+    with_store(store, lambda opened: opened.create_key(new), create=True)
     if as_json:
         print_json({"id": new.id, "key": token, "tenant": new.tenant, "scopes": sorted(new.scopes)})
         return
@@ -73,11 +67,8 @@ def list_keys(
     from everthread.gateway.quotas import utc_day
 
     now = time.time()
-
-    async def work(opened: Store) -> list[StoredKey]:
-        return await opened.list_keys(utc_day(now), tenant=tenant)
-
-    found = [one for one in with_store(store, work, or_empty=True) if revoked or one.revoked is None]
+    known = with_store(store, lambda opened: opened.list_keys(utc_day(now), tenant=tenant), or_empty=True)
+    found = [one for one in known if revoked or one.revoked is None]
     if as_json:
         print_json([_as_json(one) for one in found])
         return
@@ -98,15 +89,11 @@ def revoke(
     from everthread.gateway.keys import id_in
 
     key_id = id_in(key)
-
-    async def work(opened: Store) -> float:
-        return await opened.revoke_key(key_id)
-
-    at = with_store(store, work)
+    at = with_store(store, lambda opened: opened.revoke_key(key_id))
     if as_json:
         print_json({"id": f"et_{key_id}", "revoked": iso(at)})
     else:
-        console.print(Text(visible(f"et_{key_id} is revoked; gateways that run follow within five seconds.")))
+        say(f"et_{key_id} is revoked; gateways that run follow within five seconds.")
 
 
 def _dollars(text: str | None) -> Decimal | None:

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
 from everthread.cli.conversation_file import read_conversation
-from everthread.cli.options import number_option
+from everthread.cli.options import end_signal, number_option
 from everthread.cli.output import json_text, visible
 from everthread.core.messages import excerpt
 from everthread.errors import InputError
 
 if TYPE_CHECKING:
     from everthread.lab.provider import Provider
-    from everthread.lab.provider.log import Record
+    from everthread.lab.provider.answers import Record
     from everthread.lab.provider.script import Script
 
 
@@ -83,7 +82,7 @@ def provider(
     answers = _answers(script, transcript)
 
     async def run() -> None:
-        enough = asyncio.Event()
+        enough = end_signal()
 
         def heard(record: Record) -> None:
             typer.echo(json_text(record.summary()) if as_json else _line(record))
@@ -97,9 +96,6 @@ def provider(
 
 
 async def _serve(served: Provider, enough: asyncio.Event, *, at_once: bool, as_json: bool) -> None:
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, enough.set)
     async with served:
         windows = {name: model.window for name, model in served.models.items()}
         if as_json:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from everthread.cli.options import StoreUrl, store_address
+from everthread.cli.options import StoreUrl, end_signal, store_address
 from everthread.cli.output import visible
 from everthread.errors import ConfigError, InputError
 
@@ -89,9 +88,7 @@ def _address(text: str) -> tuple[str, int]:
 async def _listen(made: Server[Any], host: str, port: int) -> None:
     from everthread.gateway.mcp import serving
 
-    enough = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, enough.set)
+    enough = end_signal()
     async with serving(made, host, port) as url:
         typer.echo(visible(f"Everthread answers MCP clients at {url}. Ctrl-C ends it."), err=True)
         await enough.wait()

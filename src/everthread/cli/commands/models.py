@@ -10,10 +10,9 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.text import Text
 
 from everthread.cli.options import AsJson, StoreUrl, with_store
-from everthread.cli.output import console, print_json, print_table, visible
+from everthread.cli.output import print_json, print_table, say, visible
 from everthread.config import home_directory, load_config
 from everthread.core.messages import counted
 
@@ -61,15 +60,11 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show how a model is reached, its window and where that comes from, its prices."""
-    from everthread.providers.resolve import choose
+    from everthread.factory.models import choice_of
 
     config = load_config()
-    asked = name or config.model.default
     options = config.model if name is None or name == config.model.default else type(config.model)()
-    choice = choose(
-        asked, environment=os.environ, provider=options.provider, base_url=options.base_url,
-        api_key_env=options.api_key_env,
-    )  # fmt: skip
+    choice = choice_of(options, name)
     setting = options.context_length
     window, limits = with_store(store, _looking(choice, setting, offline=offline), or_empty=True)
     facts = _facts(choice, window, limits)
@@ -77,7 +72,7 @@ def show(
         print_json(facts)
         return
     for key, value in facts.items():
-        _say(f"{key.replace('_', ' '):<14} {_shown(value)}")
+        say(f"{key.replace('_', ' '):<14} {_shown(value)}")
 
 
 @app.command()
@@ -95,11 +90,8 @@ def forget(
     store: StoreUrl = None,
 ) -> None:
     """Forget limits that were learnt from providers' errors; the window is then what it was before."""
-
-    async def work(opened: Store) -> int:
-        return await opened.forget_limits(base_url=base_url, model=name)
-
-    typer.echo(f"{counted(with_store(store, work, or_empty=True), 'learnt limit')} forgotten")
+    count = with_store(store, lambda opened: opened.forget_limits(base_url=base_url, model=name), or_empty=True)
+    typer.echo(f"{counted(count, 'learnt limit')} forgotten")
 
 
 def _looking(choice: Choice, setting: int | None, *, offline: bool) -> Any:
@@ -136,7 +128,7 @@ def _facts(choice: Choice, window: Window, limits: list[ModelLimit]) -> dict[str
     from everthread.providers.catalog import known_model
 
     known = known_model(choice.model)
-    facts: dict[str, Any] = {
+    return {
         "model": choice.model,
         "provider": choice.provider,
         "protocol": choice.api,
@@ -151,7 +143,6 @@ def _facts(choice: Choice, window: Window, limits: list[ModelLimit]) -> dict[str
         "prices": _prices(choice),
         "learnt_limits": [dataclasses.asdict(limit) for limit in limits],
     }
-    return facts
 
 
 def _prices(choice: Choice) -> dict[str, float] | None:
@@ -193,7 +184,3 @@ def _shown(value: Any) -> str:
     if value is None or value == "":
         return "-"
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _say(text: str) -> None:
-    console.print(Text(visible(text)), soft_wrap=True)

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
-from everthread.cli.output import console, print_json, visible
+from everthread.cli.output import print_json, say
 from everthread.compaction import registry
-from everthread.compaction.engine import Services
-from everthread.compaction.summary import SummaryDraft, SummaryRequest
-from everthread.config import Config, config_path, home_directory, load_config
+from everthread.config import config_path, home_directory, load_config
 from everthread.config.file import set_keys
-from everthread.core.tokens import TokenCounter
-from everthread.core.tokens.budget import Budget
-from everthread.errors import EngineError, InputError, SummaryError
+from everthread.errors import EngineError, InputError
+from everthread.factory.models import EngineChoice
 
 app = typer.Typer(help="Context engines: which there are, where they come from, which one is used.")
 
@@ -40,10 +35,10 @@ def plugins(
     for info in engines:
         mark = "*" if info.active else " "
         line = f"{mark} {info.name:<{names}}  {info.source:<{sources}}  {info.location}"
-        _say(line.replace("\n", "␊"))  # a directory may be called anything; it takes one line
+        say(line.replace("\n", "␊"))  # a directory may be called anything; it takes one line
         if note := info.problem or info.description:
-            _say(f"    {note}")
-    _say(f"\nActive: {active}" if not problem else f"\nActive is {active}, which cannot be used: {problem}")
+            say(f"    {note}")
+    say(f"\nActive: {active}" if not problem else f"\nActive is {active}, which cannot be used: {problem}")
 
 
 @app.command()
@@ -54,24 +49,9 @@ def use(name: Annotated[str, typer.Argument(help="An engine's name, as the list 
         source = registry.find_engine(name, home=home)
     except EngineError as error:
         raise InputError(str(error)) from error
-    registry.create_engine(name, _trial(config), config.engines.get(source.name), home=home)
+    EngineChoice(name, config.engines.get(source.name, {})).check()
     changed = set_keys(config_path(), {"context.engine": name})
-    _say(f"{source}: {'is used from now on' if changed else 'was in use already'}")
-
-
-class _NoSummaries:
-    """In a trial nothing is summarised."""
-
-    name = "none"
-
-    async def summarize(self, request: SummaryRequest) -> SummaryDraft:
-        raise SummaryError(f"nobody summarises the {len(request.messages)} messages of a trial")
-
-
-def _trial(config: Config) -> Services:
-    """Enough to make an engine and see that it can be made."""
-    window = config.model.context_length or 128_000
-    return Services(_NoSummaries(), TokenCounter(config.model.default), Budget.for_window(window), time.monotonic)
+    say(f"{source}: {'is used from now on' if changed else 'was in use already'}")
 
 
 def _problem(active: str, home: Path) -> str:
@@ -80,7 +60,3 @@ def _problem(active: str, home: Path) -> str:
     except EngineError as error:
         return str(error)
     return ""
-
-
-def _say(text: str) -> None:
-    console.print(Text(visible(text)), soft_wrap=True)

@@ -156,7 +156,7 @@ def compare(
         ["threshold>", "dollars>", "mean context>", "peak>", "compactions>", "in context>", "by recall>", "lost>"],
         [_shown(row) for row in rows],
     )
-    _say(
+    say(
         "Where each of the user's messages, files, commands, errors and ids is at the end: in the context, found by a "
         "search, or lost. "
         "Summaries are written without a model here; a model's would cost its own tokens."
@@ -212,12 +212,12 @@ def _print(found: Replay, *, uncached: bool) -> None:
     )
     saved = found.caching_saves()
     if uncached and saved is not None:
-        _say(f"Caching alone (system_and_3, no compaction) saves {saved:.1%} of the input's cost against no caching.")
+        say(f"Caching alone (system_and_3, no compaction) saves {saved:.1%} of the input's cost against no caching.")
     if found.recorded_cost is not None:
-        _say(f"The log itself states ${found.recorded_cost:,.2f} for these calls.")
+        say(f"The log itself states ${found.recorded_cost:,.2f} for these calls.")
     for way in ways:
         if way.refused is not None:
-            _say(f"{way.what}: call {way.refused + 1:,} did not fit into the window; the conversation ended there.")
+            say(f"{way.what}: call {way.refused + 1:,} did not fit into the window; the conversation ended there.")
     print_table(
         "Compactions" if found.compactions else "Compactions: none",
         ["before call>", "why", "tokens before>", "after>", "messages before>", "after>"],
@@ -236,8 +236,8 @@ def _print(found: Replay, *, uncached: bool) -> None:
     _print_misses(ours)
     _print_facts(found)
     for note in found.notes:
-        _say(f"Note: {note}")
-    _say(f"Replayed in {found.seconds:.1f} s; times: {found.timed}.")
+        say(f"Note: {note}")
+    say(f"Replayed in {found.seconds:.1f} s; times: {found.timed}.")
 
 
 def _row(found: Replay, way: Way) -> tuple[object, ...]:
@@ -277,7 +277,3 @@ def _print_sums(found: list[Replay], *, uncached: bool) -> None:
         for name, what in names
     ]
     print_table(f"All {len(found)} conversations", ["way", "calls>", "in all>"], rows)
-
-
-def _say(text: str) -> None:
-    say(text)

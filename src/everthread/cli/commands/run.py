@@ -1,9 +1,10 @@
-"""`everthread run TASK`: one task, the answer on standard output; in words, or as lines of JSON."""
+"""`everthread run TASK`: one task, the answer on standard output, in words or JSON lines; `everthread chat`: a talk."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import shlex
 import signal
 import sys
 from dataclasses import dataclass
@@ -17,9 +18,8 @@ from rich.text import Text
 from everthread.agent.approval import Approvals, read_rules
 from everthread.agent.events import TurnEnded
 from everthread.agent.loop import Agent
-from everthread.cli.chat.app import model_for, resumed_model
-from everthread.cli.chat.approval import Asker
-from everthread.cli.chat.input import Interrupts, LineReader, StoppedError
+from everthread.cli.chat.app import model_for, resumed_model, run_chat
+from everthread.cli.chat.input import Asker, Interrupts, LineReader, StoppedError, at_terminal
 from everthread.cli.chat.render import Screen, ToolLines, line_of
 from everthread.cli.options import (
     NO_ID,
@@ -218,3 +218,24 @@ async def _turn(agent: Agent, shown: Shown, task: str) -> tuple[Answer, TurnEnde
                 ended = item
             shown.item(item)
     raise AssertionError("a turn ends with its answer or an error")
+
+
+def chat(
+    model: Model = None,
+    base_url: BaseUrl = None,
+    resume: Resume = None,
+    continue_: Continue = False,
+    workspace: Workspace = ".",
+    yes: Yes = False,
+    store: StoreUrl = None,
+) -> None:
+    """Talk with a model that has tools, in this directory. Threads are kept, and outlive the model's window."""
+    place = Path(workspace).expanduser().resolve()
+    if not place.is_dir():
+        raise InputError(f"--workspace {workspace}: there is no such directory")
+    config = with_base_url(load_config(), base_url)
+    asked = NO_ID if continue_ and resume is None else resume
+    chosen = model if asked else model_for(config, model, ask=at_terminal())
+    opened = open_store(store_address(store))
+    again = "" if base_url is None else f" --base-url {shlex.quote(base_url)}"
+    asyncio.run(run_chat(config, opened, chosen, asked, place, pick=not continue_, yes=yes, again=again))

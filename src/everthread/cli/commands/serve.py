@@ -1,4 +1,4 @@
-"""`everthread serve`: the gateway, until it is told to end."""
+"""`everthread serve`: the gateway, until it is told to end; `everthread dashboard`: its pages on a store alone."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 import tempfile
+import webbrowser
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from everthread.cli.options import number_option
+from everthread.cli.options import StoreUrl, end_signal, number_option, with_store
 from everthread.cli.output import json_text, visible
 from everthread.config import Config, load_config
 from everthread.errors import InputError
@@ -23,6 +24,7 @@ from everthread.errors import InputError
 if TYPE_CHECKING:
     from everthread.gateway.base import Auth, Mode
     from everthread.gateway.router import Upstream
+    from everthread.store.store import Store
 
 
 def serve(
@@ -90,11 +92,9 @@ class ServeTask:
 
 async def _serve_alone(task: ServeTask, port: int, told: StartText) -> None:
     from everthread.factory.gateway import open_gateway
-    from everthread.lab.replay.trial import Trials
+    from everthread.lab.replay.runner import Trials
 
-    enough = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, enough.set)
+    enough = end_signal()
     opened = open_gateway(
         task.config, host=task.host, port=port, upstreams=task.upstreams, auth=task.auth, trial=Trials().run,
         announce=told.announce, warm=True,
@@ -154,7 +154,7 @@ async def _serve_place(listener: socket.socket, given: tuple[ServeTask, int, Pat
     from everthread.factory.gateway import open_gateway
     from everthread.gateway.observability import set_up_logs
     from everthread.gateway.supervisor import WorkerPlace, report, until_ended
-    from everthread.lab.replay.trial import Trials
+    from everthread.lab.replay.runner import Trials
 
     task, count, links, is_first = given
     set_up_logs(task.log, verbose=task.verbose, quiet=task.quiet)
@@ -234,3 +234,39 @@ def _writer_of(config: Config) -> str:
     if auxiliary.provider == "main":
         return "Summaries are written by the client's own model, else by the journal, which calls no model."
     return "Summaries are written by the journal, which calls no model."
+
+
+def dashboard(
+    store: StoreUrl = None,
+    port: Annotated[int, number_option(most=65535, text="0 finds a free one.")] = 8485,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the address as JSON.")] = False,
+) -> None:
+    """See your context: threads, windows, calls, compactions and what they cost, as pages in a browser.
+
+    It reads the store and listens on this machine only; the link works once. Ctrl-C ends it.
+    """
+    from everthread.factory.gateway import open_dashboard
+    from everthread.lab.replay.runner import Trials
+
+    config = load_config()
+
+    async def run(held: Store) -> None:
+        enough = end_signal()
+        address = ""
+
+        def announce(path: str) -> None:
+            typer.echo(f"A link that works once: {address}{path}")
+
+        trials = Trials()
+        async with open_dashboard(config, held, port=port, trial=trials.run, announce=announce) as (url, pages):
+            address = url
+            link = f"{url}{pages.new_link()}"
+            typer.echo(json_text({"url": url, "link": link}) if as_json else visible(f"See your context: {link}"))
+            if not as_json:
+                typer.echo("The link works once. Ctrl-C ends it.")
+            if open_browser:
+                webbrowser.open(link)
+            await enough.wait()
+
+    with_store(store, run, or_empty=True)

@@ -121,7 +121,7 @@ def import_(
     as_json: AsJson = False,
 ) -> None:
     """Store threads: exported ones, or conversations of other programs. What is there already stays as it is."""
-    from everthread.lab.importers.places import find_logs
+    from everthread.lab.importers.reader import find_logs
 
     if bool(files) == (client is not None):
         raise InputError("give the files to import, or --from with the name of a program")
@@ -143,7 +143,7 @@ def _import_all(
     files: Sequence[str], store: str | None, tenant: str | None, *, one_by_one: bool
 ) -> tuple[list[tuple[str, int]], list[str]]:
     """The threads with the count of their new messages, and the files that hold none. A single bad file is an error."""
-    from everthread.lab.importers.places import import_log
+    from everthread.lab.importers.reader import import_log
 
     passed: list[str] = []
 
@@ -388,9 +388,6 @@ def delete(
         title = await title_of(opened, found)
         return found.thread, f"thread {short(found.thread)}{also}" + (f" ({title})" if title else "")
 
-    async def work(opened: Store) -> int:
-        return await opened.delete_thread(thread)
-
     thread, what = with_store(store, look)
     if not yes:
         if not sys.stdin.isatty():
@@ -398,7 +395,7 @@ def delete(
         if not typer.confirm(f"Delete {what} for good?", err=True):
             typer.echo("nothing was deleted", err=True)
             raise typer.Exit(1)
-    count = with_store(store, work)
+    count = with_store(store, lambda opened: opened.delete_thread(thread))
     if as_json:
         print_json({"thread": thread, "sessions": count})
     else:

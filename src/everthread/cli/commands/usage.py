@@ -1,22 +1,36 @@
-"""`everthread usage [ID]`: what calls used and cost, main and auxiliary apart."""
+"""`everthread usage [ID]`: what calls used and cost, main and auxiliary apart; `everthread insights`: where it went."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from everthread.cli.options import AsJson, Since, StoreUrl, Tenant, Until, ago, iso, read_time, with_store
-from everthread.cli.output import console, money, print_json, print_table, share, short
+from everthread.cli.options import (
+    DAY,
+    AsJson,
+    Since,
+    StoreUrl,
+    Tenant,
+    Until,
+    ago,
+    iso,
+    number_option,
+    read_time,
+    with_store,
+)
+from everthread.cli.output import console, cost_text, print_bars, print_json, print_table, share, short
+from everthread.conversation.thread_state import load_thread_usage
 from everthread.core.messages import counted
 from everthread.errors import InputError
 from everthread.store.sql.usage import sum_usage, usage_figures, usage_row
 
 if TYPE_CHECKING:
-    from everthread.store.models import UsageRecord, UsageRow
+    from everthread.store.models import Insights, UsageRecord, UsageRow
     from everthread.store.store import Store
 
 
@@ -43,15 +57,9 @@ def usage(
             by_task = sorted(found.by_task, key=lambda row: row.key != "main")
             return None, [*by_task, replace(found.total, key="all")], []
         thread = (await opened.resolve(session_id, tenant=tenant)).thread
-        own = [record for record in await opened.usage(thread) if first <= record.created < last]
-        theirs = [
-            record
-            for other in await opened.subagents(thread)
-            for record in await opened.usage(other)
-            if first <= record.created < last
-        ]
-        parts = {task: [record for record in own if record.task == task] for task in ("main", "auxiliary")}
-        parts |= {"subagents": theirs, "all": [*own, *theirs]}
+        known = await load_thread_usage(opened, thread)
+        parts = {key: [one for one in part if first <= one.created < last] for key, part in known.items()}
+        own = [record for record in parts["all"] if record.thread == thread]
         return thread, [sum_usage(key, list(map(usage_row, part))) for key, part in parts.items() if part], own
 
     thread, rows, records = with_store(store, work, or_empty=True)
@@ -60,14 +68,7 @@ def usage(
         sums = {row.key: usage_figures(row) for row in rows}
         print_json({"thread": thread, "since": iso(first), "until": iso(last), "sums": sums} | listed)
     else:
-        _print(thread, rows, records if calls else [], now)
-
-
-def cost_text(row: UsageRow) -> str:
-    """A sum that lacks a price says so, with what is known of it."""
-    if not row.unpriced:
-        return money(row.cost) if row.calls else "-"
-    return "unknown" if row.unpriced == row.calls else f"{money(row.cost)} + unknown"
+        _print_usage(thread, rows, records if calls else [], now)
 
 
 BUCKETS: dict[str, Callable[[UsageRow], object]] = {
@@ -92,7 +93,7 @@ def _plain_call(record: UsageRecord) -> dict[str, Any]:
     } | usage_figures(usage_row(record))
 
 
-def _print(thread: str | None, rows: list[UsageRow], records: list[UsageRecord], now: float) -> None:
+def _print_usage(thread: str | None, rows: list[UsageRow], records: list[UsageRecord], now: float) -> None:
     if not any(row.calls for row in rows):
         console.print("no calls to a model are recorded")
         return
@@ -112,3 +113,95 @@ def _print(thread: str | None, rows: list[UsageRow], records: list[UsageRecord],
         estimated = sum(record.estimated for record in records)
         if estimated:
             console.print(f"{estimated:,} of {counted(len(records), 'call')} estimated: nothing was reported for them")
+
+
+MOST_DAYS, MOST_WEEKS = 62, 400
+"""Up to so many days a bar is a day, up to so many a week, beyond a month."""
+COLUMNS: dict[str, Callable[[UsageRow], object]] = {
+    "calls": lambda row: row.calls,
+    "prompt": lambda row: row.prompt,
+    "cache hits": lambda row: share(row.cache_read, row.prompt),
+    "output": lambda row: row.output,
+    "cost": cost_text,
+}
+COUNTS = ("threads", "sessions", "messages", "compactions", "tokens_saved", "lookups")
+
+
+def insights(
+    days: Annotated[int, number_option(least=1, most=3_660, text="So many days, today included.")] = 30,
+    platform: Annotated[str | None, typer.Option(help="Only sessions of this platform.")] = None,
+    tenant: Tenant = None,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show usage and cost by day, model, platform, task and tool, and what compaction saved. Days are UTC."""
+    until = time.time() + 1
+    since = (until // DAY - days + 1) * DAY
+    found = with_store(
+        store,
+        lambda opened: opened.insights(since=since, until=until, tenant=tenant, platform=platform),
+        or_empty=True,
+    )
+    if as_json:
+        print_json(_plain_insights(found) | {"days": days, "since": iso(since), "until": iso(until)})
+    else:
+        _print_insights(found, datetime.fromtimestamp(since, tz=UTC).date(), days)
+
+
+def _plain_insights(found: Insights) -> dict[str, Any]:
+    tables = {
+        name: {row.key: usage_figures(row) for row in getattr(found, name)}
+        for name in ("by_day", "by_model", "by_platform", "by_task")
+    }
+    tools = {row.tool: {"results": row.results, "tokens": row.tokens} for row in found.by_tool}
+    counts = {name: getattr(found, name) for name in COUNTS}
+    return {"total": usage_figures(found.total), **counts, **tables, "by_tool": tools}
+
+
+def _print_insights(found: Insights, first: date, days: int) -> None:
+    console.print(f"[bold]{counted(days, 'day')} from {first} on[/bold] (UTC)")
+    counts = [counted(getattr(found, f"{noun}s"), noun) for noun in ("thread", "session", "message", "compaction")]
+    console.print(f"{', '.join(counts)}, {counted(found.tokens_saved, 'token')} saved", soft_wrap=True)
+    if found.lookups:
+        console.print(f"{counted(found.lookups, 'lookup')} of what had left the context", soft_wrap=True)
+    total = found.total
+    if total.calls:
+        console.print(
+            f"{counted(total.calls, 'call')}, {total.prompt + total.output:,} tokens, cost {cost_text(total)}, "
+            f"{share(total.cache_read, total.prompt)} of the prompts read from the cache\n",
+            soft_wrap=True,
+        )
+        unit, rows = chart(found.by_day, first, days)
+        print_bars(f"tokens by {unit}", [(row.key, row.prompt + row.output, cost_text(row)) for row in rows])
+    else:
+        console.print("no calls to a model are recorded")
+    for name in ("model", "platform", "task"):
+        lines: list[UsageRow] = getattr(found, f"by_{name}")
+        if lines:
+            by_size = sorted(lines, key=lambda row: -(row.prompt + row.output))
+            table = [(row.key or "-", *(cell_of(row) for cell_of in COLUMNS.values())) for row in by_size]
+            print_table(f"by {name}", [f"{name}…", *(f"{column}>" for column in COLUMNS)], table)
+    if found.by_tool:
+        rows_of_tools = [(row.tool, row.results, row.tokens) for row in found.by_tool]
+        print_table("by tool", ["tool…", "results>", "tokens>"], rows_of_tools)
+
+
+def chart(by_day: Sequence[UsageRow], first: date, days: int) -> tuple[str, list[UsageRow]]:
+    """The account by day, or by week or month where there are many days; without gaps, from the first use on."""
+    unit, label = _unit(days)
+    known = {date.fromisoformat(row.key): row for row in by_day}
+    end, day = first + timedelta(days), min(known, default=first)
+    parts: dict[str, list[UsageRow]] = {}
+    while day < end:
+        part = parts.setdefault(label(day), [])
+        part += [known[day]] if day in known else []
+        day += timedelta(1)
+    return unit, [sum_usage(key, part) for key, part in parts.items()]
+
+
+def _unit(days: int) -> tuple[str, Callable[[date], str]]:
+    if days <= MOST_DAYS:
+        return "day", lambda day: f"{day:%a %Y-%m-%d}"
+    if days <= MOST_WEEKS:
+        return "week", lambda day: f"{day - timedelta(day.weekday()):%Y-%m-%d}"
+    return "month", lambda day: f"{day:%Y-%m}"

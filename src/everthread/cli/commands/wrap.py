@@ -213,8 +213,7 @@ async def _run(
     *,
     mcp: bool,
 ) -> int:
-    from everthread.factory.dashboard import saved_dollars
-    from everthread.factory.gateway import open_gateway
+    from everthread.factory.gateway import open_gateway, saved_dollars
     from everthread.factory.store import open_store, store_url
     from everthread.gateway.observability import set_up_logs
 

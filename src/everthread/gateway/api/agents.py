@@ -15,7 +15,7 @@ from everthread.conversation.events import Event, Listener
 from everthread.core.redaction import redact
 from everthread.core.types import Node
 from everthread.errors import EverthreadError, LeaseLostError
-from everthread.gateway.api.options import DeskOptions
+from everthread.gateway.api import DeskOptions
 from everthread.gateway.errors import Refused
 from everthread.store.models import (
     Continuation,

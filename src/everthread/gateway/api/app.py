@@ -16,9 +16,9 @@ from starlette.types import Receive, Scope, Send
 from everthread._version import __version__
 from everthread.core.redaction import redact
 from everthread.errors import EverthreadError, InputError, StoreError, UnknownIdError
-from everthread.gateway.api.options import HEARTBEAT_SECONDS
+from everthread.gateway.api import HEARTBEAT_SECONDS
+from everthread.gateway.api.http import Ask, Endpoint, JsonAnswer, Sender, error_answer, read
 from everthread.gateway.api.queue import TurnDesk
-from everthread.gateway.api.requests import Ask, Endpoint, JsonAnswer, Sender, error_answer, read
 from everthread.gateway.api.routes import AccountPages, ThreadPages, TurnPages
 from everthread.gateway.api.schemas import (
     Branch,

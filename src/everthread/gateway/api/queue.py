@@ -29,9 +29,9 @@ from everthread.errors import (
     StoreError,
     UnknownIdError,
 )
+from everthread.gateway.api import DeskOptions
 from everthread.gateway.api.agents import AgentPool, NewThread, OpenAgent, Seat
-from everthread.gateway.api.events import TurnEvent, TurnLog, TurnLogs
-from everthread.gateway.api.options import DeskOptions
+from everthread.gateway.api.http import TurnEvent, TurnLog, TurnLogs
 from everthread.gateway.errors import Refused
 from everthread.gateway.quotas import utc_day
 from everthread.store.models import (

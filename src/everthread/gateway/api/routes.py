@@ -6,19 +6,18 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from everthread.conversation.requests import Given
-from everthread.conversation.thread_state import load_thread_state, load_title, state_figures
+from everthread.conversation.thread_state import load_thread_state, load_thread_usage, load_title, state_figures
 from everthread.core.redaction import redact
 from everthread.errors import InputError, NothingToUndoError
-from everthread.gateway.api import events as sse
+from everthread.gateway.api import WAIT_SECONDS
 from everthread.gateway.api.agents import NewThread
-from everthread.gateway.api.options import WAIT_SECONDS
+from everthread.gateway.api.http import Ask, JsonAnswer, stream
 from everthread.gateway.api.queue import STATUS, TurnDesk
-from everthread.gateway.api.requests import Ask, JsonAnswer
 from everthread.gateway.api.schemas import (
     Cancelled,
     CommandView,
@@ -43,7 +42,7 @@ from everthread.gateway.api.schemas import (
 )
 from everthread.gateway.errors import Refused
 from everthread.gateway.requests import ClientGone, until_gone
-from everthread.store.models import NewSession, QueuedTurn, SearchQuery, Session, UsageRecord, UsageRow
+from everthread.store.models import NewSession, QueuedTurn, SearchQuery, Session, UsageRow
 from everthread.store.sql.usage import sum_usage, usage_figures, usage_row
 
 _DAY = 86_400
@@ -75,19 +74,9 @@ class AccountPages:
 
     async def usage(self, ask: Ask) -> JsonAnswer:
         first = await self._desk.thread(ask.tenant, ask.thread)
-        own = await self._store.usage(first.id)
-        others = [
-            record for other in await self._store.subagents(first.id) for record in await self._store.usage(other)
-        ]
-        parts = {
-            "main": [record for record in own if record.task == "main"],
-            "auxiliary": [record for record in own if record.task == "auxiliary"],
-            "subagents": others,
-            "all": [*own, *others],
-        }
-        return JsonAnswer(
-            UsageView(thread=first.id, sums={key: usage_figures(_summed(key, part)) for key, part in parts.items()})
-        )
+        parts = await load_thread_usage(self._store, first.id)
+        sums = {key: usage_figures(sum_usage(key, [*map(usage_row, part)])) for key, part in parts.items()}
+        return JsonAnswer(UsageView(thread=first.id, sums=sums))
 
     async def insights(self, ask: Ask) -> JsonAnswer:
         until = self._wall() + 1
@@ -109,10 +98,6 @@ class AccountPages:
         near = [] if found else await self._store.search_closest(replace(asked, limit=limit))
         rows, following = paged(found or near, limit, offset)
         return JsonAnswer(Hits(items=[hit_view(hit) for hit in rows], next=following, near=bool(near)))
-
-
-def _summed(key: str, records: Sequence[UsageRecord]) -> UsageRow:
-    return sum_usage(key, [usage_row(record) for record in records])
 
 
 class ThreadPages:
@@ -307,7 +292,7 @@ class TurnPages:
 
     async def _streamed(self, ask: Ask, turn: QueuedTurn, after: int) -> None:
         async with contextlib.aclosing(self._desk.events(turn, after=after)) as events:
-            await sse.stream(ask.sender, ask.receive, turn, events, self._heartbeat)
+            await stream(ask.sender, ask.receive, turn, events, self._heartbeat)
 
 
 def _key(ask: Ask) -> str | None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
 from everthread.core.redaction import redact
-from everthread.gateway.api.options import WAIT_SECONDS
+from everthread.gateway.api import WAIT_SECONDS
 from everthread.store.models import (
     CompactionRecord,
     QueuedTurn,

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -154,11 +154,9 @@ class PageReader:
             model = known.model or row.tip.model
             size = self._window(model, limits.get(model))
             thread = row.first.id
-            items.append(
-                views.thread_item(
-                    row, known, size, savings.get(thread), openings.get(thread, ""), snippets.get(thread, ())
-                )
-            )
+            title = views.thread_title(row.first, row.tip, openings.get(thread, ""))
+            saved = savings[thread].saved if thread in savings else None
+            items.append(ThreadEntry(row, known, size, title, saved, snippets.get(thread, ())))
         return items
 
     async def _limits(self) -> dict[str, int]:
@@ -221,7 +219,7 @@ class PageReader:
         model: dict[str, Any] = account.model | {
             "thread": first, "tip": tip, "title": await self.title(first, tip), "client": views.client_name(first),
             "messages": row.messages, "state": _state(account.state, todo),
-            "pins": [_Pin(pin.id, clean(pin.text)) for pin in pinned],
+            "pins": [replace(pin, text=clean(pin.text)) for pin in pinned],
             "conversation": [
                 views.message_view(message, chars=CHARS, fate=context.fate(message, start + number), show=excerpt)
                 for number, message in enumerate(history)
@@ -431,14 +429,14 @@ class PageReader:
             "chart": _day_chart(found.by_day, savings, since, days),
         }  # fmt: skip
 
-    async def savings(self, since: float) -> views.Savings:
+    async def savings(self, since: float) -> CostComparison:
         """What compactions saved from a time on, all threads together."""
         records, limits = await asyncio.gather(self.store.period_compactions(limit=5_000), self._limits())
         return await self._period_savings(records, limits, since)
 
     async def _period_savings(
         self, records: Sequence[CompactionRecord], limits: Mapping[str, int], since: float
-    ) -> views.Savings:
+    ) -> CostComparison:
         compacted = list(dict.fromkeys(record.thread for record in records if record.reverted is None))
         found = await self._savings(compacted[:500], limits)
         return views.total_savings(list(found.values()), since=since, day=_day)
@@ -471,12 +469,6 @@ class _Account:
     rewrite: Rewrite | None
     summaries: Sequence[str]
     state: ThreadState
-
-
-@dataclass(frozen=True, slots=True)
-class _Pin:
-    id: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -573,7 +565,7 @@ def _calls_chart(seen: views.CallsView, size: WindowSize) -> str:
     )
 
 
-def _day_chart(by_day: Sequence[Any], savings: views.Savings, since: float, days: int) -> str:
+def _day_chart(by_day: Sequence[Any], savings: CostComparison, since: float, days: int) -> str:
     known = {row.key: float(row.cost) for row in by_day}
     names = [_day(since + number * DAY) for number in range(days)]
     if len(known) < 2:

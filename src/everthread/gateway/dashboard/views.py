@@ -62,45 +62,25 @@ Snippet = tuple[str, Sequence[tuple[bool, str]], int | None]
 class ThreadEntry:
     """A thread in the list."""
 
-    id: str
-    title: str
-    client: str
-    model: str
-    tenant: str
-    kind: str
-    calls: int
-    messages: int
-    active: float
-    prompt: int
+    row: ThreadRow
+    figures: ThreadFigures
     window: WindowSize
-    cost: Decimal | None
+    title: str
     saved: float | None
-    compactions: int
-    compacted: float | None
-    side_calls: int = 0
-    snippets: tuple[Snippet, ...] = ()
+    snippets: Sequence[Snippet] = ()
     """What a search found."""
+
+    @property
+    def client(self) -> str:
+        return client_name(self.row.first)
+
+    @property
+    def model(self) -> str:
+        return self.figures.model or self.row.tip.model
 
 
 def thread_title(first: Session, tip: Session, opening: str = "") -> str:
     return line_of(tip.title or first.title or opening, 90) or first.id[:12]
-
-
-def thread_item(  # noqa: PLR0913, PLR0917 - what a line of the list tells
-    row: ThreadRow,
-    figures: ThreadFigures,
-    window: WindowSize,
-    saving: CostComparison | None,
-    opening: str,
-    snippets: Sequence[Snippet] = (),
-) -> ThreadEntry:
-    first, tip = row.first, row.tip
-    return ThreadEntry(
-        first.id, thread_title(first, tip, opening), client_name(first), figures.model or tip.model, first.tenant,
-        first.label, figures.calls, row.messages, row.active, figures.prompt, window, figures.cost,
-        saving.saved if saving else None, row.compactions, figures.compacted, row.side_calls,
-        tuple(snippets),
-    )  # fmt: skip
 
 
 def client_name(session: Session) -> str:
@@ -297,7 +277,7 @@ class PricedCall:
 
 @dataclass(frozen=True, slots=True)
 class CostComparison:
-    """What a thread's calls cost, and what they would have cost without compaction.
+    """What the calls of a thread, or of all, cost, and what they would have cost without compaction.
 
     Compared are calls that both would have answered; `beyond` calls had outgrown the window by then.
     """
@@ -306,8 +286,10 @@ class CostComparison:
     without: float
     calls: int
     beyond: int
-    unpriced: int
+    unpriced: int = 0
     rows: tuple[PricedCall, ...] = ()
+    by: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Of all threads: what was saved by `day`, `model`, `client` and `tenant`, under each name."""
 
     @property
     def saved(self) -> float:
@@ -568,27 +550,7 @@ def rewrite_of(record: CompactionRecord, rewrites: Sequence[StoredRewrite]) -> S
 # The overview
 
 
-@dataclass(frozen=True, slots=True)
-class Savings:
-    """All threads together."""
-
-    cost: float = 0.0
-    without: float = 0.0
-    calls: int = 0
-    beyond: int = 0
-    by: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """By `day`, `model`, `client` and `tenant`: what was saved under each name."""
-
-    @property
-    def saved(self) -> float:
-        return self.without - self.cost
-
-    @property
-    def share(self) -> float | None:
-        return self.saved / self.without if self.without else None
-
-
-def total_savings(savings: Sequence[CostComparison], *, since: float, day: Callable[[float], str]) -> Savings:
+def total_savings(savings: Sequence[CostComparison], *, since: float, day: Callable[[float], str]) -> CostComparison:
     by: dict[str, dict[str, float]] = {"day": {}, "model": {}, "client": {}, "tenant": {}}
     cost = without = 0.0
     calls = 0
@@ -601,7 +563,7 @@ def total_savings(savings: Sequence[CostComparison], *, since: float, day: Calla
             names = (day(row.call.created), row.call.model, row.call.client, row.call.tenant)
             for kind, name in zip(by, names, strict=True):
                 by[kind][name] = by[kind].get(name, 0.0) + gained
-    return Savings(cost, without, calls, sum(saving.beyond for saving in savings), by)
+    return CostComparison(cost, without, calls, sum(saving.beyond for saving in savings), by=by)
 
 
 def thinned(values: Sequence[Any], most: int = CHART_POINTS) -> list[int]:

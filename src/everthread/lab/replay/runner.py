@@ -1,16 +1,19 @@
-"""One conversation played again through `Conversation`: ours, and the ways it is compared with."""
+"""One conversation played again through `Conversation`: ours, the ways it is compared with, other settings."""
 
 from __future__ import annotations
 
+import asyncio
+import multiprocessing
 import os
 import re
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.journal import JournalWriter
@@ -24,9 +27,10 @@ from everthread.core.messages import Message, calls_of, text_of
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Reply, System
 from everthread.errors import ContextOverflowError, ModelError
-from everthread.factory.compaction import run_sync
 from everthread.factory.conversation import session_options
+from everthread.factory.models import run_sync
 from everthread.factory.store import open_store
+from everthread.gateway.dashboard.reader import TrialRequest, TrialResult, TrialRun
 from everthread.lab.importers.log import Log, LoggedMessage
 from everthread.lab.provider.cache import Prompt
 from everthread.lab.provider.models import PROTOCOLS
@@ -36,6 +40,10 @@ from everthread.lab.replay.plan import PAUSE, STEP, PlannedCall, ReplayPlan, pla
 from everthread.lab.replay.result import Compacted, Played, Replay, Way
 from everthread.providers.catalog import catalogue_window
 from everthread.testing import SteppedClock
+
+if TYPE_CHECKING:
+    from everthread.lab.replay.result import Replay
+
 
 Compact = Callable[[int, Conversation], bool] | Collection[int]
 """Which calls are compacted before, whatever the size: their indices, or who is asked before every call."""
@@ -274,3 +282,47 @@ def _counted(progress: Progress | None, steps: int) -> Callable[[], None]:
             progress(done, steps)
 
     return step
+
+
+class Trials:
+    """Replays threads, one after the other. The process ends with each replay: it may have grown large."""
+
+    async def run(self, request: TrialRequest) -> TrialResult:
+        loop = asyncio.get_running_loop()
+        pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+        try:
+            return await loop.run_in_executor(pool, replay_twice, request)
+        finally:
+            for process in list(getattr(pool, "_processes", {}).values()):
+                process.terminate()  # given up, or done
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def replay_twice(request: TrialRequest) -> TrialResult:
+    """The thread as configured, with the settings tried, and without compaction."""
+    from everthread.config import load_config  # noqa: PLC0415 - in the process that replays
+    from everthread.factory.conversation import session_options  # noqa: PLC0415
+    from everthread.lab.importers.log import Log, LoggedMessage  # noqa: PLC0415
+    from everthread.lab.replay import replay  # noqa: PLC0415
+
+    said = [LoggedMessage(message, at, model=request.model) for message, at in request.said]
+    log = Log(f"thread {request.source[:12]}", "core", said, request.system, [], request.model)
+    options = session_options(load_config())
+    tried = replace(options, threshold=request.threshold, threshold_tokens=None, target_ratio=request.ratio)
+    now = replay(log, window=request.window, options=options, compared=False, judged=True)
+    then = replay(log, window=request.window, options=tried)
+    runs = [_run("as configured", now), _run("with these settings", then), _run("without compaction", then, "cached")]
+    return TrialResult(runs, then.notes)
+
+
+def _run(name: str, found: Replay, way: str = "everthread") -> TrialRun:
+    held = found.way(way)
+    facts = held.facts
+    return TrialRun(
+        name,
+        [call.use.prompt for call in held.calls],
+        [made.call for made in found.compactions] if way == "everthread" else [],
+        None if held.cost is None else float(held.cost),
+        (facts.retained, facts.recoverable, facts.lost) if facts is not None else None,
+        held.refused is not None,
+    )

@@ -1,0 +1,405 @@
+"""The sections of `config.yaml`: of one conversation (model, context, tools, store), then the gateway's."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from everthread import agent
+from everthread.conversation import options as recall
+from everthread.conversation.toolbox import TOOLS_SHARE
+from everthread.core.tokens import budget
+from everthread.gateway import api as native
+from everthread.gateway import limits as gateway
+from everthread.gateway.base import Auth, Mode
+
+
+def _environment_name(value: str) -> str:
+    if not value.isidentifier() or not value.isascii():
+        raise ValueError(
+            "the name of an environment variable, such as OPENAI_API_KEY; the key itself stays out of the file"
+        )
+    return value
+
+
+def _http_url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.password:
+        raise ValueError("an http:// or https:// URL without a password in it")
+    return value
+
+
+def _origin(value: str) -> str:
+    scheme, separator, host = value.partition("://")
+    is_any = host == "*" and scheme not in ("http", "https")
+    if value != "null" and not (scheme and separator and host and (is_any or not set(host) & set("/*?#@ "))):
+        raise ValueError(
+            "an origin without a path, such as https://app.example or http://localhost:3000; null; or a scheme of apps "
+            "or extensions, such as chrome-extension://*"
+        )
+    return value
+
+
+def _host_name(value: str) -> str:
+    if not value or set(value) & set("/:*@ "):
+        raise ValueError("a name without scheme and port, such as gateway.example")
+    return value
+
+
+def store_url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("sqlite", "postgres", "postgresql"):
+        raise ValueError("null (SQLite in the home), sqlite:///path or postgresql://user@host/database")
+    if parts.password:
+        raise ValueError("a URL without a password: put that into PGPASSWORD or ~/.pgpass")
+    return value
+
+
+def within(key: str) -> Any:
+    """The range a setting may have; it is written once, where the setting is used."""
+    low, high = budget.LIMITS[key]
+    return Field(ge=low, le=None if math.isinf(high) else high)
+
+
+EnvironmentName = Annotated[str, AfterValidator(_environment_name)]
+HostName = Annotated[str, AfterValidator(_host_name)]
+Origin = Annotated[str, AfterValidator(_origin)]
+HttpUrl = Annotated[str, AfterValidator(_http_url)]
+Window = Annotated[int, Field(ge=1_000)]
+"""Tokens. A smaller number is a slip: 128 for 128,000."""
+GatewayMode = Annotated[Mode, BeforeValidator(lambda value: "off" if value is False else value)]
+"""YAML reads a bare `off` as false."""
+Seconds = Annotated[float, Field(ge=0.01, le=86_400, strict=False)]
+
+
+class Options(BaseModel):
+    """A section of the configuration: strict, complete, immutable."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class ModelEndpoint(Options):
+    """How a model is reached."""
+
+    base_url: HttpUrl | None = Field(
+        None, description="Where the API is, for `custom` or to override the provider's own."
+    )
+    api_key_env: EnvironmentName | None = Field(None, description="The environment variable that holds the API key.")
+    context_length: Window | None = Field(
+        None, description="The window in tokens, when you know better than the catalogue."
+    )
+
+    @model_validator(mode="after")
+    def _custom_needs_a_url(self) -> ModelEndpoint:
+        if getattr(self, "provider", None) == "custom" and self.base_url is None:
+            raise ValueError("provider `custom` needs a base_url")
+        return self
+
+
+class ModelOptions(ModelEndpoint):
+    """The model that answers."""
+
+    default: str | None = Field(None, min_length=1, description="The model's name at its provider.")
+    provider: Literal["auto", "openai", "anthropic", "openrouter", "local", "custom"] = Field(
+        "auto", description="Who serves it. `auto` decides by the model's name and the keys that are present."
+    )
+    max_tokens: Annotated[int, within("model.max_tokens")] | None = Field(
+        None, description="Cap on one answer, in tokens. Null: the model's own."
+    )
+
+
+class SummaryModelOptions(ModelEndpoint):
+    """The model that writes summaries. `context_length` also bounds what one summary call is given."""
+
+    model: str | None = Field(None, min_length=1, description="Its name. Null: chosen by what is configured.")
+    provider: Literal["auto", "main", "openai", "anthropic", "openrouter", "local", "custom"] = Field(
+        "auto", description="Who serves it. `main` is the main model's route."
+    )
+
+
+class AuxiliaryOptions(Options):
+    """Models for work beside the conversation."""
+
+    compression: SummaryModelOptions = SummaryModelOptions()
+
+
+class EngineOptions(Options):
+    """Which engine decides what stays in the context."""
+
+    engine: str = Field("compressor", min_length=1, description="The engine's name; `everthread plugins` lists them.")
+
+
+class ModelCompression(Options):
+    """When one model's history counts as too large; what is null is as for every model."""
+
+    threshold: Annotated[float, within("compression.threshold")] | None = None
+    threshold_tokens: Annotated[int, within("compression.threshold_tokens")] | None = None
+    target_ratio: Annotated[float, within("compression.target_ratio")] | None = None
+
+
+class CompressionOptions(Options):
+    """When the history counts as too large, and what is kept."""
+
+    enabled: bool = Field(default=True, description="False: nothing is rewritten; overflow is reported, not repaired.")
+    threshold: Annotated[float, within("compression.threshold")] = Field(
+        budget.THRESHOLD, description="Share of the window at which compaction starts."
+    )
+    target_ratio: Annotated[float, within("compression.target_ratio")] = Field(
+        budget.TARGET_RATIO, description="Share of the threshold kept as the recent tail."
+    )
+    protect_last_n: Annotated[int, within("compression.protect_last_n")] = Field(
+        budget.PROTECT_LAST_N, description="At least so many recent messages are kept, where they fit."
+    )
+    threshold_tokens: Annotated[int, within("compression.threshold_tokens")] | None = Field(
+        None, description="Upper bound of the threshold, in tokens."
+    )
+    template: Literal["handoff", "classic"] = Field("handoff", description="The layout of a summary.")
+    user_words: Annotated[float, within("compression.user_words")] = Field(
+        budget.USER_WORDS, description="Share of the threshold for what the user said, word for word."
+    )
+    tools_share: Annotated[float, within("compression.tools_share")] = Field(
+        TOOLS_SHARE,
+        description="Share of the threshold for tool schemas; where they take more, tools that a thread does not use "
+        "are left out and found by `find_tools`.",
+    )
+    background: bool = Field(default=True, description="Prepare summaries while the conversation goes on.")
+    economics: bool = Field(
+        default=True,
+        description="Weigh in dollars, where prices are known, when to compact and who writes the summary.",
+    )
+    models: dict[str, ModelCompression] = Field(
+        default_factory=dict,
+        description="`threshold`, `threshold_tokens`, `target_ratio` for single models, by name or glob (`claude-*`).",
+    )
+
+
+class PromptCachingOptions(Options):
+    """The provider's prompt cache."""
+
+    cache_ttl: Literal["5m", "1h"] = Field("5m", description="How long Anthropic keeps a cached prefix.")
+
+
+class ToolOutputOptions(Options):
+    """How much tool output may enter the context; the rest is stored and cited."""
+
+    result_chars: Annotated[int, within("tool_output.result_chars")] = Field(
+        budget.RESULT_CHARS, description="Largest single result, in characters."
+    )
+    turn_chars: Annotated[int, within("tool_output.turn_chars")] = Field(
+        budget.TURN_CHARS, description="Largest sum of the results of one assistant turn."
+    )
+    preview_chars: Annotated[int, within("tool_output.preview_chars")] = Field(
+        budget.PREVIEW_CHARS, description="How much of a stored result is shown."
+    )
+    per_tool: dict[str, Annotated[int, within("tool_output.result_chars")] | None] = Field(
+        default_factory=dict, description="`result_chars` for single tools; null means no limit."
+    )
+    tables: bool = Field(
+        default=False,
+        description="Give the model a JSON list of objects with the same keys as a table, where that saves a third.",
+    )
+
+    @model_validator(mode="after")
+    def _preview_fits(self) -> ToolOutputOptions:
+        if self.preview_chars > self.result_chars:
+            raise ValueError(f"preview_chars ({self.preview_chars}) must not exceed result_chars ({self.result_chars})")
+        return self
+
+
+class AgentOptions(Options):
+    """The agent of `chat` and `run`. What it may do without asking stands in `approvals.txt` in the home."""
+
+    max_rounds: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        agent.MAX_ROUNDS, description="Rounds of tool calls in one turn; then it must say where it stands."
+    )
+    parallel: Annotated[int, Field(ge=1, le=64)] = Field(agent.PARALLEL, description="Tools that run at the same time.")
+    instructions_chars: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
+        agent.INSTRUCTIONS_CHARS, description="How much of the project's AGENTS.md enters the system prompt."
+    )
+
+
+class RecallSettings(Options):
+    """What is looked up before a call and shown for that call only, of what is no longer in view."""
+
+    enabled: bool = Field(default=True, description="False: the model finds earlier things with its tools only.")
+    scope: recall.RecallScope = Field(
+        "thread", description="`thread`: this conversation; `tenant`: every conversation of the same tenant."
+    )
+    max_tokens: Annotated[int, Field(ge=100, le=20_000)] = Field(
+        recall.MAX_TOKENS, description="The most it may take, and never more than a twentieth of the window."
+    )
+    closeness: Annotated[float, Field(ge=0, le=1)] = Field(
+        recall.CLOSENESS, description="How much of what was asked one place must hold, or nothing is shown."
+    )
+
+
+class StoreOptions(Options):
+    """Where conversations live."""
+
+    url: Annotated[str, AfterValidator(store_url)] | None = Field(
+        None, description="Null: SQLite in the home. `postgresql://user@host/database` for several gateways."
+    )
+
+
+class UpstreamOptions(Options):
+    """A provider behind the gateway."""
+
+    name: str = Field(min_length=1, description="What it is called in logs and figures.")
+    url: Literal["local"] | HttpUrl = Field(
+        description="Where it is, with or without `/v1`. `local`: the small model on this machine."
+    )
+    models: tuple[str, ...] = Field(
+        (), strict=False, description="Patterns of the model names that go there, such as `claude-*`."
+    )
+    protocol: Literal["openai", "anthropic"] | None = Field(
+        None, description="It also gets what no pattern decides, in this protocol. Null: in any."
+    )
+    api_key_env: EnvironmentName | None = Field(
+        None,
+        description="The environment variable with the key that goes there under `auth: keys`, in place of the "
+        "client's. Null: the provider's usual one.",
+    )
+    mode: GatewayMode | None = Field(None, description="Instead of `gateway.mode`.")
+
+
+class GatewayLimits(Options):
+    """What one client can ask of the gateway."""
+
+    body_bytes: Annotated[int, Field(ge=1_000)] = Field(
+        gateway.BODY_BYTES, description="Largest request body, as it comes and once decoded."
+    )
+    header_bytes: Annotated[int, Field(ge=1_000)] = Field(
+        gateway.HEADER_BYTES, description="Largest headers of a request, in all."
+    )
+    concurrent: Annotated[int, Field(ge=1, le=100_000)] = Field(
+        gateway.CONCURRENT, description="Requests answered at the same time; more are told to come again."
+    )
+    header_seconds: Seconds = Field(gateway.HEADER_SECONDS, description="Until a request's headers are complete.")
+    body_seconds: Seconds = Field(gateway.BODY_SECONDS, description="Until a request's body is.")
+    connect_seconds: Seconds = Field(gateway.CONNECT_SECONDS, description="Until an upstream takes the connection.")
+    answer_seconds: Seconds = Field(gateway.ANSWER_SECONDS, description="Between two pieces of an upstream's answer.")
+    write_seconds: Seconds = Field(gateway.WRITE_SECONDS, description="Until a client has read a piece of its answer.")
+    manage_seconds: Seconds = Field(
+        gateway.MANAGE_SECONDS, description="For a rewrite, its summary included; then the original is forwarded."
+    )
+    hold_seconds: Seconds = Field(
+        gateway.HOLD_SECONDS, description="How long the first events of a nearly full request's stream are held."
+    )
+    keepalive_seconds: Seconds = Field(
+        gateway.KEEPALIVE_SECONDS, description="Between two comments to a client that waits for a stream."
+    )
+    silence_seconds: Seconds = Field(
+        gateway.SILENCE_SECONDS, description="How long a compaction keeps such a client waiting without one."
+    )
+
+
+class NativeApiOptions(Options):
+    """Conversations under `/api`."""
+
+    enabled: bool = Field(default=True, description="Serve them.")
+    tools: bool = Field(
+        default=False, description="Terminal and files also for clients without a key, on this machine."
+    )
+    workspace: str | None = Field(
+        None, description="Where tools work. Null: a folder in the home, of its own for each tenant."
+    )
+    models: tuple[str, ...] = Field(
+        ("*",), strict=False, description="Patterns of the models that clients may choose. Empty: none but the default."
+    )
+    queue: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        native.QUEUE, description="Messages of one thread that wait for their turn; more are told to come again."
+    )
+    running: Annotated[int, Field(ge=1, le=10_000)] = Field(native.RUNNING, description="Turns at the same time.")
+    agents: Annotated[int, Field(ge=1, le=100_000)] = Field(
+        native.AGENTS, description="Threads kept in memory between turns."
+    )
+    idle_seconds: Seconds = Field(native.IDLE_SECONDS, description="After which a thread is not kept any more.")
+    lease_seconds: Seconds = Field(
+        native.LEASE_SECONDS, description="Without a sign of life for so long, another process takes a thread over."
+    )
+    poll_seconds: Seconds = Field(
+        native.POLL_SECONDS, description="How often the store is asked for what another process does."
+    )
+    heartbeat_seconds: Seconds = Field(
+        native.HEARTBEAT_SECONDS, description="How often a stream that has nothing to tell shows that it lives."
+    )
+
+
+class DashboardOptions(Options):
+    """The pages for people at `/`."""
+
+    enabled: bool = Field(default=True, description="Serve them.")
+    key_env: EnvironmentName | None = Field(
+        None,
+        description="The environment variable with a key of at least 16 characters that sees every tenant's threads. "
+        "With `auth: passthrough` the pages are off without one.",
+    )
+
+
+class GatewayOptions(Options):
+    """The HTTP service of `everthread serve`."""
+
+    host: str = Field(
+        "127.0.0.1",
+        min_length=1,
+        description="Where it listens: an address of this machine only, as long as clients need no key.",
+    )
+    port: Annotated[int, Field(ge=0, le=65_535)] = Field(8484, description="0 finds a free one.")
+    workers: Annotated[int, Field(ge=1, le=64)] = Field(
+        1, description="Processes that answer behind the one port; about one for each core that is free for it."
+    )
+    auth: Auth = Field(
+        "none",
+        description="Who is let in: `keys`, who shows a key of `everthread keys`; `passthrough`, who shows a "
+        "credential for the upstream, which goes there; `none`, anybody on this machine.",
+    )
+    allowed_origins: tuple[Origin, ...] = Field(
+        (),
+        strict=False,
+        description="Web pages that may call, such as `https://app.example`; also `null`, and schemes of apps and "
+        "extensions (`chrome-extension://ID`, or `chrome-extension://*` for all). Every other page is refused.",
+    )
+    allowed_hosts: tuple[HostName, ...] = Field(
+        (),
+        strict=False,
+        description="Names under which it answers, besides `localhost`, IP addresses and `host`. Not needed for the "
+        "proxy's paths with `auth: keys`.",
+    )
+    mode: GatewayMode = Field(
+        "managed", description="`managed` rewrites where needed, `observe` only records, `off` neither."
+    )
+    include_usage: bool = Field(
+        default=True, description="Ask for the usage on OpenAI chat streams where the client said nothing."
+    )
+    notice: bool = Field(
+        default=False,
+        description="Show the person one line at the end of the answer with which a compaction takes effect.",
+    )
+    recall: bool = Field(
+        default=True,
+        description="Offer the tool `recall` to a model once its thread was compacted, and answer its calls here.",
+    )
+    upstreams: tuple[UpstreamOptions, ...] = Field(
+        (),
+        strict=False,
+        description="The providers, the default first, each with `name`, `url` and, if wanted, `models`, `protocol`, "
+        "`api_key_env`, `mode`. Empty: OpenAI and Anthropic.",
+    )
+    responses_state: Literal["pass", "emulate"] = Field(
+        "pass",
+        description="`emulate`: resolve `previous_response_id` here and send the whole input, for upstreams that keep "
+        "no state. `pass`: such requests go as they come.",
+    )
+    limits: GatewayLimits = GatewayLimits()
+    native: NativeApiOptions = NativeApiOptions()
+    dashboard: DashboardOptions = DashboardOptions()
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> GatewayOptions:
+        names = [upstream.name for upstream in self.upstreams]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"every upstream needs a name of its own; {', '.join(twice)} stands there twice")
+        return self
