@@ -433,9 +433,10 @@ def _is_reworded(mine: Any, stored: Any) -> bool:
 
 
 _MOST_REMINDERS = 64
-"""Ends of a message that are tried."""
-_MOST_KEPT = 8
-"""Reminders that are remembered of a tenant's clients."""
+_MOST_CHARACTERS = 2_000_000
+"""So many ends of a message are tried; of a long one so many that no more than these are read."""
+_MOST_KEPT, _LONGEST_KEPT = 8, 20_000
+"""So many reminders of a tenant's clients are remembered, none with more characters."""
 
 Reminder = tuple[str, Sequence[dict[str, Any]]]
 """What hangs on the newest user message: behind its text, and blocks of its own."""
@@ -552,7 +553,8 @@ class ThreadIndex:
         if before < 0:
             return None
         kept = self._reminders.get(tenant, ())
-        reminders = [*kept, *itertools.islice(list_reminders(said.values[newest]), _MOST_REMINDERS)]
+        most = min(_MOST_REMINDERS, _MOST_CHARACTERS // sum(len(text_of(said.values[at])) for at in (before, newest)))
+        reminders = [*kept, *itertools.islice(list_reminders(said.values[newest]), most)][:most]
         past, between = history.until(before), history.pieces[before + 1 : newest]
         pasts = [
             past.extended((identify(said.api, with_reminder(said.values[before], reminder)), *between))
@@ -563,11 +565,17 @@ class ThreadIndex:
                 if same.digest(newest) == point.link.digest or (
                     same.skeleton(newest) == point.link.skeleton and same.drifted_from(point.results, newest)
                 ):
-                    self._reminders[tenant] = [reminder, *(other for other in kept if other != reminder)][:_MOST_KEPT]
-                    while len(self._reminders) > self._most:
-                        self._reminders.pop(next(iter(self._reminders)))
+                    self._keep_reminder(tenant, reminder)
                     return point, newest
         return None
+
+    def _keep_reminder(self, tenant: str, reminder: Reminder) -> None:
+        if len(reminder[0]) + len(str(reminder[1])) > _LONGEST_KEPT:
+            return
+        others = (other for other in self._reminders.pop(tenant, ()) if other != reminder)
+        self._reminders[tenant] = [reminder, *others][:_MOST_KEPT]
+        while len(self._reminders) > self._most:
+            self._reminders.pop(next(iter(self._reminders)))
 
     async def _ends(
         self, tenant: str, scope: str, pasts: Sequence[History], *, remembered: bool
