@@ -57,6 +57,8 @@ CLIENTS: list[tuple[str, Api]] = [
     ("ai_sdk", "openai_responses"),
     ("ai_sdk", "anthropic"),
 ]
+FORCED = ("smolagents",)
+"""Ask with `tool_choice: required`: then the gateway offers no tool of its own."""
 AI_SDK = ["ai@7.0.169", "@ai-sdk/openai@4.0.114", "@ai-sdk/anthropic@4.0.102"]
 
 
@@ -71,7 +73,7 @@ class Bookkeeper:
     up where there is a tool, and all is answered by one where it must be. What is not there is recalled."""
 
     recalls: int = 0
-    page: int = 1_500
+    page: int = 900
     """Characters."""
 
     def __call__(self, request: Request) -> Reply | str:
@@ -237,7 +239,8 @@ async def test_far_past_the_window(client: str, api: Api, tmp_path: Path) -> Non
     assert len(kinds) <= 2, "limits are learnt from the first refusal"
     assert len(heard) == TURNS + 2
     assert found["tokens_said"] >= 3 * WINDOW
-    assert found["answered_by_recall"], heard[-1]
+    if client not in FORCED:
+        assert found["answered_by_recall"], heard[-1]
     assert found["breaks"] <= found["compactions"]
     assert len(cache.breaks) >= 3
     assert min(cache.recovered) > 0.8
