@@ -65,7 +65,7 @@ class ScriptedModel:
     asked: int = 0
     done: int = 0
     rereads: str = ""
-    """The tool by which the first file it read is read once more at the end; empty: none is."""
+    """The tool by which an early file is read once more at the end; empty: none is."""
     reread: bool | None = None
     """Whether the file was in the prompt then, which the client may say is unchanged; None: not asked yet."""
     looked_again: bool = False
@@ -94,7 +94,7 @@ class ScriptedModel:
 
     def _read_again(self, request: Request, names: Sequence[str]) -> Reply | str:
         usable = [name for name in names if name in self.tools]
-        number = next(number for number in range(1, 100) if usable[number % len(usable)] == self.rereads)
+        number = next(number for number in range(3, 100) if usable[number % len(usable)] == self.rereads)
         if self.reread is None:
             self.reread = False
             arguments = _filled(self.tools[self.rereads], f"part-{number:03d}.txt")
