@@ -46,8 +46,7 @@ async def test_learning_again_replaces_and_renews(store: Store, clock: Clock) ->
 async def test_limits_are_forgotten(store: Store) -> None:
     for base_url, model, limit in (("u1", "m1", 10), ("u1", "m2", 20), ("u2", "m1", 30)):
         await store.learn_limit(base_url, model, limit, source="error")
-    assert await store.forget_limits(base_url="u1", model="m1", below=10) == 0, "a success of that size proves nothing"
-    assert await store.forget_limits(base_url="u1", model="m1", below=11) == 1
+    assert await store.forget_limits(base_url="u1", model="m1") == 1
     assert [limit.limit for limit in await store.limits()] == [20, 30]
     assert await store.forget_limits(model="m1") == 1
     assert await store.forget_limits() == 1

@@ -126,22 +126,10 @@ def list_limits(tx: Tx, now: float) -> list[ModelLimit]:
     return [ModelLimit(*row) for row in rows]
 
 
-def forget_limits(
-    tx: Tx,
-    *,
-    base_url: str | None = None,
-    model: str | None = None,
-    below: int | None = None,
-    tenant: str | None = None,
-    kind: LimitKind | None = None,
-) -> int:
-    """How many were forgotten. `below`: only windows that a success of this size disproves."""
-    conditions: list[tuple[str, Any]] = [
-        ("base_url = ?", base_url), ("model = ?", model), ("tokens < ?", below), ("tenant = ?", tenant),
-        ("kind = ?", "window" if below is not None else kind),
-    ]  # fmt: skip
-    chosen = [(condition, value) for condition, value in conditions if value is not None]
-    where = " AND ".join(condition for condition, _ in chosen) or "1 = 1"
+def forget_limits(tx: Tx, *, base_url: str | None = None, model: str | None = None) -> int:
+    """How many were forgotten: of an address, of a model, or all."""
+    chosen = [(name, value) for name, value in (("base_url", base_url), ("model", model)) if value is not None]
+    where = " AND ".join(f"{name} = ?" for name, _ in chosen) or "1 = 1"
     return len(tx.all(f"DELETE FROM model_limits WHERE {where} RETURNING model", [value for _, value in chosen]))
 
 
