@@ -12,6 +12,7 @@ from everthread.core.messages import (
     calls_of,
     content_text,
     images_in,
+    message_key,
     part_text,
     parts_of,
     results_of,
@@ -104,3 +105,22 @@ def test_the_strings_of_parsed_json_come_in_order() -> None:
     value = {"a": ["b", {"c": "d"}, 3, None], "e": "f"}
     assert list(strings_in(value)) == ["b", "d", "f"]
     assert list(strings_in(value, keys=True)) == ["a", "e", "b", "c", "d", "f"]
+
+
+def test_equal_messages_share_a_key_and_other_words_calls_or_results_do_not() -> None:
+    def key(**fields: Any) -> Any:
+        return message_key({"role": "assistant", **fields})
+
+    block = {"type": "text", "text": "Hello."}
+    assert key(content=[dict(block)]) == key(content=[dict(block)])
+    calls = [{"id": "a", "function": {"name": "f", "arguments": "{}"}}]
+    keys = [
+        key(content="Hello."),
+        key(content=[block]),
+        key(content=[block, "bare", 7]),
+        key(content=None),
+        key(content=None, tool_calls=calls),
+        key(content=[{"type": "tool_result", "tool_use_id": "a"}]),
+        message_key({"role": "tool", "tool_call_id": "a"}),
+    ]
+    assert len(set(keys)) == len(keys)

@@ -22,9 +22,9 @@ from typing import Any
 import pytest
 
 import everthread
+from everthread.core.credentials import rules
 from everthread.core.provider_errors import classify_error
 from everthread.core.redaction import redact
-from everthread.core.redaction.patterns import rules
 from everthread.core.search.terms import query_terms
 from everthread.core.transcript import user_text
 

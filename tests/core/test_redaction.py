@@ -12,9 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from everthread.core.credentials import Says, is_published, is_random, is_sequence, rules, says, shannon
 from everthread.core.redaction import MARK, Secret, find_secrets, redact, redact_part, redact_value
-from everthread.core.redaction.entropy import is_random, is_sequence, shannon
-from everthread.core.redaction.patterns import Says, is_published, rules, says
 from tests.core.test_pattern_growth import cpu_limit
 from tests.shared_data import shared
 

@@ -1,12 +1,17 @@
-"""What fills and surrounds a summary message: the marker, what was pinned, the sections, checked and made to fit."""
+"""The summary message and the list around it: the marker, what was pinned, the sections, checked and made to fit; then
+head, summary and tail as one valid list. Texts of ours that stand in a context are files in `texts/`.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import resources
 from typing import Any
 
 from everthread.compaction.engine import Services
+from everthread.compaction.history import Facts
 from everthread.compaction.journal import AUTHOR, JournalWriter, blocked_text, files_text
 from everthread.compaction.plan import Plan
 from everthread.compaction.pruning import redact_message
@@ -29,13 +34,23 @@ from everthread.compaction.summary import (
     SummaryRequest,
     Verification,
 )
-from everthread.compaction.texts import text as text_file
 from everthread.compaction.verification import is_refused, mark_sections, source_text
-from everthread.core.messages import Message
+from everthread.core.messages import Message, calls_of, clip, one_line, parts_of, text_of, with_content
 from everthread.core.redaction import redact
 from everthread.core.search.lookup import lookup_tools
-from everthread.core.transcript import defuse
+from everthread.core.transcript import defuse, is_user_message, mark_summary, without_summary
+from everthread.core.validation import repair
 from everthread.errors import SummaryError
+
+
+@functools.cache
+def text_file(name: str) -> str:
+    """A text of `texts/`."""
+    return resources.files("everthread.compaction").joinpath(f"texts/{name}.txt").read_text("utf-8").strip()
+
+
+# --- the summary message ----------------------------------------------------------------------------------------------
+
 
 PINNED = "Pinned by the user:"
 NAMES_TOO_MUCH = "named too much that no source says"
@@ -217,3 +232,140 @@ def fit_sections(sections: Mapping[str, str], room: int, count: Count) -> Sectio
         if not lines[name]:
             sizes[name] = 0
     return {name: "\n".join(line for line, _ in found) for name, found in lines.items() if found}
+
+
+# --- what the user still waits for ------------------------------------------------------------------------------------
+
+
+MOST = 3
+"""A user who breaks in again and again has moved on from what was asked before."""
+_BEGINNING = 240
+_READ = 4_000
+"""Characters of a request that are read to show its beginning: a secret in there is seen whole."""
+
+
+def task_lines(plan: Plan) -> str:
+    """The requests without a final answer: number and beginning, for their words stand elsewhere in the context."""
+    lines = []
+    for index in unfulfilled(plan.history.facts):
+        one = plan.history.facts[index]
+        if one.beginning is None:
+            one.beginning = redact(one.words[:_READ]) or "(an image or a file without words)"
+        lines.append(f"[{plan.turns[index]}] {defuse(clip(one_line(one.beginning), _BEGINNING))}")
+    return "\n".join(lines)
+
+
+def unfulfilled(facts: Sequence[Facts]) -> list[int]:
+    """Where the requests stand that have no final answer yet, oldest first.
+
+    A turn is answered when it ends with the assistant speaking and calling nothing. Only the requests at the end of the
+    conversation can be open: what stands before an answered turn was passed over or is done.
+    """
+    found: list[int] = []
+    end = len(facts)
+    for index in range(len(facts) - 1, -1, -1):
+        if facts[index].is_user:
+            if len(found) == MOST or _is_answered(facts[index + 1 : end]):
+                break
+            found.append(index)
+            end = index
+    return found[::-1]
+
+
+def _is_answered(turn: Sequence[Facts]) -> bool:
+    """Whether what follows a request ends with an answer to it."""
+    for one in reversed(turn):
+        role = one.message.get("role")
+        if one.rest is not None and role in ("assistant", "tool"):
+            return role == "assistant" and not one.calls and bool(text_of(one.rest).strip())
+    return False
+
+
+# --- the compacted list -----------------------------------------------------------------------------------------------
+
+
+def system_note(plan: Plan) -> str:
+    """What the system prompt gains on a thread's first compaction."""
+    return "" if plan.earlier.text else text_file("system_note")
+
+
+def assemble(plan: Plan, text: str, note: str) -> tuple[list[Message], tuple[int | None, ...]]:
+    """The compacted messages, and for each the input message it is (None for one made here)."""
+    cut, work = plan.cut, plan.fit.messages
+    head, tail = _kept(work, range(cut.head_end)), _kept(work, range(cut.tail_start, len(work)))
+    user = cut.user(work)
+    if user is not None:
+        place = cut.kept_user if cut.kept_user is not None and user is work[cut.kept_user] else None
+        tail.insert(0, (user, place))
+    if note:
+        head = _with_note(head, note)
+    joined = _join(head, tail, text)
+    mended = repair([message for message, _ in joined], in_flight=True)
+    return mended.messages, tuple(None if place is None else joined[place][1] for place in mended.places)
+
+
+Kept = tuple[Message, int | None]
+"""A message and its place in the input; None for one made here."""
+
+
+def _kept(work: list[Message], places: range) -> list[Kept]:
+    """The messages in these places, without an earlier summary that was merged into one."""
+    found = ((without_summary(work[place]), place) for place in places)
+    return [(rest, place if rest is work[place] else None) for rest, place in found if rest is not None]
+
+
+def _with_note(head: list[Kept], note: str) -> list[Kept]:
+    """The system message in the list, with the note as a block of its own: the text before it stays cached."""
+    for index, (message, _) in enumerate(head):
+        if message["role"] in ("system", "developer"):
+            if any(part.get("text") == note for part in parts_of(message)):
+                return head
+            marked = with_content(message, [*parts_of(message), {"type": "text", "text": note}])
+            return [*head[:index], (marked, None), *head[index + 1 :]]
+    return head
+
+
+def _join(head: list[Kept], after: list[Kept], text: str) -> list[Kept]:
+    """Put the summary between: under a role neither neighbour has, else merged into one of them.
+
+    The latest user message is the last choice for merging: it is best left exactly as it was.
+    """
+    before = head[-1][0] if head else None
+    following = after[0][0] if after else None
+    taken = {_speaker(message) for message in (before, following) if message is not None}
+    if "user" not in taken:
+        return [*head, _summary({"role": "user", "content": text}), *after]
+    if "assistant" not in taken and any(message["role"] == "user" for message, _ in head) and after:
+        return [*head, _summary({"role": "assistant", "content": text}), *after]
+    if before is not None and before["role"] != "system" and not calls_of(before):
+        is_latest = is_user_message(before) and not any(is_user_message(message) for message, _ in after)
+        if not is_latest:
+            return [*head[:-1], _summary(_appended(before, text)), *after]
+    if following is not None and following["role"] == "user":
+        return [*head, _summary(_prepended(following, text)), *after[1:]]
+    if before is not None and before["role"] == "user":
+        return [*head[:-1], _summary(_appended(before, text)), *after]
+    return [*head, _summary({"role": "user", "content": text}), *after]
+
+
+def _summary(message: Message) -> Kept:
+    return mark_summary(message), None
+
+
+def _speaker(message: Message) -> str:
+    """Who speaks: results are the user's side of the conversation, a system message nobody's."""
+    return {"tool": "user", "function": "user"}.get(message["role"], message["role"])
+
+
+def _appended(message: Message, text: str) -> Message:
+    content = message.get("content")
+    if isinstance(content, list):
+        return with_content(message, [*content, {"type": "text", "text": text}])
+    return with_content(message, f"{content}\n\n{text}" if content else text)
+
+
+def _prepended(message: Message, text: str) -> Message:
+    content = message.get("content")
+    if isinstance(content, list):
+        return with_content(message, [{"type": "text", "text": text}, *content])
+    return with_content(message, f"{text}\n\n{content}" if content else text)

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from everthread.compaction.composition import asks_model, pinned_text, request_messages, section_tokens, write_summary
+from everthread.compaction.composition import (
+    asks_model,
+    pinned_text,
+    request_messages,
+    section_tokens,
+    task_lines,
+    write_summary,
+)
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.journal import AUTHOR, JournalFold
 from everthread.compaction.plan import Plan, state_from_text
@@ -22,7 +29,6 @@ from everthread.compaction.summary import (
     render_sections,
 )
 from everthread.compaction.summary_engine import SummaryEngine, SummaryOrder
-from everthread.compaction.task import task_lines
 from everthread.compaction.user_words import render_words
 from everthread.errors import ConfigError
 

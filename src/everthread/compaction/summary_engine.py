@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from everthread.compaction.assembly import assemble, system_note
-from everthread.compaction.composition import marker_text
+from everthread.compaction.composition import assemble, marker_text, system_note
 from everthread.compaction.engine import ContextEngine, PromptReports, Services
 from everthread.compaction.history import Memory
 from everthread.compaction.plan import NO_MIDDLE, Earlier, Plan, make_plan, read_earlier, reason_for

@@ -36,6 +36,7 @@ def at(year: int, month: int, day: int) -> float:
         ("plan", "planned"), ("cities", "city"), ("city", "cities"), ("adopt", "adoption"), ("making", "made"),
         ("children", "child"), ("move", "moving"), ("moving", "moved"), ("classes", "class"), ("class", "classes"),
         ("migration", "migrate"), ("deploy", "deployment"), ("quickly", "quick"), ("studied", "study"),
+        ("filter", "filtered"),
     ],
 )  # fmt: skip
 def test_a_word_is_looked_for_in_its_other_forms(asked: str, said: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from everthread.compaction.composition import asks_model, pinned_text, request_messages
+from everthread.compaction.composition import asks_model, pinned_text, request_messages, task_lines, text_file
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.history import number_turns, read_facts
 from everthread.compaction.journal import AUTHOR
@@ -32,8 +32,6 @@ from everthread.compaction.summary import (
     render_sections,
 )
 from everthread.compaction.summary_engine import SummaryEngine, SummaryOrder
-from everthread.compaction.task import task_lines
-from everthread.compaction.texts import text as text_file
 from everthread.compaction.user_words import render_words
 from everthread.core.messages import Message, Messages, Result, calls_of
 from everthread.core.outputs import edit_results, with_text

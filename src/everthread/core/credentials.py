@@ -1,21 +1,85 @@
 """What a credential looks like: its form, the name it is given, and what is only written in its place.
 
-The forms, names and words are data (`data/secrets.toml`), read once; the judgements about them are here.
+The forms, names and words are data (`data/secrets.toml`), read once; the judgements about them are here. Keys are drawn
+at random; names, paths and words are not. Three things tell them apart: how many different characters there are, how
+often neighbouring characters make a pair that words rarely have (a letter beside a digit, `xq`), and whether the
+characters simply count up (`abcdef`, `123456`), which only an example does.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache, lru_cache
 from hashlib import sha256
 from importlib import resources
+from itertools import pairwise
+from math import log2
 from typing import Any
 
-from everthread.core.redaction.entropy import ENOUGH, is_random, is_sequence, shannon
+# --- chance -----------------------------------------------------------------------------------------------------------
+
+
+ENOUGH = 128
+"""What a string is shows in so many characters; judging more would cost without telling more."""
+
+_PAIRS = (
+    "er in re te on at le en ti st es nt de or se co ar al ed et li ri ta tr ra me ro io an ng it ex ec ma nd ge di pe "
+    "ne is ns as ac ct el pr ca pa ve la lo to ce ic si fi ea ch ll un ol ss na rs il rt th ad ou am ts no ur pl mp em "
+    "nc im po he om id ut od mm op sc ha ab ep ke ap sp oc ck da ig bl os ot so ty fo mo pt mi cl xe sh ef ni rr va ie "
+    "tt su us ul ag cr ho ba ee rc ia rm ir eg yp um ow gr up ip ls hi tc ev be do if ai sa qu ff vi xt lu rd ry tu lt "
+    "ci cu iv sl ui gi nv nf"
+)
+_COMMON_PAIRS = frozenset(_PAIRS.split())
+"""The 160 letter pairs that make up four fifths of the words in code and its prose, but a quarter of random letters."""
+
+_ALNUM = re.compile(r"[A-Za-z0-9]+")
+_HEX = re.compile(r"[0-9a-fA-F]+")
+
+
+def shannon(text: str) -> float:
+    """Bits per character, from the text's own character counts; 0.0 for an empty text."""
+    size = len(text)
+    return sum(-n / size * log2(n / size) for n in Counter(text).values())
+
+
+def is_sequence(text: str) -> bool:
+    """Whether a third or more of the neighbours count up by one: the alphabet or the digits, written out."""
+    steps = sum(ord(b) - ord(a) == 1 for a, b in pairwise(text))
+    return steps >= 4 and steps * 3 >= len(text)
+
+
+@lru_cache(1024)
+def is_random(text: str) -> bool:
+    """Whether an identifier-like string of eight characters or more was drawn by chance: most of its pairs are odd.
+
+    Letters alone must be many to convince, sixteen in a row; digits alone never do: they are counts, dates and ids.
+    """
+    text = text[:ENOUGH]
+    parts: list[str] = _ALNUM.findall(text)
+    joined = "".join(parts)
+    if len(text) < 8 or not joined or joined.isdigit() or shannon(text) < 2.6 or is_sequence(text):
+        return False
+    if joined.isalpha():
+        if max(map(len, parts)) < 16:
+            return False
+    elif _HEX.fullmatch(joined):
+        return True
+    pairs = odd = 0
+    for part in parts:
+        lower = part.lower()
+        for a, b in pairwise(lower):
+            if a.isalpha() or b.isalpha():
+                pairs += 1
+                odd += a.isdigit() or b.isdigit() or a + b not in _COMMON_PAIRS
+    return odd >= 4 and odd * 2 > pairs
+
+
+# --- forms and names --------------------------------------------------------------------------------------------------
 
 
 class Says(IntEnum):
@@ -162,7 +226,6 @@ _REFERENCE = re.compile(
 _NO_LETTERS = re.compile(r"[^A-Za-z]+")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _ID = re.compile(r"(?:toolu|call|chatcmpl|msg|resp|req|run|thread|asst|fc|rs|item|sess|evt|batch|file)[_-]")
-_PART = re.compile(r"[A-Za-z0-9]+")
 _HASH = re.compile(r"[0-9a-f]+|[0-9A-F]+")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
 _MARKED = re.compile(r"[@!][A-Za-z_.-]+")
@@ -201,7 +264,7 @@ def is_issued(value: str, level: Says, *, quoted: bool) -> bool:
     if level is Says.NOTHING or is_placeholder(value) or _ADDRESS.fullmatch(value) or (not quoted and _is_code(value)):
         return False
     if level is Says.KEY:
-        part = max(_PART.findall(value), key=len, default="")
+        part = max(_ALNUM.findall(value), key=len, default="")
         return len(part) >= 20 and is_random(part) and not _HASH.fullmatch(part) and not _ID.match(value)
     if level is Says.SECRET or is_random(value):
         return is_random(value)

@@ -4,7 +4,7 @@ Four ways to know a secret, each a scanner below: its own form (a documented pre
 stands in (the password of a URL, an `Authorization` header, `curl -u`), the name it is assigned to (`API_KEY=`,
 `"password": `, `--token `), and the provider named beside it. Form and place are believed; after a name the value must
 also look issued rather than written. Placeholders, references to variables, hashes, UUIDs and ids stay unless a name
-says that they are secret. What counts as what is decided in `patterns`.
+says that they are secret. What counts as what is decided in `credentials`.
 
 Every pattern is bounded or possessive, so a scan is linear in the text.
 """
@@ -17,16 +17,17 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from everthread.core.redaction.entropy import is_random, shannon
-from everthread.core.redaction.patterns import (
+from everthread.core.credentials import (
     Says,
     is_issued,
     is_passphrase,
     is_placeholder,
     is_provider_key,
     is_published,
+    is_random,
     rules,
     says,
+    shannon,
 )
 
 MARK = "[REDACTED]"
