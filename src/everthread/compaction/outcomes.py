@@ -151,9 +151,12 @@ _COUNTS = re.compile(
 )
 _CARGO = re.compile(r"^test result: \w{1,10}\. (\d{1,7}) passed; (\d{1,7}) failed; (\d{1,7}) ignored", re.MULTILINE)
 _GO = re.compile(r"^(?:(ok) {1,4}|(FAIL))\t[\w./-]{1,200}", re.MULTILINE)
-_COUNT_WORDS = ("pass", "fail", "error", "skipped", "ignored", "pending", "example", "tests", "ran ", "todo")
-"""Every count has one of these words."""
-_DIGIT = re.compile(r"\d")
+_COUNTED = re.compile(r"\d\s{1,2}(?:pass|fail|error|skipped|ignored|pending|example)")
+_COUNT_AFTER = re.compile(r"[:=]\s{0,8}\d")
+_COUNT_BEFORE = ("run", "passed", "failed", "failure", "error", "skipped")
+_COUNT_LINE = re.compile(r"[#ℹ] (?:tests|pass|fail|skipped|todo) \d")
+_RAN_TESTS = re.compile(r"ran \d")
+"""Where, in lower case, a count may stand: each begins with few characters, which a scan skips to."""
 _SUITES = re.compile(r"\s*(?:test )?(?:suites|files)\b", re.IGNORECASE)
 
 
@@ -181,7 +184,7 @@ def _several_runs(text: str) -> dict[str, int]:
 
 def _last_report(text: str) -> dict[str, int]:
     """The last few lines that state figures, where one of them is about tests, not just errors."""
-    starts = _lines_with(text, _COUNT_WORDS)
+    starts = _lines_with_counts(text)
     if not starts:
         return {}
     stated: list[tuple[int, dict[str, int]]] = []
@@ -193,7 +196,7 @@ def _last_report(text: str) -> dict[str, int]:
         if last is not None and place < last - 6:
             break
         line = text[start : start + 500].split("\n", 1)[0]
-        found = _counts(line) if _DIGIT.search(line) and not _SUITES.match(line) else {}
+        found = {} if _SUITES.match(line) else _counts(line)
         if found:
             stated.insert(0, (place, found))
         if last is None and found.keys() - {"error", "skipped"}:
@@ -203,6 +206,17 @@ def _last_report(text: str) -> dict[str, int]:
         if last is not None and place <= last + 3:
             counts |= found
     return counts
+
+
+def _lines_with_counts(text: str) -> set[int]:
+    """Where the lines start that may state how many tests there were."""
+    lowered = text.lower()
+    if len(lowered) != len(text):
+        lowered = text
+    places = [found.start() for pattern in (_COUNTED, _COUNT_LINE, _RAN_TESTS) for found in pattern.finditer(lowered)]
+    after = (found.start() for found in _COUNT_AFTER.finditer(lowered))
+    places += (place for place in after if has_any(lowered[max(place - 12, 0) : place], _COUNT_BEFORE))
+    return {text.rfind("\n", 0, place) + 1 for place in places}
 
 
 def _counts(line: str) -> dict[str, int]:
@@ -320,16 +334,22 @@ _SOURCE_CODE = re.compile(
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+|\s+", re.IGNORECASE)
 
 
-def error_lines(text: str, *, failed: bool = False) -> list[str]:
+def error_lines(text: str, *, failed: bool = False, enough: int = MAX_ERRORS) -> list[str]:
     """The lines that state an error, in order: no source code, each once (numbers aside), the first and last ones.
 
-    Of a call that `failed`, and of which no line tells why in the usual words, the last that says something.
+    Of a call that `failed`, and of which no line tells why in the usual words, the last that says something. Where so
+    many of the first ones tell something as are `enough`, no more is read.
     """
     found: dict[str, str] = {}
+    telling = 0
     for start in sorted(_lines_with(text, _SUSPECT_WORDS)):
         line = text[start : start + MAX_LINE].split("\n", 1)[0]
-        if _STATES_ERROR.search(line) and not _SOURCE_CODE.search(line):
-            found.setdefault(_NUMBERS.sub("", line), line.strip())
+        key = _NUMBERS.sub("", line)
+        if key not in found and _STATES_ERROR.search(line) and not _SOURCE_CODE.search(line):
+            found[key] = line.strip()
+            telling += not says_nothing(found[key])
+            if telling == enough and len(found) <= MAX_ERRORS // 2:
+                return list(found.values())
     lines = list(found.values())
     if failed and all(map(says_nothing, lines)):
         lines = [*_last_words(text), *lines]

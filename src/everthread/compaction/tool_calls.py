@@ -395,7 +395,7 @@ def _effect_of(reading: Reading) -> Effect:
     bad = reading.failed or bool(code) or bool(halt) or bool(said)
     lines: list[str] = []
     if bad and text:
-        lines = [clip(one_line(line), 240) for line in error_lines(output.error or output.body, failed=True)]
+        lines = [clip(one_line(line), 240) for line in error_lines(output.error or output.body, failed=True, enough=3)]
         lines = [line for line in lines if not says_nothing(line)][:3] or ([clip(one_line(said), 240)] if said else [])
     parts = [halt, f"exit {code}" if code is not None else "failed" if bad else ""]
     if tests:
