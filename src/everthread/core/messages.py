@@ -188,8 +188,10 @@ def results_of(message: Mapping[str, Any]) -> list[Result]:
     ]
 
 
-def message_key(message: Mapping[str, Any]) -> Hashable:
+def message_key(message: Any) -> Hashable:
     """What equal messages share, quick to make: to find a message again. Two with one key may still differ."""
+    if not isinstance(message, dict):
+        return None
     content, calls = message.get("content"), message.get("tool_calls")
     parts = (
         tuple(map(_part_key, content)) if isinstance(content, list) else content if isinstance(content, str) else None

@@ -318,9 +318,11 @@ def test_a_message_a_tool_and_a_system_text_are_counted_once(monkeypatch: pytest
 
     monkeypatch.setattr(counter, "_tokens", count)
     assert counter.request([message], system=system, tools=[tool]) == first
+    equal = [user("hello there")]
+    assert counter.request(equal, system=system, tools=[dict(WEATHER)]) == first
     assert counted == []
-    counter.message(user("hello there"))
-    assert counted == ["hello there"]
+    counter.message({**message, "name": "Ann"})
+    assert counted == ["hello there", "Ann"]
 
 
 def test_a_list_of_system_blocks_may_grow() -> None:
@@ -344,6 +346,10 @@ def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     history = [user(f"message {n}") for n in range(50)]
     assert counter.messages(history) == counter.messages(history)
     assert len(counter._seen) == 10
+    monkeypatch.setattr(module, "_HELD", 1_000)
+    counter.message(user("word " * 100))
+    counter.message(user("word " * 150))
+    assert len(counter._seen) == 1
 
 
 @pytest.mark.parametrize("pattern", ["*claude*", "*deepseek*"])

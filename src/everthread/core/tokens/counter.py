@@ -2,23 +2,25 @@
 
 A counter belongs to one model: it knows the tokenizer, what the provider wraps around messages, calls and tools, and
 what it counted before. Messages are immutable, so a message is counted once; a history counted again costs a lookup
-for each message.
+for each message, decoded anew or not.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from everthread.core.messages import CALL_BLOCKS, IMAGE_BLOCKS, REASONING_BLOCKS, RESULT_BLOCKS, json_value
+from everthread.core.messages import CALL_BLOCKS, IMAGE_BLOCKS, REASONING_BLOCKS, RESULT_BLOCKS, json_value, message_key
 from everthread.core.tokens.tokenizers import audio_tokens, bare_name, document_tokens, image_tokens, tokenizer_for
 from everthread.core.types import System
 
 _AUDIO_BLOCKS = frozenset({"input_audio", "audio"})
 _DOCUMENT_BLOCKS = frozenset({"file", "document", "input_file"})
 _REMEMBERED = 50_000
+_HELD = 64_000_000
+"""So many messages, and characters of them, are remembered."""
 _CHARACTERS = 4_000_000
 _DEEPEST = 8  # results within documents within results: nothing real nests deeper
 _UNCOUNTED = frozenset(
@@ -84,8 +86,9 @@ class TokenCounter:
         self.model = model
         self._tokens = tokenizer_for(model).count
         self._format = format_for(model)
-        # What was counted, by identity. The value holds the object, so that its id stays its own while it is a key.
-        self._seen: dict[int, tuple[Any, int]] = {}
+        # What was counted, the oldest first. A key only leads to what must be equal.
+        self._seen: dict[Hashable, tuple[Any, int, int]] = {}
+        self._held = 0
         self._texts: dict[str, int] = {}
         self._characters = 0
 
@@ -102,8 +105,8 @@ class TokenCounter:
 
     def message(self, message: Mapping[str, Any]) -> int:
         """Tokens one message adds to a prompt, its wrapping included."""
-        seen = self._seen.get(id(message))
-        return seen[1] if seen else self._remember(message, self._message(message))
+        key = message_key(message)
+        return self._known(key, message) or self._remember(key, message, self._message(message))
 
     def messages(self, messages: Iterable[Mapping[str, Any]]) -> int:
         return sum(map(self.message, messages)) if messages else 0
@@ -117,12 +120,8 @@ class TokenCounter:
     def system(self, system: System) -> int:
         if not system:
             return 0
-        seen = self._seen.get(id(system))
-        if seen:
-            return seen[1]
-        total = self._format.message + self._content(system)
-        # Text is known again by its identity; a list may have grown since.
-        return self._remember(system, total) if isinstance(system, str) else round(total)
+        key = system if isinstance(system, str) else message_key({"content": system})
+        return self._known(key, system) or self._remember(key, system, self._format.message + self._content(system))
 
     def request(
         self,
@@ -138,10 +137,17 @@ class TokenCounter:
         """A total that grows with `append`, beginning with no messages."""
         return RunningTotal(self, self.request((), system=system, tools=tools))
 
-    def _remember(self, value: Any, tokens: float) -> int:
-        while len(self._seen) >= _REMEMBERED:
-            del self._seen[next(iter(self._seen))]
-        self._seen[id(value)] = value, round(tokens)
+    def _known(self, key: Hashable, value: Any) -> int:
+        """The tokens of what was counted before; 0 where it was not."""
+        seen = self._seen.get(key)
+        return seen[1] if seen and seen[0] == value else 0
+
+    def _remember(self, key: Hashable, value: Any, tokens: float) -> int:
+        size = _text_length(key)
+        self._held += size - self._seen.pop(key, (None, 0, 0))[2]
+        self._seen[key] = value, round(tokens), size
+        while self._held > _HELD or len(self._seen) > _REMEMBERED:
+            self._held -= self._seen.pop(next(iter(self._seen)))[2]
         return round(tokens)
 
     def _text(self, text: Any) -> float:
@@ -232,13 +238,13 @@ class TokenCounter:
         )
 
     def _tool(self, tool: Mapping[str, Any]) -> int:
-        seen = self._seen.get(id(tool))
-        if seen:
-            return seen[1]
         function = _function(tool)
-        if self._format.declared:
-            return self._remember(tool, self._text(_declaration(function)))
-        return self._remember(tool, self._format.schema * self._json(function))
+        key = "tool", str(function.get("name")), str(function.get("description"))
+        known = self._known(key, tool)
+        if known:
+            return known
+        text = self._text(_declaration(function)) if self._format.declared else self._json(function)
+        return self._remember(key, tool, text if self._format.declared else self._format.schema * text)
 
 
 class RunningTotal:
@@ -252,6 +258,13 @@ class RunningTotal:
         """Adds a message; the new total."""
         self.tokens += self._counter.message(message)
         return self.tokens
+
+
+def _text_length(key: Hashable) -> int:
+    """Characters of the texts in a key, and something for the rest."""
+    if isinstance(key, tuple):
+        return sum(map(_text_length, key))
+    return len(key) if isinstance(key, str) else 10
 
 
 def _function(tool: Any) -> dict[str, Any]:
