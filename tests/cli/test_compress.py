@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from everthread import acompress, compress
+from everthread import acompress, compress, open_store
 from everthread.core.transcript import is_summary, recognize
 from everthread.core.validation import validate_messages
 from everthread.errors import InputError
+from everthread.factory.store import STORE_FILE
 from everthread.testing import ScriptedSummarizer
 from tests.compaction.talks import says, user, work
 
@@ -33,6 +34,18 @@ def test_a_table_and_the_compacted_messages(everthread: Any, tmp_path: Path) -> 
     assert isinstance(messages, list), "a list comes back as a list"
     assert validate_messages(messages) == []
     assert sum(map(is_summary, recognize(messages))) == 1
+
+
+async def test_the_tag_is_made_with_the_key_of_the_home(everthread: Any, home: Path, tmp_path: Path) -> None:
+    home.mkdir()
+    store, out = open_store(f"sqlite:///{home / STORE_FILE}"), tmp_path / "small.json"
+    key = await store.shared_secret("summary")
+    await store.close()
+    done = everthread("compress", write(tmp_path / "talk.json", TALK), "--window", "16000", "-o", str(out))
+    assert done.returncode == 0, done.stderr
+    messages = json.loads(out.read_text("utf-8"))
+    assert sum(map(is_summary, recognize(messages, key))) == 1
+    assert not any(map(is_summary, recognize(messages)))
 
 
 def test_what_was_read_as_anthropic_is_written_as_anthropic(everthread: Any, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from everthread.cli.conversation_file import FILE_HELP, ConversationFile, read_c
 from everthread.cli.options import number_option, window_or_default
 from everthread.cli.output import console, print_json, print_table, visible
 from everthread.compaction.summary import Compaction
+from everthread.config import load_config
 from everthread.core.messages import counted, excerpt
 from everthread.errors import InputError
 from everthread.wire import anthropic, openai_chat, openai_responses
@@ -49,14 +50,14 @@ def compress(
         raise InputError(f"template {template!r} is unknown; use handoff or classic")
     recording = read_conversation(file)
     size, _ = window_or_default(window)
-    request, done = recording.request, []
+    request, done, config = recording.request, [], load_config()
     # Shown after a moment only, and on standard error: what is printed stays clean.
     with Console(stderr=True).status("compacting …"):
         for _ in range(times):
             result = compact(
                 request.messages, window=size, system=request.system, tools=request.tools,
                 model=model or request.model or None, focus=focus, summarizer=summarizer,
-                template="classic" if template == "classic" else "handoff", preview=preview,
+                template="classic" if template == "classic" else "handoff", preview=preview, config=config,
             )  # fmt: skip
             done.append(result)
             if not result.changed:
