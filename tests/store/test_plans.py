@@ -131,7 +131,7 @@ async def test_recall_is_answered_through_an_index(store: Store, within: str) ->
         return explaining.asked, explaining.whole
 
     text = "what was said about the migration on page 4 in line_77?"
-    for by_role in (False, True):
-        count, whole = await store._read(recall, RecallQuery(text, "default", thread=thread, by_role=by_role))
+    for as_page in (False, True):
+        count, whole = await store._read(recall, RecallQuery(text, "default", thread=thread, as_page=as_page))
         assert count
         assert not whole, whole

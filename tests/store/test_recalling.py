@@ -159,3 +159,70 @@ async def test_results_are_found_by_the_path_their_tool_was_called_with(store: S
     assert await found("logs/tax.log", thread=thread.id) == [stored.id]
     assert await found("src/other.py") == []
     assert await found("tax.py", tenant="other") == []
+
+
+def call(tool: str, call_id: str, arguments: str, **more: Any) -> NewMessage:
+    made = [{"id": call_id, "type": "function", "function": {"name": tool, "arguments": arguments}}]
+    return NewMessage({"role": "assistant", "content": None, "tool_calls": made}, **more)
+
+
+def answer(tool: str, call_id: str, text: str) -> NewMessage:
+    return NewMessage({"role": "tool", "tool_call_id": call_id, "name": tool, "content": text})
+
+
+async def test_a_page_shows_a_call_with_its_result_as_one_place(store: Store) -> None:
+    thread = await new_thread(
+        store,
+        user("Please release it."),
+        call("bash", "c1", '{"command": "git commit -m \\"Release v7\\""}'),
+        answer("bash", "c1", "husky: pre-commit script failed for the release commit"),
+        *(user(f"Nothing new on day {number}.") for number in range(20)),
+    )
+    query = RecallQuery("why did the release commit fail", "default", thread=thread.id, limit=4, as_page=True)
+    together = [passage.text for passage in await store.recall(query) if "script failed" in passage.text]
+    assert len(together) == 1
+    assert together[0].startswith('bash {"command": "git commit -m "Release v7""}\n→ husky: ')
+    of_tools = await store.recall(replace(query, role="tool"))
+    assert {passage.role for passage in of_tools} == {"tool"}
+    assert not await store.recall(replace(query, tool="other"))
+
+
+async def test_a_page_shows_what_was_said_alike_once(store: Store) -> None:
+    calls = [
+        call("bash", f"c{number}", f'{{"command": "grep -rn name{number} packages/billing/src | head -5"}}')
+        for number in range(30)
+    ]
+    thread = await new_thread(store, result("bash", "grep: parentheses not balanced"), *calls)
+    query = RecallQuery("grep", "default", thread=thread.id, limit=8, as_page=True)
+    texts = [passage.text for passage in await store.recall(query)]
+    assert "grep: parentheses not balanced" in texts
+    assert sum("packages/billing" in text for text in texts) == 1
+    assert len(await recalled(store, "grep", thread=thread.id, limit=8)) == 8, "without a page each is a finding"
+
+
+async def test_on_a_page_longer_places_have_the_room_that_short_ones_leave(store: Store) -> None:
+    record = "reservation LQ940Q " + "of flights and passengers " * 30 + "amount 533"
+    thread = await new_thread(store, result("look_up", record), user("I have reservation LQ940Q."))
+    query = RecallQuery("what was paid for reservation LQ940Q", "default", thread=thread.id, limit=8, chars=300)
+    assert not any("amount 533" in passage.text for passage in await store.recall(query))
+    whole = await store.recall(replace(query, as_page=True))
+    assert any("amount 533" in passage.text for passage in whole)
+    assert sum(len(passage.text) for passage in whole) <= 8 * 300
+
+
+async def test_frequent_words_that_stand_together_are_found_however_old(store: Store) -> None:
+    together = user("The red lamp and the green lamp are for the harbour door.")
+    apart = [user(f"The {word} {number}.") for number in range(1_010) for word in ("lamp", "harbour", "door")]
+    thread = await new_thread(store, together, *apart)
+    (first,) = await recalled(store, "which lamp is at the harbour door", thread=thread.id, limit=1)
+    assert "red lamp" in first
+    (rare,) = await recalled(store, "green harbour", thread=thread.id, limit=1)
+    assert "red lamp" in rare
+
+
+async def test_the_words_of_an_identifier_do_not_count_again(store: Store) -> None:
+    edits = [result("edit", f"Edited src/markdown.test.ts, part {number} of the work.") for number in range(12)]
+    error = result("bash", "src/markdown.test.ts: error, type undefined given")
+    thread = await new_thread(store, error, *edits)
+    (first,) = await recalled(store, "which type error did markdown.test.ts give", thread=thread.id, limit=1)
+    assert "type undefined" in first

@@ -11,7 +11,7 @@ import math
 import re
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import regex
@@ -23,7 +23,7 @@ from everthread.core.transcript import is_user_message
 from everthread.core.types import Node
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.index import searchable_text
-from everthread.store.models import CompactionRecord, RecallPassage, RecallQuery, SearchHit, SearchQuery, StoredMessage
+from everthread.store.models import CompactionRecord, RecallQuery, SearchHit, SearchQuery, StoredMessage
 from everthread.store.sql.search import sentence_start
 from everthread.store.store import Store
 
@@ -166,11 +166,8 @@ CLOSE_QUESTION = 0.15
 """The same for a question, whose answer is worded otherwise (`benchmarks retention`)."""
 QUESTION_WORDS = 3
 """So many words are a question."""
-SAME = 0.9
-"""A place of whose words another shows so many says nothing of its own."""
 _MESSAGE = re.compile(r"(?:message:|#)?(\d{1,18})")
 _OUTPUT = re.compile(r"output:[0-9a-f]{16}")
-_WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,20 +255,13 @@ class StoreLookup:
     async def _best(self, query: SearchQuery) -> SearchPage:
         """A question by one ranking; a word or two by all places that hold them, else by the closest."""
         if len(query.text.split()) >= QUESTION_WORDS:
-            first = await self._ranked(replace(query, offset=0))
+            first = await self._closest(replace(query, offset=0), CLOSE_QUESTION)
             if not query.offset:
                 return first
             found, shown = await self._by_words(query), {place.id for place in first.excerpts}
             return replace(found, excerpts=tuple(place for place in found.excerpts if place.id not in shown))
         found = await self._by_words(query)
         return found if found.excerpts or found.next is not None or query.offset else await self._closest(query, CLOSE)
-
-    async def _ranked(self, query: SearchQuery) -> SearchPage:
-        """The first page: half of the places hold all words, half are the best by who said them and by their words."""
-        strict = await self._by_words(replace(query, limit=max(1, query.limit // 2)))
-        closest = await self._closest(replace(query, limit=MOST), 0.0 if strict.excerpts else CLOSE_QUESTION)
-        places = [*strict.excerpts, *_new_places(closest.excerpts, strict.excerpts)][: query.limit]
-        return SearchPage(tuple(places), strict.next, near=closest.near and not strict.excerpts)
 
     async def _by_words(self, query: SearchQuery) -> SearchPage:
         """Pages that hold nothing but earlier searches are passed over."""
@@ -288,19 +278,19 @@ class StoreLookup:
     async def _closest(self, query: SearchQuery, least: float) -> SearchPage:
         """What holds the most telling of the words, where nothing holds all: answers are worded unlike questions."""
         asked = RecallQuery(
-            query.text, self.tenant, query.thread, limit=MOST, least=least, chars=EXCERPT,
-            by_role=True,
+            query.text, self.tenant, query.thread, role=query.role, tool=query.tool, limit=query.limit, least=least,
+            chars=EXCERPT, as_page=True,
         )  # fmt: skip
+        passages = await self.store.recall(asked)
         places = [
             Excerpt(
                 passage.output or f"message:{passage.message}", passage.thread,
                 passage.turn or None if passage.message is not None else None, passage.role, passage.tool,
-                passage.created, _unescape(passage.text) if _is_call(passage) else passage.text,
+                passage.created, passage.text,
             )
-            for passage in await self.store.recall(asked)
-            if query.role in (None, passage.role) and query.tool in (None, *passage.tool.split(","))
+            for passage in passages
         ]  # fmt: skip
-        return SearchPage(tuple(places[: query.limit]), None, near=bool(places))
+        return SearchPage(tuple(places), None, near=all(passage.closeness < 1 for passage in passages))
 
     async def _with_turns(self, place: Excerpt) -> Excerpt:
         """The place with how the messages before and after it begin."""
@@ -463,22 +453,8 @@ def _beginning(stored: StoredMessage) -> str:
     return f"{body.get('role', '')}: {text[:BEGINNING]}{'…' if len(text) >= BEGINNING else ''}"
 
 
-def _is_call(place: SearchHit | RecallPassage) -> bool:
+def _is_call(place: SearchHit) -> bool:
     return place.role == "assistant" and bool(place.tool)
-
-
-def _new_places(ranked: Iterable[Excerpt], shown: Iterable[Excerpt]) -> Iterator[Excerpt]:
-    """The places without those that say again what one before shows: a note and its call, a prompt sent twice."""
-    known = {place.id: _words_of(place) for place in shown}
-    for place in ranked:
-        words = _words_of(place)
-        if place.id not in known and all(len(words & other) < SAME * len(words) for other in known.values()):
-            known[place.id] = words
-            yield place
-
-
-def _words_of(place: Excerpt) -> frozenset[str]:
-    return frozenset(_WORD.findall(place.text.casefold()))
 
 
 def _unescape(text: str) -> str:

@@ -31,7 +31,7 @@ from everthread.store.sql.messages import load_output
 # --- what it holds, and how it is asked -------------------------------------------------------------------------------
 
 
-PIECE_CHARS = 8_000
+PIECE_CHARS = 1_500
 LEAST_CHARS = 250
 OVERLAP = 200
 """Neighbouring pieces share so many characters, so that a phrase at the seam is found."""
@@ -152,8 +152,8 @@ class IndexQuery:
     where: str = ""
     """A condition on `pieces p`; empty where there is none."""
     values: tuple[Any, ...] = ()
-    one_of: tuple[str, ...] = ()
-    """Terms of which a piece must have one; empty where it need not."""
+    one_of: tuple[tuple[str, ...], ...] = ()
+    """Lists of terms: of each a piece must have one."""
 
     @property
     def weighed(self) -> list[str]:

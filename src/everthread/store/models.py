@@ -578,8 +578,11 @@ class RecallQuery:
     """Nothing is found unless one place holds so much of what was asked (0 to 1)."""
     chars: int = 600
     """The most of one place."""
-    by_role: bool = False
-    """What people said counts more than what the model and tools did."""
+    role: str | None = None
+    tool: str | None = None
+    as_page: bool = False
+    """A page to be read: what people said counts more than what the model and tools did, a call and its result are one
+    place, no place repeats another, and what short ones leave of the room longer ones may have."""
     now: float | None = None
     """The moment `yesterday` is told from; None: now."""
 

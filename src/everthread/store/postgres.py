@@ -273,8 +273,8 @@ def block_name(piece_id: int, bits: int) -> str:
 
 def _terms_query(question: IndexQuery) -> str:
     """What the terms of a piece must hold."""
-    one_of = " | ".join(f"'{term}'" for term in question.one_of)
-    return " & ".join([*map(_ts_phrase, question.phrases), *([f"({one_of})"] if one_of else [])])
+    one_of = ["({})".format(" | ".join(f"'{term}'" for term in terms)) for terms in question.one_of]
+    return " & ".join([*map(_ts_phrase, question.phrases), *one_of])
 
 
 def _ts_phrase(phrase: QueryPhrase) -> str:

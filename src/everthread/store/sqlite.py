@@ -311,7 +311,7 @@ def _select_sql(question: IndexQuery, ranks: str, limit: int) -> tuple[str, tupl
     wanted = [f'"{term}"' for term in question.weighed]
     wanted += [_fts_phrase(phrase) for phrase in question.phrases if len(phrase.terms) > 1 or phrase.prefix]
     parts = [f"terms : ({' AND '.join(wanted)})"] if wanted else []
-    parts += ["terms : ({})".format(" OR ".join(f'"{term}"' for term in question.one_of))] if question.one_of else []
+    parts += ["terms : ({})".format(" OR ".join(f'"{term}"' for term in terms)) for terms in question.one_of]
     parts += ["filters : ({})".format(" OR ".join(f'"{name}"' for name in names)) for names in question.names]
     where = f"AND (SELECT {question.where} FROM pieces p WHERE p.id = search.rowid)" if question.where else ""
     sql = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import re
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ from typing import NamedTuple
 from everthread.core.redaction import redact_part
 from everthread.core.search.lookup import is_lookup
 from everthread.core.search.query import OF_A_DAY, Question, Sought, closeness, dilution, is_telling, rarity, spread
-from everthread.core.search.terms import encode_term
+from everthread.core.search.terms import encode_term, query_terms
 from everthread.store.database import Database, Tx, chunks, placeholders
 from everthread.store.index import IndexQuery, filter_name
 from everthread.store.models import RecallPassage, RecallQuery, SearchQuery
@@ -86,36 +87,37 @@ def _read_turns(tx: Tx, thread: str, known: _ThreadTurns) -> _ThreadTurns:
 
 
 NEIGHBOUR_REACH = 2
-"""How many places before and behind it a piece has neighbours."""
-_SIDES = {-1: "id < ? ORDER BY id DESC", 1: "id > ? ORDER BY id"}
+"""How many texts before and behind it a text has neighbours."""
+_SIDES = {-1: "id < ? AND start = 0 ORDER BY id DESC", 1: "id > ? AND start = 0 ORDER BY id"}
 
 
-def find_neighbours(tx: Tx, pieces: Sequence[tuple[int, str]]) -> set[int]:
-    """The ids of the nearest pieces of the same threads, given as id and thread.
+def find_neighbours(tx: Tx, pieces: Sequence[RecallCandidate]) -> set[int]:
+    """The ids of the first pieces of the nearest texts in the same threads.
 
     What is said in one go has ids in a row, so these are looked at first; only where another thread came between, or
     the thread begins or ends there, is it asked for.
     """
     steps = [step for step in range(-NEIGHBOUR_REACH, NEIGHBOUR_REACH + 1) if step]
-    near = sorted({piece + step for piece, _ in pieces for step in steps})
-    threads = dict(pieces)
-    for start in range(0, len(near), 500):
-        some = near[start : start + 500]
-        threads |= dict(tx.all(f"SELECT id, thread_id FROM pieces WHERE id IN ({placeholders(some)})", some))
+    texts = {piece.message: piece for piece in pieces if piece.message is not None}
+    near = sorted({message + step for message in texts for step in steps})
+    known: dict[int, tuple[str, int]] = {}
+    for some in chunks(near):
+        rows = tx.all(
+            f"SELECT message_id, thread_id, id FROM pieces WHERE message_id IN ({placeholders(some)}) AND start = 0",
+            some,
+        )
+        known |= {row[0]: row[1:] for row in rows}
     found: set[int] = set()
     apart: list[tuple[str, tuple[str, int]]] = []
-    for piece, thread in pieces:
+    for piece in [*texts.values(), *(piece for piece in pieces if piece.message is None)]:
         for side, condition in _SIDES.items():
-            beside = [piece + side * step for step in range(1, NEIGHBOUR_REACH + 1)]
-            if all(threads.get(other) == thread for other in beside):
-                found.update(beside)
+            beside = [known.get((piece.message or 0) + side * step) for step in range(1, NEIGHBOUR_REACH + 1)]
+            inside = [other[1] for other in beside if other is not None and other[0] == piece.thread]
+            if piece.message is not None and len(inside) == NEIGHBOUR_REACH:
+                found.update(inside)
             else:
-                apart.append(
-                    (
-                        f"SELECT id FROM pieces WHERE thread_id = ? AND {condition} LIMIT {NEIGHBOUR_REACH}",
-                        (thread, piece),
-                    )
-                )
+                sql = f"SELECT id FROM pieces WHERE thread_id = ? AND {condition} LIMIT {NEIGHBOUR_REACH}"
+                apart.append((sql, (piece.thread, piece.id)))
     found.update(row[0] for rows in (tx.ask(apart) if apart else ()) for row in rows)
     return found
 
@@ -149,14 +151,54 @@ def look_up_words(
     chosen, absent = _pick_telling_words(tx, database, scope, sought) if len(sought) > MOST_WORDS else (sought, ())
     words = []
     for item in chosen:
-        asked = replace(scope, one_of=tuple(map(encode_term, item.forms)))
+        asked = replace(scope, one_of=(_encoded(item),))
         pieces = frozenset(database.holding(tx, asked, POSTINGS))
         telling = item.counted and is_telling(len(pieces), total)
         asked = replace(asked, names=(*asked.names, (filter_name("role", "user"),)))
         of_users = frozenset(database.holding(tx, asked, POSTINGS)) if by_role else frozenset()
         words.append(RecallWord(item, item.weight * rarity(len(pieces), total), pieces, telling, of_users))
+    words = _without_parts(_complete_postings(tx, database, scope, words))
     nowhere = rarity(0, total)
     return words + [RecallWord(item, item.weight * nowhere, frozenset(), item.counted) for item in absent]
+
+
+def _complete_postings(tx: Tx, database: Database, scope: IndexQuery, words: Sequence[RecallWord]) -> list[RecallWord]:
+    """Of words that stand in too many pieces also those that hold other words of the question, however old.
+
+    With one of the rarer words, with all of the frequent ones, with all of these but one.
+    """
+    frequent = [word for word in words if len(word.pieces) == POSTINGS]
+    rare = tuple(term for word in words if 0 < len(word.pieces) < POSTINGS for term in _encoded(word.sought))
+    more: dict[int, set[int]] = {id(word): set() for word in frequent}
+
+    def hold_together(some: Sequence[RecallWord], *others: tuple[str, ...]) -> None:
+        asked = replace(scope, one_of=(*(_encoded(word.sought) for word in some), *others))
+        found = database.holding(tx, asked, POSTINGS)
+        for word in some:
+            more[id(word)].update(found)
+
+    for word in frequent if rare else ():
+        hold_together([word], rare)
+    if len(frequent) > 1:
+        hold_together(frequent)
+        for without in frequent if len(frequent) > 2 else ():
+            hold_together([word for word in frequent if word is not without])
+    return [replace(word, pieces=word.pieces | more.get(id(word), set())) for word in words]
+
+
+def _without_parts(words: Sequence[RecallWord]) -> list[RecallWord]:
+    """An identifier counts what its words do not: they stand wherever it does."""
+    weights = {word.sought.forms[0]: word.weight for word in words}
+    found = []
+    for word in words:
+        name = word.sought.forms[0]
+        parts = sum(weights.get(part, 0.0) for part in query_terms(name) if part != name)
+        found.append(replace(word, weight=max(word.weight - parts, word.weight / 4)) if parts else word)
+    return found
+
+
+def _encoded(item: Sought) -> tuple[str, ...]:
+    return tuple(map(encode_term, item.forms))
 
 
 def _pick_telling_words(
@@ -165,7 +207,7 @@ def _pick_telling_words(
     """Those to be looked up; and those that stand nowhere as typed, which a place that answers lacks."""
     held: list[tuple[int, Sought]] = []
     for item in sought:
-        asked = replace(scope, one_of=(encode_term(item.forms[0]),))
+        asked = replace(scope, one_of=((encode_term(item.forms[0]),),))
         held.append((len(database.holding(tx, asked, COMMON_COUNT)), item))
     here = sorted((pair for pair in held if 0 < pair[0] < COMMON_COUNT), key=lambda pair: pair[0])
     nowhere = [item for count, item in held if count == 0]
@@ -200,9 +242,9 @@ def weigh_pieces(words: Sequence[RecallWord], most: int) -> dict[int, float]:
     return found
 
 
-def closeness_of(piece: int, words: Sequence[RecallWord]) -> float:
-    """How much of what was asked a piece holds itself, 0 to 1."""
-    counted = [word for word in words if word.telling]
+def closeness_of(piece: int, words: Sequence[RecallWord], *, as_page: bool) -> float:
+    """How much of what was asked a piece holds itself, 0 to 1. A page is asked for also by words that tell nothing."""
+    counted = [word for word in words if word.telling] or [word for word in words if as_page]
     held = [word.weight for word in counted if piece in word.pieces]
     return closeness(held, [word.weight for word in counted])
 
@@ -221,36 +263,57 @@ class RecallCandidate(NamedTuple):
     length: int
     created: float
 
+    @property
+    def text(self) -> tuple[int | None, str | None, str]:
+        """What it is a piece of."""
+        return self.message, self.output, self.thread
+
+    @property
+    def is_call(self) -> bool:
+        return self.role == "assistant" and bool(self.tool)
+
+    @property
+    def is_result(self) -> bool:
+        """In whichever message it came."""
+        return self.role != "assistant" and (bool(self.tool) or self.role == "tool")
+
 
 def load_with_neighbours(tx: Tx, scope: IndexQuery, best: Sequence[int]) -> list[RecallCandidate]:
     """The pieces and those around them in their threads, thread by thread, in the order they were said."""
     found = _load_candidates(tx, scope, best)
     known = {piece.id for piece in found}
-    around = find_neighbours(tx, [(piece.id, piece.thread) for piece in found])
+    around = find_neighbours(tx, found)
     return sorted(
         [*found, *_load_candidates(tx, scope, sorted(around - known))], key=lambda piece: (piece.thread, piece.id)
     )
 
 
 def share_scores(pieces: Sequence[RecallCandidate], own: Mapping[int, float]) -> dict[int, float]:
-    """What each piece is worth by itself and by its neighbours."""
-    values = spread([own.get(piece.id, 0.0) for piece in pieces], list(_number_sittings(pieces)))
-    return dict(zip((piece.id for piece in pieces), values, strict=True))
+    """What each piece is worth by itself and by the texts next to its own: of these the best piece counts."""
+    texts = [list(group) for _, group in itertools.groupby(pieces, key=lambda piece: piece.text)]
+    best = [max(own.get(piece.id, 0.0) for piece in text) for text in texts]
+    values = spread(best, list(_number_sittings(text[0] for text in texts)))
+    return {
+        piece.id: own.get(piece.id, 0.0) + value - alone
+        for text, value, alone in zip(texts, values, best, strict=True)
+        for piece in text
+    }
 
 
 def rank_candidates(
     pieces: Iterable[RecallCandidate], scores: Mapping[int, float], query: RecallQuery
 ) -> Iterator[RecallCandidate]:
     """The best first, each text once; not what is in view, nor what only looked things up."""
-    known: set[tuple[int | None, str | None]] = set()
+    known: set[tuple[int | None, str | None, str]] = set()
     worth = (piece for piece in pieces if scores[piece.id] > 0)
     for piece in sorted(worth, key=lambda piece: (-scores[piece.id], -piece.id)):
-        text = piece.message, piece.output
-        if text in known or piece.message in query.seen or any(map(is_lookup, piece.tool.split(","))):
+        if piece.text in known or piece.message in query.seen or any(map(is_lookup, piece.tool.split(","))):
             continue
         if query.spoken and (piece.tool or piece.role == "tool"):
             continue
-        known.add(text)
+        if query.role not in (None, piece.role) or query.tool not in (None, *piece.tool.split(",")):
+            continue
+        known.add(piece.text)
         yield piece
 
 
@@ -290,6 +353,8 @@ class RecallRanking:
     first: list[RecallCandidate] = field(default_factory=list)
     scores: Mapping[int, float] = field(default_factory=dict)
     close: Mapping[int, float] = field(default_factory=dict)
+    calls: Mapping[int, int] = field(default_factory=dict)
+    """The messages of calls, by the pieces of their results."""
 
 
 def recall_passages(
@@ -300,7 +365,7 @@ def recall_passages(
         return []
     if query.thread is not None:  # which is the tenant's: `scope_of` has seen to it
         scope = replace(scope, names=scope.names[1:])
-    words = look_up_words(tx, database, scope, question.sought, query.thread, by_role=query.by_role)
+    words = look_up_words(tx, database, scope, question.sought, query.thread, by_role=query.as_page)
     arm = _rank_by_words(tx, scope, words, question, query)
     return _make_passages(tx, arm, words, query, turns)
 
@@ -310,29 +375,23 @@ ROLE_WEIGHTS = {"user": 1.0, "assistant": 0.5, "tool": 0.4}
 
 
 def role_weight(piece: RecallCandidate) -> float:
-    """A result counts as a tool's, in whichever message it came."""
-    said_by = "tool" if piece.tool and piece.role != "assistant" else piece.role
-    return ROLE_WEIGHTS.get(said_by, 1.0)
+    return ROLE_WEIGHTS.get("tool" if piece.is_result else piece.role, 1.0)
 
 
 def _best_pieces(weights: Mapping[int, float], most: int) -> list[int]:
     return sorted(weights, key=lambda piece_id: (-weights[piece_id], -piece_id))[:most]
 
 
-def _take_turns(
-    of_people: Iterable[RecallCandidate], of_all: Iterable[RecallCandidate], most: int
-) -> list[RecallCandidate]:
-    """Two rankings as one: of three places two are by who said it, one by the words alone."""
-    first, second, found = iter(of_people), iter(of_all), dict[int, RecallCandidate]()
-    for turn in itertools.count():
-        ranking = second if turn % 3 == 2 else first
+def _take_turns(rankings: Sequence[Iterable[RecallCandidate]], most: int) -> list[RecallCandidate]:
+    """Several rankings as one: each gives its best in turn that no other gave."""
+    waiting = [iter(ranking) for ranking in rankings]
+    found: dict[int, RecallCandidate] = {}
+    while waiting and len(found) < most:
+        ranking = waiting.pop(0)
         piece = next((piece for piece in ranking if piece.id not in found), None)
-        if piece is None:
-            rest = (piece for piece in itertools.chain(first, second) if piece.id not in found)
-            return [*found.values(), *dict.fromkeys(rest)][:most]
-        found[piece.id] = piece
-        if len(found) == most:
-            break
+        if piece is not None:
+            found[piece.id] = piece
+            waiting.append(ranking)
     return list(found.values())
 
 
@@ -341,7 +400,7 @@ def _rank_by_words(
 ) -> RecallRanking:
     weights = weigh_pieces(words, RECALL_CANDIDATES)
     best = _best_pieces(weights, RECALL_CANDIDATES)
-    if query.by_role:
+    if query.as_page:
         of_users = [replace(word, pieces=word.of_users) for word in words]
         spoken = weigh_pieces(of_users, RECALL_CANDIDATES)
         best = list(dict.fromkeys([*_best_pieces(spoken, RECALL_CANDIDATES // 2), *best]))[:RECALL_CANDIDATES]
@@ -352,28 +411,65 @@ def _rank_by_words(
     for piece in pieces if question.spans else ():
         if any(piece.created in span for span in question.spans):
             scores[piece.id] += OF_A_DAY
-    most = max(query.limit, DECIDING_PLACES)
+    most = max(query.limit * (PAGE_DEPTH if query.as_page else 1), DECIDING_PLACES)
     first = list(islice(rank_candidates(pieces, scores, query), most))
-    if query.by_role:
+    if query.as_page:
         by_role = {piece.id: scores[piece.id] * role_weight(piece) for piece in pieces}
-        first = _take_turns(islice(rank_candidates(pieces, by_role, query), most), first, most)
-    close = {piece.id: closeness_of(piece.id, words) for piece in first}
+        first = _take_turns([islice(rank_candidates(pieces, by_role, query), most), first], most)
+    close = {piece.id: closeness_of(piece.id, words, as_page=query.as_page) for piece in first}
     if max(list(close.values())[:DECIDING_PLACES], default=0.0) < query.least:
         return RecallRanking()
-    return RecallRanking(first, scores, close)
+    return RecallRanking(first, scores, close, _find_calls(pieces) if query.as_page else {})
+
+
+def _find_calls(pieces: Iterable[RecallCandidate]) -> dict[int, int]:
+    """For pieces of results, in the order they were said, the message of the call that they follow."""
+    found: dict[int, int] = {}
+    call = last = -1
+    for piece in pieces:
+        if piece.is_call and piece.message is not None:
+            call = last = piece.message
+        elif piece.is_result and piece.message is not None and piece.message - last in (0, 1):
+            found[piece.id], last = call, piece.message
+        else:
+            call = last = -1
+    return found
+
+
+PAGE_DEPTH = 6
+"""So many times as many places as are asked for are looked at for some that say something of their own."""
+ALIKE, WITHIN = 0.6, 0.9
+"""A place says nothing of its own where it shares so many of all words with another, those of the question aside, or
+where the other shows so many of its words."""
+LEAST_WITHIN = 8
+"""A place of fewer words is not told to stand within another: it says the same in short."""
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(slots=True)
+class _Place:
+    """A text that is shown, or a call with its result."""
+
+    first: SearchPiece
+    """The better of the two."""
+    parts: list[tuple[SearchPiece, str]]
 
 
 def _make_passages(
     tx: Tx, arm: RecallRanking, words: Sequence[RecallWord], query: RecallQuery, turns: TurnIndex
 ) -> list[RecallPassage]:
-    shown = _load_in_order(tx, [piece.id for piece in arm.first[: query.limit]])
-    bodies: dict[int, str] = {}
-    for some in chunks([piece.message for piece in shown if piece.message is not None]):
-        bodies |= dict(tx.all(f"SELECT id, body FROM messages WHERE id IN ({placeholders(some)})", some))
+    held = {piece.id: [word for word in words if piece.id in word.pieces] for piece in arm.first}
+    if query.as_page:
+        places = _choose_places(tx, arm, held, query)
+        sizes = [len(text) for place in places for _, text in place.parts]
+        room = _share_room(sizes, query.limit * query.chars)
+    else:
+        places = [_Place(piece, [(piece, text)]) for piece, text in _read_pieces(tx, arm.first[: query.limit])]
+        room = query.chars
     passages = []
-    for piece in shown:
-        held = [word for word in words if piece.id in word.pieces]
-        text = _make_excerpt(piece_text(tx, piece, bodies), piece, held, query.chars)
+    for place in places:
+        piece = place.first
+        text = "\n→ ".join(_make_excerpt(text, part, held[part.id], room) for part, text in place.parts)
         turn = turns.of(tx, piece.thread, piece.message, piece.created)
         passages.append(
             RecallPassage(
@@ -382,6 +478,65 @@ def _make_passages(
             )
         )  # fmt: skip
     return passages
+
+
+def _choose_places(
+    tx: Tx, arm: RecallRanking, held: Mapping[int, Sequence[RecallWord]], query: RecallQuery
+) -> list[_Place]:
+    """The best places that each say something of their own, as many as are asked for."""
+    places: list[_Place] = []
+    known: list[frozenset[str]] = []
+    open_groups: dict[tuple[int | None, bool], _Place] = {}
+    for start in range(0, len(arm.first), query.limit):
+        some = arm.first[start : start + query.limit]
+        for candidate, (piece, text) in zip(some, _read_pieces(tx, some), strict=True):
+            group = arm.calls.get(piece.id) if candidate.is_result else piece.message if candidate.is_call else None
+            partner = open_groups.pop((group, candidate.is_call), None) if group is not None else None
+            if partner is not None:
+                partner.parts.insert(0 if candidate.is_call else 1, (piece, text))
+                continue
+            excerpt = _make_excerpt(text, piece, held[piece.id], query.chars)
+            own = _own_words(excerpt, held[piece.id])
+            if any(_is_repeated(own, other) for other in known):
+                continue
+            if len(places) == query.limit:
+                return places
+            known.append(own)
+            places.append(_Place(piece, [(piece, text)]))
+            open_groups[group, not candidate.is_call] = places[-1]
+    return places
+
+
+def _is_repeated(own: frozenset[str], other: frozenset[str]) -> bool:
+    shared = len(own & other)
+    within = len(own) >= LEAST_WITHIN and shared >= WITHIN * len(own)
+    return within or shared >= ALIKE * len(own | other)
+
+
+def _own_words(text: str, held: Sequence[RecallWord]) -> frozenset[str]:
+    """The words of a text, those of the question aside."""
+    asked = {form for word in held for form in word.sought.forms}
+    return frozenset(_WORD.findall(text.casefold())) - asked
+
+
+def _share_room(sizes: Sequence[int], room: int) -> int:
+    """The most that each of texts of these sizes may have, so that all fit: what short ones leave is for the others."""
+    left = room
+    for place, size in enumerate(sorted(sizes)):
+        share = left // (len(sizes) - place)
+        if size > share:
+            return share
+        left -= size
+    return room
+
+
+def _read_pieces(tx: Tx, pieces: Sequence[RecallCandidate]) -> list[tuple[SearchPiece, str]]:
+    """Pieces with their texts."""
+    shown = _load_in_order(tx, [piece.id for piece in pieces])
+    bodies: dict[int, str] = {}
+    for some in chunks([piece.message for piece in shown if piece.message is not None]):
+        bodies |= dict(tx.all(f"SELECT id, body FROM messages WHERE id IN ({placeholders(some)})", some))
+    return [(piece, piece_text(tx, piece, bodies)) for piece in shown]
 
 
 def _load_in_order(tx: Tx, ids: Sequence[int]) -> list[SearchPiece]:
@@ -400,4 +555,6 @@ def _make_excerpt(text: str, piece: SearchPiece, held: Sequence[RecallWord], cha
         start = sentence_start(text, max(0, min(place - chars // 4, len(text) - chars)))
         end = start + chars
     shown = redact_part(text, start, end, margin=SECRET_MARGIN).strip()
+    if piece.role == "assistant" and piece.tool:  # arguments of a call as they were meant, without JSON's escapes
+        shown = shown.replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
     return ("…" if start or piece.start else "") + shown + ("…" if end < len(text) else "")
