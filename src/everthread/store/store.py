@@ -270,7 +270,7 @@ class Store:
         literal = len(query.text.split()) < 2 or {'"', "*"} & set(query.text)
         if literal or query.tenant is None or query.offset or query.path or query.session:
             return []
-        asked = RecallQuery(query.text, query.tenant, query.thread, limit=MOST_CLOSEST, least=CLOSE, by_role=True)
+        asked = RecallQuery(query.text, query.tenant, query.thread, limit=MOST_CLOSEST, least=CLOSE, as_page=True)
         hits = []
         for place in await self.recall(asked):
             within = (query.since or 0) <= place.created < (query.until or math.inf) and place.closeness >= CLOSE
