@@ -36,13 +36,14 @@ async def test_a_question_finds_its_answer_and_is_told_that_it_is_only_close(tmp
         await store.append(session.id, [_call(number, path), _result(number, f"def rate(): return {number}")])
     lookup = StoreLookup(store, "default", session.id)
 
-    asked = "Who was the painter of that Aldermoor cupboard, and when?"
+    asked = "Who was the painter of that Aldermoor cupboard, and which brush was used?"
     found = await lookup.search(asked)
     assert found.near
     assert found.excerpts[0].text == FACT
     assert found.excerpts[0].turn == 1
     assert "close, none with all these words" in found_text(found, asked, tool="recall", where="here").split("\n")[0]
     assert not (await lookup.search("painted cupboard")).near
+    assert not (await lookup.search("Who was the painter of that cupboard?")).near, "every telling word, in some form"
     for strange in ("zeppelin hangar", '"painted cupboard"'):
         assert not (await lookup.search(strange)).excerpts, "too far, or asked for as it stands"
     loose = await lookup.search("cupboard zeppelin hangar moorings gondola")
