@@ -162,7 +162,7 @@ async def test_results_are_found_by_the_path_their_tool_was_called_with(store: S
 
 
 def call(tool: str, call_id: str, arguments: str, **more: Any) -> NewMessage:
-    made = [{"id": call_id, "type": "function", "function": {"name": tool, "arguments": arguments}}]
+    made: Any = [{"id": call_id, "type": "function", "function": {"name": tool, "arguments": arguments}}]
     return NewMessage({"role": "assistant", "content": None, "tool_calls": made}, **more)
 
 

@@ -157,7 +157,7 @@ def look_up_words(
         asked = replace(asked, names=(*asked.names, (filter_name("role", "user"),)))
         of_users = frozenset(database.holding(tx, asked, POSTINGS)) if by_role else frozenset()
         words.append(RecallWord(item, item.weight * rarity(len(pieces), total), pieces, telling, of_users))
-    words = _without_parts(_complete_postings(tx, database, scope, words))
+    words = _complete_postings(tx, database, scope, words)
     nowhere = rarity(0, total)
     return words + [RecallWord(item, item.weight * nowhere, frozenset(), item.counted) for item in absent]
 
@@ -398,10 +398,11 @@ def _take_turns(rankings: Sequence[Iterable[RecallCandidate]], most: int) -> lis
 def _rank_by_words(
     tx: Tx, scope: IndexQuery, words: Sequence[RecallWord], question: Question, query: RecallQuery
 ) -> RecallRanking:
-    weights = weigh_pieces(words, RECALL_CANDIDATES)
+    weighed = _without_parts(words)
+    weights = weigh_pieces(weighed, RECALL_CANDIDATES)
     best = _best_pieces(weights, RECALL_CANDIDATES)
     if query.as_page:
-        of_users = [replace(word, pieces=word.of_users) for word in words]
+        of_users = [replace(word, pieces=word.of_users) for word in weighed]
         spoken = weigh_pieces(of_users, RECALL_CANDIDATES)
         best = list(dict.fromkeys([*_best_pieces(spoken, RECALL_CANDIDATES // 2), *best]))[:RECALL_CANDIDATES]
         weights |= spoken
