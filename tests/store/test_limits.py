@@ -69,17 +69,6 @@ async def test_a_success_disproves_a_smaller_window_of_its_tenant(store: Store, 
     assert (await store.limits_for(URL, "m", tenant="a")).succeeded == 0, "a success counts for seven days"
 
 
-async def test_an_accepted_credential_is_known_for_thirty_days(store: Store, clock: Clock) -> None:
-    await store.accept_credential(URL, "digest")
-    assert await store.is_credential_accepted(URL, "digest")
-    assert not await store.is_credential_accepted("https://elsewhere", "digest")
-    clock.now += 30 * DAY + 1
-    assert not await store.is_credential_accepted(URL, "digest")
-    await store.accept_credential(URL, "digest")
-    await store.reject_credential(URL, "digest")
-    assert not await store.is_credential_accepted(URL, "digest")
-
-
 async def test_a_text_is_pinned_once_and_taken_back_by_its_id(store: Store) -> None:
     thread = await new_thread(store, *numbered(0, 1))
     first = await store.put_pin(thread.id, "Never push to main.")

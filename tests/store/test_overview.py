@@ -23,7 +23,7 @@ async def test_figures_of_a_list_of_threads(store: Store, clock: Clock) -> None:
     found = await store.thread_figures([one.id, two.id, empty.id])
     first = found[one.id]
     assert (first.calls, first.cost, first.prompt, first.model) == (1, Decimal("0.75"), 155, "m1")
-    assert (first.compactions, first.removed, first.compacted) == (1, 60, clock.now)
+    assert (first.compactions, first.compacted) == (1, clock.now)
     assert (found[two.id].cost, found[two.id].unpriced) == (None, 1)
     assert empty.id not in found
     calls = await store.call_rows([one.id])

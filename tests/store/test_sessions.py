@@ -56,7 +56,7 @@ async def test_a_subagent_is_a_thread_of_its_own(store: Store) -> None:
     agent = await new_thread(store, *says("sub"), kind="subagent", parent=main.id)
     assert (agent.kind, agent.parent, agent.thread) == ("subagent", main.id, agent.id)
     assert await store.get_compression_tip(main.id) == main.id
-    assert await store.children(main.id) == [agent]
+    assert await store.started_by(main.id) == [agent]
     assert await said(store, main.id) == ["go"]
 
 
@@ -114,16 +114,6 @@ async def test_lists_are_newest_first_paged_and_filtered(store: Store, clock: Cl
     assert await store.list_sessions(kind="subagent") == [agent]
 
 
-async def test_a_title_is_the_threads(store: Store) -> None:
-    session = await new_thread(store, *numbered(1, 5))
-    continued = (await compact(store, session.id)).session
-    await store.set_title(continued.id, "Tests \0 \ud800 pass")
-    titles = {s.title for s in await store.thread_sessions(session.id)}
-    assert titles == {"Tests ? ? pass"}
-    with pytest.raises(UnknownIdError):
-        await store.set_title("nobody", "x")
-
-
 async def test_a_session_ends_and_an_append_reopens_it(store: Store, clock: Clock) -> None:
     session = await new_thread(store, *says("one"))
     ended = await store.end_session(session.id, "user")
@@ -165,7 +155,7 @@ async def test_unknown_ids_say_so(store: Store) -> None:
         store.end_session("x", "user"), store.append("x", says("a")), store.undo("x"), store.branch("x", 1),
         store.delete_thread("x"), store.export("x"), store.acquire("x", "me", 1), store.usage("x"), store.outputs("x"),
         store.put_output("x", "text"), store.continue_session("x", [], seen=0), store.nodes("x"), store.message(9),
-        store.compactions("x"), store.thread_sessions("x"), store.set_title("x", "t"),
+        store.compactions("x"), store.thread_sessions("x"),
     )  # fmt: skip
     for call in calls:
         with pytest.raises(UnknownIdError):

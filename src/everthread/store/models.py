@@ -626,8 +626,6 @@ class ThreadFigures:
     compactions: int = 0
     compacted: float | None = None
     """When it was compacted last."""
-    removed: int = 0
-    """Tokens that compactions took out, in sum."""
 
 
 @dataclass(frozen=True, slots=True)

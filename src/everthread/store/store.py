@@ -140,13 +140,9 @@ class Store:
     resolve = reads(sessions.resolve_session)
     list_sessions = reads(sessions.list_sessions)
     list_threads = reads(sessions.list_threads)
-    children = reads(sessions.list_children)
     started_by = reads(sessions.list_started)
     subagents = reads(sessions.list_subagents)
     thread_sessions = reads(sessions.list_thread_sessions)
-
-    async def set_title(self, thread: str, title: str) -> None:
-        await self._change(thread, sessions.set_title, thread, title)
 
     async def end_session(self, session_id: str, reason: str, *, lease: Lease | None = None) -> Session:
         """A real end. A session that was continued meanwhile ends at its tip."""
@@ -358,15 +354,6 @@ class Store:
                 self._successes.clear()
             self._successes[key] = prompt
             await self._write(state.record_success, base_url, model, headers, tenant, prompt, now)
-
-    async def accept_credential(self, base_url: str, digest: str) -> None:
-        """An upstream accepted the credential with this digest; remembered for 30 days."""
-        await self._write(state.accept_credential, base_url, digest, self._clock())
-
-    reject_credential = writes(state.reject_credential)
-
-    async def is_credential_accepted(self, base_url: str, digest: str) -> bool:
-        return await self._read(state.is_credential_accepted, base_url, digest, self._clock())
 
     async def put_pin(self, thread: str, text: str, *, most: int = 50) -> Pin:
         """Pin a text; one that is pinned already stays as it is."""

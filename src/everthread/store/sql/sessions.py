@@ -93,13 +93,6 @@ def list_sessions(
     return [as_session(row) for row in tx.all(sql, (*values, limit, offset))]
 
 
-def list_children(tx: Tx, session_id: str) -> list[Session]:
-    return [
-        as_session(row)
-        for row in tx.all(f"{SELECT_SESSION} WHERE s.parent_id = ? ORDER BY s.started, s.id", (session_id,))
-    ]
-
-
 def list_thread_sessions(tx: Tx, thread: str) -> list[Session]:
     """Every session of a thread, reverted ones too, oldest first."""
     thread = find_thread(tx, thread)
@@ -278,10 +271,6 @@ def promote_side_call(tx: Tx, thread: str, parent: str | None) -> None:
     if parent is None or not has_open_calls(tx, parent):
         tx.run("UPDATE sessions SET kind = 'main', parent_id = NULL WHERE id = ?", (thread,))
         adopt_side_calls(tx, thread)
-
-
-def set_title(tx: Tx, thread: str, title: str) -> None:
-    tx.run("UPDATE sessions SET title = ? WHERE thread_id = ?", (clean_text(title), lock_thread(tx, thread)))
 
 
 def end_session(tx: Tx, session_id: str, reason: str, now: float, lease: Lease | None) -> Session:

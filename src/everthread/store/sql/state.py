@@ -61,7 +61,6 @@ def release_lease(tx: Tx, lease: Lease) -> None:
 LIMIT_LIFE = 7 * 24 * 3600.0
 """A learnt window expires: providers change them. So long a success counts against a smaller one."""
 DAY = 24 * 3600.0
-CREDENTIAL_LIFE = 30 * DAY
 LIMIT_COLUMNS = "base_url, model, headers, tokens, source, learnt, expires, tenant, kind, credential"
 
 
@@ -147,29 +146,6 @@ def record_success(tx: Tx, base_url: str, model: str, headers: str, tenant: str,
         (base_url, model, headers, tenant, prompt),
     )
     tx.run("DELETE FROM model_successes WHERE day < ?", (int((now - 2 * LIMIT_LIFE) // DAY),))
-
-
-def accept_credential(tx: Tx, base_url: str, digest: str, now: float) -> None:
-    """An upstream accepted a client's credential."""
-    tx.run(
-        "INSERT INTO accepted_credentials (base_url, digest, accepted) VALUES (?, ?, ?) "
-        "ON CONFLICT (base_url, digest) DO UPDATE SET accepted = excluded.accepted",
-        (base_url, digest, now),
-    )
-    tx.run("DELETE FROM accepted_credentials WHERE accepted < ?", (now - CREDENTIAL_LIFE,))
-
-
-def is_credential_accepted(tx: Tx, base_url: str, digest: str, now: float) -> bool:
-    row = tx.one(
-        "SELECT 1 FROM accepted_credentials WHERE base_url = ? AND digest = ? AND accepted >= ?",
-        (base_url, digest, now - CREDENTIAL_LIFE),
-    )
-    return row is not None
-
-
-def reject_credential(tx: Tx, base_url: str, digest: str) -> None:
-    """An upstream refused it since."""
-    tx.run("DELETE FROM accepted_credentials WHERE base_url = ? AND digest = ?", (base_url, digest))
 
 
 def put_pin(tx: Tx, thread: str, text: str, most: int, now: float) -> Pin:

@@ -225,11 +225,11 @@ def sum_threads(tx: Tx, threads: Sequence[str]) -> dict[str, ThreadFigures]:
         ):
             sums.setdefault(row[0], {}).update(model=row[1], prompt=int(row[2]))
         for row in tx.all(
-            "SELECT thread_id, COUNT(*), MAX(created), SUM(tokens_before - tokens_after) FROM compactions "
+            "SELECT thread_id, COUNT(*), MAX(created) FROM compactions "
             f"WHERE reverted IS NULL AND thread_id IN ({marks}) GROUP BY thread_id",
             some,
         ):
-            sums.setdefault(row[0], {}).update(compactions=int(row[1]), compacted=row[2], removed=int(row[3]))
+            sums.setdefault(row[0], {}).update(compactions=int(row[1]), compacted=row[2])
     return {thread: ThreadFigures(thread, **found) for thread, found in sums.items()}
 
 
