@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from everthread.compaction.history import History
+from everthread.compaction.history import CompactionHistory
 from everthread.compaction.pruning import Pruner, open_group, prune
 from everthread.compaction.summary import CompactionLevel
 from everthread.core.messages import (
@@ -118,7 +118,7 @@ class Fit:
 
 
 def fit_messages(  # noqa: PLR0913 - what a cut depends on
-    history: History,
+    history: CompactionHistory,
     slim: Pruner,
     room: Room,
     counter: TokenCounter,
@@ -160,7 +160,7 @@ def spoken_part(message: Message) -> Message:
 class _Fitter:
     """The search for a cut that fits. `messages` is a list of our own, `sizes` the tokens of what is kept of each."""
 
-    history: History
+    history: CompactionHistory
     slim: Pruner
     room: Room
     counter: TokenCounter

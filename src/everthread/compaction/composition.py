@@ -11,7 +11,7 @@ from importlib import resources
 from typing import Any
 
 from everthread.compaction.engine import Services
-from everthread.compaction.history import Facts
+from everthread.compaction.history import MessageFacts
 from everthread.compaction.journal import AUTHOR, JournalWriter, blocked_text, files_text
 from everthread.compaction.plan import Plan
 from everthread.compaction.pruning import redact_message
@@ -255,7 +255,7 @@ def task_lines(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def unfulfilled(facts: Sequence[Facts]) -> list[int]:
+def unfulfilled(facts: Sequence[MessageFacts]) -> list[int]:
     """Where the requests stand that have no final answer yet, oldest first.
 
     A turn is answered when it ends with the assistant speaking and calling nothing. Only the requests at the end of the
@@ -272,7 +272,7 @@ def unfulfilled(facts: Sequence[Facts]) -> list[int]:
     return found[::-1]
 
 
-def _is_answered(turn: Sequence[Facts]) -> bool:
+def _is_answered(turn: Sequence[MessageFacts]) -> bool:
     """Whether what follows a request ends with an answer to it."""
     for one in reversed(turn):
         role = one.message.get("role")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from everthread.compaction.tool_calls import LINE, Effect, Reading
+from everthread.compaction.tool_calls import LINE, CallFacts, Effect
 from everthread.compaction.user_words import UserMessage, entry_tokens, user_message
 from everthread.core.messages import (
     RESULT_BLOCKS,
@@ -45,7 +45,7 @@ Output = tuple[str, bool]
 
 
 @dataclass(eq=False)
-class Facts:
+class MessageFacts:
     """What one message holds. What only a summary needs is filled in when one is written."""
 
     message: Message
@@ -70,9 +70,9 @@ class Facts:
     pruned: Any = field(default=None, init=False)
     """What pruning made of it, and what that depended on (`pruning`)."""
     pruned_size: tuple[TokenCounter, int] | None = field(default=None, init=False)
-    readings: tuple[Reading | None, ...] = field(default=(), init=False)
+    readings: tuple[CallFacts | None, ...] = field(default=(), init=False)
     """Its results, each with the call that it answers."""
-    effects: tuple[tuple[Reading | None, ...], tuple[Effect, ...]] | None = field(default=None, init=False)
+    effects: tuple[tuple[CallFacts | None, ...], tuple[Effect, ...]] | None = field(default=None, init=False)
     """What its calls did, with the readings that tell it (`state`)."""
     step: tuple[tuple[Effect, ...], Step] | None = field(default=None, init=False)
     """The same in words, for the journal."""
@@ -85,13 +85,13 @@ class Facts:
             self.size = counter, counter.message(self.message)
         return self.size[1]
 
-    def reading(self, number: int, call: Call | None) -> Reading:
+    def reading(self, number: int, call: Call | None) -> CallFacts:
         """One of its results as the answer to a call."""
         made = self.readings or (None,) * len(self.results)
         known = made[number]
         if known is None or known.call is not call:
             text, failed = self.outputs[number]
-            known = Reading(call, text, name=self.results[number].name, failed=failed)
+            known = CallFacts(call, text, name=self.results[number].name, failed=failed)
             self.readings = (*made[:number], known, *made[number + 1 :])
         return known
 
@@ -109,7 +109,7 @@ class Facts:
         return self.said
 
 
-def read_facts(message: Message) -> Facts:
+def read_facts(message: Message) -> MessageFacts:
     """What a message holds."""
     role = message.get("role")
     marked = is_summary(message)
@@ -118,7 +118,9 @@ def read_facts(message: Message) -> Facts:
     results = results_of(message)
     words = user_text(message) if role == "user" else ""
     is_user = role == "user" and (bool(words) or is_user_message(message))
-    return Facts(message, rest, calls, results, _outputs(message, results) if results else (), words, is_user, marked)
+    return MessageFacts(
+        message, rest, calls, results, _outputs(message, results) if results else (), words, is_user, marked
+    )
 
 
 def _outputs(message: Message, results: Sequence[Result]) -> list[Output]:
@@ -129,22 +131,22 @@ def _outputs(message: Message, results: Sequence[Result]) -> list[Output]:
     return [(result.text, failed) for result, failed in zip(results, flags, strict=True)]
 
 
-_NOTHING: Mapping[Hashable, Facts] = MappingProxyType({})
+_NOTHING: Mapping[Hashable, MessageFacts] = MappingProxyType({})
 
 
 class Memory:
     """The history that was read last. One that goes on from it costs what is new; no more than one is held."""
 
     def __init__(self) -> None:
-        self._last = History([])
+        self._last = CompactionHistory([])
         self._counter: TokenCounter | None = None
 
-    def read(self, messages: Messages, counter: TokenCounter, covered: int) -> History:
+    def read(self, messages: Messages, counter: TokenCounter, covered: int) -> CompactionHistory:
         """The history, counted; a summary's turns, which end with `covered`, count too."""
         given, last, known = list(messages), self._last, _NOTHING
         if given[: len(last.messages)] != last.messages:
             known = {message_key(one.message): one for one in last.facts}
-            last = History([])
+            last = CompactionHistory([])
         history = last.extend(given, known)
         if counter is not self._counter:
             history.sizes = []
@@ -156,13 +158,13 @@ class Memory:
 
 
 @dataclass(slots=True)
-class History:
+class CompactionHistory:
     """The messages of one compaction, read and counted, and how they hang together."""
 
     messages: list[Message]
     covered: int = 0
     """The last turn that a summary in the list stands for."""
-    facts: list[Facts] = field(default_factory=list)
+    facts: list[MessageFacts] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     """Tokens of each, where they were counted."""
     turns: list[int] = field(default_factory=list)
@@ -187,12 +189,12 @@ class History:
     def latest_user(self) -> int | None:
         return self.users[-1] if self.users else None
 
-    def extend(self, messages: list[Message], known: Mapping[Hashable, Facts] = _NOTHING) -> History:
+    def extend(self, messages: list[Message], known: Mapping[Hashable, MessageFacts] = _NOTHING) -> CompactionHistory:
         """The history of a list that goes on from this one; `known`: facts of messages read before."""
         start = len(self.messages)
         facts = [_facts_of(message, known) for message in messages[start:]]
         turns = number_turns(facts, before=self.turns[-1] if self.turns else 0, covered=self.covered)
-        grown = History(
+        grown = CompactionHistory(
             messages, self.covered, [*self.facts, *facts], [*self.sizes], [*self.turns, *turns],
             [*self.users, *(index for index, one in enumerate(facts, start) if one.is_user)], [*self.pieces],
             self.head_end, {**self.calls}, {**self.asked}, {**self.newest}, {**self._waiting}, {**self._ends},
@@ -239,7 +241,7 @@ class History:
             self.pieces.append(Span(start, end))
 
 
-def _facts_of(message: Message, known: Mapping[Hashable, Facts]) -> Facts:
+def _facts_of(message: Message, known: Mapping[Hashable, MessageFacts]) -> MessageFacts:
     one = known.get(message_key(message)) if known else None
     return one if one is not None and one.message == message else read_facts(message)
 
@@ -254,7 +256,7 @@ def head_end_of(messages: Messages, pieces: Sequence[Span]) -> int:
     return end
 
 
-def number_turns(facts: Iterable[Facts], *, before: int = 0, covered: int = 0) -> list[int]:
+def number_turns(facts: Iterable[MessageFacts], *, before: int = 0, covered: int = 0) -> list[int]:
     """For each message the number of the user's message it belongs to, counted on from `before`.
 
     `covered`: the last number that a summary in the list stands for.

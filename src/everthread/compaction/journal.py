@@ -16,7 +16,7 @@ from functools import cached_property, partial
 from operator import is_
 from typing import Any, NamedTuple
 
-from everthread.compaction.history import Facts, number_turns, read_facts
+from everthread.compaction.history import MessageFacts, number_turns, read_facts
 from everthread.compaction.sentences import GAP, Count, Rarity, shorten, split_sentences
 from everthread.compaction.state import Results, ThreadState, bare_command, error_key, read_calls
 from everthread.compaction.summary import (
@@ -118,7 +118,7 @@ class Journal:
     def messages(self) -> int:
         return sum(entry.messages for entry in self.entries)
 
-    def extend(self, facts: Sequence[Facts], turns: Sequence[int], state: ThreadState) -> Journal:
+    def extend(self, facts: Sequence[MessageFacts], turns: Sequence[int], state: ThreadState) -> Journal:
         """The journal with these messages in it; `state` is brought up to their end.
 
         `turns`: for each message the number of the user's message it belongs to.
@@ -224,7 +224,7 @@ class JournalFold:
         self.state = state
         self._before = before
         self._errors = {key: error.lines for key, error in state.errors.items()}
-        self._facts: Sequence[Facts] = ()
+        self._facts: Sequence[MessageFacts] = ()
         self._turns: Sequence[int] = ()
         self._waiting: Results = {}
         self._open: set[str] = set()
@@ -236,7 +236,7 @@ class JournalFold:
         """Error lines that they tell."""
         self._turn_start = self._part_start = 0
 
-    def extend(self, facts: Sequence[Facts], turns: Sequence[int]) -> JournalFold:
+    def extend(self, facts: Sequence[MessageFacts], turns: Sequence[int]) -> JournalFold:
         """Take in what is new of the messages. `turns`: for each the number of the user's message it belongs to."""
         start = len(self._facts)
         records = read_calls(facts, turns, start, self._waiting)
@@ -249,7 +249,7 @@ class JournalFold:
         self._read_parts({record.index: facts[record.index] for record in records})
         return self
 
-    def goes_on(self, facts: Sequence[Facts], turns: Sequence[int]) -> bool:
+    def goes_on(self, facts: Sequence[MessageFacts], turns: Sequence[int]) -> bool:
         """Whether these are the messages read so far and further ones, with no late result for what was read."""
         known = len(self._facts)
         if len(facts) < known or turns[:known] != self._turns or not all(map(is_, facts, self._facts)):
@@ -276,7 +276,7 @@ class JournalFold:
             new[0] = replace(joined.join(new[0]), lines=lines, closing=closing, is_continued=joined.is_continued)
         return Journal(tuple(_merge_silent([*earlier, *new])))
 
-    def _read_parts(self, made: dict[int, Facts]) -> None:
+    def _read_parts(self, made: dict[int, MessageFacts]) -> None:
         """Cut what is new into turns, and a long turn at the assistant's own notes."""
         facts, turns = self._facts, self._turns
         spans: list[range] = []
@@ -326,7 +326,7 @@ class JournalFold:
 class _Part:
     """A turn, or a part of a long one."""
 
-    def __init__(self, facts: Sequence[Facts], turn: int, seen: set[str], *, is_continued: bool) -> None:
+    def __init__(self, facts: Sequence[MessageFacts], turn: int, seen: set[str], *, is_continued: bool) -> None:
         """`seen`: error lines that were told before."""
         self.errors: set[str] = set()
         """Those that it tells."""
@@ -364,7 +364,7 @@ class _Part:
         return self._entry[1]
 
 
-def _closing_place(facts: Sequence[Facts], span: range) -> int | None:
+def _closing_place(facts: Sequence[MessageFacts], span: range) -> int | None:
     """Where the assistant last says something in a turn without calling anything."""
     for index in reversed(span):
         one = facts[index]
@@ -373,7 +373,7 @@ def _closing_place(facts: Sequence[Facts], span: range) -> int | None:
     return None
 
 
-def _put_into_words(steps: Sequence[Facts], closings: Sequence[Facts]) -> None:
+def _put_into_words(steps: Sequence[MessageFacts], closings: Sequence[MessageFacts]) -> None:
     """Steps and closing words of these messages, those not known yet: redacted in one go, for each call has a price."""
     new = [one for one in steps if one.effects and (one.step is None or one.step[0] is not one.effects[1])]
     ended = [one for one in closings if one.closing is None]

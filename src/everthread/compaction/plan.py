@@ -10,7 +10,7 @@ from typing import Any
 
 from everthread.compaction.boundaries import Cut, Fit, Room, WordSizes, fit_messages
 from everthread.compaction.engine import Archive, Services
-from everthread.compaction.history import Facts, History, Memory, head_end_of, number_turns, read_facts
+from everthread.compaction.history import CompactionHistory, Memory, MessageFacts, head_end_of, number_turns, read_facts
 from everthread.compaction.journal import Journal, background_entry, parse_journal
 from everthread.compaction.pruning import Pruner
 from everthread.compaction.state import CHANGED, FileState, OpenError, ThreadState
@@ -108,7 +108,7 @@ def state_from_text(sections: Sections) -> ThreadState:
 class Plan:
     """Where to cut, so that head, summary and tail fit."""
 
-    history: History
+    history: CompactionHistory
     slim: Pruner
     """Gives its messages with old results as one line each."""
     earlier: Earlier
@@ -144,7 +144,7 @@ class Plan:
         return self.history.turns
 
     @property
-    def facts(self) -> list[Facts]:
+    def facts(self) -> list[MessageFacts]:
         """What the covered messages hold."""
         return [self.history.facts[index] for index in self.covered]
 

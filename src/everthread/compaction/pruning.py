@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, cast
 
-from everthread.compaction.history import History
+from everthread.compaction.history import CompactionHistory
 from everthread.compaction.tool_calls import LINE, Action, action_of, describe
 from everthread.core.messages import (
     CALL_BLOCKS,
@@ -45,7 +45,7 @@ _DATA_IMAGE = re.compile(r"data:image/([\w.+-]{1,40});base64,([A-Za-z0-9+/=_-]{1
 
 def prune(messages: Messages, *, protect_from: int, start: int = 0, results: bool = True) -> list[Message]:
     """The transcript with what is old in `[start, protect_from)` made small; without `results`, not tools' results."""
-    work = Pruner(History([]).extend(list(messages)), results=results)
+    work = Pruner(CompactionHistory([]).extend(list(messages)), results=results)
     end = min(protect_from, len(messages))
     return [*messages[:start], *map(work.message, range(start, end)), *messages[max(start, end) :]]
 
@@ -53,7 +53,7 @@ def prune(messages: Messages, *, protect_from: int, start: int = 0, results: boo
 class Pruner:
     """The messages of a history made small, each when it is asked for; what was made before is known."""
 
-    def __init__(self, history: History, *, results: bool = True) -> None:
+    def __init__(self, history: CompactionHistory, *, results: bool = True) -> None:
         self._history = history
         self._with_results = results
         self._unanswered = open_group(history.messages)

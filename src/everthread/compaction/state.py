@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from everthread.compaction.history import Facts, number_turns, read_facts
-from everthread.compaction.tool_calls import Effect, Reading
+from everthread.compaction.history import MessageFacts, number_turns, read_facts
+from everthread.compaction.tool_calls import CallFacts, Effect
 from everthread.core.messages import Call, Messages, clip, one_line
 
 MOST_FILES = 400
@@ -253,12 +253,12 @@ class CallRecord:
     """Its id, where it has no result."""
 
 
-Results = dict[str, list[tuple[Facts, int]]]
+Results = dict[str, list[tuple[MessageFacts, int]]]
 """Results that no call has yet, by the call's id: the message and which of its results."""
 
 
 def read_calls(
-    facts: Sequence[Facts], turns: Sequence[int], start: int = 0, waiting: Results | None = None
+    facts: Sequence[MessageFacts], turns: Sequence[int], start: int = 0, waiting: Results | None = None
 ) -> list[CallRecord]:
     """Every call from `start` on with its first result, in order of the calls. What was read before is known."""
     waiting = {} if waiting is None else waiting
@@ -277,15 +277,15 @@ def read_calls(
     return found
 
 
-def _reading(call: Call, results: list[tuple[Facts, int]] | None) -> Reading | None:
+def _reading(call: Call, results: list[tuple[MessageFacts, int]] | None) -> CallFacts | None:
     if not results:
         return None
     one, number = results.pop(0)
     return one.reading(number, call)
 
 
-def _effect(call: Call, reading: Reading | None) -> Effect:
-    return (reading or Reading(call, None)).effect()
+def _effect(call: Call, reading: CallFacts | None) -> Effect:
+    return (reading or CallFacts(call, None)).effect()
 
 
 def state_of(messages: Messages) -> ThreadState:

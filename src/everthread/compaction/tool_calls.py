@@ -63,7 +63,7 @@ class Action(NamedTuple):
         return clip(" ".join(word for word in words if word), limit)
 
 
-class Reading:
+class CallFacts:
     """A call with its output, read once for all who tell of it: the journal, and the line in the output's place."""
 
     __slots__ = ("_effect", "action", "arguments", "call", "failed", "output", "stored", "text")
@@ -93,7 +93,7 @@ class Reading:
 
 def describe(call: Call | None, text: str, *, name: str = "", failed: bool = False, limit: int = LINE) -> str | None:
     """A call and its output in one line; None where nothing can be said: neither tool nor stored output is known."""
-    return Reading(call, text, name=name, failed=failed).line(limit=limit)
+    return CallFacts(call, text, name=name, failed=failed).line(limit=limit)
 
 
 def action_of(call: Call | None, *, name: str = "", given: Mapping[str, Any] | None = None) -> Action | None:
@@ -372,12 +372,7 @@ _LOOKS = frozenset({"read", "search", "list", "web"})
 _NO_CALL = Call("", "", "")
 
 
-def effect_of(call: Call, text: str | None, *, failed: bool = False) -> Effect:
-    """What a call did and how it went; `text` is its output, None where there is none yet."""
-    return Reading(call, text, failed=failed).effect()
-
-
-def _effect_of(reading: Reading) -> Effect:
+def _effect_of(reading: CallFacts) -> Effect:
     call, text, arguments = reading.call or _NO_CALL, reading.text, reading.arguments
     action = reading.action or Action("tool")
     if text and text.startswith(f"[{action.tool}] ") and len(text) <= LINE + 40:
