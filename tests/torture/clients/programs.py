@@ -116,7 +116,7 @@ PROGRAMS = {
             rereads="Read",
         ),
         Program(  # as it is installed: its own choice of models, and whatever else it asks for
-            "claude-defaults", "claude", ["@anthropic-ai/claude-code@2.1.325"], "anthropic", "claude-sonnet-4-6",
+            "claude-defaults", "claude", ["@anthropic-ai/claude-code@2.1.325"], "anthropic", "claude-opus-5-5",
             ["-p", "{task}", "--dangerously-skip-permissions"],
             ["-p", "{question}", "--continue", "--dangerously-skip-permissions"],
             {"Bash": {**_bash(), "description": "Read a part"}, "Read": {"file_path": "{folder}/{name}"}},
