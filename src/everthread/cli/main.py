@@ -41,7 +41,7 @@ COMMANDS = {
     "lab": "Try it out: a simulated provider.",
 }
 """The first words of each command's own help; a test compares them."""
-SHARED = {"chat": "run", "dashboard": "serve", "insights": "usage", "tokens": "inspect"}
+SHARED = {"chat": "run", "dashboard": "serve", "init": "doctor", "insights": "usage", "tokens": "inspect"}
 """Commands that stand in another's file; every other has its own."""
 GROUPS = {
     "Begin": ("init", "doctor", "config", "models"),

@@ -296,6 +296,9 @@ class GatewayLimits(Options):
     )
 
 
+DESK = native.DeskOptions()
+
+
 class NativeApiOptions(Options):
     """Conversations under `/api`."""
 
@@ -310,18 +313,18 @@ class NativeApiOptions(Options):
         ("*",), strict=False, description="Patterns of the models that clients may choose. Empty: none but the default."
     )
     queue: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        native.QUEUE, description="Messages of one thread that wait for their turn; more are told to come again."
+        DESK.queue, description="Messages of one thread that wait for their turn; more are told to come again."
     )
-    running: Annotated[int, Field(ge=1, le=10_000)] = Field(native.RUNNING, description="Turns at the same time.")
+    running: Annotated[int, Field(ge=1, le=10_000)] = Field(DESK.running, description="Turns at the same time.")
     agents: Annotated[int, Field(ge=1, le=100_000)] = Field(
-        native.AGENTS, description="Threads kept in memory between turns."
+        DESK.agents, description="Threads kept in memory between turns."
     )
-    idle_seconds: Seconds = Field(native.IDLE_SECONDS, description="After which a thread is not kept any more.")
+    idle_seconds: Seconds = Field(DESK.idle_seconds, description="After which a thread is not kept any more.")
     lease_seconds: Seconds = Field(
-        native.LEASE_SECONDS, description="Without a sign of life for so long, another process takes a thread over."
+        DESK.lease_seconds, description="Without a sign of life for so long, another process takes a thread over."
     )
     poll_seconds: Seconds = Field(
-        native.POLL_SECONDS, description="How often the store is asked for what another process does."
+        DESK.poll_seconds, description="How often the store is asked for what another process does."
     )
     heartbeat_seconds: Seconds = Field(
         native.HEARTBEAT_SECONDS, description="How often a stream that has nothing to tell shows that it lives."

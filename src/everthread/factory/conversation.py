@@ -8,10 +8,10 @@ import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from everthread.compaction.summary import Summarizer
 from everthread.config import Config, load_config
@@ -37,15 +37,7 @@ if TYPE_CHECKING:
     from everthread.providers.base import ModelEvent
 
 
-class Closeable(Protocol):
-    async def __aenter__(self) -> Self: ...
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-
-T = TypeVar("T", bound=Closeable)
+T = TypeVar("T", bound=AbstractAsyncContextManager[Any])
 P = ParamSpec("P")
 Result = TypeVar("Result")
 
@@ -63,13 +55,12 @@ class Opener(Generic[T]):
 
     async def __aenter__(self) -> T:
         self._opened = await self._begin()
-        return await self._opened.__aenter__()
+        await self._opened.__aenter__()
+        return self._opened
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: Any) -> None:
         if self._opened is not None:
-            await self._opened.__aexit__(kind, error, trace)
+            await self._opened.__aexit__(*error)
 
     def __enter__(self) -> SyncForm:
         self._loop = LoopThread()
@@ -79,12 +70,10 @@ class Opener(Generic[T]):
             self._loop.stop()
             raise
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         if self._loop is not None:
             try:
-                self._loop.run(self.__aexit__(kind, error, trace))
+                self._loop.run(self.__aexit__(*error))
             finally:
                 self._loop.stop()
 

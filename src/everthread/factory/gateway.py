@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import ipaddress
 import json
@@ -394,9 +395,7 @@ async def _window(config: Config, api: Api, model: str, upstream: str, key: str 
     address = upstream if api == "anthropic" else f"{upstream}/v1"
     setting = config.model.context_length if model == config.model.default else None
 
-    async def ask() -> Any:
-        return await ask_endpoint(address, model, api=api, api_key=key)
-
+    ask = functools.partial(ask_endpoint, address, model, api=api, api_key=key)
     return (await resolve_window(model, setting=setting, ask=ask)).tokens
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from everthread.compaction.engine import ContextEngine, Services
     from everthread.conversation.options import Route, SummarizerContext
     from everthread.providers.base import ModelEvent
+    from everthread.providers.catalog import EndpointReport
     from everthread.providers.resolve import Choice
 
 
@@ -178,6 +179,16 @@ def lacks_key(choice: Choice, environment: Mapping[str, str] = os.environ) -> bo
     return choice.key_env is not None and not environment.get(choice.key_env, "").strip()
 
 
+def endpoint_of(
+    choice: Choice, environment: Mapping[str, str] = os.environ
+) -> Callable[[], Coroutine[Any, Any, EndpointReport]]:
+    """Who is asked for the model's window: its server, with its key."""
+    from everthread.providers.catalog import ask_endpoint
+
+    key = environment.get(choice.key_env or "", "").strip() or None
+    return lambda: ask_endpoint(choice.base_url, choice.model, api=choice.api, api_key=key)
+
+
 async def route_to(
     model: str | StreamingModel | None,
     config: Config,
@@ -189,7 +200,7 @@ async def route_to(
 ) -> Route:
     """Which model is talked to, its window, and the wrappers around it."""
     from everthread.conversation.options import Route
-    from everthread.providers.catalog import ask_endpoint, resolve_window
+    from everthread.providers.catalog import resolve_window
     from everthread.providers.resilience import FallbackModel, FittingModel, RetryingModel, TimeLimitedModel
     from everthread.providers.resolve import choose_model
 
@@ -197,15 +208,10 @@ async def route_to(
         return Route(model.name, model.api, model.window, "the model's own", model.base_url, model=model)
     settings = config.model
     choice = choice_of(settings, model, api=api)
-    key = os.environ.get(choice.key_env or "", "") or None
-
-    async def ask() -> Any:
-        return await ask_endpoint(choice.base_url, choice.model, api=choice.api, api_key=key)
-
     known = choice.provider == "local" or own_client
     own = model is None or settings.default in (None, model)
     setting = settings.context_length if own else None  # it is the configured model's
-    window = await resolve_window(choice.model, setting=setting, ask=None if known else ask)
+    window = await resolve_window(choice.model, setting=setting, ask=None if known else endpoint_of(choice))
     route = Route(choice.model, choice.api, window.tokens, str(window), choice.base_url, choice.provider)
     if own_client:
         return route

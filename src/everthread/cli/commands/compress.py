@@ -11,13 +11,13 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from everthread.cli.conversation_file import FILE_HELP, ConversationFile, read_conversation
 from everthread.cli.options import number_option, window_or_default
 from everthread.cli.output import console, print_json, print_table, visible
 from everthread.compaction.summary import Compaction
 from everthread.config import load_config
 from everthread.core.messages import counted, excerpt
 from everthread.errors import InputError
+from everthread.lab.importers.reader import FILE_HELP, ConversationFile, read_conversation
 from everthread.wire import anthropic, openai_chat, openai_responses
 
 CODECS = {codec.API: codec for codec in (anthropic, openai_chat, openai_responses)}

@@ -1,15 +1,16 @@
-"""`everthread doctor`: what works here, what does not, and what to do about it."""
+"""`everthread doctor`: what works here, what does not, what to do; `everthread init`: the first configuration."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import httpx2
 import typer
@@ -19,12 +20,14 @@ from everthread.cli.options import AsJson
 from everthread.cli.output import console, print_json, visible
 from everthread.compaction import registry
 from everthread.config import Config, config_path, home_directory, load_config
-from everthread.errors import ConfigError, EverthreadError, NoStoreError
+from everthread.config.file import set_keys
+from everthread.errors import ConfigError, EverthreadError, InputError, NoStoreError
 from everthread.factory import open_store, store_url
-from everthread.factory.models import choice_of, lacks_key
-from everthread.providers.catalog import EndpointReport, LearntLimit, ask_endpoint, resolve_window
+from everthread.factory.models import choice_of, endpoint_of, lacks_key
+from everthread.providers.catalog import LearntLimit, resolve_window
 from everthread.providers.local import DEFAULT_WINDOW, find_model
 from everthread.providers.resolve import ANTHROPIC, OPENAI, OPENROUTER, OTHERS, Choice
+from everthread.providers.resolve import ProviderEntry as Served
 from everthread.store.models import StoreHealth
 from everthread.store.store import Store
 
@@ -192,11 +195,7 @@ async def window(config: Config, choice: Choice, env: Mapping[str, str], limit: 
     if choice.provider == "local":
         size = config.model.context_length or DEFAULT_WINDOW
         return CheckResult("window", "good", f"{size:,} tokens, as the model is started here")
-    key = env.get(choice.key_env or "", "").strip() or None
-
-    async def ask() -> EndpointReport:
-        return await ask_endpoint(choice.base_url, choice.model, api=choice.api, api_key=key)
-
+    ask = endpoint_of(choice, env)
     known = await resolve_window(choice.model, setting=config.model.context_length, learnt=limit, ask=ask)
     if known.source == "default":
         return CheckResult("window", "note", known.sentence, "set model.context_length")
@@ -260,3 +259,100 @@ def _line(finding: CheckResult, width: int) -> Text:
     if finding.advice:
         line.append(f"\n  {'':<{width}}  → {visible(finding.advice)}", "bold")
     return line
+
+
+KNOWN = {provider.name: provider for provider in (OPENAI, ANTHROPIC, OPENROUTER)}
+CHOICES = (*KNOWN, "local", "custom")
+
+
+def init(
+    provider: Annotated[
+        str | None, typer.Option(help="openai, anthropic, openrouter, local, or custom (with --base-url).")
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", "-m", help="The model's name there.")] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option("--api-key-env", metavar="NAME", help="The environment variable that holds the key.")
+    ] = None,
+    base_url: Annotated[str | None, typer.Option("--base-url", metavar="URL", help="Where its API is.")] = None,
+    gateway: Annotated[
+        bool | None,
+        typer.Option("--gateway/--no-gateway", help="Also put the gateway (`everthread serve`) in front of it."),
+    ] = None,
+    check: Annotated[bool, typer.Option("--check/--no-check", help="Run `everthread doctor` afterwards.")] = True,
+) -> None:
+    """Set up: which model, under which key, and what the gateway stands in front of. What is not given is asked for.
+
+    Writes config.yaml, keeping what stands there; the key itself stays in the environment.
+    """
+    ask = sys.stdin.isatty()
+    name = _provider(provider, base_url, ask=ask)
+    served = KNOWN.get(name)
+    if name == "custom" and not base_url:
+        base_url = _asked("Where is its API (such as http://localhost:8000/v1)?", None, ask=ask, flag="--base-url")
+    model = model or _asked("Which model?", _default_model(name, served), ask=ask, flag="--model")
+    if api_key_env is None and ask and name != "local":
+        usual = served.key_env if served else ""
+        api_key_env = typer.prompt("Which environment variable holds its key?", default=usual) or None
+    if gateway is None:
+        gateway = name != "local" and ask and typer.confirm("Put the gateway in front of it, for other programs?")
+    set_keys(config_path(), _settings(name, model, base_url, api_key_env, served, gateway=gateway))
+    load_config()
+    typer.echo(visible(f"{config_path()}: written; {name} serves {model}"))
+    if gateway:
+        typer.echo("Start the gateway with `everthread serve`; it prints the address to give to other programs.")
+    if check:
+        typer.echo("")
+        doctor()
+
+
+def _settings(
+    name: str, model: str, base_url: str | None, api_key_env: str | None, served: Served | None, *, gateway: bool
+) -> dict[str, Any]:
+    keys: dict[str, Any] = {"model.default": model, "model.provider": name}
+    if base_url:
+        keys["model.base_url"] = base_url
+    if api_key_env and (served is None or api_key_env != served.key_env):
+        keys["model.api_key_env"] = api_key_env
+    url = base_url or (served.base_url if served else None)
+    known = [upstream.name for upstream in load_config().gateway.upstreams]
+    if gateway and url and name not in known:
+        given: list[dict[str, Any]] = [one.model_dump(exclude_defaults=True) for one in load_config().gateway.upstreams]
+        keys["gateway.upstreams"] = [*map(_plain, given), {"name": name, "url": url}]
+    return keys
+
+
+def _plain(upstream: dict[str, Any]) -> dict[str, Any]:
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in upstream.items()}
+
+
+def _provider(given: str | None, base_url: str | None, *, ask: bool) -> str:
+    """The one that is named; else `custom` for an address, else the first whose key is there, else the question."""
+    if given is not None:
+        if given not in CHOICES:
+            raise InputError(f"--provider {given!r} is not known; known are {', '.join(CHOICES)}")
+        return given
+    present = next((name for name, one in KNOWN.items() if os.environ.get(one.key_env, "").strip()), None)
+    likely = "custom" if base_url else present
+    if not ask:
+        if likely is None:
+            raise InputError(f"--provider is needed where nobody can be asked: one of {', '.join(CHOICES)}")
+        return likely
+    while True:
+        typed = str(typer.prompt(f"Who serves the model ({', '.join(CHOICES)})?", default=likely or "openai")).strip()
+        if typed in CHOICES:
+            return typed
+        typer.echo(f"One of {', '.join(CHOICES)}, please.")
+
+
+def _default_model(name: str, served: Served | None) -> str | None:
+    from everthread.providers.local import SMOLLM2
+
+    return SMOLLM2.name if name == "local" else served.default if served else None
+
+
+def _asked(question: str, default: str | None, *, ask: bool, flag: str) -> str:
+    if ask:
+        return str(typer.prompt(question, default=default)).strip()
+    if default is None:
+        raise InputError(f"{flag} is needed where nobody can be asked")
+    return default

@@ -9,13 +9,13 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from everthread.cli.conversation_file import FILE_HELP, ConversationFile, read_conversation
 from everthread.cli.options import number_option, window_or_default
 from everthread.cli.output import console, print_json, print_table, share
 from everthread.core.messages import Message, Messages, calls_of, excerpt, results_of, text_of
 from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import TurnSpan, groups, is_summary, turns, user_text
 from everthread.core.validation import repair, validate_messages
+from everthread.lab.importers.reader import FILE_HELP, ConversationFile, read_conversation
 
 SHOWN = 20
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
-from everthread.cli.conversation_file import read_conversation
 from everthread.cli.options import end_signal, number_option
 from everthread.cli.output import json_text, visible
 from everthread.core.messages import excerpt
 from everthread.errors import InputError
+from everthread.lab.importers.reader import read_conversation
 
 if TYPE_CHECKING:
     from everthread.lab.provider import Provider

@@ -98,19 +98,16 @@ def _looking(choice: Choice, setting: int | None, *, offline: bool) -> Any:
     """The window of a model, by the rules, and every limit that was learnt for it."""
 
     async def work(store: Store) -> tuple[Window, list[ModelLimit]]:
-        from everthread.providers.catalog import EndpointReport, LearntLimit, ask_endpoint, resolve_window
-
-        async def ask() -> EndpointReport:
-            key = os.environ.get(choice.key_env or "")
-            return await ask_endpoint(choice.base_url, choice.model, api=choice.api, api_key=key)
+        from everthread.factory.models import endpoint_of
+        from everthread.providers.catalog import LearntLimit, resolve_window
 
         if choice.provider == "local":
             return _local_window(setting), []
         known = await store.limit_for(choice.base_url, choice.model)
         learnt = None if known is None else LearntLimit(known.limit, known.source)
         limits = [limit for limit in await store.limits() if limit.model == choice.model]
-        window = await resolve_window(choice.model, setting=setting, learnt=learnt, ask=None if offline else ask)
-        return window, limits
+        ask = None if offline else endpoint_of(choice)
+        return await resolve_window(choice.model, setting=setting, learnt=learnt, ask=ask), limits
 
     return work
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from everthread.cli.options import number_option
-from everthread.cli.output import console, money, print_json, print_table, progress_of, say, visible, write_page
+from everthread.cli.output import money, print_json, print_table, progress_of, say, write_page
 from everthread.core.messages import counted
 from everthread.errors import InputError
 
@@ -70,24 +70,19 @@ def replay(
     config = load_config()
     options = chosen_options(threshold, ttl, recall, economics)
     name = engine or config.context.engine
+    how: dict[str, Any] = {
+        "model": model, "window": window or config.model.context_length, "engine": name,
+        "engine_options": dict(config.engines.get(name, {})), "pause": pause, "step": step,
+    }  # fmt: skip
     shares = threshold_shares(thresholds) if thresholds is not None else []
     logs = [read_log(file) for file in files]
     if shares:
-        compare(
-            logs, shares, options, model=model, window=window or config.model.context_length, engine=name,
-            engine_options=dict(config.engines.get(name, {})), pause=pause, step=step, as_json=as_json,
-        )  # fmt: skip
+        compare(logs, shares, options, as_json=as_json, **how)
         return
-    found = []
     with progress_of(len(logs)) as progress:
-        for number, log in enumerate(logs):
-            found.append(
-                play(
-                    log, model=model, window=window or config.model.context_length, options=options, engine=name,
-                    engine_options=dict(config.engines.get(name, {})), pause=pause, step=step,
-                    progress=progress(number, log.source),
-                )
-            )  # fmt: skip
+        found = [
+            play(log, options=options, progress=progress(number, log.source), **how) for number, log in enumerate(logs)
+        ]
     if html is not None:
         command = f"everthread {shlex.join(sys.argv[1:])}"
         date = f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}"
@@ -100,7 +95,7 @@ def replay(
     if len(found) > 1:
         _print_sums(found, uncached=uncached)
     if html is not None:
-        console.print(visible(f"The page with the charts: {html}"), markup=False, soft_wrap=True)
+        say(f"The page with the charts: {html}")
 
 
 def chosen_options(

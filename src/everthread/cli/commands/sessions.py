@@ -175,13 +175,9 @@ def _source(file: str) -> str:
 
 def _read_import(file: str) -> list[dict[str, Any]] | Log:
     """The lines of an export, or the conversation that another program wrote down."""
-    from everthread.lab.importers.reader import EXPORT, parse_log, read_bytes
+    from everthread.lab.importers.reader import EXPORT, parse_log, read_text
 
-    source = _source(file)
-    try:
-        text = read_bytes(file).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise TranscriptError(f"{source}: is not UTF-8 text (byte {error.start})") from error
+    source, text = read_text(file)
     if not text.strip():
         raise TranscriptError(f"{source}: is empty")
     if not _is_export(text, EXPORT):

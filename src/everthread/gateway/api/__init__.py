@@ -4,39 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-QUEUE = 16
-RUNNING = 64
-AGENTS = 128
-IDLE_SECONDS = 600.0
-LEASE_SECONDS = 30.0
-POLL_SECONDS = 0.5
-SWEEP_SECONDS = 10.0
 HEARTBEAT_SECONDS = 15.0
 WAIT_SECONDS = 600.0
-FULL_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class DeskOptions:
     """Of one process."""
 
-    queue: int = QUEUE
+    queue: int = 16
     """Messages of one thread that wait for their turn."""
-    running: int = RUNNING
+    running: int = 64
     """Turns at the same time."""
     models: tuple[str, ...] = ("*",)
     """Patterns of the models that clients may choose."""
-    agents: int = AGENTS
+    agents: int = 128
     """Threads that are kept in memory between turns."""
-    idle_seconds: float = IDLE_SECONDS
+    idle_seconds: float = 600.0
     """After which they are not any more."""
-    lease_seconds: float = LEASE_SECONDS
+    lease_seconds: float = 30.0
     """After so long without a sign of life another process takes a thread over."""
-    poll_seconds: float = POLL_SECONDS
+    poll_seconds: float = 0.5
     """How often the store is asked for what another process does."""
-    sweep_seconds: float = SWEEP_SECONDS
+    sweep_seconds: float = 10.0
     """How often it is asked for messages whose process is gone."""
-    full_seconds: float = FULL_SECONDS
+    full_seconds: float = 5.0
     """When to come again after a full queue."""
     kept_logs: int = 256
     """Turns that are over and can be read again event by event."""

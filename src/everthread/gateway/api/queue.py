@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal
@@ -267,15 +267,7 @@ class Run:
 class Workers:
     """Of this process."""
 
-    def __init__(
-        self,
-        store: Store,
-        pool: AgentPool,
-        logs: TurnLogs,
-        options: DeskOptions,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        self._wall = wall
+    def __init__(self, store: Store, pool: AgentPool, logs: TurnLogs, options: DeskOptions) -> None:
         self._store, self._pool, self._logs, self._options = store, pool, logs, options
         self._holder = new_id()
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -414,7 +406,7 @@ class Workers:
         if isinstance(payer, str) and spent.calls:
             use = KeyUse(0, spent.used.total_tokens, spent.dollars)
             try:
-                await self._store.count_use(utc_day(self._wall()), {payer: use})
+                await self._store.count_use(utc_day(time.time()), {payer: use})
             except StoreError as error:
                 _LOG.warning("what turn %s used is not in the account of its key: %s", turn.id, redact(str(error)))
 

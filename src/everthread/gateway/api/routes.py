@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -22,11 +21,11 @@ from everthread.gateway.api.schemas import (
     Cancelled,
     CommandView,
     Compactions,
+    ErrorDetail,
     ErrorView,
     Hits,
     InsightsView,
     Messages,
-    Problem,
     StateView,
     ThreadDetail,
     Threads,
@@ -55,10 +54,9 @@ _TABLES = ("by_day", "by_model", "by_platform", "by_task")
 class AccountPages:
     """What is asked about everything that was said, and what it cost."""
 
-    def __init__(self, desk: TurnDesk, wall: Callable[[], float] = time.time) -> None:
+    def __init__(self, desk: TurnDesk) -> None:
         self._desk = desk
         self._store = desk.store
-        self._wall = wall
 
     async def search_thread(self, ask: Ask) -> JsonAnswer:
         first = await self._desk.thread(ask.tenant, ask.thread)
@@ -79,7 +77,7 @@ class AccountPages:
         return JsonAnswer(UsageView(thread=first.id, sums=sums))
 
     async def insights(self, ask: Ask) -> JsonAnswer:
-        until = self._wall() + 1
+        until = time.time() + 1
         since = (until // _DAY - ask.query.days + 1) * _DAY
         found = await self._store.insights(since=since, until=until, tenant=ask.tenant)
         shown: dict[str, Any] = {name: getattr(found, name) for name in _COUNTS}
@@ -310,5 +308,5 @@ def _answer(turn: QueuedTurn) -> JsonAnswer:
         return JsonAnswer(shown, 202, told | {"location": f"/api/threads/{turn.thread}/turns/{turn.id}"})
     if turn.state == "answered":
         return JsonAnswer(shown, 200, told)
-    problem = shown.error or Problem(code=turn.state, message="The turn has no answer.")
+    problem = shown.error or ErrorDetail(code=turn.state, message="The turn has no answer.")
     return JsonAnswer(ErrorView(error=problem, turn=shown), STATUS.get(problem.code, 502), told)

@@ -164,7 +164,7 @@ class View(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Problem(View):
+class ErrorDetail(View):
     code: str = Field(description="Short, and always the same for the same cause.")
     message: str = Field(description="A sentence for the person.")
 
@@ -191,14 +191,14 @@ class TurnView(View):
     started: float | None = None
     ended: float | None = None
     answer: TurnAnswer | None = Field(None, description="Of a turn that was answered.")
-    error: Problem | None = Field(None, description="Of a turn that is over without an answer.")
+    error: ErrorDetail | None = Field(None, description="Of a turn that is over without an answer.")
 
 
 class ErrorView(View):
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"error": {"code": "not_found", "message": "There is no such thread."}}]}
     )
-    error: Problem
+    error: ErrorDetail
     turn: TurnView | None = Field(None, description="The turn that failed.")
 
 
@@ -348,7 +348,7 @@ def turn_view(turn: QueuedTurn) -> TurnView:
         id=turn.id, thread=turn.thread, state=turn.state, place=turn.place, content=turn.message.get("content") or "",
         created=turn.created, started=turn.started, ended=turn.ended,
         answer=TurnAnswer.model_validate(result) if answered else None,
-        error=None if answered or turn.open else Problem.model_validate(result),
+        error=None if answered or turn.open else ErrorDetail.model_validate(result),
     )  # fmt: skip
 
 

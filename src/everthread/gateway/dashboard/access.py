@@ -98,7 +98,6 @@ class Access:
         *,
         door: Door,
         operator_key: str | None = None,
-        secure: bool = False,
         wall: Callable[[], float] = time.time,
         links: LoginLinks | None = None,
     ) -> None:
@@ -108,7 +107,6 @@ class Access:
         self._operator = hashlib.sha256(operator_key.encode()).hexdigest() if operator_key else None
         self.cookie = f"everthread_{hmac.digest(secret, b'name', 'sha256').hex()[:8]}"
         """Its own for each store: cookies know no ports."""
-        self._secure = secure
         self._wall = wall
         self._links = links or LoginLinks()
 
@@ -159,8 +157,7 @@ class Access:
         return hmac.compare_digest(viewer.csrf.encode(), token.encode("utf-8", "replace"))
 
     def set_cookie(self, value: str, *, life: float = LIFE) -> str:
-        secure = "; Secure" if self._secure else ""
-        return f"{self.cookie}={value}; Path=/; Max-Age={life:.0f}; HttpOnly; SameSite=Strict{secure}"
+        return f"{self.cookie}={value}; Path=/; Max-Age={life:.0f}; HttpOnly; SameSite=Strict"
 
     async def _counts(self, said: Mapping[str, Any]) -> bool:
         kind = said["kind"]

@@ -151,7 +151,9 @@ class Dashboard:
 
     # Who, and whether
 
-    def _seen(self, page: Callable[[Request, Viewer], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    def _seen(
+        self, page: Callable[[Request, Viewer], Awaitable[Response]], failed: str = "This page cannot be shown now."
+    ) -> Callable[[Request], Awaitable[Response]]:
         """A page for who was let in; others get the way in."""
 
         async def answer(request: Request) -> Response:
@@ -163,8 +165,8 @@ class Dashboard:
             except NotFoundError:
                 return self._error(404, "There is no such page.", "It never was, or it is not yours to see.", viewer)
             except EverthreadError as error:
-                _LOG.warning("a page could not be shown: %s", error)
-                return self._error(503, "This page cannot be shown now.", text.clean(str(error)), viewer)
+                _LOG.warning("%s %s", failed, error)
+                return self._error(503, failed, text.clean(str(error)), viewer)
 
         return answer
 
@@ -173,10 +175,7 @@ class Dashboard:
     ) -> Callable[[Request], Awaitable[Response]]:
         """A change: only with the token of the session, and from our own pages."""
 
-        async def answer(request: Request) -> Response:
-            viewer = await self.access.viewer(request.headers.get("cookie", ""))
-            if viewer is None:
-                return self._way_in(request)
+        async def changed(request: Request, viewer: Viewer) -> Response:
             form = await _form(request)
             if form is None:
                 return self._error(413, "That is too much.", "A form here has at most 64 KB.", viewer)
@@ -184,15 +183,10 @@ class Dashboard:
                 return self._error(403, "Not from here.", "Open the page again and use its own button.", viewer)
             try:
                 return await change(request, viewer, form)
-            except NotFoundError:
-                return self._error(404, "There is no such page.", "It never was, or it is not yours to see.", viewer)
             except InputError as error:
                 return self._error(409, "That cannot be done.", text.clean(str(error)), viewer)
-            except EverthreadError as error:
-                _LOG.warning("a change could not be made: %s", error)
-                return self._error(503, "That could not be done now.", text.clean(str(error)), viewer)
 
-        return answer
+        return self._seen(changed, "That could not be done now.")
 
     def _way_in(self, request: Request, problem: str = "", status: int = 401) -> Response:
         """What a stranger sees. On this machine a fresh link is printed where the gateway runs."""

@@ -521,7 +521,7 @@ def _brief(message: StoredMessage, left: frozenset[int]) -> views.MessageRow:
 def _side_bar(messages: Sequence[StoredMessage], whole: int) -> str:
     sizes = dict.fromkeys(views.PARTS, 0)
     for message in messages:
-        tokens = message.tokens or (len(body_text(message.body)) + 3) // 4
+        tokens = message.tokens or views.estimate(body_text(message.body))
         kind = "summary" if message.kind == "summary" else "results" if message.body.get("role") == "tool" else "talk"
         sizes[kind] += tokens
     filled = [(kind, tokens) for kind, tokens in sizes.items() if tokens]

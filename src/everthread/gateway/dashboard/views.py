@@ -142,22 +142,22 @@ def rewritten_sizes(messages: Sequence[Message]) -> dict[str, int]:
         if is_summary(message):
             summaries += [text] if (text := summary_text(message)) else []
         part = "summary" if is_summary(message) else "results" if results_of(message) else "talk"
-        sizes[part] += _estimate(body_text(message))
+        sizes[part] += estimate(body_text(message))
     return _with_words(sizes, summaries)
 
 
 def _with_words(sizes: dict[str, int], summaries: Sequence[str]) -> dict[str, int]:
-    words = min(sum(_estimate(section) for text in summaries for section in user_words(text)), sizes["summary"])
+    words = min(sum(estimate(section) for text in summaries for section in user_words(text)), sizes["summary"])
     return {**sizes, "words": sizes["words"] + words, "summary": sizes["summary"] - words}
 
 
-def _estimate(text: str) -> int:
+def estimate(text: str) -> int:
     return (len(text) + 3) // 4
 
 
 def window_view(system: Any, sizes: Mapping[str, int], size: WindowSize, calls: Sequence[CallRow]) -> WindowView:
     """The parts of the next prompt. What the provider counted beyond them is tools and framing."""
-    parts = {**sizes, "system": _estimate(content_text(system)) if system else 0}
+    parts = {**sizes, "system": estimate(content_text(system)) if system else 0}
     main = [call for call in calls if call.task == "main"]
     known = sum(parts.values())
     reported = bool(main) and not main[-1].estimated
@@ -462,13 +462,11 @@ def _marked(message: Message) -> Message:
     return marked if message["role"] in ("user", "assistant") and summary_text(marked) else message
 
 
-def message_view(
-    message: StoredMessage, *, chars: int, fate: str = "", show: Callable[[str, int], str], tokens: int | None = None
-) -> MessageRow:
+def message_view(message: StoredMessage, *, chars: int, fate: str = "", show: Callable[[str, int], str]) -> MessageRow:
     body = body_text(message.body)
     return MessageRow(
         message.id, str(message.body.get("role", "")), message_label(message), show(body, chars),
-        max(0, len(body) - chars), message.tokens or tokens or (len(body) + 3) // 4, message.created, fate,
+        max(0, len(body) - chars), message.tokens or estimate(body), message.created, fate,
         fate not in ("", "view", "short"),
     )  # fmt: skip
 

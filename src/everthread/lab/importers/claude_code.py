@@ -14,7 +14,7 @@ from typing import Any
 from everthread.core.messages import kind_of
 from everthread.core.pricing import normalize_usage
 from everthread.errors import WireError
-from everthread.lab.importers.log import Log, LoggedMessage, moment, numbered
+from everthread.lab.importers.log import Log, LoggedMessage, model_of, moment, numbered, text_in
 from everthread.wire import anthropic
 
 _SYNTHETIC = "<synthetic>"
@@ -40,10 +40,9 @@ def read(lines: list[tuple[int, dict[str, Any]]], source: str, warnings: list[st
     said, bad = _decoded(entries)
     told = [*warnings, *([f"{numbered(bad)}: no message that can be read; passed over"] if bad else [])]
     told += [f"{count:,} lines left out: {reason}" for reason, count in left_out.items()]
-    model = next((entry.model for entry in said if entry.model), "")
-    session = next((found for _, value in lines if (found := _id(value, "sessionId"))), "")
-    title = next((found for _, value in lines if (found := _id(value, "summary"))), "")
-    return Log(source, "claude-code", said, model=model, warnings=told, session=session, title=title)
+    session = next((found for _, value in lines if (found := text_in(value, "sessionId"))), "")
+    title = next((found for _, value in lines if (found := text_in(value, "summary"))), "")
+    return Log(source, "claude-code", said, model=model_of(said), warnings=told, session=session, title=title)
 
 
 def _not_spoken(value: Mapping[str, Any], dropped: set[str]) -> str:
@@ -55,22 +54,22 @@ def _not_spoken(value: Mapping[str, Any], dropped: set[str]) -> str:
         return "the client's own summary of what came before"
     if value.get("isApiErrorMessage") is True or value["message"].get("model") == _SYNTHETIC:
         return "a notice of the client, not of the model"
-    if _id(value, "uuid") in dropped:
+    if text_in(value, "uuid") in dropped:
         return "a branch that was given up"
     return ""
 
 
 def _rewritten(values: list[dict[str, Any]]) -> set[str]:
     """The lines of branches that were given up: of several prompts after the same line the last one counts."""
-    parents = {_id(value, "uuid"): _id(value, "parentUuid") for value in values if _id(value, "uuid")}
+    parents = {text_in(value, "uuid"): text_in(value, "parentUuid") for value in values if text_in(value, "uuid")}
     prompts: dict[str, str] = {}
     dropped: set[str] = set()
     for value in values:
-        parent = _id(value, "parentUuid")
+        parent = text_in(value, "parentUuid")
         if parent and _is_prompt(value):
             if parent in prompts:
                 dropped.add(prompts[parent])
-            prompts[parent] = _id(value, "uuid")
+            prompts[parent] = text_in(value, "uuid")
     for uuid, parent in parents.items():  # a line comes after the one it continues
         if parent in dropped:
             dropped.add(uuid)
@@ -85,17 +84,11 @@ def _is_prompt(value: Mapping[str, Any]) -> bool:
     return not any(kind_of(block) == "tool_result" for block in blocks)
 
 
-def _id(value: Mapping[str, Any], key: str) -> str:
-    found = value.get(key)
-    return found if isinstance(found, str) else ""
-
-
 def _decoded(entries: list[tuple[int, dict[str, Any]]]) -> tuple[list[LoggedMessage], list[int]]:
     said: list[LoggedMessage] = []
     bad: list[int] = []
     for numbers, message, at in _joined(entries):
-        model = message.get("model")
-        name = model if isinstance(model, str) else ""
+        name = text_in(message, "model")
         try:
             decoded = anthropic.decode_messages([{key: message.get(key) for key in ("role", "content")}], model=name)
         except WireError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -67,6 +67,28 @@ _MILLISECONDS = 1e11
 """As seconds this is the year 5138."""
 
 
+def text_in(value: Mapping[str, Any], key: str) -> str:
+    """A text of a log; empty where there is none."""
+    found = value.get(key)
+    return found if isinstance(found, str) else ""
+
+
+def count_in(value: Mapping[str, Any], key: str) -> int:
+    """A count of a log; 0 where there is none."""
+    found = value.get(key)
+    return found if isinstance(found, int) and found > 0 else 0
+
+
+def dollars_in(value: Mapping[str, Any], key: str) -> float | None:
+    found = value.get(key)
+    return float(found) if isinstance(found, int | float) and found > 0 else None
+
+
+def model_of(said: Sequence[LoggedMessage]) -> str:
+    """Who gave the first answer that names somebody."""
+    return next((entry.model for entry in said if entry.model), "")
+
+
 def numbered(lines: list[int], most: int = 8) -> str:
     """`line 3`, `lines 3, 4 and 12`, `lines 1, 2, … (90 in all)`."""
     if len(lines) == 1:
@@ -98,7 +120,7 @@ def read_transcript(value: Any, source: str, warnings: list[str] | None = None) 
     model = request.model
     if isinstance(usage, list):
         said = _with_usage(said, [entry for entry in usage if isinstance(entry, Mapping)])
-        model = model or next((entry.model for entry in said if entry.model), "")
+        model = model or model_of(said)
     return Log(source, api, said, request.system, request.tools, model, warnings or [])
 
 
@@ -131,26 +153,20 @@ def _with_usage(said: list[LoggedMessage], usage: list[Mapping[str, Any]]) -> li
 
 
 def _noted(said: LoggedMessage, entry: Mapping[str, Any]) -> LoggedMessage:
-    cost, model = entry.get("cost_usd"), entry.get("model")
-    return replace(
-        said,
-        usage=_usage(entry),
-        cost=float(cost) if isinstance(cost, int | float) else None,
-        model=model if isinstance(model, str) else "",
-    )
+    cost = entry.get("cost_usd")
+    dollars = float(cost) if isinstance(cost, int | float) else None
+    return replace(said, usage=_usage(entry), cost=dollars, model=text_in(entry, "model"))
 
 
 def _usage(entry: Mapping[str, Any]) -> CanonicalUsage:
     """Our own names where the entry has them, else those of any provider."""
     if not ({"input", "prompt"} & entry.keys()):
         return normalize_usage(entry)
-    names = ("input", "prompt", "cache_read", "cache_write", "output")
-    given = {name: found if isinstance(found := entry.get(name), int) and found > 0 else 0 for name in names}
     return CanonicalUsage(
-        input_tokens=given["input"] or given["prompt"],
-        cache_read_tokens=given["cache_read"],
-        cache_write_tokens=given["cache_write"],
-        output_tokens=given["output"],
+        input_tokens=count_in(entry, "input") or count_in(entry, "prompt"),
+        cache_read_tokens=count_in(entry, "cache_read"),
+        cache_write_tokens=count_in(entry, "cache_write"),
+        output_tokens=count_in(entry, "output"),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from everthread.core.messages import Message
 from everthread.core.pricing import CanonicalUsage
-from everthread.lab.importers.log import Log, LoggedMessage, moment
+from everthread.lab.importers.log import Log, LoggedMessage, count_in, dollars_in, model_of, moment, text_in
 
 
 def is_export(value: Any) -> bool:
@@ -41,12 +41,10 @@ def read(value: Mapping[str, Any], source: str) -> Log:
             continue
         said += _said(info, [part for part in parts if isinstance(part, Mapping)])
     info = value["info"]
-    model = next((entry.model for entry in said if entry.model), "")
     told = [f"{left:,} messages left out: summaries of the client itself, or not readable"] if left else []
-    title = info.get("title")
     return Log(
-        source, "opencode", said, model=model, warnings=told, session=str(info.get("id", "")),
-        title=title if isinstance(title, str) else "",
+        source, "opencode", said, model=model_of(said), warnings=told, session=str(info.get("id", "")),
+        title=text_in(info, "title"),
     )  # fmt: skip
 
 
@@ -69,8 +67,7 @@ def _said(info: Mapping[str, Any], parts: list[Mapping[str, Any]]) -> list[Logge
     if info.get("role") == "user":
         return [LoggedMessage({"role": "user", "content": text}, at)] if text else []
     found: list[LoggedMessage] = []
-    model = info.get("modelID")
-    name = model if isinstance(model, str) else ""
+    name = text_in(info, "modelID")
     # Each step of an answer was a call of its own; its tools' results stand between the steps.
     for step in _steps(parts):
         message, results = _step(step)
@@ -123,11 +120,9 @@ def _usage(parts: list[Mapping[str, Any]]) -> tuple[CanonicalUsage | None, float
         return None, None
     cache = tokens.get("cache")
     held = cache if isinstance(cache, Mapping) else {}
-    counts = (tokens.get("input"), tokens.get("output"), tokens.get("reasoning"), held.get("read"), held.get("write"))
-    fresh, output, thought, read_, written = (count if isinstance(count, int) and count > 0 else 0 for count in counts)
+    thought = count_in(tokens, "reasoning")
     usage = CanonicalUsage(
-        input_tokens=fresh, output_tokens=output + thought, cache_read_tokens=read_, cache_write_tokens=written,
-        reasoning_tokens=thought,
+        input_tokens=count_in(tokens, "input"), output_tokens=count_in(tokens, "output") + thought,
+        cache_read_tokens=count_in(held, "read"), cache_write_tokens=count_in(held, "write"), reasoning_tokens=thought,
     )  # fmt: skip
-    cost = end.get("cost")
-    return usage, float(cost) if isinstance(cost, int | float) and cost > 0 else None
+    return usage, dollars_in(end, "cost")

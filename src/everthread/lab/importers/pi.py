@@ -12,7 +12,7 @@ from typing import Any
 
 from everthread.core.messages import Message
 from everthread.core.pricing import CanonicalUsage
-from everthread.lab.importers.log import Log, LoggedMessage, moment, numbered
+from everthread.lab.importers.log import Log, LoggedMessage, count_in, dollars_in, model_of, moment, numbered, text_in
 
 _ROLES = ("user", "assistant", "toolResult")
 
@@ -32,7 +32,7 @@ def read(lines: list[tuple[int, dict[str, Any]]], source: str, warnings: list[st
     for number, value in lines:
         if value.get("type") == "session":
             header = value
-        elif branch is not None and _id(value) not in branch:
+        elif branch is not None and text_in(value, "id") not in branch:
             left += 1
         elif value.get("type") == "compaction":
             summaries += 1
@@ -45,15 +45,15 @@ def read(lines: list[tuple[int, dict[str, Any]]], source: str, warnings: list[st
     told = [*warnings, *([f"{numbered(bad)}: no message that can be read; passed over"] if bad else [])]
     told += [f"{left:,} lines left out: branches that were given up"] if left else []
     told += [f"{summaries:,} summaries of the client itself left out"] if summaries else []
-    model = next((entry.model for entry in said if entry.model), "")
-    session = header.get("id")
-    return Log(source, "pi", said, model=model, warnings=told, session=session if isinstance(session, str) else "")
+    return Log(source, "pi", said, model=model_of(said), warnings=told, session=text_in(header, "id"))
 
 
 def _last_branch(values: list[dict[str, Any]]) -> set[str] | None:
     """The ids from the last line back to the first; None in a file without a tree (version 1)."""
-    parents = {_id(value): value.get("parentId") for value in values if _id(value)}
-    at: Any = next((_id(value) for value in reversed(values) if _id(value) and "parentId" in value), None)
+    parents = {text_in(value, "id"): value.get("parentId") for value in values if text_in(value, "id")}
+    at: Any = next(
+        (text_in(value, "id") for value in reversed(values) if text_in(value, "id") and "parentId" in value), None
+    )
     if at is None:
         return None
     branch: set[str] = set()
@@ -61,11 +61,6 @@ def _last_branch(values: list[dict[str, Any]]) -> set[str] | None:
         branch.add(at)
         at = parents[at]
     return branch
-
-
-def _id(value: Mapping[str, Any]) -> str:
-    found = value.get("id")
-    return found if isinstance(found, str) else ""
 
 
 def _said(value: Mapping[str, Any]) -> LoggedMessage | None:
@@ -97,9 +92,8 @@ def _said(value: Mapping[str, Any]) -> LoggedMessage | None:
         ]
     if thoughts := "\n".join(_texts(blocks, "thinking")):
         message["reasoning_content"] = thoughts
-    model = given.get("model")
     usage, cost = _usage(given.get("usage"))
-    return LoggedMessage(message, at, usage, cost, model if isinstance(model, str) else "")
+    return LoggedMessage(message, at, usage, cost, text_in(given, "model"))
 
 
 def _texts(blocks: list[Mapping[str, Any]], kind: str) -> list[str]:
@@ -109,11 +103,9 @@ def _texts(blocks: list[Mapping[str, Any]], kind: str) -> list[str]:
 def _usage(given: Any) -> tuple[CanonicalUsage | None, float | None]:
     if not isinstance(given, Mapping):
         return None, None
-    counts = [given.get(key) for key in ("input", "output", "cacheRead", "cacheWrite")]
-    fresh, output, read_, written = (count if isinstance(count, int) and count > 0 else 0 for count in counts)
-    cost = given.get("cost")
-    total = cost.get("total") if isinstance(cost, Mapping) else None
     usage = CanonicalUsage(
-        input_tokens=fresh, output_tokens=output, cache_read_tokens=read_, cache_write_tokens=written
-    )
-    return usage, float(total) if isinstance(total, int | float) and total > 0 else None
+        input_tokens=count_in(given, "input"), output_tokens=count_in(given, "output"),
+        cache_read_tokens=count_in(given, "cacheRead"), cache_write_tokens=count_in(given, "cacheWrite"),
+    )  # fmt: skip
+    cost = given.get("cost")
+    return usage, dollars_in(cost, "total") if isinstance(cost, Mapping) else None

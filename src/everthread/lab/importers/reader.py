@@ -1,8 +1,8 @@
-"""From a file to a `Log`, by what stands in it; where such files are kept; from a `Log` to a thread.
+"""From a file to a conversation, by what stands in it; where logs of programs are kept; from a `Log` to a thread.
 
 Read are messages and requests in OpenAI's and Anthropic's form, Everthread's own exports, and the logs of Claude Code,
-Codex, pi and opencode. A line that is no JSON, as a program leaves it that was stopped while it wrote, is told and
-passed over.
+Codex, pi and opencode. A line of a log that is no JSON, as a program leaves it that was stopped while it wrote, is told
+and passed over.
 """
 
 from __future__ import annotations
@@ -12,16 +12,21 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everthread.core.transcript import user_text
+from everthread.core.types import Request
 from everthread.errors import InputError, TranscriptError, WireError
 from everthread.lab.importers import claude_code, codex, opencode, pi
 from everthread.lab.importers.log import Log, LoggedMessage, moment, numbered, read_transcript
 from everthread.store.models import DEFAULT_TENANT, NewMessage, NewSession, NewUsage
-from everthread.store.store import Store
+
+if TYPE_CHECKING:
+    from everthread.store.store import Store
+from everthread.wire.codecs import decode_any
 
 EXPORT = "everthread"
 """The type of the first line that `sessions export` writes for a thread."""
@@ -45,6 +50,15 @@ def read_bytes(file: str) -> bytes:
         return sys.stdin.buffer.read() if file == "-" else Path(file).expanduser().read_bytes()
     except OSError as error:
         raise TranscriptError(f"{source}: cannot be read: {error.strerror or error}") from error
+
+
+def read_text(file: str) -> tuple[str, str]:
+    """What a file is called, and the text in it (`-`: standard input)."""
+    source = "standard input" if file == "-" else file
+    try:
+        return source, read_bytes(file).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise TranscriptError(f"{source}: is not UTF-8 text (byte {error.start})") from error
 
 
 def parse_log(text: str, source: str = "the text") -> Log:
@@ -212,3 +226,76 @@ def _title(log: Log) -> str:
     first = next((words for entry in log.said if (words := user_text(entry.message).strip())), "")
     line = " ".join(first.split())
     return line if len(line) <= TITLE else f"{line[: TITLE - 1]}…"
+
+
+FILE_HELP = (
+    "A conversation: JSON or JSONL, an export, a log of Claude Code, Codex, pi or opencode; `-` is standard input."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationFile:
+    """What was read: from where, in which protocol, and the request it makes."""
+
+    source: str
+    api: str
+    """How it is written back: a log of another program as OpenAI's chat."""
+    request: Request
+    bare: bool = False
+    """It was a mere list of messages."""
+
+
+def read_conversation(file: str) -> ConversationFile:
+    """The conversation in `file` (`-`: standard input)."""
+    source, text = read_text(file)
+    try:
+        value = _parse_file(text)
+        api, request = decode_any(value)
+    except (TranscriptError, WireError) as error:
+        return _foreign(text, source, error)
+    return ConversationFile(source, api, request, bare=isinstance(value, list))
+
+
+def _foreign(text: str, source: str, problem: Exception) -> ConversationFile:
+    """What is no request may be a log of another program; else it was a request that is wrong."""
+    try:
+        log = parse_log(text, source)
+    except TranscriptError:
+        log = None
+    if log is None or not is_foreign(log):
+        raise TranscriptError(f"{source}: {problem}") from problem
+    if not log.said:
+        raise TranscriptError(f"{source}: holds no message that can be read")
+    request = Request(log.model, log.messages, system=log.system, tools=log.tools)
+    return ConversationFile(source, "openai_chat", request)
+
+
+def _parse_file(text: str) -> Any:
+    if not text.strip():
+        raise TranscriptError("is empty")
+    try:
+        value = json.loads(text)
+    except ValueError as whole:
+        lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+        if len(lines) < 2 or not lines[0][1].lstrip().startswith("{") or not _is_json(lines[0][1]):
+            raise TranscriptError(f"is not JSON: {whole}") from whole
+        return [_json_line(number, line) for number, line in lines]
+    except RecursionError as error:
+        raise TranscriptError("is nested too deeply to be a conversation") from error
+    # One line of JSONL is an object like any other; a lone message is a conversation of one.
+    return [value] if isinstance(value, dict) and "role" in value and "messages" not in value else value
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _json_line(number: int, line: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise TranscriptError(f"line {number} is not JSON: {error}") from error

@@ -15,7 +15,7 @@ from typing import Any
 from everthread.conversation.conversation import Conversation
 from everthread.core.messages import Call, Message, calls_of, results_of, strings_in, text_of
 from everthread.core.transcript import is_user_message, user_text
-from everthread.lab.replay.result import Facts
+from everthread.lab.replay.result import FactCounts
 from everthread.store.models import SearchQuery
 
 REQUEST, SAID, ERROR, FILE, COMMAND, ID = (
@@ -60,7 +60,7 @@ def stated(messages: Sequence[Message]) -> list[Stated]:
     return [Stated(kind, text) for kind in KINDS for text in dict.fromkeys(found[kind]) if text]
 
 
-async def judged(facts: Sequence[Stated], conversation: Conversation) -> Facts:
+async def judged(facts: Sequence[Stated], conversation: Conversation) -> FactCounts:
     """Which are in the conversation's context, which its store finds again, which are gone."""
     context = in_context(conversation.messages)
     named = []
@@ -70,17 +70,17 @@ async def judged(facts: Sequence[Stated], conversation: Conversation) -> Facts:
     return _counted(named)
 
 
-def judged_alone(facts: Sequence[Stated], messages: Sequence[Message]) -> Facts:
+def judged_alone(facts: Sequence[Stated], messages: Sequence[Message]) -> FactCounts:
     """The same for messages without a store behind them: what is not there is lost."""
     context = in_context(messages)
     return _counted([(fact.kind, fact.text, 0 if fact.text in context else 2) for fact in facts])
 
 
-def _counted(named: Sequence[tuple[str, str, int]]) -> Facts:
+def _counted(named: Sequence[tuple[str, str, int]]) -> FactCounts:
     kinds: dict[str, list[int]] = {}
     for kind, _, place in named:
         kinds.setdefault(kind, [0, 0, 0])[place] += 1
-    return Facts({kind: (found[0], found[1], found[2]) for kind, found in kinds.items()}, tuple(named))
+    return FactCounts({kind: (found[0], found[1], found[2]) for kind, found in kinds.items()}, tuple(named))
 
 
 @dataclass(frozen=True, slots=True)

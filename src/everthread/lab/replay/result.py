@@ -63,7 +63,7 @@ class Compacted:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class FactCounts:
     """What the conversation stated, by kind: how much of it is in the context at its end, found by recall, lost."""
 
     kinds: dict[str, tuple[int, int, int]] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class Way:
     calls: Sequence[Played]
     refused: int | None = None
     """The call that the provider refused for its size; the conversation ended there."""
-    facts: Facts | None = None
+    facts: FactCounts | None = None
 
     @property
     def peak(self) -> int:
