@@ -167,15 +167,8 @@ def _plain(view: SessionView, *, context: bool, raw: bool) -> dict[str, Any]:
         return heading | {"output": _clean(view.output, raw=raw)}
     system = {"system": _clean(view.tip.system, raw=raw)} if context else {}
     messages = [
-        {
-            "id": item.id,
-            "session": item.session,
-            "seq": item.seq,
-            "kind": item.kind,
-            "created": iso(item.created),
-            "tokens": item.tokens,
-            "body": _clean(item.body, raw=raw),
-        }
+        {name: getattr(item, name) for name in ("id", "session", "seq", "kind", "tokens")}
+        | {"created": iso(item.created), "body": _clean(item.body, raw=raw)}
         for item in view.messages
     ]
     return heading | system | {"messages": messages}
@@ -282,20 +275,14 @@ def _plain_member(member: Member) -> dict[str, Any]:
     if made is None:
         return plain | {"compaction": None}
     record = made.record
-    return plain | {
-        "compaction": {
-            "tokens_before": record.tokens_before,
-            "tokens_after": record.tokens_after,
-            "covered": len(record.covered),
-            "author": record.author,
-            "reason": record.reason,
-            "focus": record.focus,
-            "duration": record.duration,
-            "cost": None if record.cost is None else float(record.cost),
-            "warnings": list(record.warnings),
-            "reverted": iso(made.reverted),
-        }
+    told = ("tokens_before", "tokens_after", "author", "reason", "focus", "duration")
+    compaction = {name: getattr(record, name) for name in told} | {
+        "covered": len(record.covered),
+        "cost": None if record.cost is None else float(record.cost),
+        "warnings": list(record.warnings),
+        "reverted": iso(made.reverted),
     }
+    return plain | {"compaction": compaction}
 
 
 def _drawn(members: list[Member], now: float) -> Tree:

@@ -103,20 +103,12 @@ def _encoded(recording: ConversationFile) -> str:
 
 
 def _report(result: Compaction) -> dict[str, Any]:
-    return {
-        "changed": result.changed,
-        "reason": result.reason,
-        "tokens_before": result.tokens_before,
-        "tokens_after": result.tokens_after,
+    names = ("changed", "reason", "tokens_before", "tokens_after", "author", "duration", "summary")
+    return {name: getattr(result, name) for name in names} | {
         "messages": len(result.messages),
-        "covered": list(result.covered),
-        "author": result.author,
         "phases": [dataclasses.asdict(phase) for phase in result.phases],
         "verification": dataclasses.asdict(result.verification),
-        "steps": list(result.steps),
-        "warnings": list(result.warnings),
-        "duration": result.duration,
-        "summary": result.summary,
+        **{name: list(getattr(result, name)) for name in ("covered", "steps", "warnings")},
     }
 
 

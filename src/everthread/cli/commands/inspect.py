@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import typer
@@ -54,9 +54,7 @@ def examine(recording: ConversationFile) -> dict[str, Any]:
         ],
         "summaries": [index for index, message in enumerate(messages) if is_summary(message)],
         "problems": {
-            api: [
-                {"index": p.index, "rule": p.rule, "message": p.message} for p in validate_messages(messages, api=api)
-            ]
+            api: [asdict(problem) for problem in validate_messages(messages, api=api)]
             for api in ("openai", "anthropic")
         },
         "repair": repair(messages).actions,
@@ -166,8 +164,8 @@ def count(recording: ConversationFile, counter: TokenCounter) -> dict[str, Any]:
             role: {"messages": sum(row.role == role for row in rows), "tokens": n} for role, n in roles.items()
         },
         "by_tool": dict(tools.most_common()),
-        "biggest": [_plain(row) for row in biggest],
-        "messages": [_plain(row) for row in rows],
+        "biggest": [asdict(row) for row in biggest],
+        "messages": [asdict(row) for row in rows],
     }
 
 
@@ -189,10 +187,6 @@ def _row(index: int, message: Message, names: dict[str, str], counter: TokenCoun
     said = text_of(message) or " ".join(result.text for result in results_of(message))
     said = said or " ".join(call.arguments for call in calls_of(message))
     return MessageTokens(index, message["role"], tools, counter.message(message), excerpt(said))
-
-
-def _plain(row: MessageTokens) -> dict[str, Any]:
-    return {"index": row.index, "role": row.role, "tools": row.tools, "tokens": row.tokens, "text": row.text}
 
 
 def _print_tokens(source: str, report: dict[str, Any], *, top: int, every: bool) -> None:

@@ -83,20 +83,12 @@ class Record:
 
     def summary(self) -> dict[str, Any]:
         """The figures of one line."""
-        return {
-            "number": self.number,
-            "api": self.api,
-            "model": self.model,
-            "status": self.status,
-            "prompt_tokens": self.prompt_tokens,
-            "cached_tokens": self.cached_tokens,
-            "written_tokens": self.written_tokens,
-            "output_tokens": self.canonical_usage.output_tokens if self.usage else 0,
-            "stream": self.stream,
-            "session": self.session,
-            "fault": self.fault,
-            "error": self.error,
-        }
+        names = (
+            "number", "api", "model", "status", "prompt_tokens", "cached_tokens", "written_tokens", "stream", "session",
+            "fault", "error",
+        )  # fmt: skip
+        used = self.canonical_usage.output_tokens if self.usage else 0
+        return {name: getattr(self, name) for name in names} | {"output_tokens": used}
 
 
 @dataclass(frozen=True, slots=True)

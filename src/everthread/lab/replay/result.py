@@ -85,7 +85,7 @@ class FactCounts:
 
     @property
     def total(self) -> int:
-        return self.retained + self.recoverable + self.lost
+        return sum(map(sum, self.kinds.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,15 +175,10 @@ class Replay:
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, as JSON values."""
-        return {
-            "source": self.source,
-            "model": self.model,
-            "window": self.window,
-            "threshold": self.threshold,
-            "engine": self.engine,
+        names = ("source", "model", "window", "threshold", "engine", "recorded_cost")
+        return {name: getattr(self, name) for name in names} | {
             "times": self.timed,
             "notes": list(self.notes),
-            "recorded_cost": self.recorded_cost,
             "caching_saves_of_input": _rounded(self.caching_saves()),
             "seconds": round(self.seconds, 3),
             "compactions": [asdict(compaction) for compaction in self.compactions],
@@ -202,34 +197,24 @@ def total(costs: Iterable[Decimal | None]) -> Decimal | None:
 
 
 def _way(replay: Replay, way: Way) -> dict[str, Any]:
-    facts = way.facts
-    return {
-        "name": way.name,
-        "what": way.what,
+    names = ("name", "what", "peak", "read", "written", "uncached")
+    return {name: getattr(way, name) for name in names} | {
         "answered": len(way.calls),
         "refused_at": way.refused,
-        "peak": way.peak,
         "mean": round(way.mean),
-        "read": way.read,
-        "written": way.written,
-        "uncached": way.uncached,
         "misses": dict(way.misses),
         "cost": _dollars(way.cost),
         "input_cost": _dollars(way.input_cost),
         "we_save": None if way is replay.ours else _rounded(replay.saved(way)),
-        "facts": None
-        if facts is None
-        else {
-            "retained": facts.retained,
-            "recoverable": facts.recoverable,
-            "lost": facts.lost,
-            "kinds": {
-                kind: dict(zip(("retained", "recoverable", "lost"), found, strict=True))
-                for kind, found in facts.kinds.items()
-            },
-        },
+        "facts": None if way.facts is None else _fact_figures(way.facts),
         "calls": [_call(call) for call in way.calls],
     }
+
+
+def _fact_figures(facts: FactCounts) -> dict[str, Any]:
+    places = ("retained", "recoverable", "lost")
+    kinds = {kind: dict(zip(places, found, strict=True)) for kind, found in facts.kinds.items()}
+    return {place: getattr(facts, place) for place in places} | {"kinds": kinds}
 
 
 def _call(call: Played) -> dict[str, Any]:
