@@ -74,7 +74,10 @@ async def _within(seconds: float, event: asyncio.Event) -> bool:
 
 
 class Family:
-    """All that is started with an environment: it carries a mark of its own, by which what still runs is found."""
+    """All that is started with an environment: it carries a mark of its own, by which what still runs is found.
+
+    A child of a child is a child of both.
+    """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._mark = secrets.token_hex(16)
@@ -84,10 +87,29 @@ class Family:
         """Ask what still runs to end, and end what does not."""
         for number, seconds in ((signal.SIGTERM, GRACE), (signal.SIGKILL, _PATIENCE)):
             until = time.monotonic() + seconds
-            if not _signalled(self._mark, number):
+            if not self.signal(number):
                 return
-            while time.monotonic() < until and next(_marked(self._mark), None) is not None:  # noqa: ASYNC110 - they are not our children: nobody is told when they end
+            while time.monotonic() < until and next(self.members(), None) is not None:  # noqa: ASYNC110 - they are not our children: nobody is told when they end
                 await asyncio.sleep(_GLANCE)
+
+    def signal(self, number: signal.Signals) -> int:
+        """Send it to all; how many there were."""
+        found = list(self.members())
+        for one in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(one, number)
+        return len(found)
+
+    def members(self) -> Iterator[int]:
+        """The processes that carry the mark, where the system shows it."""
+        name, wanted = f"{MARK}=".encode(), self._mark.encode()
+        for place in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                carried = place.read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if any(entry.startswith(name) and wanted in entry for entry in carried):
+                yield int(place.parent.name)
 
 
 class ProcessOutput:
@@ -127,12 +149,12 @@ class ProcessOutput:
 class Child:
     """A running program. Threads wait for it and read it, so that no reader is lost with a task or a loop."""
 
-    def __init__(self, process: subprocess.Popen[bytes], reading: int, mark: str) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], reading: int, family: Family) -> None:
         self.process = process
         self.output = ProcessOutput()
         self.exited, self.drained = asyncio.Event(), asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._mark = mark
+        self._family = family
         threading.Thread(target=self._wait, name="child-wait", daemon=True).start()
         threading.Thread(target=self._read, args=(reading,), name="child-read", daemon=True).start()
 
@@ -143,7 +165,7 @@ class Child:
         except (ProcessLookupError, PermissionError):
             if self.drained.is_set():
                 return ()
-        return tuple(sorted(_marked(self._mark))) if _SHOWN.exists() else (-self.process.pid,)
+        return tuple(sorted(self._family.members())) if _SHOWN.exists() else (-self.process.pid,)
 
     async def end(self) -> None:
         """Ask it and all it started to end, and end what does not."""
@@ -153,14 +175,14 @@ class Child:
         finally:
             for _ in range(_TRIES):
                 self._signal(signal.SIGKILL)
-                if next(_marked(self._mark), None) is None:
+                if next(self._family.members(), None) is None:
                     break
         await _within(_PATIENCE, self.exited)
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
-        _signalled(self._mark, number)
+        self._family.signal(number)
 
     def _wait(self) -> None:
         self.process.wait()
@@ -182,11 +204,10 @@ class Child:
 
 def _start(argv: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Child:
     reading, writing = os.pipe()
-    mark = secrets.token_hex(16)
-    marks = f"{environment.get(MARK, '')} {mark}"  # a child of a child is a child of both
+    family = Family(environment)
     try:
         process = subprocess.Popen(  # noqa: S603 - running what was approved is the purpose
-            list(argv), cwd=folder, env={**environment, MARK: marks}, stdin=subprocess.DEVNULL, stdout=writing,
+            list(argv), cwd=folder, env=family.environment, stdin=subprocess.DEVNULL, stdout=writing,
             stderr=writing, start_new_session=True,
         )  # fmt: skip
     except (OSError, ValueError) as error:
@@ -194,29 +215,7 @@ def _start(argv: Sequence[str], folder: Path, environment: Mapping[str, str]) ->
         raise InputError(f"{argv[0]} could not be started in {folder}: {error}") from error
     finally:
         os.close(writing)
-    return Child(process, reading, mark)
-
-
-def _signalled(mark: str, number: signal.Signals) -> int:
-    """Send a signal to the processes that carry a mark; how many there were."""
-    count = 0
-    for found in _marked(mark):
-        count += 1
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(found, number)
-    return count
-
-
-def _marked(mark: str) -> Iterator[int]:
-    """The processes that carry a mark."""
-    name, wanted = f"{MARK}=".encode(), mark.encode()
-    for place in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            carried = place.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if any(entry.startswith(name) and wanted in entry for entry in carried):
-            yield int(place.parent.name)
+    return Child(process, reading, family)
 
 
 PLAIN = {

@@ -263,7 +263,7 @@ class ProviderLogic:
         record.status = None if hangs else outgoing.status
         return outgoing
 
-    def count(self, protocol: Protocol, record: Record) -> ProviderAnswer:
+    async def count(self, protocol: Protocol, record: Record) -> ProviderAnswer:
         """How many tokens a request has, asked for alone."""
         case = self._read(protocol, record)
         if isinstance(case, Refusal):
@@ -297,7 +297,7 @@ class ProviderLogic:
                 return refused(record, error)
         return self._say(case, told, fault)
 
-    def compact(self, protocol: Protocol, record: Record) -> ProviderAnswer:
+    async def compact(self, protocol: Protocol, record: Record) -> ProviderAnswer:
         """A compaction asked for at its own path."""
         case = self._read(protocol, record)
         if isinstance(case, Refusal):

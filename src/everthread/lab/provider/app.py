@@ -7,7 +7,7 @@ import json
 import socket
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Self, cast
 
 from starlette.applications import Starlette
@@ -206,45 +206,37 @@ class Provider:
             raise failures[0]
 
     def _application(self) -> Starlette:
-        routes = [Route(protocol.path, self._endpoint(protocol), methods=["POST"]) for protocol in PROTOCOLS]
-        routes.append(Route(f"{ANTHROPIC.path}/count_tokens", self._count, methods=["POST"]))
-        routes.append(Route(f"{RESPONSES.path}/compact", self._compact, methods=["POST"]))
+        logic = self._answering
+        answered = [(protocol, protocol.path, logic.answer) for protocol in PROTOCOLS]
+        answered.append((ANTHROPIC, f"{ANTHROPIC.path}/count_tokens", logic.count))
+        answered.append((RESPONSES, f"{RESPONSES.path}/compact", logic.compact))
+        routes = [
+            Route(path, self._endpoint(protocol, decide), methods=["POST"]) for protocol, path, decide in answered
+        ]
         routes += [Route(protocol.path, self._upgrade, methods=["GET"]) for protocol in PROTOCOLS]
         routes.append(Route("/v1/models", self._models, methods=["GET"]))
         routes.append(Route("/v1/models/{name:path}", self._model, methods=["GET"]))
         return Starlette(routes=routes)
 
-    def _endpoint(self, protocol: Protocol) -> Callable[[HttpRequest], Any]:
+    def _endpoint(
+        self, protocol: Protocol, decide: Callable[[Protocol, Record], Awaitable[ProviderAnswer]]
+    ) -> Callable[[HttpRequest], Any]:
+        """A script that fails is the client's 500 now, and raises when the provider is closed."""
+
         async def answer(http: HttpRequest) -> ASGIApp:
             try:
                 record = await self._record(protocol, http)
             except ClientDisconnect:  # before it had said what it wants
                 return Response(status_code=400)
-            outgoing = await self._answer(protocol, record)
+            try:
+                outgoing = await decide(protocol, record)
+            except Exception as error:  # noqa: BLE001  a script may raise anything; it is raised again, in `__aexit__`
+                self._failures.append(error)
+                words = f"The script failed: {type(error).__name__}: {error}"
+                outgoing = refused(record, refusal(protocol.api, 500, words))
             return AnswerApp(outgoing, record, self._connections, self._closing, self._sent)
 
         return answer
-
-    async def _answer(self, protocol: Protocol, record: Record, *, counting: bool = False) -> ProviderAnswer:
-        """The answer. A script that fails is the client's 500 now, and raises when the provider is closed."""
-        try:
-            if counting:
-                return self._answering.count(protocol, record)
-            return await self._answering.answer(protocol, record)
-        except Exception as error:  # noqa: BLE001  a script may raise anything; it is raised again, in `__aexit__`
-            self._failures.append(error)
-            words = f"The script failed: {type(error).__name__}: {error}"
-            return refused(record, refusal(protocol.api, 500, words))
-
-    async def _count(self, http: HttpRequest) -> ASGIApp:
-        record = await self._record(ANTHROPIC, http)
-        outgoing = await self._answer(ANTHROPIC, record, counting=True)
-        return AnswerApp(outgoing, record, self._connections, self._closing, self._sent)
-
-    async def _compact(self, http: HttpRequest) -> ASGIApp:
-        record = await self._record(RESPONSES, http)
-        outgoing = self._answering.compact(RESPONSES, record)
-        return AnswerApp(outgoing, record, self._connections, self._closing, self._sent)
 
     async def _upgrade(self, http: HttpRequest) -> JSONResponse:
         """A WebSocket, which nobody serves here."""
