@@ -228,6 +228,9 @@ def _compactions(effort: Effort) -> list[Row]:
 async def _beside_compactions(server: Server, effort: Effort) -> list[Row]:
     waits: dict[str, float] = {}
     number = 0
+    scopes = ["first", "second", "third"]
+    histories = {scope: [history_body(700_000, turn, scope, SMALL_MODEL) for turn in range(20)] for scope in scopes}
+    """Made before anything is measured: one process asks for all, and would wait for itself."""
 
     async def small(client: httpx2.AsyncClient, until: Callable[[], bool]) -> list[float]:
         nonlocal number
@@ -242,8 +245,8 @@ async def _beside_compactions(server: Server, effort: Effort) -> list[Row]:
 
     async def large(client: httpx2.AsyncClient, scope: str) -> None:
         started = time.perf_counter()
-        for turn in range(20):
-            answer = await ask(client, server.url, history_body(700_000, turn, scope, SMALL_MODEL), exact=False)
+        for body in histories[scope]:
+            answer = await ask(client, server.url, body, exact=False)
             if int(answer.headers.get("x-everthread-compactions", "0")):
                 break
         waits[scope] = time.perf_counter() - started
@@ -252,7 +255,7 @@ async def _beside_compactions(server: Server, effort: Effort) -> list[Row]:
         await asyncio.sleep(2)  # the process for compactions is started ahead
         await small(client, _after(0.5))
         quiet = await small(client, _after(max(2.0, effort.seconds)))
-        work = asyncio.create_task(_each(large, client, ["first", "second", "third"]))
+        work = asyncio.create_task(_each(large, client, scopes))
         busy = await small(client, work.done)
         await work
     before, during = _share(quiet, 99), _share(busy, 99)

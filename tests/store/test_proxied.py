@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from dataclasses import replace
 from decimal import Decimal
 
@@ -73,6 +74,39 @@ async def test_the_first_rewrite_of_a_beginning_stays(store: Store) -> None:
     for elsewhere in (("other", "e"), ("t", "other")):
         assert await store.find_rewrites(*elsewhere, digests) == []
         assert await store.find_similar_rewrites(*elsewhere, ["s3"]) == []
+
+
+async def test_a_search_that_goes_on_finds_what_a_whole_one_does(store: Store) -> None:
+    """Whatever was made, taken back or deleted between the two, by this process or another."""
+    await store.extend_link(point("d1"))
+    chance = random.Random(7)  # noqa: S311 - what happens, the same each time
+    engines, before = ["e", "f"], None
+    made: list[Rewrite] = []
+    for length in range(1, 120):
+        digests, skeletons = ([f"{kind}{place}" for place in range(1, length + 1)] for kind in "ds")
+        step = chance.random()
+        if step < 0.2:
+            place = chance.randint(1, length)
+            new = replace(
+                REWRITE, engine=chance.choice(engines), chain=chance.choice([f"d{place}", "x"]), thread="A",
+                skeleton=chance.choice([f"s{place}", ""]), length=place, strength=len(made),
+            )  # fmt: skip
+            made.append(await store.put_rewrite(new))
+        elif step < 0.3 and made:
+            gone = made.pop(chance.randrange(len(made)))
+            sql = chance.choice(
+                ["DELETE FROM rewrites", "UPDATE rewrites SET chain = 'undone:' || chain, skeleton = ''"]
+            )
+            await store._write(lambda tx, sql=sql, gone=gone: tx.run(f"{sql} WHERE strength = ?", (gone.strength,)))  # type: ignore[misc]
+        whole, _ = await store.match_rewrites("t", engines, [digests], skeletons)
+        found, before = await store.match_rewrites("t", engines, [digests], skeletons, before)
+        longest = [(exact[:1], similar) for exact, similar in whole]
+        assert [(exact[:1], similar) for exact, similar in found] == longest
+        if chance.random() < 0.1:  # the client went on otherwise
+            other = [*digests[:-1], "other"]
+            assert (await store.match_rewrites("t", engines, [other], skeletons, before))[0] == (
+                await store.match_rewrites("t", engines, [other], skeletons)
+            )[0]
 
 
 async def test_a_compaction_counts_once_for_its_thread(store: Store) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import threading
+from pathlib import Path
 from typing import Any
 
 import apsw
 import psycopg
 import pytest
 
-from everthread.errors import InputError, StoreBusyError, StoreClosedError, StoreFullError, UnknownIdError
+from everthread.errors import InputError, StoreBusyError, StoreClosedError, StoreError, StoreFullError, UnknownIdError
 from everthread.store.database import Tx
 from everthread.store.models import NewSession
 from everthread.store.postgres import PostgresDatabase, PostgresWriter
@@ -272,6 +274,66 @@ async def test_a_file_that_stays_locked_is_told(file: SqliteDatabase) -> None:
         other.rollback()
         await writer.write(lambda tx: tx.run("DELETE FROM state"))
         await asyncio.to_thread(writer.close)
+
+
+class SlowDisk(SqliteDatabase):
+    """Nothing is on the disk before it is let; then perhaps an error."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.let = threading.Event()
+        self.error: OSError | None = None
+
+    def connect_writer(self) -> Any:
+        connection: Any = super().connect_writer()
+        sync = connection.sync
+
+        def slow() -> None:
+            self.let.wait(20)
+            if self.error is not None:
+                raise self.error
+            sync()
+
+        connection.sync = slow
+        return connection
+
+
+async def test_who_asks_for_a_decision_does_not_wait_for_the_disk(file: SqliteDatabase) -> None:
+    disk = SlowDisk(file.path)
+    writer = StoreWriter(disk)
+    sql = "INSERT INTO state (scope, name, value, changed) VALUES ('s', ?, '1', 0)"
+    await writer.write(lambda tx: tx.run(sql, ("decided",)), early=True)
+    with contextlib.closing(file.connect_reader()) as other:
+        assert other.all("SELECT name FROM state WHERE scope = 's'") == [("decided",)], "every process sees it"
+    durable = asyncio.ensure_future(writer.write(lambda tx: tx.run(sql, ("durable",))))
+    await asyncio.sleep(0.05)
+    assert not durable.done()
+    disk.let.set()
+    await durable
+    await asyncio.to_thread(writer.close)
+
+
+@pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, StoreFullError), (errno.EIO, StoreError)])
+async def test_what_does_not_reach_the_disk_is_told(file: SqliteDatabase, number: int, kind: type[Exception]) -> None:
+    disk = SlowDisk(file.path)
+    disk.error = OSError(number, "on purpose")
+    disk.let.set()
+    writer = StoreWriter(disk)
+    with pytest.raises(kind):
+        await writer.write(lambda tx: tx.run("DELETE FROM state"))
+    disk.error = None
+    await writer.write(lambda tx: tx.run("DELETE FROM state"))
+    await asyncio.to_thread(writer.close)
+
+
+async def test_what_is_written_ahead_is_moved_into_the_file(file: SqliteDatabase) -> None:
+    store = Store(file)
+    session = await new_thread(store)
+    before = file.path.stat().st_size
+    for number in range(8):
+        await store.append(session.id, says(f"{number} " + "word " * 200_000))
+    assert file.path.stat().st_size > before
+    await store.close()
 
 
 @pytest.fixture

@@ -54,10 +54,33 @@ def test_a_list_that_was_given_out_can_be_changed() -> None:
     written, request = Written(), Request("claude-sonnet-4-5", history)
     first = encode_request(request, written=written)
     kept = copy.deepcopy(first)
+    assert written.messages, "something was kept"
     first["messages"].pop()
-    first["messages"][0]["role"] = "system"
-    first["messages"][1]["content"].append({"type": "text", "text": "More."})
     assert encode_request(request, written=written) == kept
+    for change in (_speak_otherwise, _say_more, _say_other, _say_nothing, _add_field):
+        change(encode_request(request, written=written)["messages"])
+        assert encode_request(request, written=written) == kept, change.__name__
+
+
+def _speak_otherwise(messages: Any) -> None:
+    messages[0]["role"] = "system"
+
+
+def _say_more(messages: Any) -> None:
+    messages[1]["content"].append({"type": "text", "text": "More."})
+
+
+def _say_other(messages: Any) -> None:
+    messages[2]["content"] = [*messages[2]["content"]]
+    messages[2]["content"][0] = {"type": "text", "text": "Other."}
+
+
+def _say_nothing(messages: Any) -> None:
+    messages[3].clear()
+
+
+def _add_field(messages: Any) -> None:
+    messages[4]["name"] = "someone"
 
 
 @pytest.mark.parametrize("calls", [None, [], [None], [{}]])

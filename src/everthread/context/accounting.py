@@ -23,12 +23,15 @@ class Payer(Protocol):
 
 
 class Accounting:
-    """Writes down what calls used. `report` is told of every record."""
+    """Writes down what calls used. `report` is told of every record; `early`: nobody waits for the disk."""
 
-    def __init__(self, store: Store, wall: Callable[[], float], report: Callable[[NewUsage], None]) -> None:
+    def __init__(
+        self, store: Store, wall: Callable[[], float], report: Callable[[NewUsage], None], *, early: bool = False
+    ) -> None:
         self._store = store
         self._wall = wall
         self._report = report
+        self._early = early
         self._lost: dict[str, list[tuple[Request, Payer | None]]] = {}
 
     async def record(  # noqa: PLR0913 - what is known of a call
@@ -45,7 +48,7 @@ class Accounting:
         named = None if provider in UNNAMED else provider
         price = cost_of(usage, model, at=datetime.fromtimestamp(self._wall(), UTC), provider=named)
         record = NewUsage(session, model, usage, task=task, cost=price, estimated=estimated)
-        await self._store.record_usage(record)
+        await self._store.record_usage(record, early=self._early)
         self._report(record)
         return price
 
@@ -66,6 +69,10 @@ class Accounting:
     def lose(self, session: str, request: Request, payer: Payer | None = None) -> None:
         """A summariser's request was given up under way."""
         self._lost.setdefault(session, []).append((request, payer))
+
+    def has_lost(self, session: str) -> bool:
+        """Whether something was given up that is not written down yet."""
+        return session in self._lost
 
     async def record_lost(self, session: str | None = None) -> None:
         """What was asked for a summary and given up: its prompt was read by the provider all the same."""

@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -176,7 +177,7 @@ async def open_gateway(
     """The gateway, listening. What is given stands before what is configured; a store that is given stays open.
 
     `trial` replays a stored thread for the pages; `announce` is told the path of a link that opens them; `place`: this
-    is one of several processes; `warm`: a process for compactions is started ahead.
+    is one of several processes; `warm`: the process is nothing but a gateway, and one for compactions is started ahead.
     """
     from everthread.gateway.app import GatewayApp
     from everthread.gateway.limits import Limits
@@ -222,6 +223,8 @@ async def open_gateway(
         gateway = await stack.enter_async_context(listening)
         if warm:
             manager.warm()
+            settling = asyncio.create_task(_settle())
+            stack.callback(settling.cancel)
         if pages is not None:
             pages.settings = replace(pages.settings, base=gateway.url)
         yield gateway
@@ -255,6 +258,20 @@ def _compact(manager: ProxyManager, limits: Limits, upstream: str) -> dict[str, 
     from everthread.gateway.api.compact import PATH, CompactApp
 
     return {PATH: CompactApp(manager, limits, upstream)}
+
+
+async def _settle() -> None:
+    """Load what the first request would wait for, beside the loop; then the process stays as it is."""
+    from everthread.core.pricing import CanonicalUsage, cost_of
+    from everthread.core.tokens import TokenCounter
+    from everthread.gateway.server import settle_process
+
+    def load() -> None:
+        cost_of(CanonicalUsage(1, 1), "gpt-4o", at=datetime.now(UTC))
+        TokenCounter("gpt-4o").text("Ready?")
+
+    await asyncio.to_thread(load)
+    settle_process()
 
 
 async def _mounted(store: Store, stack: AsyncExitStack) -> dict[str, ASGIApp]:

@@ -194,6 +194,15 @@ def spliced(text: str, changes: Sequence[tuple[int, int, str]]) -> str:
     return "".join([*pieces, text[at:]])
 
 
+def spliced_bytes(body: bytes, changes: Sequence[tuple[int, int, str]]) -> bytes:
+    """The same for the bytes of a text in which every character is one."""
+    view, pieces, at = memoryview(body), list[bytes | memoryview](), 0
+    for start, end, new in sorted(changes):
+        pieces += [view[at:start], new.encode()]
+        at = end
+    return b"".join([*pieces, view[at:]])
+
+
 def written(value: Any) -> str:
     """A value as it goes into a body; escaped only where it holds what is no character."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -234,7 +243,10 @@ class _Reader:
             self._close(start, at)
         else:
             found = _decode_fields(b'{"":[' + self.text[at:].encode())
-            at = self._elements(start, at, _decode_list(found.pop("", msgspec.Raw(b"null"))))
+            following = _decode_list(found.pop("", msgspec.Raw(b"null")))
+            if not following:
+                raise WireError(f"the request is no JSON at character {at}: a message must follow a comma")
+            at = self._elements(start, at, following)
         if self._known_rest(at):
             return
         if not found:

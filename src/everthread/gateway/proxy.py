@@ -594,6 +594,8 @@ _MODELS = "/v1/models/"
 _RATIO, _RATIO_FREE = 50, 4 * 1024 * 1024
 _MESSAGES, _OBJECTS = 10_000, 400_000
 """Above these a request goes on unmanaged: looking into it would keep the others waiting."""
+_LEAST_EXCESS = 2 * _MESSAGES * len(b'"role"')
+"""A shorter body cannot have so many."""
 _ARRIVALS = 4
 """So many times as many bodies may be on their way as requests are answered at once."""
 
@@ -780,6 +782,8 @@ def _excess(raw: bytes, body: bytes) -> str:
     """Why a request would cost more to look into than it may; empty: it would not."""
     if len(body) > _RATIO * len(raw) + _RATIO_FREE:
         return f"its body is more than {_RATIO} times as large as it came"
+    if len(body) < _LEAST_EXCESS:
+        return ""
     objects = body.count(b"{")
     if objects > _MESSAGES and body.count(b'"role"') > _MESSAGES:
         return f"it has more than {_MESSAGES:,} messages"

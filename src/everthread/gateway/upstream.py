@@ -117,7 +117,7 @@ class UpstreamClient:
                     upload = _Upload(content, _stated_length(headers), patience, self._limits.answer_seconds)
                     if upload.length is not None:
                         fields.append(("content-length", str(upload.length)))
-                response = await self._opened().request(
+                response = await (await self._open()).request(
                     method,
                     yarl.URL(endpoint.root + target.decode("latin-1"), encoded=True),
                     headers=fields,
@@ -145,14 +145,18 @@ class UpstreamClient:
         if self._session is not None:
             await self._session.close()
 
-    def _opened(self) -> aiohttp.ClientSession:
+    async def _open(self) -> aiohttp.ClientSession:
+        """The session. Certificates are read once, beside the event loop: there are hundreds of them."""
+        if self._session is not None:
+            return self._session
+        context = await asyncio.to_thread(_tls_context)
         if self._session is None:
             timeout = aiohttp.ClientTimeout(
                 total=None, sock_connect=self._limits.connect_seconds, sock_read=self._limits.answer_seconds
             )
             self._session = aiohttp.ClientSession(
                 connector=_Connector(
-                    limit=0, keepalive_timeout=_IDLE_SECONDS, ssl=_tls_context(), resolver=aiohttp.ThreadedResolver()
+                    limit=0, keepalive_timeout=_IDLE_SECONDS, ssl=context, resolver=aiohttp.ThreadedResolver()
                 ),
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),

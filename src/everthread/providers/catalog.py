@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import re
 import tomllib
@@ -127,14 +128,16 @@ async def ask_endpoint(  # noqa: PLR0913 - an address and how one is let in ther
     seconds: float = SECONDS,
 ) -> EndpointReport:
     """The window of `model` as the server at `base_url` reports it. Never raises for what the server does."""
-    import httpx2  # noqa: PLC0415 - loaded only when somebody is asked
-
     parts = urlsplit(base_url)
     if parts.scheme not in ("http", "https") or parts.hostname in _SILENT_HOSTS:
         return EndpointReport(None, note=f"{base_url} does not tell the windows of its models.")
     notes: list[str] = []
     trained: EndpointReport | None = None
-    async with httpx2.AsyncClient(timeout=seconds, headers=_headers(api, api_key, headers)) as client:
+    # Its code and the certificates are read beside the event loop, which may have others waiting.
+    opened = await asyncio.to_thread(_open_client, seconds, _headers(api, api_key, headers))
+    import httpx2  # noqa: PLC0415 - loaded only when somebody is asked
+
+    async with opened as client:
         for url in _urls(base_url, model, api):
             try:
                 body = await _read(client, url)
@@ -148,6 +151,12 @@ async def ask_endpoint(  # noqa: PLR0913 - an address and how one is let in ther
                 return EndpointReport(value, f"{url} ({name})")
             trained = trained or _trained(entry, url)
     return trained or EndpointReport(None, note=f"The server did not tell the window ({'; '.join(notes) or base_url}).")
+
+
+def _open_client(seconds: float, headers: Mapping[str, str]) -> httpx2.AsyncClient:
+    import httpx2  # noqa: PLC0415 - loaded only when somebody is asked
+
+    return httpx2.AsyncClient(timeout=seconds, headers=headers)
 
 
 def _urls(base_url: str, model: str, api: Api) -> Iterator[str]:

@@ -247,6 +247,8 @@ log = logging.getLogger(__name__)
 INDEX_BATCH = 500
 BATCH_CHARS = 1_000_000
 """So many entries of the queue, or so much text, is prepared at once."""
+GENTLE_CHARS = 20_000
+"""So much where nobody waits for it: some milliseconds of work."""
 WRITE_PIECES = 250
 """So many pieces are indexed in one transaction: other writes wait for it."""
 ERA_RUN = 4_096
@@ -286,8 +288,11 @@ class IndexPart:
     """Whether secrets were taken out of the entry."""
 
 
-def prepare_index(tx: Tx) -> list[list[IndexPart]]:
-    """What waits, oldest first, ready to be indexed: a list for each transaction. Empty when nothing waits."""
+def prepare_index(tx: Tx, most: int = BATCH_CHARS) -> list[list[IndexPart]]:
+    """What waits, oldest first, ready to be indexed: a list for each transaction. Empty when nothing waits.
+
+    Up to about `most` characters.
+    """
     batches: list[list[IndexPart]] = []
     room = chars = 0
     for entry in _list_waiting(tx):
@@ -298,7 +303,7 @@ def prepare_index(tx: Tx) -> list[list[IndexPart]]:
             batches[-1].append(part)
             room -= len(part.cuts)
         chars += len(entry.text)
-        if chars > BATCH_CHARS:
+        if chars > most:
             break
     return batches
 

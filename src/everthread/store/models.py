@@ -424,6 +424,20 @@ class ThreadLinkMatch:
 
 
 @dataclass(frozen=True, slots=True)
+class RewriteSearch:
+    """A search for the rewrites of a history that is over: the next one, of a longer history, looks for what is new."""
+
+    engines: tuple[str, ...]
+    length: int
+    """How many messages the history had."""
+    digest: str
+    newest: Any
+    """The newest rewrite there was, of anybody."""
+    chains: tuple[str, ...] = ()
+    """The digests of those that were found, the shortest first."""
+
+
+@dataclass(frozen=True, slots=True)
 class Rewrite:
     """What stands for a beginning: keyed by tenant, engine, digest and strength; never changed."""
 

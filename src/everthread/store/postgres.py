@@ -61,6 +61,7 @@ DIALECT = Dialect(
     notify="SELECT pg_notify('everthread', left(?, 2000))",
     new_ids="SELECT nextval(pg_get_serial_sequence('{0}', 'id')) FROM generate_series(1, ?)",
     day="to_char(to_timestamp({0}) AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
+    newest="",
 )
 IDLE_SECONDS = 60
 DOUBT_SECONDS = 1
@@ -108,6 +109,12 @@ class PostgresConnection:
 
     def commit(self) -> None:
         self.run("COMMIT")
+
+    def sync(self) -> None:
+        """A commit is answered when it is on the server's disk."""
+
+    def tidy(self) -> None:
+        """The server does that."""
 
     def committed(self, batch: int) -> bool:
         raise NotImplementedError(f"nothing is written here, so batch {batch} cannot be in doubt")

@@ -63,6 +63,8 @@ MOST_SUCCESSES = 10_000
 """So many models' largest prompts are remembered, so that only a larger one is written."""
 INDEX_DELAY = 0.2
 """Seconds: what is appended within this time is indexed together."""
+INDEX_PAUSE = 3.0
+"""So many times as long as it worked, indexing in the background pauses."""
 MOST_CLOSEST = 50
 CLOSE = 0.15
 """A place that holds less of what was asked says nothing of it."""
@@ -234,8 +236,10 @@ class Store:
 
     # Usage
 
-    async def record_usage(self, new: NewUsage) -> None:
-        await self._change(new.session, usage_sql.record_usage, new, self._clock())
+    async def record_usage(self, new: NewUsage, *, early: bool = False) -> None:
+        """`early`: it is on the disk a moment after this returns."""
+        now = self._clock()
+        await self._writer.write(lambda tx: usage_sql.record_usage(tx, new, now), session=new.session, early=early)
 
     usage = reads(usage_sql.list_usage)
     insights = reads(usage_sql.load_insights)
@@ -288,24 +292,43 @@ class Store:
             self._indexing = asyncio.get_running_loop().create_task(self._index_later())
 
     async def _index_later(self) -> None:
+        """A little at a time, with pauses: whoever has other work to do in this process hardly notices."""
         await asyncio.sleep(INDEX_DELAY)
         try:
-            await self._index_all()
+            while True:
+                begun = time.monotonic()
+                async with self._index_lock():
+                    if not await self._index_some(index.GENTLE_CHARS):
+                        return
+                await asyncio.sleep(INDEX_PAUSE * (time.monotonic() - begun))
         except StoreClosedError:
             log.debug("the store was closed; what is not indexed yet will be by the next search")
         except EverthreadError as error:
             log.warning("indexing is put off: %s", error)
 
     async def _index_all(self) -> None:
-        """Index all that waits. One at a time: who comes while another is at it would only do the same work."""
+        """Index all that waits, at once: somebody searches."""
+        async with self._index_lock():
+            while await self._index_some(index.BATCH_CHARS):
+                pass
+
+    def _index_lock(self) -> asyncio.Lock:
+        """One at a time: who comes while another is at it would only do the same work."""
         loop = asyncio.get_running_loop()
         if self._index_turn is None or self._index_turn[0] is not loop:
             self._index_turn = loop, asyncio.Lock()
-        async with self._index_turn[1]:
-            # Read into terms in a reading thread, so that no write waits for it.
-            while batches := await self._read(index.prepare_index):
-                for parts in batches:
-                    await self._write(index.index_parts, self.database, parts)
+        return self._index_turn[1]
+
+    async def _index_some(self, chars: int) -> bool:
+        """Index what waits, up to about so much text; False where nothing waits.
+
+        It is read into terms in a reading thread, so that no write waits for it, and is on the disk with the next
+        write: what was lost is indexed again.
+        """
+        batches = await self._read(index.prepare_index, chars)
+        for parts in batches:
+            await self._writer.write(functools.partial(_index_parts, self.database, parts), lazy=True)
+        return bool(batches)
 
     # Learnt limits, state, summary nodes
 
@@ -371,10 +394,16 @@ class Store:
 
     failures = reads(state.sum_failures)
 
-    async def put_state(self, scope: str, key: str, value: Any) -> None:
-        await self._write(state.put_state, scope, key, value, self._clock())
+    async def put_state(self, scope: str, key: str, value: Any, *, early: bool = False) -> None:
+        """`early`: it is on the disk a moment after this returns."""
+        now = self._clock()
+        await self._writer.write(lambda tx: state.put_state(tx, scope, key, value, now), early=early)
 
     get_state = reads(state.get_state)
+
+    async def get_states(self, names: Sequence[tuple[str, str]]) -> list[Any | None]:
+        """Several at once, each by its scope and key."""
+        return await self._read(lambda tx: [state.get_state(tx, scope, key) for scope, key in names])
 
     async def put_nodes(self, nodes: Sequence[Node], *, lease: Lease | None = None) -> None:
         """Nodes of one or more threads; one that is known is replaced (a degraded one rebuilt)."""
@@ -408,12 +437,18 @@ class Store:
     # Clients that send their whole history each time
 
     async def extend_link(self, new: NewThreadLink) -> ThreadLink | None:
-        """Store a point and its messages at once; the point that is there already; None where the step is taken."""
+        """Store a point and its messages at once; the point that is there already; None where the step is taken.
+
+        A thread that begins with it is on the disk when this returns. One that goes on is there already; that it goes
+        on here is decided then for every process, and on the disk a moment later.
+        """
         now = self._clock()
         request = message_sql.AppendRequest(new.link.thread, new.messages, now)
+        goes_on = bool(new.link.previous) and new.branch_of is None
         link: ThreadLink | None = await self._writer.write(
-            lambda tx: gateway.extend_link(tx, new, request, now), session=new.link.thread, prepare=request.prepare
-        )
+            lambda tx: gateway.extend_link(tx, new, request, now),
+            session=new.link.thread, prepare=request.prepare, early=goes_on,
+        )  # fmt: skip
         self._index_soon()
         return link
 
@@ -549,3 +584,7 @@ class Store:
         await asyncio.to_thread(self._writer.close)
         await asyncio.to_thread(self._readers.close)
         await asyncio.to_thread(self.database.close)
+
+
+def _index_parts(database: Database, parts: Sequence[index.IndexPart], tx: Tx) -> None:
+    index.index_parts(tx, database, parts)

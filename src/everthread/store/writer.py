@@ -26,6 +26,8 @@ from everthread.store.sql.sessions import find_threads
 
 log = logging.getLogger(__name__)
 BATCH_ITEMS = 512
+SYNC_DELAY = 0.05
+"""Seconds until what was committed is on the disk, where nobody waits for it."""
 PATIENCE = 30.0
 """Seconds for which reading and writing are tried again before their callers are told."""
 BatchWork = Callable[[Tx, list[Any]], list[Any]]
@@ -41,6 +43,10 @@ class _WriteItem:
     prepare: Callable[[], None] | None
     loop: asyncio.AbstractEventLoop
     waiter: asyncio.Future[Any]
+    is_early: bool = False
+    """Its caller is answered when it is committed, before it is on the disk."""
+    is_lazy: bool = False
+    """And it may come to the disk whenever something else does."""
     result: Any = None
     error: BaseException | None = field(default=None)
 
@@ -57,13 +63,22 @@ class StoreWriter:
         self._closed = False
 
     async def write(
-        self, work: Callable[[Tx], Any], *, session: str | None = None, prepare: Callable[[], None] | None = None
+        self,
+        work: Callable[[Tx], Any],
+        *,
+        session: str | None = None,
+        prepare: Callable[[], None] | None = None,
+        early: bool = False,
+        lazy: bool = False,
     ) -> Any:
         """The result of `work` once it is durable.
 
-        `session`: whose thread it changes. `prepare` runs in the writing thread, before the transaction.
+        `session`: whose thread it changes. `prepare` runs in the writing thread, before the transaction. `early`: once
+        everybody sees it, which the end of this process does not undo; a failure of the machine may, for `SYNC_DELAY`.
+        `lazy`: the same, and it comes to the disk with what follows.
         """
-        return await self._queued(_WriteItem(work, None, None, session, prepare, *_new_waiter()))
+        item = _WriteItem(work, None, None, session, prepare, *_new_waiter(), early or lazy, lazy)
+        return await self._queued(item)
 
     async def write_together(
         self, many: BatchWork, request: Any, *, session: str, prepare: Callable[[], None] | None = None
@@ -98,19 +113,32 @@ class StoreWriter:
 
     def _run(self) -> None:
         connection: Connection | None = None
+        due: float | None = None
+        """When what was committed has to be on the disk, if nobody waits for that sooner."""
         going = True
         while going:
-            batch, going = self._take()
+            batch, going = self._take(due)
+            waiting = [item for item in batch if not item.is_early]
             if batch:
                 connection = self._write_batch(connection, batch)
-                _deliver(batch)
+                _deliver([item for item in batch if item.is_early])
+                if due is None and not all(item.is_lazy for item in batch):
+                    due = time.monotonic() + SYNC_DELAY
+            if waiting or not going or (due is not None and time.monotonic() >= due):
+                connection, due = self._sync(connection, waiting), None
+                _deliver(waiting)
+                if connection is not None:
+                    connection.tidy()
         if connection is not None:
             connection.close()
 
-    def _take(self) -> tuple[list[_WriteItem], bool]:
-        """What is queued, up to a full batch, and whether to go on after it."""
+    def _take(self, due: float | None) -> tuple[list[_WriteItem], bool]:
+        """What is queued, up to a full batch, and whether to go on after it; nothing where nothing comes until then."""
         batch: list[_WriteItem] = []
-        item = self._queue.get()
+        try:
+            item = self._queue.get(timeout=None if due is None else max(0.0, due - time.monotonic()))
+        except queue.Empty:
+            return batch, True
         while item is not None:
             batch.append(item)
             if len(batch) == BATCH_ITEMS:
@@ -148,7 +176,21 @@ class StoreWriter:
                 break
         return connection
 
+    def _sync(self, connection: Connection | None, waiting: list[_WriteItem]) -> Connection | None:
+        """To the disk. Who waits for it is told where that fails."""
+        try:
+            if connection is not None:
+                connection.sync()
+        except Exception as error:  # noqa: BLE001 - every caller of the batch is told
+            for item in waiting:
+                item.error = item.error or self._database.explain(error)
+            return _reset(connection)
+        return connection
+
     def _attempt(self, connection: Connection, batch: list[_WriteItem]) -> None:
+        """All of it in one transaction: at first as if nothing could fail, then each item for itself."""
+        if len(batch) > 1 and self._done_plainly(connection, batch):
+            return
         connection.begin()
         if len(batch) == 1:
             batch[0].error = None
@@ -159,6 +201,27 @@ class StoreWriter:
                     for item in group:
                         self._do(connection, item)
         connection.commit()
+
+    def _done_plainly(self, connection: Connection, batch: list[_WriteItem]) -> bool:
+        """Everything without savepoints; False, and nothing is done, if one of the items fails."""
+        connection.begin()
+        try:
+            for group in _group_items(_order_by_thread(connection, batch)):
+                many = group[0].many
+                if len(group) > 1 and many is not None:
+                    results = many(connection, [item.request for item in group])
+                else:
+                    results = [item.work(connection) for item in group]
+                for item, result in zip(group, results, strict=True):
+                    item.error, item.result = None, result
+            connection.commit()
+        except Exception as error:
+            if self._database.is_passing(error):
+                raise
+            log.debug("%d writes are done one by one: %s", len(batch), error)
+            connection.rollback()
+            return False
+        return True
 
     def _do(self, connection: Connection, item: _WriteItem) -> None:
         """One item, in a savepoint. What fails is told to its caller; the rest of the batch goes on."""

@@ -6,6 +6,7 @@ is never exceeded by rounding. An argument out of range is refused, never clampe
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -58,6 +59,7 @@ class Budget:
     """How much of a stored result is shown."""
 
     @classmethod
+    @functools.lru_cache(maxsize=256)
     def for_window(  # noqa: PLR0913 - one keyword per setting
         cls,
         window: int,

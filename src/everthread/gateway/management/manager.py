@@ -66,7 +66,7 @@ from everthread.gateway.management.clients import scope_of
 from everthread.gateway.management.compaction_items import TRIGGER, expand_items, has_item, make_item
 from everthread.gateway.management.events import CompactionReceipt, RecallAnswered, RecordFailed, Unmanaged
 from everthread.gateway.management.notice import has_notice, notice_line, strip_notices, takes_notice
-from everthread.gateway.management.reader import RequestReader, Sizes, TableCache
+from everthread.gateway.management.reader import MARK, OURS, Begun, RequestReader, Sizes, TableCache
 from everthread.gateway.management.recall import ROUNDS, RecallService, hidden_values
 from everthread.gateway.management.recall import SECONDS as RECALL_SECONDS
 from everthread.gateway.management.responses_state import Responses
@@ -141,7 +141,7 @@ class ProxyManager:
 
     def __init__(self, setup: ManagerSetup) -> None:
         self.setup = setup
-        self.accounting = Accounting(setup.store, setup.wall, self._report_usage)
+        self.accounting = Accounting(setup.store, setup.wall, self._report_usage, early=True)
         self.limits = ModelLimits(setup.store, setup.clock)
         self.policy = CompactionPolicy(setup.options, setup.wall)
         self.worker = CompactionWorker(
@@ -164,9 +164,11 @@ class ProxyManager:
     async def prepare(self, incoming: Incoming) -> ProxyTurn:
         if incoming.mode == "off":
             return UnmanagedTurn(incoming)
-        plain = self._without_ours(incoming)
+        begun = self._reader.begin(incoming.api, incoming.body)
+        plain = self._without_ours(incoming) if OURS in begun.holds else incoming
         whole = await self._responses.expanded(plain) if self._emulates(incoming) else None
-        turn = await self._read(whole or plain)
+        read = whole or plain
+        turn = await self._read(read, begun if read is incoming else self._reader.begin(read.api, read.body))
         if not len(turn.history):
             return UnmanagedTurn(incoming)  # nothing was said: there is no thread it could belong to
         turn.expanded = whole is not None or plain is not incoming
@@ -180,6 +182,7 @@ class ProxyManager:
             turn.sent = send_untouched(turn)
             if turn.unmanaged_reason and incoming.mode == "managed":
                 self.setup.listener(Unmanaged(turn.place.thread, turn.unmanaged_reason))
+        self._recorder.go_on(turn)
         return turn
 
     def _without_ours(self, incoming: Incoming) -> Incoming:
@@ -195,7 +198,7 @@ class ProxyManager:
 
     async def response_headers(self, turn: ManagedTurn) -> Mapping[str, str]:
         """The thread is told once that is certain."""
-        if turn.storing is None and turn.place.explicit:
+        if turn.place.explicit and (turn.storing is None or not turn.storing.done()):
             return turn.sent.headers  # an answer that is quicker than the store does not wait for it
         place = await self._recorder.request(turn)
         others = {name: value for name, value in turn.sent.headers.items() if name != THREAD}
@@ -225,13 +228,15 @@ class ProxyManager:
                 await self.limits.succeed(turn.limit_key, prompt)
             self._judge(turn, prompt)
         writes: list[Awaitable[Any]] = [
-            self.setup.store.put_state(place.thread, _STATE, turn.memory.context.dump()),
-            self.accounting.record_lost(place.thread),
+            self.setup.store.put_state(place.thread, _STATE, turn.memory.context.dump(), early=True)
         ]
+        if self.accounting.has_lost(place.thread):
+            writes.append(self.accounting.record_lost(place.thread))
         if answered or outcome.usage is not None:
             writes.append(self._account(turn, place, outcome))
         if said is not None:
             writes.append(self._recorder.answer(said, place, turn))
+        if said is not None and turn.recall.calls:
             writes.append(self._recall.keep(turn, place.thread, said.history))
         reply = outcome.reply
         if answered and reply and reply.id and self._emulates(turn.incoming):
@@ -277,9 +282,9 @@ class ProxyManager:
 
     # Reading
 
-    async def _read(self, incoming: Incoming) -> ManagedTurn:
+    async def _read(self, incoming: Incoming, begun: Begun) -> ManagedTurn:
         """Whose it is and how large; of a known history only what is new costs more than a glance."""
-        read = self._reader.read(incoming.api, incoming.body)
+        read = await self._reader.read_gently(incoming.api, begun)
         values = SaidMessages(
             incoming.api, read.frame.model,
             Values(read.sliced.elements[read.first : len(read.sliced.elements) - read.trailing]),
@@ -289,7 +294,7 @@ class ProxyManager:
         memory = await self._memory(place)
         turn = ManagedTurn(
             self, incoming, read.sliced, read.first, read.history, read.frame, read.sizes, read.fixed, place, memory,
-            read.trailing,
+            read.trailing, MARK in read.holds,
         )  # fmt: skip
         if self.setup.options.tables and turn.rewritable:
             turn.tables = self._tables.read(turn.history, turn.elements)
@@ -452,16 +457,21 @@ class ProxyManager:
         if not forced:
             found = found.keeping(turn.memory.rewrite)
         turn.used, turn.ready = found.used, found.ready
-        undone = await self.setup.store.get_state(turn.place.thread, UNDONE_STATE)
+        hidden = self._recall.state_of(turn)
+        undone, *rounds = await self.setup.store.get_states([(turn.place.thread, UNDONE_STATE), *hidden])
         turn.held = isinstance(undone, dict) and turn.size < undone.get("until", 0)
         if forced and turn.ready is not None:
             turn.used, turn.ready = turn.ready, None
-        await self._recall.load(turn)
+        self._recall.load(turn, rounds[0] if rounds else None)
 
     async def _find_rewrites(self, turn: ManagedTurn) -> RewriteMatch:
         """The rewrites of the history; where there are none, those from before our own tool was offered."""
         engines = dict.fromkeys((self.engine_key(turn), self._key_for(turn, turn.frame.tools)))
-        return await self._rewrites.find(turn.incoming.tenant, list(engines), turn.history, turn.size)
+        memory = turn.memory
+        found, memory.search = await self._rewrites.find(
+            turn.incoming.tenant, list(engines), turn.history, turn.size, memory.search
+        )
+        return found
 
     def engine_key(self, turn: ManagedTurn) -> str:
         return self._key_for(turn, turn.equipped_frame.tools)
@@ -586,6 +596,8 @@ class ProxyManager:
             return
         said = outcome.usage.output_tokens if outcome.usage else 0
         size = self.size(turn, self.tokens(turn, turn.used) + said)
+        if size.tokens < size.budget.background_start:
+            return
         if not self.policy.prepares(size, turn.memory.context, self._prices(turn)):
             return
         factor = max(turn.memory.context.calibration.factor(turn.model), 0.1)
@@ -596,7 +608,8 @@ class ProxyManager:
         self, incoming: Incoming, level: CompactionLevel, window: int | None = None
     ) -> dict[str, Any]:
         """A conversation made smaller now, for this window: its messages, a receipt, and the thread for recall."""
-        turn = await self._read(self._without_ours(incoming))
+        plain = self._without_ours(incoming)
+        turn = await self._read(plain, self._reader.begin(plain.api, plain.body))
         turn.window = window or turn.window
         place = await self._recorder.request(turn)
         before = self.tokens(turn, None)

@@ -6,8 +6,11 @@ message that is complete there. Nothing here is needed to go on: what is forgott
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import time
 from array import array
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -45,6 +48,14 @@ _DECODED = 5
 """Bytes that a character of JSON takes once it is decoded, about."""
 _MESSAGE_BYTES, _MARK_BYTES = 600, 200
 """What is kept of a message besides, and of a mark."""
+_LONGEST_TAIL = 32 * 1024
+"""Characters between the last mark and the last message that are kept to be compared."""
+_MUCH, _AT_ONCE = 32 * 1024, 0.004
+"""New characters from which on others are let in between, and after how many seconds each time."""
+OURS, MARK = "everthread", '"cache_control"'
+WATCHED = (OURS, MARK)
+"""What others look for in a whole body: here only in what is new of it."""
+_LONGEST_WORD = max(map(len, WATCHED))
 _LEAST_REST = 256
 """A shorter rest is read as quickly as it is hashed."""
 
@@ -275,17 +286,42 @@ class Read:
     """Tokens of system prompt, tools and reminders at the end."""
     trailing: int = 0
     """How many messages at the end are such reminders: no part of the conversation's identity."""
+    holds: frozenset[str] = frozenset()
+    """Which of `WATCHED` may stand in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is kept of a body that was read: everything but its text."""
+    """What is kept of a body that was read: everything but its text, and of that the end of its messages."""
 
     layout: BodyLayout
     first: int
     history: History
     model: str
     sizes: array[int]
+    tail: str
+    """From a mark to the end of the last message; empty where that is too long."""
+    holds: frozenset[str]
+
+    def alike(self, text: str, at: int) -> int:
+        """How many characters another text has in common with it, `at` at least."""
+        end = self.layout.ends[-1] if self.layout.ends else 0
+        is_same = bool(self.tail) and at == end - len(self.tail) and text.startswith(self.tail, at)
+        return end + 1 if is_same else at  # an object is complete where it ends, whatever follows
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A body of which it is known where everything stands."""
+
+    marks: Marks
+    known: _Known | None
+    layout: BodyLayout | None
+    """What is known of its beginning; None where that is no message."""
+    rest: Rest
+    sliced: Sliced
+    holds: frozenset[str]
+    """Which of `WATCHED` may stand in it."""
 
 
 class RequestReader:
@@ -298,17 +334,44 @@ class RequestReader:
 
     def read(self, api: Api, body: bytes) -> Read:
         """Take a request apart. `WireError` where it is none."""
+        return self._finish(api, self.begin(api, body))
+
+    async def read_gently(self, api: Api, begun: Begun) -> Read:
+        """The same for one that was begun; where much is new, bit by bit: others are answered meanwhile."""
+        count = len(begun.layout.ends) if begun.layout else 0
+        if len(begun.sliced.text) - (begun.layout.ends[-1] if begun.layout else 0) > _MUCH:
+            elements, first = begun.sliced.elements, leading_system(begun.sliced.elements)
+            model = self._frame(api, begun.sliced, first, begun.rest.digest)[0].model
+            until = time.monotonic() + _AT_ONCE
+            for element in elements[max(first, count) :]:
+                self._sizes.pieces(api, model, [self._pieces.read(api, element)], [element])
+                if time.monotonic() > until:
+                    await asyncio.sleep(0)
+                    until = time.monotonic() + _AT_ONCE
+        return self._finish(api, begun)
+
+    def begin(self, api: Api, body: bytes) -> Begun:
+        """Where everything stands, and what is known of a body that begins alike."""
         try:
             text = body.decode()
         except UnicodeDecodeError as error:
             raise WireError(f"the request is no UTF-8: {error.reason} at byte {error.start}") from None
         marks = marks_of(api, text, body)
         known, alike = self._beginnings.find(marks) or (None, 0)
-        begun = known.layout.until(LIST_FIELD[api], alike) if known else None
+        layout = known.layout.until(LIST_FIELD[api], known.alike(text, alike)) if known else None
         rest = Rest(self._rests)
-        sliced = slice_text(text, api, begun, rest)
+        sliced = slice_text(text, api, layout, rest)
+        if layout is None or known is None or not layout.ends:
+            return Begun(marks, known, None, rest, sliced, frozenset(word for word in WATCHED if word in text))
+        new = max(0, layout.ends[-1] - _LONGEST_WORD)
+        found = (word for word in WATCHED if word in known.holds or text.find(word, new) >= 0)
+        return Begun(marks, known, layout, rest, sliced, frozenset(found))
+
+    def _finish(self, api: Api, begun: Begun) -> Read:
+        marks, known, rest, sliced = begun.marks, begun.known, begun.rest, begun.sliced
+        text = sliced.text
         rest.keep(sliced.fields, sliced.spans)
-        count = len(begun.ends) if begun else 0
+        count = len(begun.layout.ends) if begun.layout else 0
         if known is not None and known.first >= count:  # nothing of the conversation itself
             known = None
         first = known.first if known else leading_system(sliced.elements)
@@ -322,12 +385,13 @@ class RequestReader:
         done = len(sizes)
         sizes += self._sizes.pieces(api, frame.model, past.pieces[done:], elements[done:])
         start, end = sliced.spans[LIST_FIELD[api]]
-        kept = _Known(sliced.layout, first, past, frame.model, array("Q", sizes))
-        size = _DECODED * (len(text) - end + start) + _MESSAGE_BYTES * len(sliced.elements)
+        tail = _tail(text, marks, sliced.layout)
+        kept = _Known(sliced.layout, first, past, frame.model, array("Q", sizes), tail, begun.holds)
+        size = _DECODED * (len(text) - end + start) + _MESSAGE_BYTES * len(sliced.elements) + len(tail)
         self._beginnings.keep(marks, kept, size)
         reminders = [self._pieces.read(api, element) for element in sliced.elements[first + len(elements) :]]
         fixed += sum(self._sizes.pieces(api, frame.model, reminders, sliced.elements[first + len(elements) :]))
-        return Read(sliced, first, past, frame, sizes, fixed, trailing)
+        return Read(sliced, first, past, frame, sizes, fixed, trailing, begun.holds)
 
     def _history(self, api: Api, elements: Sequence[Element], known: _Known | None, count: int) -> History:
         """Of a conversation whose first `count` messages are the known one's."""
@@ -348,6 +412,13 @@ class RequestReader:
         made = frame, counter.request(frame.messages, system=frame.system, tools=frame.tools)
         self._frames.keep(key, made, _DECODED * (start + len(sliced.text) - end + sum(len(one.text) for one in lead)))
         return made
+
+
+def _tail(text: str, marks: Marks, layout: BodyLayout) -> str:
+    end = layout.ends[-1] if layout.ends else 0
+    place = bisect_right(marks.places, end) - 1
+    at = marks.places[place] if place >= 0 else end
+    return text[at:end] if end - at <= _LONGEST_TAIL and text[at:end].endswith("}") else ""
 
 
 def _digest(*parts: bytes) -> bytes:

@@ -102,13 +102,18 @@ class RecallService:
             return False
         return turn.rewritable and not reading_tools(turn.frame.tools) and RECALL not in _names(turn)
 
-    async def load(self, turn: ManagedTurn) -> None:
+    def state_of(self, turn: ManagedTurn) -> list[tuple[str, str]]:
+        """Under which scope and key the store has what was hidden in this thread; none where nothing can be."""
+        if not turn.place.matched:
+            return []
+        return [(turn.place.branch_of[0] if turn.place.branch_of else turn.place.thread, _STATE)]
+
+    def load(self, turn: ManagedTurn, state: Any) -> None:
         """What was hidden in this thread, where its answers are not covered by the rewrite."""
         if turn.used is None or not turn.place.matched:
             return
-        source = turn.place.branch_of[0] if turn.place.branch_of else turn.place.thread
         turn.recall.known = []
-        for row in await self._store.get_state(source, _STATE) or ():
+        for row in state or ():
             hidden = HiddenRounds(**row)
             place = hidden.place(turn.history)
             if place is not None and (not hidden.blocks or _takes_blocks(turn, place[1])):

@@ -31,7 +31,7 @@ from everthread.gateway.base import Account, decode_messages, encode_messages
 from everthread.gateway.body import LIST_FIELD, Element, Sliced, written
 from everthread.gateway.management.events import Drifted, Rewritten, Slimmed
 from everthread.gateway.management.threads import History
-from everthread.store.models import NewCompaction, Rewrite
+from everthread.store.models import NewCompaction, Rewrite, RewriteSearch
 from everthread.store.store import Store
 from everthread.wire.codecs import CODECS
 
@@ -125,14 +125,20 @@ class RewriteStore:
         self._accounting = accounting
         self._worker = worker
 
-    async def find(self, tenant: str, engines: Sequence[str], history: History, size: int) -> RewriteMatch:
-        """The rewrites for a history whose messages have this size: of the first engine that has any."""
+    async def find(
+        self, tenant: str, engines: Sequence[str], history: History, size: int, before: RewriteSearch | None = None
+    ) -> tuple[RewriteMatch, RewriteSearch | None]:
+        """The rewrites for a history whose messages have this size: of the first engine that has any.
+
+        `before`: the thread's last search; the next one is given back.
+        """
         histories = [history.digests, *([history.legacy_digests] if history.has_legacy else [])]
-        for exact, similar in await self._store.match_rewrites(tenant, engines, histories, history.skeletons):
+        found, search = await self._store.match_rewrites(tenant, engines, histories, history.skeletons, before)
+        for exact, similar in found:
             match = await self._match(exact, similar, history, size)
             if match.candidates:
-                return match
-        return RewriteMatch(None, None, [])
+                return match, search
+        return RewriteMatch(None, None, []), search
 
     async def _match(
         self, exact: Sequence[Rewrite], similar: Sequence[Rewrite], history: History, size: int

@@ -784,8 +784,9 @@ def _keys(tenant: str, scope: str, previous: str, history: History, length: int)
     if not previous:
         return []
     keys = [(tenant, scope, previous)]
-    if previous in history.digests[:length]:
-        keys.append((tenant, scope, history.skeletons[history.digests.index(previous)]))
+    for place in range(length - 1, -1, -1):  # it is mostly close to the end
+        if history.digests[place] == previous:
+            return [*keys, (tenant, scope, history.skeletons[place])]
     return keys
 
 
@@ -801,8 +802,8 @@ def named_thread_id(tenant: str, name: str) -> str:
 
 # Storing a request and its answer
 
-DELAY = 0.02
-"""Seconds until a request is stored that is not answered yet: an answer that is quicker does not wait for it."""
+DELAY, SENT_DELAY = 0.02, 0.001
+"""Seconds until a request is stored, and once it is ready: it is on its way then, and there is time for it."""
 
 
 class ThreadRecorder:
@@ -814,6 +815,10 @@ class ThreadRecorder:
         """Who goes on from this request is known from now on, and it is stored soon."""
         turn.expected = self._threads.expect(turn.place, turn.history)
         asyncio.get_running_loop().call_later(DELAY, self._begun, turn)
+
+    def go_on(self, turn: ManagedTurn) -> None:
+        """It is about to be sent."""
+        asyncio.get_running_loop().call_later(SENT_DELAY, self._begun, turn)
 
     async def request(self, turn: ManagedTurn) -> ThreadMatch:
         """The request's new messages into its thread, now; also where who waits for it leaves."""

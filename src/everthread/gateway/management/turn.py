@@ -18,7 +18,7 @@ from everthread.core.messages import content_text, json_value, kind_of, parts_of
 from everthread.core.tokens.budget import Budget
 from everthread.core.types import Api, Reply, Request
 from everthread.gateway.base import COMPACTIONS, NOTICE, PLAN, THREAD, TOKENS, Incoming, Outcome, Outgoing
-from everthread.gateway.body import Element, Sliced, Values, slice_body, spliced, written
+from everthread.gateway.body import Element, Sliced, Values, slice_body, spliced, spliced_bytes, written
 from everthread.gateway.management.compaction_items import TRIGGER
 from everthread.gateway.management.recall import RecallTurn, recall_changes
 from everthread.gateway.management.rewrite import (
@@ -32,7 +32,7 @@ from everthread.gateway.management.rewrite import (
 )
 from everthread.gateway.management.threads import History, PendingPoint, SaidMessages, ThreadMatch
 from everthread.providers.catalog import FIELDS, cap_field, window_headers
-from everthread.store.models import Rewrite
+from everthread.store.models import Rewrite, RewriteSearch
 
 if TYPE_CHECKING:
     from everthread.gateway.management.manager import ProxyManager
@@ -53,6 +53,8 @@ class ThreadMemory:
     """A request had too many bytes: what was made smaller then is used whatever the tokens."""
     rewrite: RewriteKey | None = None
     """The rewrite that was sent last: it is sent again until the next compaction is due."""
+    search: RewriteSearch | None = None
+    """The last look for rewrites of it."""
     has_sent: bool = False
     """This process sent a request of the thread: without a `rewrite` that was the client's own history."""
 
@@ -75,6 +77,8 @@ class ManagedTurn:
     memory: ThreadMemory
     trailing: int = 0
     """How many messages at the end are reminders, which go as they came."""
+    has_marks: bool = False
+    """Cache marks may stand in it."""
     window: int = 0
     expected: PendingPoint | None = None
     """Its end, on its way into the store."""
@@ -101,6 +105,8 @@ class ManagedTurn:
     """What goes upstream as things stand."""
     limit_key: LimitKey = field(init=False)
     """What is learnt of the model is kept under this."""
+    unmanaged_reason: str = field(init=False)
+    """Why the request is left alone: the provider keeps or changes the history itself; empty where it does not."""
     decision: PolicyDecision | None = None
     """Whether to compact before this call, and why; None where nobody asked."""
     held: bool = False
@@ -118,6 +124,7 @@ class ManagedTurn:
         incoming = self.incoming
         headers, credential = window_headers(incoming.headers), credential_digest(incoming.headers)
         self.limit_key = LimitKey(incoming.tenant, incoming.upstream, self.model, headers, credential)
+        self.unmanaged_reason = _unmanaged_reason(self.sliced)
 
     async def recover(self, status: int, body: bytes) -> Outgoing | None:
         """After an error of the provider: what to send instead, None where the client gets the error."""
@@ -169,18 +176,6 @@ class ManagedTurn:
     def size(self) -> int:
         """Tokens of the client's messages, uncorrected."""
         return sum(self.sizes)
-
-    @property
-    def unmanaged_reason(self) -> str:
-        """Why the request is left alone: the provider keeps or changes the history itself; empty where it does not."""
-        fields = self.sliced.fields
-        stated = next((name for name in STATEFUL if fields.get(name) is not None), "")
-        if stated:
-            return stated
-        if _drops_history(fields.get("context_management")):
-            return "context_management"
-        asked = any(_kind(element) == TRIGGER for element in self.sliced.elements[-1:])
-        return TRIGGER if asked else ""
 
     @property
     def rewritable(self) -> bool:
@@ -259,6 +254,16 @@ class ManagedTurn:
         return [(one.start, one.end, text) for one, text in places if one.start not in taken]
 
 
+def _unmanaged_reason(sliced: Sliced) -> str:
+    fields = sliced.fields
+    stated = next((name for name in STATEFUL if fields.get(name) is not None), "")
+    if stated:
+        return stated
+    if _drops_history(fields.get("context_management")):
+        return "context_management"
+    return TRIGGER if any(_kind(element) == TRIGGER for element in sliced.elements[-1:]) else ""
+
+
 def _drops_history(edits: Any) -> bool:
     """Whether the provider shall compact or clear: thinking that is all kept changes nothing."""
     if not edits:
@@ -297,10 +302,8 @@ class ThreadMemories:
 # Cache marks for Claude clients that set none
 
 
-def takes_marks(api: Api, model: str, upstream: str, text: str) -> bool:
-    """Whether marks mean something to the model and the client set none; a mark anywhere is the client's own way."""
-    if '"cache_control"' in text:
-        return False
+def takes_marks(api: Api, model: str, upstream: str) -> bool:
+    """Whether marks mean something to the model."""
     if api == "anthropic":
         return "claude" in model.lower()
     return api == "openai_chat" and cache_route(model, base_url=upstream) is not None
@@ -358,13 +361,16 @@ def build_outgoing(turn: ManagedTurn, before: int, after: int, *, ttl: str | Non
     text = turn.text()
     if turn.output_cap is not None:
         text = _capped(turn.incoming.api, turn.incoming.upstream, text, turn.output_cap)
-    if ttl is not None:
-        text = _mark_body(turn, text, ttl)
+    marks = _mark_changes(turn, text, ttl) if ttl is not None else []
     hold = after > HOLD_SHARE * turn.window
-    if text is turn.sliced.text or text == turn.sliced.text:
+    is_same = text is turn.sliced.text or text == turn.sliced.text
+    if is_same and not marks:
         return Outgoing(turn.incoming.raw, headers=told, tokens=after, hold=hold)
+    came = turn.incoming.body
+    plain = is_same and len(text) == len(came)
+    body = spliced_bytes(came, marks) if plain else spliced(text, marks).encode()
     return Outgoing(
-        text.encode(), rewritten=True, headers=told, tokens=after, hold=hold, notice=turn.notice,
+        body, rewritten=True, headers=told, tokens=after, hold=hold, notice=turn.notice,
         recall=turn.recall.offered,
     )  # fmt: skip
 
@@ -379,10 +385,12 @@ def _capped(api: Api, upstream: str, text: str, cap: int) -> str:
     return spliced(text, [(start, start, f"{written(cap_field(api, upstream))}:{cap},")])
 
 
-def _mark_body(turn: ManagedTurn, text: str, ttl: str) -> str:
+def _mark_changes(turn: ManagedTurn, text: str, ttl: str) -> list[Change]:
+    """What puts cache marks into the text of a client that sets none."""
     api, upstream = turn.incoming.api, turn.incoming.upstream
-    if not takes_marks(api, turn.model, upstream, text):
-        return text
+    has_marks = turn.has_marks if text is turn.sliced.text else '"cache_control"' in text
+    if has_marks or not takes_marks(api, turn.model, upstream):  # a mark anywhere is the client's own way
+        return []
     sliced = turn.sliced if text is turn.sliced.text else slice_body(text.encode(), api)
     count = len(sliced.elements)
     begins = blake2b(turn.used.replacement if turn.used else b"", digest_size=8).digest()
@@ -394,7 +402,7 @@ def _mark_body(turn: ManagedTurn, text: str, ttl: str) -> str:
     if system is not None:
         changes.append((*sliced.spans["system"], system))
     turn.memory.marked = begins, max(marked, default=count - 1)
-    return spliced(text, changes)
+    return changes
 
 
 def credential_digest(headers: Mapping[str, str]) -> str:

@@ -12,6 +12,7 @@ answers the queue in order. A turn whose process vanished is marked by the next 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from everthread.errors import InputError, StoreDamagedError, UnknownIdError
@@ -26,6 +27,7 @@ from everthread.store.models import (
     NewThreadLink,
     QueuedTurn,
     Rewrite,
+    RewriteSearch,
     StoredKey,
     ThreadLink,
     ThreadLinkMatch,
@@ -58,9 +60,6 @@ MOST_SIMILAR = 8
 def extend_link(tx: Tx, new: NewThreadLink, request: AppendRequest, now: float) -> ThreadLink | None:
     """Store the point, its thread where that is new, and its messages: all of it or nothing."""
     link = new.link
-    known = _load_link(tx, link)
-    if known is not None:
-        return known
     values = (
         link.tenant, link.scope, link.digest, link.previous, new.step, link.skeleton, link.thread, link.length,
         link.message, link.results,
@@ -74,10 +73,11 @@ def extend_link(tx: Tx, new: NewThreadLink, request: AppendRequest, now: float) 
         return _load_link(tx, link)
     _open_thread(tx, new, now)
     [stored] = append_messages(tx, [request])
-    if stored:
-        key = (link.tenant, link.scope, link.digest)
-        tx.run("UPDATE links SET message_id = ? WHERE tenant = ? AND scope = ? AND digest = ?", (stored[-1].id, *key))
-    return _load_link(tx, link)
+    if not stored:
+        return link
+    key = (link.tenant, link.scope, link.digest)
+    tx.run("UPDATE links SET message_id = ? WHERE tenant = ? AND scope = ? AND digest = ?", (stored[-1].id, *key))
+    return replace(link, message=stored[-1].id)
 
 
 def _open_thread(tx: Tx, new: NewThreadLink, now: float) -> None:
@@ -198,22 +198,77 @@ def find_rewrites(tx: Tx, tenant: str, engine: str, digests: Sequence[str]) -> l
     return _find_rewrites(tx, "chain", tenant, engine, digests)
 
 
+Found = list[tuple[list[Rewrite], list[Rewrite]]]
+
+
 def match_rewrites(
-    tx: Tx, tenant: str, engines: Sequence[str], histories: Sequence[Sequence[str]], skeletons: Sequence[str]
-) -> list[tuple[list[Rewrite], list[Rewrite]]]:
+    tx: Tx,
+    tenant: str,
+    engines: Sequence[str],
+    histories: Sequence[Sequence[str]],
+    skeletons: Sequence[str],
+    before: RewriteSearch | None = None,
+) -> tuple[Found, RewriteSearch | None]:
     """For each engine what covers a beginning exactly, and what covers more by skeleton; up to the first that does.
 
-    `histories`: the digests of the history, and those by which earlier versions knew it.
+    `histories`: the digests of the history, and those by which earlier versions knew it. `before`: a search for a
+    beginning of it. While no rewrite was made since, only what is new is looked for, and what was found then.
     """
+    if not tx.dialect.newest:
+        return _match_rewrites(tx, tenant, engines, histories, skeletons, 0), None
+    newest = tx.one(tx.dialect.newest.format("rewrites"))
+    if before is not None and _goes_on(before, engines, histories, newest):
+        [digests] = histories
+        shorter = [[*before.chains, *digests[before.length :]]]
+        found = _match_rewrites(tx, tenant, engines, shorter, skeletons, before.length)
+        if not before.chains or any(exact for exact, _ in found):  # else it was taken back
+            return found, _searched(engines, histories, newest, found)
+    found = _match_rewrites(tx, tenant, engines, histories, skeletons, 0)
+    return found, _searched(engines, histories, newest, found)
+
+
+def _match_rewrites(
+    tx: Tx,
+    tenant: str,
+    engines: Sequence[str],
+    histories: Sequence[Sequence[str]],
+    skeletons: Sequence[str],
+    start: int,
+) -> Found:
+    """`start`: shorter skeletons were looked for before."""
     found = []
     for engine in engines:
         exact = next(filter(None, (find_rewrites(tx, tenant, engine, digests) for digests in histories)), [])
         exact = [rewrite for rewrite in exact if rewrite.length <= len(skeletons)]
-        longer = [skeleton for skeleton in skeletons[exact[0].length if exact else 0 :] if skeleton]
+        longer = [skeleton for skeleton in skeletons[max(start, exact[0].length if exact else 0) :] if skeleton]
         found.append((exact, find_similar_rewrites(tx, tenant, engine, longer)))
         if exact:
             break
     return found
+
+
+def _goes_on(
+    before: RewriteSearch, engines: Sequence[str], histories: Sequence[Sequence[str]], newest: Row | None
+) -> bool:
+    digests = histories[0]
+    return (
+        len(histories) == 1
+        and before.newest == newest
+        and before.engines == tuple(engines)
+        and 0 < before.length <= len(digests)
+        and digests[before.length - 1] == before.digest
+    )
+
+
+def _searched(
+    engines: Sequence[str], histories: Sequence[Sequence[str]], newest: Row | None, found: Found
+) -> RewriteSearch | None:
+    """None where the next one has to look for everything again."""
+    digests = histories[0]
+    if len(histories) > 1 or not digests or any(similar for _, similar in found):
+        return None
+    chains = [rewrite.chain for exact, _ in found for rewrite in reversed(exact)]
+    return RewriteSearch(tuple(engines), len(digests), digests[-1], newest, tuple(chains))
 
 
 def find_similar_rewrites(tx: Tx, tenant: str, engine: str, skeletons: Sequence[str]) -> list[Rewrite]:

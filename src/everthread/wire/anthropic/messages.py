@@ -317,12 +317,12 @@ def encode_messages(
     `written`: what was written for an earlier, shorter list; what both begin with is not written again.
     """
     known = written.for_list(messages, model) if written else Written()
-    wire, calls = _copied(known.wire), known.calls.copy()
+    wire, calls = known.wire[:], known.calls.copy()
     at = len(known.messages)
     settled = _settled(messages, at) if written else at
     if written and settled > at:
         wire += _wire(messages[at:settled], model, calls, begins=not at)
-        written.take(messages[:settled], model, wire, calls.copy())
+        written.take(messages[:settled], model, wire[:], calls.copy())
         at = settled
     return wire + _wire(messages[at:], model, calls, begins=not at)
 
@@ -433,27 +433,44 @@ _SETTLED_AT_ONCE = 16
 
 @dataclass(slots=True)
 class Written:
-    """The beginning of a history that grows, as it was written last."""
+    """The beginning of a history that grows, as it was written last.
+
+    The messages themselves are given out again and again: a copy of each would be what a turn costs. Where somebody
+    changed one, all are written anew. Blocks are shared, as native ones are.
+    """
 
     messages: Messages = ()
     model: str | None = None
     wire: list[dict[str, Any]] = field(default_factory=list)
     calls: _CallIds = field(default_factory=_CallIds)
+    contents: list[Any] = field(default_factory=list)
+    """Of the messages, the very objects."""
+    figures: tuple[list[Any], ...] = ([], [], [])
 
     def for_list(self, messages: Messages, model: str | None) -> Written:
         """Itself where the list begins with the very same messages, else nothing."""
         same = model == self.model and len(messages) >= len(self.messages)
-        return self if same and all(map(operator.is_, self.messages, messages)) else Written()
+        return self if same and all(map(operator.is_, self.messages, messages)) and self._is_unchanged() else Written()
 
     def take(self, messages: Messages, model: str | None, wire: list[dict[str, Any]], calls: _CallIds) -> None:
-        self.messages, self.model, self.wire, self.calls = messages, model, _copied(wire), calls
+        self.messages, self.model, self.wire, self.calls = messages, model, wire, calls
+        self.contents, self.figures = _seal(wire)
+
+    def _is_unchanged(self) -> bool:
+        try:
+            contents, figures = _seal(self.wire)
+        except KeyError:
+            return False
+        return all(map(operator.is_, contents, self.contents)) and figures == self.figures
 
 
-def _copied(wire: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For somebody who may change the messages: what is kept stays as it is. Blocks are shared, as native ones are."""
-    return [
-        {**message, "content": said[:] if isinstance(said := message["content"], list) else said} for message in wire
-    ]
+_CONTENT, _ROLE = operator.itemgetter("content"), operator.itemgetter("role")
+
+
+def _seal(wire: list[dict[str, Any]]) -> tuple[list[Any], tuple[list[Any], ...]]:
+    """What shows that messages were changed: their contents, and how long these and they are and who speaks."""
+    contents = list(map(_CONTENT, wire))
+    return contents, (list(map(len, contents)), list(map(len, wire)), list(map(_ROLE, wire)))
 
 
 def _clean(call_id: str) -> str:
