@@ -151,18 +151,22 @@ _COUNTS = re.compile(
 )
 _CARGO = re.compile(r"^test result: \w{1,10}\. (\d{1,7}) passed; (\d{1,7}) failed; (\d{1,7}) ignored", re.MULTILINE)
 _GO = re.compile(r"^(?:(ok) {1,4}|(FAIL))\t[\w./-]{1,200}", re.MULTILINE)
-_COUNTED = re.compile(r"\d\s{1,2}(?:pass|fail|error|skipped|ignored|pending|example)")
 _COUNT_AFTER = re.compile(r"[:=]\s{0,8}\d")
 _COUNT_BEFORE = ("run", "passed", "failed", "failure", "error", "skipped")
-_COUNT_LINE = re.compile(r"[#ℹ] (?:tests|pass|fail|skipped|todo) \d")
-_RAN_TESTS = re.compile(r"ran \d")
-"""Where, in lower case, a count may stand: each begins with few characters, which a scan skips to."""
+_COUNT_PLACES = (
+    (("pass", "fail", "error", "skipped", "ignored", "pending", "example"),
+     re.compile(r"\d\s{1,2}(?:pass|fail|error|skipped|ignored|pending|example)")),
+    (("# ", "ℹ "), re.compile(r"[#ℹ] (?:tests|pass|fail|skipped|todo) \d")),
+    (("ran ",), re.compile(r"ran \d")),
+)  # fmt: skip
+"""Where, in lower case, a count may stand, and words that must be there; each begins with few characters, which a scan
+skips to."""
 _SUITES = re.compile(r"\s*(?:test )?(?:suites|files)\b", re.IGNORECASE)
 
 
 def counted_tests(text: str) -> str:
     """What a test run reports: `3 failed, 12 passed`; empty when there was none."""
-    counts = _several_runs(text) or _last_report(text[-4_000:])
+    counts = _several_runs(text) or _last_report(text[-800:], is_end=len(text) > 800) or _last_report(text[-4_000:])
     shown = []
     for name in ("failed", "error", "passed", "skipped", "test"):
         number = counts.get(name)
@@ -182,8 +186,11 @@ def _several_runs(text: str) -> dict[str, int]:
     return {"passed": sum(bool(ok) for ok, _ in go), "failed": sum(bool(fail) for _, fail in go)} if go else {}
 
 
-def _last_report(text: str) -> dict[str, int]:
-    """The last few lines that state figures, where one of them is about tests, not just errors."""
+def _last_report(text: str, *, is_end: bool = False) -> dict[str, int]:
+    """The last few lines that state figures, where one of them is about tests, not just errors.
+
+    None, where the text is only the end of what it is looked for in and the report may have begun before.
+    """
     starts = _lines_with_counts(text)
     if not starts:
         return {}
@@ -202,6 +209,8 @@ def _last_report(text: str) -> dict[str, int]:
         if last is None and found.keys() - {"error", "skipped"}:
             last = place
     counts: dict[str, int] = {}
+    if is_end and (last is None or last <= 6):
+        return counts
     for place, found in stated:
         if last is not None and place <= last + 3:
             counts |= found
@@ -213,9 +222,11 @@ def _lines_with_counts(text: str) -> set[int]:
     lowered = text.lower()
     if len(lowered) != len(text):
         lowered = text
-    places = [found.start() for pattern in (_COUNTED, _COUNT_LINE, _RAN_TESTS) for found in pattern.finditer(lowered)]
-    after = (found.start() for found in _COUNT_AFTER.finditer(lowered))
-    places += (place for place in after if has_any(lowered[max(place - 12, 0) : place], _COUNT_BEFORE))
+    patterns = [pattern for words, pattern in _COUNT_PLACES if has_any(lowered, words)]
+    places = [found.start() for pattern in patterns for found in pattern.finditer(lowered)]
+    if has_any(lowered, _COUNT_BEFORE):
+        after = (found.start() for found in _COUNT_AFTER.finditer(lowered))
+        places += (place for place in after if has_any(lowered[max(place - 12, 0) : place], _COUNT_BEFORE))
     return {text.rfind("\n", 0, place) + 1 for place in places}
 
 

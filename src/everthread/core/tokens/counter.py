@@ -21,6 +21,8 @@ _DOCUMENT_BLOCKS = frozenset({"file", "document", "input_file"})
 _REMEMBERED = 50_000
 _HELD = 64_000_000
 """So many messages, and characters of them, are remembered."""
+_MEDIA = 500_000
+"""About what an image or a file takes."""
 _CHARACTERS = 4_000_000
 _DEEPEST = 8  # results within documents within results: nothing real nests deeper
 _UNCOUNTED = frozenset(
@@ -143,7 +145,8 @@ class TokenCounter:
         return seen[1] if seen and seen[0] == value else 0
 
     def _remember(self, key: Hashable, value: Any, tokens: float) -> int:
-        size = _text_length(key)
+        parts = key[1] if isinstance(key, tuple) else None
+        size = 4 * round(tokens) + (_MEDIA * parts.count(None) if isinstance(parts, tuple) else 0)
         self._held += size - self._seen.pop(key, (None, 0, 0))[2]
         self._seen[key] = value, round(tokens), size
         while self._held > _HELD or len(self._seen) > _REMEMBERED:
@@ -258,13 +261,6 @@ class RunningTotal:
         """Adds a message; the new total."""
         self.tokens += self._counter.message(message)
         return self.tokens
-
-
-def _text_length(key: Hashable) -> int:
-    """Characters of the texts in a key, and something for the rest."""
-    if isinstance(key, tuple):
-        return sum(map(_text_length, key))
-    return len(key) if isinstance(key, str) else 10
 
 
 def _function(tool: Any) -> dict[str, Any]:
