@@ -280,6 +280,8 @@ class _Fitter:
 
     def _store_results(self, cut: Cut, larger_than: int, earliest: int) -> Cut:
         """Store results of the tail that have more tokens than this, the largest first, until the rest fits."""
+        if cut.tokens <= self.room.limit:
+            return cut
         before = len(self.stored)
         for number, stored in sorted(self._oversized(cut), key=lambda item: -len(item[1].text)):
             if cut.tokens <= self.room.limit or len(stored.text) // 4 <= larger_than:

@@ -59,6 +59,7 @@ class Pruner:
         self._unanswered = open_group(history.messages)
         self._latest_user = history.latest_user
         self._made: dict[int, Message] = {}
+        self._sizes: dict[int, int] = {}
 
     def message(self, index: int) -> Message:
         """A message made small."""
@@ -87,6 +88,12 @@ class Pruner:
 
     def tokens(self, index: int, counter: TokenCounter) -> int:
         """Tokens of a message made small."""
+        size = self._sizes.get(index)
+        if size is None:
+            size = self._sizes[index] = self._count(index, counter)
+        return size
+
+    def _count(self, index: int, counter: TokenCounter) -> int:
         message, one = self.message(index), self._history.facts[index]
         if message is one.message:
             return self._history.sizes[index]

@@ -425,6 +425,8 @@ class _Work:
 
 def _well_formed(message: Mapping[str, Any], role: str) -> Message:
     """The message itself when its shape is right, else a corrected copy."""
+    if role == message["role"] and "tool_calls" not in message and isinstance(message.get("content"), str):
+        return cast("Message", message)
     changes: dict[str, Any] = {}
     content, calls = message.get("content"), message.get("tool_calls")
     if role != message["role"]:
@@ -495,6 +497,8 @@ def _result_blocks(message: Message) -> list[Part]:
     if message["role"] == "tool":
         call_id = message.get("tool_call_id")
         return [{"tool_use_id": call_id if isinstance(call_id, str) else "", "_message": message}]
+    if not isinstance(message.get("content"), list):
+        return []
     return [
         part if isinstance(part.get("tool_use_id"), str) else {**part, "tool_use_id": ""}
         for part in parts_of(message)
