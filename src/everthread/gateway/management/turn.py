@@ -119,6 +119,8 @@ class ManagedTurn:
     """Our own tool is for this client: summaries name it."""
     recall: RecallTurn = field(default_factory=RecallTurn)
     restored_by_length: dict[int, dict[int, Any]] = field(default_factory=dict)
+    budgeted: tuple[tuple[int, int | None, int], Budget] | None = None
+    """The last budget, with what it was made from."""
 
     def __post_init__(self) -> None:
         incoming = self.incoming
@@ -212,9 +214,11 @@ class ManagedTurn:
         """Room is left for the answer the client asks for, up to a quarter of the window."""
         asked = self.asked_output
         cap = asked if asked and asked > 0 else options.max_tokens
-        own = replace(options.for_model(self.model), max_tokens=cap)
-        factor = self.memory.context.calibration.factor(self.model)
-        return own.budget(self.window, fixed=round(self.fixed * factor))
+        fixed = round(self.fixed * self.memory.context.calibration.factor(self.model))
+        if self.budgeted is None or self.budgeted[0] != (self.window, cap, fixed):
+            own = replace(options.for_model(self.model), max_tokens=cap)
+            self.budgeted = (self.window, cap, fixed), own.budget(self.window, fixed=fixed)
+        return self.budgeted[1]
 
     def pairs(self) -> list[tuple[Any, str]]:
         return [(element.value, self.sliced.of(element)) for element in self.elements]
