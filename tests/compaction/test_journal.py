@@ -9,6 +9,7 @@ import pytest
 
 from everthread.compaction.history import read_facts
 from everthread.compaction.journal import FIXED, Journal, journal_of, parse_journal, state_sections
+from everthread.compaction.pruning import prune
 from everthread.compaction.state import ThreadState, command_key, state_of
 from everthread.compaction.summary import BLOCKED, FILES, PROGRESS, REMAINING, STATE
 from everthread.core.messages import Message
@@ -213,3 +214,57 @@ def test_the_marks_of_a_framework_around_code_are_no_words() -> None:
     said = "The root is 2.\n\nCode:\n```py\nfinal_answer(2)\n```<end_code>"
     journal, _ = journal_of([user("The root of 4?"), says(said)])
     assert journal.entries[0].closing == "The root is 2."
+
+
+def test_errors_of_entries_that_gave_way_stay_and_their_newest_most() -> None:
+    messages: list[Message] = []
+    for number in range(40):
+        messages += [
+            {"role": "user", "content": f"Try step {number}."},
+            *call(
+                "bash",
+                {"command": f"./step --number {number}"},
+                key=f"c{number}",
+                output=f"ValueError: bad value {number * 7919}\n[exit code 1]",
+            ),
+            {"role": "assistant", "content": f"Step {number} failed, as the log says. " * 4},
+        ]
+    journal, _ = journal_of(messages)
+    short = journal.fit(900, COUNT)
+    told = [line for entry in short.entries for line in entry.errors()]
+    assert told[-1] == f"error: ValueError: bad value {39 * 7919}"
+    assert 8 <= len(told) < 40
+    assert told == [line for entry in journal.entries for line in entry.errors()][-len(told) :], "the oldest left first"
+    assert parse_journal(short.text()).entries == short.entries
+    assert sum(entry.messages for entry in short.entries) == len(messages)
+
+
+def test_an_error_told_again_later_is_told_there_only() -> None:
+    messages: list[Message] = [{"role": "user", "content": "Make it build."}]
+    for number in range(3):
+        messages += call(
+            "bash",
+            {"command": f"make target{number}"},
+            key=f"c{number}",
+            output="ld: error: symbol missing\n[exit code 2]",
+        )
+        messages += [{"role": "assistant", "content": "Once more."}, {"role": "user", "content": f"Again, {number}."}]
+    first, state = journal_of(messages[:5])
+    second, _ = journal_of(messages[4:])
+    whole = Journal((*first.entries, *second.entries))
+    both = whole.fit(COUNT(whole.text()) - 20, COUNT)
+    assert [len(entry.errors()) for entry in both.entries].count(1) == 1
+    assert state.errors
+
+
+def test_an_error_is_known_from_the_line_that_replaced_its_output() -> None:
+    output = "#1 building\n" * 60 + "ERROR: failed to push registry.local/heron:3.1: 401\n[exit code 1]"
+    messages: list[Message] = [
+        {"role": "user", "content": "Push it."},
+        *call("bash", {"command": "docker push heron:3.1"}, output),
+    ]
+    pruned = prune([*messages, {"role": "user", "content": "And now?"}], protect_from=3)
+    assert len(str(pruned[2]["content"])) <= 200
+    journal, state = journal_of(pruned)
+    assert "error: ERROR: failed to push registry.local/heron:3.1: 401" in journal.text()
+    assert [error.lines for error in state.errors.values()] == [["ERROR: failed to push registry.local/heron:3.1: 401"]]

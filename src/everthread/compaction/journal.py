@@ -2,7 +2,8 @@
 
 An entry has the number of the user's message, what was done (files, commands, calls, errors) and how the turn ended.
 When room runs short the oldest entries give way first: their closing words, then their calls (which become counts),
-then neighbouring entries become one for a range. Nothing leaves without a count that says so.
+then neighbouring entries become one for a range. What failed outlasts them: an error is a line of its own, and the
+newest errors stay within their share of the room. Nothing leaves without a count that says so.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ _CLOSING_CHARS = 6_000
 """More of an answer is not looked at: what is shown of it is far less."""
 _LEAST_CLOSING = 24
 """Closing words get at least so many tokens, or are left out."""
+_ERROR_SHARE = 4
+"""Of the room (1/n) for errors of entries that gave way."""
 _NEWEST_WEIGHT = 4.0
 """The newest turn's closing words get so many times the room of the oldest's."""
 
@@ -100,12 +103,16 @@ class Entry:
         return tuple(command for line in self.lines if "ran `" in line for command in _RAN.findall(line))
 
     def join(self, other: Entry) -> Entry:
-        """Both as one entry for a range: counts alone."""
+        """Both as one entry for a range: counts, and what failed."""
         return Entry(
             min(self.first, other.first), max(self.last, other.last), self.messages + other.messages,
             self.changed + other.changed, self.ran + other.ran, self.failed + other.failed,
-            self.called + other.called, self.looked + other.looked,
+            self.called + other.called, self.looked + other.looked, (*self.errors(), *other.errors()),
         )  # fmt: skip
+
+    def errors(self) -> tuple[str, ...]:
+        """The lines that tell what failed."""
+        return tuple(line for line in self.lines if line.startswith(_ERROR))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +134,7 @@ class Journal:
 
     def fit(self, budget: int, count: Count) -> Journal:
         """The journal within so many tokens, the oldest entries shortened first."""
-        entries = list(self.entries)
+        entries = _tell_errors_once(self.entries)
         if not entries:
             return self
         budget -= count(self.intro())
@@ -136,10 +143,11 @@ class Journal:
         if sum(closings) + sum(bare) + 3 * len(entries) <= budget:
             return self
         entries = _shorten_closings(entries, closings, max(budget - sum(bare), budget * 2 // 5), count)
-        usual = _usual_commands(entries)
-        for reduce in (partial(_name_effects, usual=usual), _drop_lines):
+        usual, errors = _usual_commands(entries), _newest_errors(entries, budget // _ERROR_SHARE, count)
+        for reduce in (partial(_name_effects, usual=usual, errors=errors), partial(_keep_errors, errors=errors)):
             entries = _reduce_oldest(entries, reduce, budget, count)
-        return Journal(tuple(_merge_oldest(_merge_silent(entries), budget, count)))
+        entries = _merge_oldest(_merge_silent(entries), budget, count)
+        return Journal(tuple(_reduce_oldest(entries, _drop_lines, budget, count)))
 
     def intro(self) -> str:
         """What the journal says of itself."""
@@ -165,7 +173,7 @@ class JournalWriter:
         state, journal = request.state or ThreadState(), request.journal or Journal()
         if request.journal is None:
             journal, state = journal_of(request.messages)
-        told = state_sections(state, request.budget // 4, self._count)
+        told = state_sections(state, request.budget // 3, self._count)
         used = sum(self._count(f"## {name}\n{text}\n\n") for name, text in told.items())
         done = journal.fit(request.budget - used - 12, self._count).text()
         return SummaryDraft({DONE: done, **told}, AUTHOR)
@@ -179,6 +187,8 @@ def journal_of(messages: Messages) -> tuple[Journal, ThreadState]:
 
 
 _SEPARATOR = "\n\x1f\n"
+_ERROR = "error: "
+"""How the line begins that tells what failed, behind the one that tells what was done."""
 _CODE = "[code]"
 _TAG = re.compile(r"</?[\w -]{1,40}>")
 _COLONS = (":", "：")
@@ -206,14 +216,18 @@ class Step(NamedTuple):
     changed: tuple[str, ...] = ()
     calls: tuple[CallText, ...] = ()
 
-    def line(self, open_errors: Container[str], shown: Sequence[Sequence[str]]) -> str:
-        """The step in one line, empty where it only looked around, with these error lines of its calls."""
+    def lines(self, open_errors: Container[str], shown: Sequence[Sequence[str]]) -> Iterator[str]:
+        """The step in one line, none where it only looked around; then these error lines of its calls."""
         parts = [f"changed {', '.join(self.changed)}"] if self.changed else []
+        failed: list[str] = []
         for call, errors in zip(self.calls, shown, strict=True):
             fixed = f" {FIXED}" if call.failure and call.failure not in open_errors else ""
-            parts.append(f"{call.text}{': ' if errors else ''}{' | '.join(errors)}{fixed}")
+            parts.append(call.text if errors else f"{call.text}{fixed}")
+            failed += [f"{_ERROR}{' | '.join(errors)}{fixed}"] if errors else []
         done = "; ".join(parts)
-        return f"{self.note} — {done}" if self.note and done else done or self.note
+        if said := f"{self.note} — {done}" if self.note and done else done or self.note:
+            yield said
+        yield from failed
 
 
 class JournalFold:
@@ -359,8 +373,8 @@ class _Part:
         """The part as an entry: which of its errors were overcome depends on all that follows."""
         state = self.closing, frozenset(failure for failure in self._failures if failure in open_errors)
         if self._entry is None or self._entry[0] != state:
-            lines = (step.line(open_errors, shown) for step, shown in self._steps)
-            self._entry = state, replace(self._bare, lines=tuple(filter(None, lines)), closing=self.closing)
+            lines = (line for step, shown in self._steps for line in step.lines(open_errors, shown))
+            self._entry = state, replace(self._bare, lines=tuple(lines), closing=self.closing)
         return self._entry[1]
 
 
@@ -538,14 +552,41 @@ def _reduce_oldest(entries: list[Entry], reduce: Callable[[Entry], Entry], budge
     return reduced
 
 
-def _name_effects(entry: Entry, usual: frozenset[str]) -> Entry:
-    """Of all the lines only which files were changed, and commands that were not run again and again."""
+def _name_effects(entry: Entry, usual: frozenset[str], errors: Container[str]) -> Entry:
+    """Of all the lines only which files were changed, commands that were not run again and again, and what failed."""
     paths = (path for line in entry.lines for found in _CHANGED.findall(line) for path in found.split(", "))
     names = list(dict.fromkeys(_TIMES.sub("", path) for path in paths))
     once = [f"`{clip(command, 60)}`" for command in dict.fromkeys(entry.commands) if command not in usual]
     told = [f"changed {', '.join(names)}" if names else "", f"ran {', '.join(once)}" if once else ""]
     line = clip("; ".join(part for part in told if part), 400)
-    return replace(entry, lines=(line,) if line else ())
+    return replace(entry, lines=((line,) if line else ()) + _keep_errors(entry, errors).lines)
+
+
+def _keep_errors(entry: Entry, errors: Container[str]) -> Entry:
+    """Of all the lines only what failed, where it is among these errors."""
+    return replace(entry, lines=tuple(line for line in entry.errors() if line in errors))
+
+
+def _tell_errors_once(entries: Iterable[Entry]) -> list[Entry]:
+    """An error that a later entry tells again is told there."""
+    told: set[str] = set()
+    found: list[Entry] = []
+    for entry in reversed(list(entries)):
+        lines = tuple(line for line in entry.lines if line not in told)
+        told.update(entry.errors())
+        found.append(entry if len(lines) == len(entry.lines) else replace(entry, lines=lines))
+    return found[::-1]
+
+
+def _newest_errors(entries: Sequence[Entry], room: int, count: Count) -> set[str]:
+    """The newest errors within so many tokens."""
+    found: set[str] = set()
+    for line in (line for entry in reversed(entries) for line in reversed(entry.errors())):
+        room -= count(line) + 2
+        if room < 0:
+            break
+        found.add(line)
+    return found
 
 
 def _usual_commands(entries: Iterable[Entry]) -> frozenset[str]:

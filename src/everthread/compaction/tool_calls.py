@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
+from itertools import dropwhile
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -30,11 +31,16 @@ from everthread.core.outputs import Persisted, line_count, persisted
 
 LINE = 200
 """No line is longer, so that what a line has replaced is never replaced again."""
+ERROR_CHARS = 120
+"""So much of an error stands in the line: the next compaction knows it from there."""
+_LEAST_TARGET = 50
+"""Of a long line so much is for the call, the rest for how it went: the call itself still says what it was."""
 _OTHER = "other"
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _PATCHED = re.compile(r"(?:\*\*\* (?:Update|Add|Delete) File: |\+\+\+ b/)([^\s\"\\]{1,200})")
-_EXIT_IN_LINE = re.compile(r"exit (-?\d{1,6})(?:, [\d, a-z]{1,60}(?:failed|passed|skipped|errors?|tests?))?")
+_EXIT_IN_LINE = re.compile(r"exit (-?\d{1,6})(?:, \d{1,7} (?:failed|passed|skipped|errors?|tests?)\b){0,5}")
+_SIZE_IN_LINE = re.compile(r"(?:^|, )(?:\d{1,9} lines?(?: output)?|no output|\d{1,9} chars)$")
 _QUOTED = re.compile(r"'[^']{0,2000}'|\"[^\"]{0,2000}\"")
 _FILE_SHAPE = re.compile(r"[/~]|\.[A-Za-z]\w{0,9}$")
 _STAGES = re.compile(r"\|\||&&|[|;\n]")
@@ -81,7 +87,9 @@ class CallFacts:
         if self.action is None and self.stored is None:
             return None
         action = self.action or Action("tool")
-        outcome = _outcome(action.kind, self.output, self.stored, failed=self.failed, room=limit * 11 // 20)
+        outcome = _outcome(
+            action.kind, self.output, self.stored, failed=self.failed, room=max(limit * 11 // 20, limit - _LEAST_TARGET)
+        )
         return action.line(outcome, limit=limit)
 
     def effect(self) -> Effect:
@@ -154,7 +162,7 @@ def _ran(output: UnwrappedOutput, *, failed: bool) -> list[str]:
     code, halt = output.code, output.halt
     bad = failed or bool(code) or bool(halt)
     error = "" if code == 0 else output.error or error_line(output.body, failed=bad)
-    found = ["" if code is None else f"exit {code}", halt, output.tests, clip(one_line(error), 80)]
+    found = ["" if code is None else f"exit {code}", halt, output.tests, clip(one_line(error), ERROR_CHARS)]
     return [part for part in found if part]
 
 
@@ -410,14 +418,17 @@ def _branch(command: str, output: str) -> str:
 
 
 def _from_line(action: Action, line: str) -> Effect:
-    """What a line tells that once replaced the output: the call and its outcome, no words of the output's own."""
+    """What a line tells that once replaced the output: the call, its outcome and its error."""
     outcome = line.rpartition(" -> ")[2].partition(", stored as ")[0]
     code = _EXIT_IN_LINE.match(outcome)
     kind = _KINDS.get(action.kind) or ("looked" if action.kind in _LOOKS else "called")
     bad = bool(code and code[1] != "0")
+    rest = _SIZE_IN_LINE.sub("", outcome[code.end() :]).split(", ") if code and bad else []
+    error = ", ".join(dropwhile(lambda part: not part or says_nothing(part), rest))
     return Effect(
-        kind, action.tool, action.target, code[0] if code else "", bad, paths=() if bad else _own_paths(action)
-    )
+        kind, action.tool, action.target, code[0] if code else "", bad, (error,) if error else (),
+        () if bad else _own_paths(action),
+    )  # fmt: skip
 
 
 def _own_paths(action: Action) -> tuple[str, ...]:
