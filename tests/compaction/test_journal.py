@@ -231,10 +231,10 @@ def test_errors_of_entries_that_gave_way_stay_and_their_newest_most() -> None:
         ]
     journal, _ = journal_of(messages)
     short = journal.fit(900, COUNT)
-    told = [line for entry in short.entries for line in entry.errors()]
+    told = [line for entry in short.entries for line in entry.errors]
     assert told[-1] == f"error: ValueError: bad value {39 * 7919}"
     assert 8 <= len(told) < 40
-    assert told == [line for entry in journal.entries for line in entry.errors()][-len(told) :], "the oldest left first"
+    assert told == [line for entry in journal.entries for line in entry.errors][-len(told) :], "the oldest left first"
     assert parse_journal(short.text()).entries == short.entries
     assert sum(entry.messages for entry in short.entries) == len(messages)
 
@@ -253,7 +253,7 @@ def test_an_error_told_again_later_is_told_there_only() -> None:
     second, _ = journal_of(messages[4:])
     whole = Journal((*first.entries, *second.entries))
     both = whole.fit(COUNT(whole.text()) - 20, COUNT)
-    assert [len(entry.errors()) for entry in both.entries].count(1) == 1
+    assert [len(entry.errors) for entry in both.entries].count(1) == 1
     assert state.errors
 
 

@@ -107,9 +107,10 @@ class Entry:
         return Entry(
             min(self.first, other.first), max(self.last, other.last), self.messages + other.messages,
             self.changed + other.changed, self.ran + other.ran, self.failed + other.failed,
-            self.called + other.called, self.looked + other.looked, (*self.errors(), *other.errors()),
+            self.called + other.called, self.looked + other.looked, (*self.errors, *other.errors),
         )  # fmt: skip
 
+    @cached_property
     def errors(self) -> tuple[str, ...]:
         """The lines that tell what failed."""
         return tuple(line for line in self.lines if line.startswith(_ERROR))
@@ -146,8 +147,7 @@ class Journal:
         usual, errors = _usual_commands(entries), _newest_errors(entries, budget // _ERROR_SHARE, count)
         for reduce in (partial(_name_effects, usual=usual, errors=errors), partial(_keep_errors, errors=errors)):
             entries = _reduce_oldest(entries, reduce, budget, count)
-        entries = _merge_oldest(_merge_silent(entries), budget, count)
-        return Journal(tuple(_reduce_oldest(entries, _drop_lines, budget, count)))
+        return Journal(tuple(_merge_oldest(_merge_silent(entries), budget, count)))
 
     def intro(self) -> str:
         """What the journal says of itself."""
@@ -564,7 +564,7 @@ def _name_effects(entry: Entry, usual: frozenset[str], errors: Container[str]) -
 
 def _keep_errors(entry: Entry, errors: Container[str]) -> Entry:
     """Of all the lines only what failed, where it is among these errors."""
-    return replace(entry, lines=tuple(line for line in entry.errors() if line in errors))
+    return replace(entry, lines=tuple(line for line in entry.errors if line in errors))
 
 
 def _tell_errors_once(entries: Iterable[Entry]) -> list[Entry]:
@@ -573,7 +573,7 @@ def _tell_errors_once(entries: Iterable[Entry]) -> list[Entry]:
     found: list[Entry] = []
     for entry in reversed(list(entries)):
         lines = tuple(line for line in entry.lines if line not in told)
-        told.update(entry.errors())
+        told.update(entry.errors)
         found.append(entry if len(lines) == len(entry.lines) else replace(entry, lines=lines))
     return found[::-1]
 
@@ -581,7 +581,7 @@ def _tell_errors_once(entries: Iterable[Entry]) -> list[Entry]:
 def _newest_errors(entries: Sequence[Entry], room: int, count: Count) -> set[str]:
     """The newest errors within so many tokens."""
     found: set[str] = set()
-    for line in (line for entry in reversed(entries) for line in reversed(entry.errors())):
+    for line in (line for entry in reversed(entries) for line in reversed(entry.errors)):
         room -= count(line) + 2
         if room < 0:
             break
@@ -606,10 +606,6 @@ def _merge_silent(entries: list[Entry]) -> list[Entry]:
     return merged
 
 
-def _drop_lines(entry: Entry) -> Entry:
-    return replace(entry, lines=())
-
-
 def _weighted_level(sizes: Sequence[int], weights: Sequence[float], room: float) -> float:
     left, weight = float(room), sum(weights)
     for size, own in sorted(zip(sizes, weights, strict=True), key=lambda pair: pair[0] / pair[1]):
@@ -621,18 +617,25 @@ def _weighted_level(sizes: Sequence[int], weights: Sequence[float], room: float)
 
 
 def _merge_oldest(entries: list[Entry], budget: int, count: Count) -> list[Entry]:
-    """The oldest entries as one for a range, as many as it takes."""
+    """The oldest entries as one for a range, as many as it takes; where that is all, without its oldest errors."""
     sizes = [count(entry.text) + 2 for entry in entries]
     total = sum(sizes)
-    place, merged = 0, entries[0]
-    size = sizes[0]
+    place, merged, size = 0, entries[0], sizes[0]
+    told = [count(line) + 2 for line in merged.errors]
     while total > budget and place + 1 < len(entries):
         place += 1
         total -= size + sizes[place]
+        told += (count(line) + 2 for line in entries[place].errors)
         merged = merged.join(entries[place])
-        size = count(merged.text) + 2
+        size = count(merged.header()) + 2 + sum(told)
         total += size
-    return [merged, *entries[place + 1 :]] if place else entries
+    if total > budget:
+        kept = len(told)
+        while kept and total > budget:
+            total -= told[-kept]
+            kept -= 1
+        merged = replace(merged, lines=merged.errors[len(told) - kept :])
+    return [merged, *entries[place + 1 :]] if merged is not entries[0] else entries
 
 
 # Reading it back
