@@ -101,7 +101,7 @@ async def test_tokens_and_dollars_a_day(mode: Mode, limit: dict[str, Any], tmp_p
 async def test_a_key_is_charged_what_the_provider_reported_with_its_summaries(tmp_path: Path) -> None:
     async with house(tmp_path, window=6_000) as here, AsyncExitStack() as serving:
         writer = f"{{provider: custom, base_url: '{here.provider.url}/v1', model: {CHAT}}}"
-        settings = f"auxiliary: {{compression: {writer}}}\ncompression: {{economics: false}}"
+        settings = f"auxiliary: {{compression: {writer}}}\ncompression: {{economics: false, background: false}}"
         url = await replace(here, stack=serving).gateway(settings=settings)
         client, history = here.claude(url, await here.key(tokens=10**9)), list(HELLO)
         for number in range(12):
