@@ -15,7 +15,7 @@ from everthread.compaction.summarizers.model import TIME_LIMIT, SummaryCalls, Wr
 from everthread.compaction.summarizers.prompts import TOLERATED, SummaryPrompt, fill, inert, task
 from everthread.compaction.summary import SummaryDraft, SummaryRequest, TemplateName
 from everthread.core.fingerprints import message_fingerprint
-from everthread.core.messages import Message, calls_of, clip, one_line, text_of
+from everthread.core.messages import Message, calls_of, clip, message_key, one_line, text_of
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Model, Request
 from everthread.errors import SummaryError
@@ -101,8 +101,8 @@ class WarmPrefixSummarizer:
 
 def _holds(live: Request, request: SummaryRequest) -> bool:
     """Whether every message is in the request, whatever markers it was sent with."""
-    sent = {id(message) for message in live.messages}
-    others = [message for message in request.messages if id(message) not in sent]
+    sent = {message_key(message): message for message in live.messages}
+    others = [message for message in request.messages if sent.get(message_key(message)) != message]
     if not others:
         return True
     known = set(map(message_fingerprint, live.messages))
