@@ -151,11 +151,11 @@ _COUNTS = re.compile(
 )
 _CARGO = re.compile(r"^test result: \w{1,10}\. (\d{1,7}) passed; (\d{1,7}) failed; (\d{1,7}) ignored", re.MULTILINE)
 _GO = re.compile(r"^(?:(ok) {1,4}|(FAIL))\t[\w./-]{1,200}", re.MULTILINE)
-_COUNT_AFTER = re.compile(r"[:=]\s{0,8}\d")
+_COUNT_AFTER = re.compile(r"[:=]\s{0,8}[0-9]")
 _COUNT_BEFORE = ("run", "passed", "failed", "failure", "error", "skipped")
 _COUNT_PLACES = (
     (("pass", "fail", "error", "skipped", "ignored", "pending", "example"),
-     re.compile(r"\d\s{1,2}(?:pass|fail|error|skipped|ignored|pending|example)")),
+     re.compile(r"[0-9]\s{1,2}(?:pass|fail|error|skipped|ignored|pending|example)")),
     (("# ", "ℹ "), re.compile(r"[#ℹ] (?:tests|pass|fail|skipped|todo) \d")),
     (("ran ",), re.compile(r"ran \d")),
 )  # fmt: skip
