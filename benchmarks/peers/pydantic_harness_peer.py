@@ -48,7 +48,7 @@ async def summarize(asked: Line) -> Line:
         nonlocal written
         say({"ask": [["", text] for message in some for _, text in _texts(message)]})
         written = json.loads(sys.stdin.readline())["summary"]
-        return ModelResponse([TextPart(written)])
+        return ModelResponse([TextPart(written or "(nothing)")])  # an empty answer is an error there
 
     if not given:
         return {"summary": "", "messages": []}
