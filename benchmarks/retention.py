@@ -18,7 +18,7 @@ half that was seen and one that was kept aside. They are measured after 1, 5 and
 one that is no longer in the context is asked for with one obvious question to the search of the store. One of the two
 chats kept aside (`conv-30`) is among the dialogues on which recall's constants were chosen.
 
-The journal tells what was done and how it ended; figures inside output, errors of old turns and single commands give
+The journal tells what was done and how it ended; figures inside output and single commands give
 way first and are left to search, so that in those rows ours falls behind or fades.
 """
 
