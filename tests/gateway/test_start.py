@@ -45,7 +45,7 @@ async def test_summaries_go_on_without_the_auxiliary_model(
             f"auxiliary: {{compression: {{provider: custom, base_url: '{silent.url}/v1', model: writer{key}}}}}\n"
             "compression: {economics: false, background: false}"
         )
-        url = await here.gateway(settings=settings, manage_seconds=20)
+        url = await here.gateway(settings=settings, manage_seconds=40 if hangs else 300)
         client, history = here.claude(url, await here.key(tokens=10**9)), list[Any](HELLO)
         for number in range(16):
             said = await ask_claude(client, history)
