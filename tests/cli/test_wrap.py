@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from typing import Any
 import pytest
 
 from everthread.cli.commands.wrap import CLIENTS, ReceiptFigures, receipt, settings_text
-from everthread.store.models import Insights, UsageRow
+from everthread.gateway.dashboard.views import CostComparison
+from everthread.store.models import CallRow, Insights, UsageRow
 from tests.cli.served import provider
 
 AGENT = """#!{python}
@@ -105,8 +107,12 @@ def test_our_mcp_server_is_attached_where_asked_for(client: str, tmp_path: Path)
 def test_the_receipt_says_what_was_saved() -> None:
     row = UsageRow("total", 3, 9_000, 100, 0, cost=Decimal("1.5"))
     found = ReceiptFigures.of(Insights(row, [], [], [], [], [], 1, 1, 6, 2, 50_000))
-    assert "2 compactions, 50,000 tokens taken out, $0.42 saved." in receipt("claude", found, 0.42)
-    assert "$0.10 more than without" in receipt("claude", found, -0.1)
+    saved = CostComparison(cost=1.0, without=1.42, calls=3)
+    assert "2 compactions, 50,000 tokens taken out, $0.42 saved." in receipt("claude", found, saved)
+    assert "$0.10 more than without" in receipt("claude", found, replace(saved, without=0.9))
+    call = CallRow("thread", 5.0, "gpt-5", "main", "default", "claude", 9_000, 10, 0, 0, Decimal(1))
+    refused = receipt("claude", found, CostComparison(0.0, 0.0, 0, (call,)))
+    assert "50,000 tokens taken out, 1 calls would not have fitted the window without." in refused
     assert "50,000 tokens taken out." in receipt("claude", found)
 
 

@@ -206,7 +206,7 @@ def cached_share(api: Api, words: str, *, native: bool) -> float:
     cache, reader, used, read = ClaudeCache(lambda: 0.0), PromptReader(CLAUDE), 0, 0
     system = mark_system("Keep to the rules of the house. " * 200)
     for rounds in range(31):
-        marked = apply_cache_control(tool_loop(rounds, words), native_anthropic=native)
+        marked = apply_cache_control(tool_loop(rounds, words), native_anthropic=native, wordless_results=True)
         body = CODECS[api].encode_request(Request(CLAUDE, marked, system, [], {"max_tokens": 100}))
         prompt = reader.read(api, CODECS[api].decode_request(body), body)
         use = cache.use(CLAUDE, prompt.blocks, prompt=prompt.tokens, minimum=1_024)
@@ -215,7 +215,7 @@ def cached_share(api: Api, words: str, *, native: bool) -> float:
 
 
 def test_a_tool_loop_is_read_from_the_cache_through_openrouter_as_natively() -> None:
-    """A call that comes without a word can carry no mark there: such a loop reads from its last words on."""
+    """Where the calls come without a word, a block of their result carries the mark."""
     said = "I look at the next test."
     native, routed = cached_share("anthropic", said, native=True), cached_share("openai_chat", said, native=False)
     wordless = cached_share("openai_chat", "", native=False)
@@ -224,4 +224,4 @@ def test_a_tool_loop_is_read_from_the_cache_through_openrouter_as_natively() -> 
     )
     assert native > 0.85
     assert routed > 0.85
-    assert wordless > 0.2
+    assert wordless > 0.85

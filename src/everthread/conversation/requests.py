@@ -277,6 +277,7 @@ def _marked(live: ConversationState) -> list[Message]:
         ttl=live.setup.options.cache_ttl,
         native_anthropic=live.route.api == "anthropic",
         previous=None if previous is None else previous - start,
+        wordless_results=True,
     )
     last = last_marker(near)
     live.marked = None if last is None else start + last

@@ -34,32 +34,45 @@ _DEEPEST_MARKER = 16
 
 
 def apply_cache_control(
-    messages: Messages, *, ttl: str = "5m", native_anthropic: bool = False, previous: int | None = None
+    messages: Messages,
+    *,
+    ttl: str = "5m",
+    native_anthropic: bool = False,
+    previous: int | None = None,
+    wordless_results: bool = False,
 ) -> list[Message]:
     """The messages with one mark on the last leading system message and three on the last three others.
 
     Outside Anthropic's own API a tool's result carries no mark, nor does a message of calls alone: the mark moves to
-    the nearest earlier message with content, so that a tool loop keeps reading from the cache. Marks that were there
-    are taken away, so there are never more than four. Nothing is mutated, and a message without a mark before and
-    after is the same object. `previous` is the index of the last message the previous call had marked (by default the
-    last that carries a mark): when more than 20 blocks came since, the provider would no longer find it, so the first
-    of the three stays there. Without a system message its mark is not used elsewhere: a system prompt kept apart needs
-    it (`mark_system`).
+    the nearest earlier message with content, so that a tool loop keeps reading from the cache. With
+    `wordless_results` the last result of such calls carries it, on a block of its text, as OpenRouter takes it. Marks
+    that were there are taken away, so there are never more than four. Nothing is mutated, and a message without a mark
+    before and after is the same object. `previous` is the index of the last message the previous call had marked (by
+    default the last that carries a mark): when more than 20 blocks came since, the provider would no longer find it,
+    so the first of the three stays there. Without a system message its mark is not used elsewhere: a system prompt
+    kept apart needs it (`mark_system`).
     """
     cache_marker(ttl)
     previous = last_marker(messages) if previous is None else previous
     marked = [without_cache_control(message) for message in messages]
-    for index in _breakpoints(marked, previous, native_anthropic=native_anthropic, most=len(marked)):
-        marked[index] = _mark_message(marked[index], ttl)
+    carriers = _Carriers(native_anthropic, wordless_results)
+    for index in _breakpoints(marked, previous, carriers, len(marked)):
+        marked[index] = carriers.mark(marked[index], ttl)
     return marked
 
 
 def place_marks(
-    messages: Sequence[Any], *, ttl: str = "5m", native_anthropic: bool = False, previous: int | None = None
+    messages: Sequence[Any],
+    *,
+    ttl: str = "5m",
+    native_anthropic: bool = False,
+    previous: int | None = None,
+    wordless_results: bool = False,
 ) -> dict[int, Message]:
     """The messages that get a mark, with it, by their place: of messages that carry none, and are read from the end."""
-    places = _breakpoints(messages, previous, native_anthropic=native_anthropic, most=_NEAR_END)
-    return {index: _mark_message(messages[index], ttl) for index in places}
+    carriers = _Carriers(native_anthropic, wordless_results)
+    places = _breakpoints(messages, previous, carriers, _NEAR_END)
+    return {index: carriers.mark(messages[index], ttl) for index in places}
 
 
 def marks_begin(count: int, previous: int | None) -> int:
@@ -167,15 +180,55 @@ _HOSTS = {"anthropic": "anthropic.com", "openrouter": "openrouter.ai"}
 _ABSENT: Any = object()
 
 
-def _breakpoints(messages: Sequence[Any], previous: int | None, *, native_anthropic: bool, most: int) -> list[int]:
+@dataclass(frozen=True, slots=True)
+class _Carriers:
+    """Which messages may carry a mark on a route, and where in them.
+
+    OpenRouter takes a mark on a text block of a tool's message (its SDK gives such a message `string | content
+    items`; measured in github.com/earendil-works/pi issue 6940, mended there by pull request 6941). On the message
+    itself it is not answered at all (github.com/NousResearch/hermes-agent pull request 2391).
+    """
+
+    native_anthropic: bool
+    wordless_results: bool
+
+    def can_carry(self, messages: Sequence[Any], index: int) -> bool:
+        message = messages[index]
+        role = _role(message)
+        if role is None or role in SYSTEM_ROLES:
+            return False
+        if self.native_anthropic:
+            return True
+        if _carrier_block(_as_blocks(message.get("content"))) is None:
+            return False
+        return role != "tool" or (self.wordless_results and self._ends_wordless_calls(messages, index))
+
+    def _ends_wordless_calls(self, messages: Sequence[Any], index: int) -> bool:
+        """Whether it is the last result of calls that came without a word."""
+        if index + 1 < len(messages) and _role(messages[index + 1]) == "tool":
+            return False
+        caller = index - 1
+        while caller >= 0 and _role(messages[caller]) == "tool":
+            caller -= 1
+        return caller >= 0 and not self.can_carry(messages, caller)
+
+    def mark(self, message: Message, ttl: str) -> Message:
+        """On a block of the content, else on the message: the encoder finds it a block among calls or results there."""
+        if message["role"] != "tool" or not self.native_anthropic:
+            content = _mark_content(message.get("content"), ttl)
+            if content is not None:
+                return {**message, "content": content}
+        return {**message, "cache_control": cache_marker(ttl)}
+
+
+def _breakpoints(messages: Sequence[Any], previous: int | None, carriers: _Carriers, most: int) -> list[int]:
     """Where the marks go, looking at no more than the last `most` messages and the first ones."""
     leading = 0
     while leading < len(messages) and _role(messages[leading]) in SYSTEM_ROLES:
         leading += 1
-    last = _last_carriers(messages, max(leading, len(messages) - most), native_anthropic=native_anthropic)
+    last = _last_carriers(messages, max(leading, len(messages) - most), carriers)
     if previous is not None and len(last) == 3 and _is_far_back(messages, previous, last[0]):
-        can = _can_be_marked(messages[previous], native_anthropic=native_anthropic)
-        last = [previous, *last[1:]] if can else last
+        last = [previous, *last[1:]] if carriers.can_carry(messages, previous) else last
     return [leading - 1, *last] if leading else last
 
 
@@ -183,7 +236,7 @@ def _role(message: Any) -> Any:
     return message.get("role") if isinstance(message, dict) else None
 
 
-def _last_carriers(messages: Sequence[Any], first: int, *, native_anthropic: bool) -> list[int]:
+def _last_carriers(messages: Sequence[Any], first: int, carriers: _Carriers) -> list[int]:
     """The last three messages that can carry a mark; where they are fewer, the last others too."""
     found: list[int] = []
     others: list[int] = []
@@ -191,17 +244,11 @@ def _last_carriers(messages: Sequence[Any], first: int, *, native_anthropic: boo
         if len(found) == 3:
             break
         role = _role(messages[index])
-        if role is None or role in SYSTEM_ROLES or (role == "tool" and not native_anthropic):
-            continue
-        (found if _can_be_marked(messages[index], native_anthropic=native_anthropic) else others).append(index)
+        if carriers.can_carry(messages, index):
+            found.append(index)
+        elif role is not None and role != "tool" and role not in SYSTEM_ROLES:
+            others.append(index)
     return sorted([*found, *others[: 3 - len(found)]])
-
-
-def _can_be_marked(message: Any, *, native_anthropic: bool) -> bool:
-    role = _role(message)
-    if role is None or role in SYSTEM_ROLES:
-        return False
-    return native_anthropic or (role != "tool" and _carrier_block(_as_blocks(message.get("content"))) is not None)
 
 
 def _is_far_back(messages: Sequence[Any], previous: int, last: int) -> bool:
@@ -223,15 +270,6 @@ def _blocks(message: Any) -> int:
     content, calls = message.get("content"), message.get("tool_calls")
     parts = len(content) if isinstance(content, list) and message.get("role") != "tool" else int(bool(content))
     return parts + (len(calls) if isinstance(calls, list) else 0)
-
-
-def _mark_message(message: Message, ttl: str) -> Message:
-    """On a block of the content, else on the message: the encoder finds it a block among calls or results there."""
-    if message["role"] != "tool":
-        content = _mark_content(message.get("content"), ttl)
-        if content is not None:
-            return {**message, "content": content}
-    return {**message, "cache_control": cache_marker(ttl)}
 
 
 def _mark_content(content: Any, ttl: str) -> list[Any] | None:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from everthread.gateway.dashboard.access import Door
     from everthread.gateway.dashboard.app import Dashboard
     from everthread.gateway.dashboard.reader import PageReader, Trial, WindowSource
+    from everthread.gateway.dashboard.views import CostComparison
     from everthread.gateway.limits import Limits
     from everthread.gateway.management.manager import ProxyManager
     from everthread.gateway.middleware import SitePolicy
@@ -78,10 +79,9 @@ async def make_dashboard(
     return Dashboard(_reader(config, store), access, settings=settings, sites=sites, trial=trial, announce=announce)
 
 
-async def saved_dollars(config: Config, store: Store, since: float) -> float | None:
-    """What compactions saved from a time on, by the method of the pages; None where nothing can be compared."""
-    found = await _reader(config, store).savings(since)
-    return found.saved if found.calls else None
+async def load_savings(config: Config, store: Store, since: float) -> CostComparison:
+    """What compactions saved from a time on, by the method of the pages."""
+    return await _reader(config, store).savings(since)
 
 
 def _reader(config: Config, store: Store) -> PageReader:

@@ -127,6 +127,18 @@ def test_tool_messages_are_marked_for_anthropic_only() -> None:
     assert elsewhere[2] is results[0]
 
 
+def test_the_last_result_of_calls_without_words_carries_the_mark_on_its_text() -> None:
+    """As OpenRouter takes it; where words came with the calls, they carry it."""
+    calls: Any = {"role": "assistant", "content": None, "tool_calls": [{"id": "0"}, {"id": "1"}]}
+    results: list[Any] = [{"role": "tool", "tool_call_id": str(n), "content": f"result {n}"} for n in range(2)]
+    marked: list[Any] = apply_cache_control([user("a"), calls, *results], wordless_results=True)
+    assert marked_indices(marked) == [0, 1, 3]
+    assert marked[3] == {**results[1], "content": [text("result 1", cache_control=MARK)]}
+    assert marked[2] is results[0]
+    spoken: Any = {**calls, "content": "I look."}
+    assert marked_indices(apply_cache_control([user("a"), spoken, *results], wordless_results=True)) == [0, 1]
+
+
 def tool_loop(rounds: int, *, spoken: bool) -> list[Any]:
     history: list[Any] = [
         {"role": "system", "content": "s"},

@@ -23,6 +23,7 @@ from everthread.config import load_config
 from everthread.errors import InputError
 
 if TYPE_CHECKING:
+    from everthread.gateway.dashboard.views import CostComparison
     from everthread.store.models import Insights
 
 COMMAND = {"context_settings": {"allow_extra_args": True, "ignore_unknown_options": True}}
@@ -213,7 +214,7 @@ async def _run(
     *,
     mcp: bool,
 ) -> int:
-    from everthread.factory.gateway import open_gateway, saved_dollars
+    from everthread.factory.gateway import load_savings, open_gateway
     from everthread.factory.store import open_store, store_url
     from everthread.gateway.observability import set_up_logs
 
@@ -240,7 +241,7 @@ async def _run(
         ) as made:
             code = await _start(row, made.url, words, folder, mcp=mcp)
         found = await store.insights(since=begun, until=time.time() + 1, platform="gateway")
-        saved = await saved_dollars(config, store, begun)
+        saved = await load_savings(config, store, begun)
     finally:
         await store.close()
     typer.echo(visible(receipt(row.name, ReceiptFigures.of(found), saved)), err=True)
@@ -300,6 +301,7 @@ _DAY = 86_400
 _KEYS = ("EVERTHREAD_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_API_KEY")
 """Where a client's key for the gateway may be, which sees its tenant's figures."""
 _SECONDS = 10
+_CENT = 0.01
 
 
 async def read_figures(url: str, since: float) -> ReceiptFigures | str:
@@ -329,15 +331,17 @@ def remote_receipt(name: str, url: str, before: ReceiptFigures | str, after: Rec
     return f"{told} That is all that went through {url} meanwhile.\nLook: {url}/"
 
 
-def receipt(name: str, total: ReceiptFigures, dollars: float | None = None) -> str:
-    """What the gateway did for it, in one line and where to look. `dollars`: what compactions saved."""
+def receipt(name: str, total: ReceiptFigures, saved: CostComparison | None = None) -> str:
+    """What the gateway did for it, in one line and where to look."""
     if not total.calls:
         return f"Everthread: {name} made no call through it."
     cost = f", ${total.cost:,.2f}" if total.cost is not None else ""
-    saved = f"{total.tokens_saved:,} tokens taken out" if total.compactions else "nothing had to be taken out"
-    if total.compactions and dollars is not None:
-        saved += f", ${dollars:,.2f} saved" if dollars >= 0 else f", ${-dollars:,.2f} more than without"
+    effect = f"{total.tokens_saved:,} tokens taken out" if total.compactions else "nothing had to be taken out"
+    if saved is not None and saved.beyond:
+        effect += f", {saved.beyond:,} calls would not have fitted the window without"
+    if saved is not None and abs(saved.saved) >= _CENT:
+        effect += f", ${saved.saved:,.2f} saved" if saved.saved > 0 else f", ${-saved.saved:,.2f} more than without"
     return (
         f"Everthread: {total.calls:,} calls, {total.prompt:,} tokens in, {total.output:,} out{cost}; "
-        f"{total.compactions:,} compactions, {saved}.\nLook: everthread sessions list, or everthread dashboard."
+        f"{total.compactions:,} compactions, {effect}.\nLook: everthread sessions list, or everthread dashboard."
     )

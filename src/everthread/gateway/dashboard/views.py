@@ -279,17 +279,22 @@ class PricedCall:
 class CostComparison:
     """What the calls of a thread, or of all, cost, and what they would have cost without compaction.
 
-    Compared are calls that both would have answered; `beyond` calls had outgrown the window by then.
+    Compared are calls that both would have answered; for the others the whole history had outgrown the window.
     """
 
     cost: float
     without: float
     calls: int
-    beyond: int
+    outgrown: tuple[CallRow, ...] = ()
     unpriced: int = 0
     rows: tuple[PricedCall, ...] = ()
     by: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Of all threads: what was saved by `day`, `model`, `client` and `tenant`, under each name."""
+
+    @property
+    def beyond(self) -> int:
+        """Calls that would not have fitted at all."""
+        return len(self.outgrown)
 
     @property
     def saved(self) -> float:
@@ -319,7 +324,8 @@ def saving_of(
     cost = sum(float(call.cost) for call in auxiliary if call.cost is not None)
     unpriced = sum(call.cost is None for call in auxiliary)
     rows: list[PricedCall] = []
-    removed = at = beyond = whole_before = 0
+    outgrown: list[CallRow] = []
+    removed = at = whole_before = 0
     last: CallRow | None = None
     for call in calls:
         if call.task != "main":
@@ -333,7 +339,7 @@ def saving_of(
         if paid is None:
             unpriced += 1
         elif whole > window(call.model):
-            beyond += 1
+            outgrown.append(call)
         elif not removed:
             rows.append(PricedCall(call, float(paid), float(paid)))
         else:
@@ -353,7 +359,12 @@ def saving_of(
                 rows.append(PricedCall(call, float(paid), without))
         last, whole_before = call, whole
     return CostComparison(
-        cost + sum(row.cost for row in rows), sum(row.without for row in rows), len(rows), beyond, unpriced, tuple(rows)
+        cost + sum(row.cost for row in rows),
+        sum(row.without for row in rows),
+        len(rows),
+        tuple(outgrown),
+        unpriced,
+        tuple(rows),
     )
 
 
@@ -561,7 +572,8 @@ def total_savings(savings: Sequence[CostComparison], *, since: float, day: Calla
             names = (day(row.call.created), row.call.model, row.call.client, row.call.tenant)
             for kind, name in zip(by, names, strict=True):
                 by[kind][name] = by[kind].get(name, 0.0) + gained
-    return CostComparison(cost, without, calls, sum(saving.beyond for saving in savings), by=by)
+    outgrown = tuple(call for saving in savings for call in saving.outgrown if call.created >= since)
+    return CostComparison(cost, without, calls, outgrown, by=by)
 
 
 def thinned(values: Sequence[Any], most: int = CHART_POINTS) -> list[int]:

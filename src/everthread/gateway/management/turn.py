@@ -321,7 +321,10 @@ def marked_system(system: Any, ttl: str) -> str | None:
 
 def marked_messages(api: Api, elements: Sequence[Element], ttl: str, previous: int | None) -> dict[int, str]:
     """The messages that get a mark, as text by their place. `previous`: where the last request had its last one."""
-    placed = place_marks(Values(elements), ttl=ttl, native_anthropic=api == "anthropic", previous=previous)
+    native = api == "anthropic"
+    placed = place_marks(
+        Values(elements), ttl=ttl, native_anthropic=native, previous=previous, wordless_results=not native
+    )
     return {index: written(message) for index, message in placed.items() if _is_on_block(message)}
 
 

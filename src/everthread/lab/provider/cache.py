@@ -107,7 +107,7 @@ class PromptReader:
             calls = [{"type": "tool_use", "call": call} for call in tool_calls_of(message)]
             return [*parts_of(message), *calls] or [{**message}]
         kind = "tool_result" if message.get("role") == "tool" else "message"
-        return [{"type": kind, "message": message if value is None else value, **_mark_of(message)}]
+        return [{"type": kind, "message": message if value is None else value, **_mark_of(api, message)}]
 
     def _count_tools(self, tools: list[dict[str, Any]]) -> list[int]:
         return [self.counter.tools(tools[:end]) for end in range(1, len(tools) + 1)]
@@ -175,7 +175,11 @@ def _marks(part: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [*found, mark] if isinstance(mark, Mapping) else found
 
 
-def _mark_of(message: Message) -> Part:
+def _mark_of(api: Api, message: Message) -> Part:
+    """The mark of a message that is one block. Chat completions take it on a part of the content only."""
+    if api == "openai_chat":
+        marks = [mark for part in parts_of(message) for mark in _marks(part)]
+        return {"cache_control": marks[-1]} if marks else {}
     return {"cache_control": message["cache_control"]} if "cache_control" in message else {}
 
 
