@@ -47,8 +47,9 @@ def test_where_everything_is_in_order(everthread: Any, home: Path, fill: Any, mo
         printed = everthread("doctor")
     assert {name: item["state"] for name, item in found.items()} == {
         "home": "good", "configuration": "good", "keys": "good", "model": "good", "endpoint": "good",
-        "store": "good", "window": "good", "engine": "good", "local model": "note",
+        "store": "good", "window": "good", "engine": "good", "gateway": "good", "local model": "note",
     }  # fmt: skip
+    assert found["gateway"]["text"] == "Summaries are written by the journal, which calls no model."
     assert "12,345 tokens, as the server says" in found["window"]["text"]
     assert found["keys"]["text"] == "MY_KEY"
     assert "✓ endpoint" in printed.stdout

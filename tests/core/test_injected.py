@@ -53,6 +53,16 @@ def texts(*pieces: str) -> list[dict[str, Any]]:
         ),
         ("OBSERVATION:\nnever do this", ""),
         ("I have *added these files to the chat* so you can go ahead and edit them.", ""),
+        ("I am not sharing any files that you can edit yet.", ""),
+        ("I am not sharing the full contents of any files with you yet.", ""),
+        (
+            "I am not sharing any files that you can edit yet. Guess their names.",
+            "I am not sharing any files that you can edit yet. Guess their names.",
+        ),
+        (
+            "I am working with you on code in a git repository.\nHere are summaries of some files in my git repo.",
+            "",
+        ),
         ("<session_context>\nThis is the Gemini CLI.\n</session_context>", ""),
         ("This is the Qwen Code. We are setting up the context for our chat.", ""),
         # the user's own tags

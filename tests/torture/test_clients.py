@@ -21,6 +21,7 @@ import pytest
 
 from benchmarks.peers import PeerAbsentError, environment
 from everthread import estimate_request_tokens, open_store
+from everthread.cli.commands.wrap import CLIENTS, settings_text
 from everthread.context.recovery import TOO_LARGE
 from everthread.core.provider_errors import classify_error
 from everthread.core.types import Api, Reply, Request
@@ -28,17 +29,18 @@ from everthread.lab.provider import Provider, ServedModel
 from everthread.lab.provider.answers import Record
 from everthread.providers.local import LocalModel
 from tests.torture.clients.install import AbsentError, install_npm, install_python, loopback_only, version_of
-from tests.torture.clients.model import FACT, QUESTION, RECALL, WHERE, file_text
+from tests.torture.clients.model import FACT, QUESTION, RECALL, TASK, WHERE, file_text
 from tests.torture.clients.programs import PROGRAMS, Program
 from tests.torture.fleet import Fleet
 
 pytestmark = pytest.mark.timeout(1_800)
 WINDOW, TURNS = 12_000, 96
 MODELS: dict[Api, str] = {"openai_chat": "gpt-4o", "openai_responses": "gpt-5", "anthropic": "claude-sonnet-5"}
-RESULTS = Path(__file__).parents[2] / "build" / "torture" / "clients"
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "build" / "torture" / "clients"
 FILLER = "the ledger of the northern branch was settled and every entry was compared twice with its receipt. "
 SYSTEM = "You keep the books of the northern branch. Answer briefly, and never guess a number. " * 4
-CLIENTS: list[tuple[str, Api]] = [
+LIBRARIES: list[tuple[str, Api]] = [
     ("langchain", "openai_chat"),
     ("langchain", "openai_responses"),
     ("langchain", "anthropic"),
@@ -57,6 +59,11 @@ CLIENTS: list[tuple[str, Api]] = [
     ("ai_sdk", "openai_responses"),
     ("ai_sdk", "anthropic"),
 ]
+NAMES = {
+    "langchain": "LangChain", "litellm": "LiteLLM", "pydantic_ai": "pydantic-ai", "llm": "llm",
+    "aider": "[aider](aider.md)", "openai_agents": "OpenAI Agents", "smolagents": "smolagents", "ai_sdk": "AI SDK",
+}  # fmt: skip
+"""Of the rows of `docs/recipes/libraries.md`."""
 FORCED = ("smolagents",)
 """Ask with `tool_choice: required`: then the gateway offers no tool of its own."""
 AI_SDK = ["ai@7.0.169", "@ai-sdk/openai@4.0.114", "@ai-sdk/anthropic@4.0.102"]
@@ -162,12 +169,20 @@ def _breaks(before: Record, after: Record) -> bool:
 def test_a_program_goes_on_far_past_its_window(name: str, tmp_path: Path) -> None:
     """Two runs of one conversation, the second asks for what stood in the first file that was read."""
     program = PROGRAMS[name]
-    found = run_program(program, tmp_path)
+    page = (ROOT / "docs" / "recipes" / f"{program.client}.md").read_text("utf-8")
+    assert f"everthread wrap {program.client}" in page
+    assert f"```\n{settings_text(CLIENTS[program.client], tmp_path)}\n```" in page, "what the run sets is in the recipe"
+    found = run_program(program, tmp_path / "run")
     assert not any(found["codes"]), found["errors"]
     assert found["refused"] == []
     assert all(kind in TOO_LARGE for kind in found["upstream_refusals"]), found["upstream_errors"]
     assert len(found["upstream_refusals"]) <= 2, "limits are learnt from the first refusal"
-    assert len(found["conversations"]) == 1, found["threads"]
+    (thread,) = found["threads"]
+    assert any(words in thread["title"] for words in (TASK[:40], "Compare part 1")), "the user's first words"
+    assert min(1, len(found["side_calls"])) <= thread["side_calls"] <= len(found["side_calls"]), (
+        "under the conversation"
+    )
+    assert not any("summar" in words.lower() for words in found["side_calls"]), "its own compaction is off"
     assert found["tokens_said"] >= 3 * program.window
     assert found["compactions"] >= 3
     assert found["breaks"] <= found["compactions"], found["break_places"]
@@ -188,10 +203,9 @@ def run_program(program: Program, folder: Path) -> dict[str, Any]:
         pytest.skip(f"{program.name} cannot be installed here: {error}")
     before, network = loopback_only()
     command = [*before, sys.executable, "-m", "tests.torture.clients.run", program.name, str(folder), places]
-    root = Path(__file__).parents[2]
     closed = {} if before else {"HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}
     away = {**closed, "NO_PROXY": "127.0.0.1,localhost"} if closed else {}
-    done = subprocess.run(command, cwd=root, env={**os.environ, **away}, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **away}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3_000:]
     found: dict[str, Any] = json.loads((folder / "result.json").read_text("utf-8"))
     version = version_of([program.client, "--version"], f"{places}{os.pathsep}{os.environ['PATH']}")
@@ -199,8 +213,9 @@ def run_program(program: Program, folder: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(("client", "api"), CLIENTS)
+@pytest.mark.parametrize(("client", "api"), LIBRARIES)
 async def test_far_past_the_window(client: str, api: Api, tmp_path: Path) -> None:
+    assert f"\n| {NAMES[client]} | " in (ROOT / "docs" / "recipes" / "libraries.md").read_text("utf-8")
     home = tmp_path / "home"
     home.mkdir()
     keeper = Bookkeeper()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from everthread import estimate_request_tokens, open_store
+from everthread.conversation.thread_state import load_title
 from everthread.core.cache_control import shared_prefix
 from everthread.core.provider_errors import classify_error
 from everthread.lab.provider import Provider, ServedModel
@@ -25,8 +26,6 @@ from tests.torture.clients.model import QUESTION, TASK, ScriptedModel, file_text
 from tests.torture.clients.programs import PROGRAMS, Program
 
 SECONDS = 1_500
-MOST_SIDE_CALLS = 1
-"""A title or a check is one call; what has more is a conversation."""
 
 
 async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
@@ -159,15 +158,15 @@ async def _stored(home: Path) -> dict[str, Any]:
             calls = [usage for usage in await store.usage(row.first.id) if usage.task == "main"]
             said = [message.body for message in await store.history(row.first.id)]
             threads.append({
-                "id": row.first.id, "title": row.first.title, "messages": row.messages, "calls": len(calls),
-                "compactions": row.compactions, "tokens": estimate_request_tokens(said),
+                "id": row.first.id, "title": await load_title(store, row.first), "messages": row.messages,
+                "calls": len(calls), "compactions": row.compactions, "tokens": estimate_request_tokens(said),
+                "side_calls": row.side_calls,
             })  # fmt: skip
     finally:
         await store.close()
     threads.sort(key=lambda row: -row["calls"])
     return {
         "threads": threads,
-        "conversations": [row["id"] for row in threads if row["calls"] > MOST_SIDE_CALLS],
         "compactions": sum(row["compactions"] for row in threads),
         "tokens_said": sum(row["tokens"] for row in threads),
     }

@@ -16,6 +16,7 @@ import httpx2
 import typer
 from rich.text import Text
 
+from everthread.cli.commands.serve import writer_text
 from everthread.cli.options import AsJson
 from everthread.cli.output import console, print_json, visible
 from everthread.compaction import registry
@@ -97,7 +98,8 @@ async def checkup(environment: Mapping[str, str] | None = None) -> list[CheckRes
     store, limit = await kept(config, choice)
     if choice is not None:
         found.append(await window(config, choice, env, limit))
-    return [*found, store, engine(config), local_file(choice)]
+    gateway = CheckResult("gateway", "good", writer_text(config))
+    return [*found, store, engine(config), gateway, local_file(choice)]
 
 
 def home() -> CheckResult:

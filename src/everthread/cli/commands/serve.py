@@ -189,7 +189,7 @@ class StartText:
             f"  {one.name:{width}}  {one.root} ({one.mode}); {_key_of(one, self._auth)}" for one in self._upstreams
         ]
         lines += ["Set in a client:", f"  OPENAI_BASE_URL={url}/v1", f"  ANTHROPIC_BASE_URL={url}"]
-        lines.append(_writer_of(self._config))
+        lines.append(writer_text(self._config))
         if page is None:
             lines.append("The pages at / are off: set gateway.dashboard.key_env to see your context.")
         else:
@@ -224,8 +224,8 @@ def _key_of(upstream: Upstream, auth: Auth) -> str:
     return "no key goes there" if auth == "keys" else "the client's own key goes there"
 
 
-def _writer_of(config: Config) -> str:
-    """Who writes summaries."""
+def writer_text(config: Config) -> str:
+    """Who writes the summaries of proxied clients."""
     if not config.compression.enabled:
         return "compression.enabled is false: nothing is compacted."
     auxiliary = config.auxiliary.compression
