@@ -44,4 +44,4 @@ def zygote() -> Iterator[Zygote]:
     theirs.close()
     yield Zygote(ours)
     ours.close()
-    process.wait(timeout=20)
+    process.wait(timeout=120)

@@ -43,7 +43,7 @@ def test_it_serves_until_it_is_interrupted() -> None:
         with pytest.raises(openai.BadRequestError, match=r"decoder prompt .* maximum model length of 4000"):
             ask(url, "word " * 5000)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (0, "")
     fine, refused = out.splitlines()
     assert fine.startswith("1  200  gpt-5  openai_chat  ")
@@ -60,7 +60,7 @@ def test_a_script_faults_and_json(tmp_path: Path) -> None:
         with pytest.raises(openai.InternalServerError):
             ask(url, "2")
         assert ask(url, "3") == "Third."
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (0, "")
     assert [(line["number"], line["status"], line["fault"]) for line in map(json.loads, out.splitlines())] == [
         (1, 200, ""),
@@ -75,17 +75,17 @@ def test_a_transcript_and_a_plan_of_faults(tmp_path: Path) -> None:
     file.write_text(json.dumps(talk), "utf-8")
     with running("--transcript", str(file), "--fault", "no_usage=1", "--requests", "1") as (process, url):
         assert ask(url, "How old?") == "Forty-two."
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=120)
     assert process.returncode == 0
     assert out.rstrip().endswith("no_usage")
 
 
 def test_windows_are_stated_and_compactions_unknown_where_asked_for() -> None:
     with running("--model", "gpt-5=4000", "--shows", "context_length", "--no-compaction") as (_, url):
-        listed = httpx2.get(f"{url}/v1/models").json()["data"]
+        listed = httpx2.get(f"{url}/v1/models", timeout=60).json()["data"]
         assert [model["context_length"] for model in listed] == [4_000]
         body = {"model": "gpt-5", "input": [{"role": "user", "content": "hi"}]}
-        assert httpx2.post(f"{url}/v1/responses/compact", json=body).status_code == 404
+        assert httpx2.post(f"{url}/v1/responses/compact", json=body, timeout=60).status_code == 404
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,7 @@ def test_a_signal_to_end_ends_what_runs_and_says_so(home: Path, workspace: Path)
             process.send_signal(signal.SIGTERM)
             last = list(events)[-1]
             assert (last["event"], last["error"]) == ("error", "ended by SIGTERM")
-            assert process.wait(timeout=20) == 143
+            assert process.wait(timeout=120) == 143
     assert asyncio.run(gone(int((workspace / "pid").read_text("utf-8"))))
 
 

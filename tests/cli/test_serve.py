@@ -46,8 +46,8 @@ def test_a_client_talks_through_it(tmp_path: Path) -> None:
             with client:
                 answer = client.chat.completions.create(model="gpt-4o", messages=[{"role": "user", "content": "Hello"}])
             assert answer.choices[0].message.content
-            assert httpx2.get(f"{url}/readyz").status_code == 200
-            assert 'status="200"} 1' in httpx2.get(f"{url}/metrics").text
+            assert httpx2.get(f"{url}/readyz", timeout=60).status_code == 200
+            assert 'status="200"} 1' in httpx2.get(f"{url}/metrics", timeout=60).text
 
 
 def test_it_says_what_to_set_in_a_client(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_it_says_what_to_set_in_a_client(tmp_path: Path) -> None:
         with httpx2.Client(follow_redirects=True) as browser:
             assert "You are in." in browser.get(link).text
             assert "No conversation yet" in browser.get(url).text
-            assert "was used already" in httpx2.get(link).text
+            assert "was used already" in httpx2.get(link, timeout=60).text
 
 
 @pytest.mark.parametrize("quiet", [False, True])

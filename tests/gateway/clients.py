@@ -159,7 +159,7 @@ async def ask(manager: ProxyManager, client: Client, provider: Provider) -> Exch
     turn = await manager.prepare(incoming)
     sent = turn.sent
     tries = 0
-    async with httpx2.AsyncClient() as http:
+    async with httpx2.AsyncClient(timeout=60) as http:
         while True:
             tries += 1
             answer = await http.post(provider.url + incoming.path, content=sent.body, headers=_HEADERS | client.headers)

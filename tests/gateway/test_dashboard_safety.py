@@ -289,7 +289,7 @@ def test_a_gateway_serves_them_at_its_root(tmp_path: Path, monkeypatch: pytest.M
     async def run() -> None:
         async with house(tmp_path) as here:
             url, key = await here.gateway("keys"), await here.key("acme")
-            async with httpx2.AsyncClient(base_url=url) as http:
+            async with httpx2.AsyncClient(base_url=url, timeout=60) as http:
                 assert "Give a key of this gateway once" in read_page(await http.get("/")).words
                 assert (await http.post("/", json={})).status_code == 401, "anything but reading goes on as it did"
                 signed = await http.post("/dashboard/login", data={"key": key})
@@ -307,13 +307,13 @@ def test_a_gateway_serves_them_at_its_root(tmp_path: Path, monkeypatch: pytest.M
                 (thread,) = await here.store.list_threads(tenant="acme")
                 assert thread.first.client == "python-httpx2", "a client is known by its own name"
             off = await here.gateway("passthrough", key=None)
-            async with httpx2.AsyncClient(base_url=off) as http:
+            async with httpx2.AsyncClient(base_url=off, timeout=60) as http:
                 assert "Its pages are off" in read_page(await http.get("/")).words
             closed = parse_config("gateway: {port: 0, dashboard: {enabled: false}}")
             lab = [Upstream("lab", here.provider.url)]
             async with open_gateway(closed, store=here.store, upstreams=lab) as gateway:
                 assert gateway.page() is None
-                async with httpx2.AsyncClient(base_url=gateway.url) as http:
+                async with httpx2.AsyncClient(base_url=gateway.url, timeout=60) as http:
                     assert "text/html" not in (await http.get("/")).headers.get("content-type", "")
             monkeypatch.setenv("PAGE_KEY", "short")
             with pytest.raises(ConfigError, match="fewer than 16 characters"):

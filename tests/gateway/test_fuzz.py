@@ -131,7 +131,7 @@ def written(body: Any, how: int) -> tuple[bytes, dict[str, str]]:
 @given(asked=st.lists(st.tuples(CHANGES, st.integers(0, 20)), min_size=15, max_size=15))
 async def test_no_body_is_a_fault_of_the_proxy(asked: list[tuple[Any, int]], tmp_path_factory: Any) -> None:
     """The provider's own refusals come back as they are; what is ours is below 500."""
-    async with running(tmp_path_factory.mktemp("fuzz")) as (provider, url), httpx2.AsyncClient() as http:
+    async with running(tmp_path_factory.mktemp("fuzz")) as (provider, url), httpx2.AsyncClient(timeout=60) as http:
         for changes, how in asked:
             for api, path in PATHS.items():
                 raw, more = written({"model": NAMES[api], **changed(api, changes)}, how)
@@ -148,7 +148,7 @@ async def test_no_body_is_a_fault_of_the_proxy(asked: list[tuple[Any, int]], tmp
 
 
 async def test_a_request_that_says_nothing_keeps_no_other_from_being_stored(tmp_path: Path) -> None:
-    async with running(tmp_path) as (_, url), httpx2.AsyncClient() as http:
+    async with running(tmp_path) as (_, url), httpx2.AsyncClient(timeout=60) as http:
         for said in ([], [{"role": "user", "content": "Hello"}]):
             for api, path in PATHS.items():
                 listed = "input" if api == "openai_responses" else "messages"

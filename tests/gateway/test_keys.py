@@ -41,7 +41,7 @@ async def test_who_shows_a_key_is_let_in_and_the_upstream_sees_its_own(tmp_path:
         await ask_chat(here.chat(url, key))
         await ask_claude(here.claude(url, key))
         asked = {"model": CLAUDE, "max_tokens": 100, "messages": HELLO}
-        async with httpx2.AsyncClient() as http:
+        async with httpx2.AsyncClient(timeout=60) as http:
             assert (await http.post(f"{url}/v1/messages", json=asked, headers={"x-api-key": key})).is_success
         shown = [(one.headers.get("authorization"), one.headers.get("x-api-key")) for one in here.provider.log]
         assert shown == [(f"Bearer {UPSTREAM_KEY}", None), (None, UPSTREAM_KEY), (None, UPSTREAM_KEY)]
@@ -70,7 +70,7 @@ async def test_who_shows_none_an_unknown_or_a_revoked_one_is_told_in_its_protoco
                 await ask_claude(here.claude(url, wrong))
             body: Any = claude.value.body
             assert (body["type"], body["error"]["type"]) == ("error", "authentication_error")
-        async with httpx2.AsyncClient(base_url=url) as http:
+        async with httpx2.AsyncClient(base_url=url, timeout=60) as http:
             for path in ("/v1/models", "/metrics", "/v1/files"):
                 assert (await http.get(path)).status_code == 401
             assert (await http.post("/v1/messages", json={})).json()["error"]["type"] == "authentication_error"
@@ -157,7 +157,7 @@ async def test_passed_through_credentials_are_the_tenants(tmp_path: Path) -> Non
         tenants = {thread.first.tenant for thread in await here.store.list_threads()}
         assert len(tenants) == 2
         assert all(tenant.startswith("up_") for tenant in tenants)
-        async with httpx2.AsyncClient(base_url=urls[0]) as http:
+        async with httpx2.AsyncClient(base_url=urls[0], timeout=60) as http:
             for headers in ({}, {"authorization": "Bearer"}, {"x-api-key": ""}):
                 refused = await http.post("/v1/messages", json={}, headers=headers)
                 assert (refused.status_code, refused.json()["error"]["type"]) == (401, "authentication_error")
@@ -172,7 +172,7 @@ async def test_without_keys_the_clients_own_goes_and_none_of_ours(
         assert "lab" in caplog.text
         assert "api_key_env" in caplog.text
         await ask_chat(here.chat(url, "sk-theirs"))
-        async with httpx2.AsyncClient() as http:
+        async with httpx2.AsyncClient(timeout=60) as http:
             for path in ("/v1/files", "/v1/fine_tuning/jobs", "/v1/messages"):
                 await http.post(f"{url}{path}", json={"model": CLAUDE, "max_tokens": 9, "messages": HELLO})
         sent = [one.headers for one in here.provider.log]
@@ -211,7 +211,7 @@ async def test_a_credential_is_found_nowhere_afterwards(
             own = UPSTREAM_KEY if auth == "keys" else None
             url = await here.gateway(auth, key=own)
             gone = await here.gateway(auth, upstreams=[Upstream("gone", "http://127.0.0.1:9", api_key=own)])
-            async with httpx2.AsyncClient(timeout=30) as http:
+            async with httpx2.AsyncClient(timeout=120) as http:
                 headers = {"x-api-key": key, "authorization": f"Bearer {key}"}
                 good: Any = {"model": CLAUDE, "max_tokens": 50, "messages": HELLO}
                 for root in (url, gone):

@@ -36,7 +36,7 @@ async def test_nothing_is_lost(tmp_path: Path) -> None:
             ]
             await asyncio.gather(*(talker.talk(TURNS, SECONDS / TURNS, SEED) for talker in talkers))
             await sdk.close()
-            async with httpx2.AsyncClient() as http:
+            async with httpx2.AsyncClient(timeout=60) as http:
                 metrics = (await http.get(f"{gateway.url}/metrics")).text
         assert failed_open(metrics) == []
         assert "everthread_in_flight 0" in metrics

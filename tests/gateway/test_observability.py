@@ -84,7 +84,7 @@ async def test_logs_figures_and_records_of_a_compacted_thread(tmp_path: Path, li
                 headers = answer.headers
                 history.append({"role": "assistant", "content": (await answer.parse()).content})
             await client.close()
-            async with httpx2.AsyncClient() as http:
+            async with httpx2.AsyncClient(timeout=60) as http:
                 figures = (await http.get(f"{running.url}/metrics")).text
     made = int(headers["x-everthread-compactions"])
     assert made >= 2

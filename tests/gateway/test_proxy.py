@@ -148,7 +148,7 @@ async def test_models_choose_the_upstream() -> None:
             Upstream("a", f"{first.url}/v1", ("gpt-*",), "openai", api_key="sk-ours"),
             Upstream("b", second.url, ("claude-*",), "anthropic"),
         ]
-        async with gateway(upstreams) as (url, _), httpx2.AsyncClient() as client:
+        async with gateway(upstreams) as (url, _), httpx2.AsyncClient(timeout=60) as client:
             sent = {"messages": HELLO, "max_tokens": 5}
             headers = {"authorization": "Bearer sk-theirs"}
             for model in ("gpt-4o", "claude-opus-4-8"):
@@ -158,7 +158,7 @@ async def test_models_choose_the_upstream() -> None:
             assert (await client.get(f"{url}/v1/models", headers={"anthropic-version": "1"})).status_code == 200
         async with raw_upstream(say(200, JSON, b"{}")) as one, raw_upstream(say(200, JSON, b"{}")) as other:
             asked = [Upstream("a", one.url, ("gpt-*",)), Upstream("b", other.url, ("claude-*",))]
-            async with gateway(asked) as (url, _), httpx2.AsyncClient() as client:
+            async with gateway(asked) as (url, _), httpx2.AsyncClient(timeout=60) as client:
                 await client.get(f"{url}/v1/models/claude-opus-4-8")
             assert (len(one.heard), other.heard[0].line) == (0, b"GET /v1/models/claude-opus-4-8 HTTP/1.1")
         assert [record.headers["authorization"] for record in first.log] == ["Bearer sk-ours"]

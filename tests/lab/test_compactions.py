@@ -85,7 +85,7 @@ async def test_the_answer_has_room_beside_the_thinking_budget(budget: int | None
 
 @pytest.mark.parametrize(("given", "status"), [({}, 405), ({"upgrade_status": 426}, 426)])
 async def test_a_websocket_is_refused_and_logged(given: Any, status: int) -> None:
-    async with Provider({"gpt-5": 100_000}, **given) as provider, httpx2.AsyncClient() as http:
+    async with Provider({"gpt-5": 100_000}, **given) as provider, httpx2.AsyncClient(timeout=60) as http:
         asked = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
         assert (await http.get(f"{provider.url}/v1/responses", headers=asked)).status_code == status
         assert (await http.get(f"{provider.url}/v1/responses")).status_code == 405

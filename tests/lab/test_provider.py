@@ -202,7 +202,7 @@ class TestModels:
     @pytest.mark.parametrize("shows", ["max_model_len", "context_length", "context_window"])
     async def test_a_window_is_shown_as_the_server_does(self, shows: Any) -> None:
         async def play(clients: Clients) -> Any:
-            async with httpx2.AsyncClient() as http:
+            async with httpx2.AsyncClient(timeout=60) as http:
                 return (await http.get(f"{clients.provider.url}/v1/models")).json()["data"]
 
         [plain, llama, shown] = await played(
@@ -392,7 +392,7 @@ class TestLog:
         provider = Provider()
 
         async def play(clients: Clients) -> None:
-            async with httpx2.AsyncClient() as http:
+            async with httpx2.AsyncClient(timeout=60) as http:
                 for content in (b"{", b"[1]", b'{"model": 3}', b'{"model": "gpt-5", "messages": 3}'):
                     answer = await http.post(f"{clients.provider.url}/v1/chat/completions", content=content)
                     assert answer.status_code == 400

@@ -57,7 +57,7 @@ async def test_two_minutes_of_faults(tmp_path: Path) -> None:
             await asyncio.gather(*(until(30, *pair) for pair in zip(talkers, chances, strict=True)))
             sizes.append(memory(served))
         await sdk.close()
-        async with httpx2.AsyncClient() as http:
+        async with httpx2.AsyncClient(timeout=60) as http:
             metrics = (await http.get(f"{url}/metrics")).text
         await fleet.close()
         store = open_store(home / "everthread.db")

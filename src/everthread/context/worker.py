@@ -39,7 +39,8 @@ THREADS = 16
 """Engines of this process only; most of them wait for a model."""
 SECONDS = 120.0
 """For one compaction, its summary included."""
-_NICENESS = 10
+_NICENESS = 5
+"""Below the requests, but not starved by other programs: someone may be waiting for the compaction."""
 _HEAD = struct.Struct(">Q")
 _COMMAND = "from everthread.context.worker import main; main()"
 

@@ -84,7 +84,7 @@ class House:
     def of(self, name: str) -> httpx2.AsyncClient:
         if name not in self.clients:
             headers = {"authorization": f"Bearer {name}"} if name else {}
-            self.clients[name] = httpx2.AsyncClient(base_url=self.url, headers=headers, timeout=20)
+            self.clients[name] = httpx2.AsyncClient(base_url=self.url, headers=headers, timeout=120)
         return self.clients[name]
 
     async def thread(self, name: str = "ann", **body: Any) -> str:

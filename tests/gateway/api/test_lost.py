@@ -85,5 +85,5 @@ def stolen(url: str, thread: str) -> Lease:
 
     thief = threading.Thread(target=lambda: asyncio.run(take()))
     thief.start()
-    thief.join(timeout=20)
+    thief.join(timeout=120)
     return found[0]

@@ -17,7 +17,7 @@ from everthread.store.store import Store
 @asynccontextmanager
 async def client(url: str, headers: Mapping[str, str] | None = None) -> AsyncIterator[Client]:
     async with (
-        httpx2.AsyncClient(headers=dict(headers or {})) as http,
+        httpx2.AsyncClient(headers=dict(headers or {}), timeout=60) as http,
         Client(streamable_http_client(url, http_client=http)) as made,
     ):
         yield made

@@ -109,7 +109,7 @@ async def test_each_key_sees_its_own_tenant_and_nothing_else(tmp_path: Path) -> 
                 assert "That is final" in said
                 assert "cellar" not in said
             assert theirs not in (await ask(ann, "status"))[0]
-        async with httpx2.AsyncClient() as http:
+        async with httpx2.AsyncClient(timeout=60) as http:
             unknown = await http.post(f"{url}/mcp", json={}, headers={"authorization": "Bearer x"})
         assert unknown.status_code == 401
 
@@ -175,7 +175,7 @@ async def test_the_clients_own_name_for_its_session_is_the_thread(tmp_path: Path
 
 
 async def test_without_keys_it_answers_this_machine_only_and_only_to_post(tmp_path: Path) -> None:
-    async with gateway(tmp_path, keys=False) as (_, url), httpx2.AsyncClient() as http:
+    async with gateway(tmp_path, keys=False) as (_, url), httpx2.AsyncClient(timeout=60) as http:
         async with client(f"{url}/mcp") as anybody:
             assert "no thread" in (await ask(anybody, "status"))[0]
         assert (await http.get(f"{url}/mcp")).status_code == 405
@@ -188,7 +188,7 @@ async def test_without_keys_it_answers_this_machine_only_and_only_to_post(tmp_pa
 async def test_reading_needs_its_scope_and_counts(tmp_path: Path) -> None:
     call = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
     accepts = {"accept": "application/json, text/event-stream"}
-    async with gateway(tmp_path) as (_, url), httpx2.AsyncClient() as http:
+    async with gateway(tmp_path) as (_, url), httpx2.AsyncClient(timeout=60) as http:
         refused = await http.post(f"{url}/mcp", json=call, headers={**bearer("proxy"), **accepts})
         assert (refused.status_code, refused.json()["error"]["code"]) == (403, "missing_scope")
         statuses = [
