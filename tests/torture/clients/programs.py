@@ -45,7 +45,9 @@ class Program:
     says: int = 0
     """Lines that a person types, for a program without tools; the question is the last."""
     rereads: str = ""
-    """The tool that answers a second reading with a stub, where it has one."""
+    """The tool by which a file that was compacted is read again at the end."""
+    stub: str = ""
+    """What it answers then in place of the file; its own transcript has that."""
     others: Sequence[str] = ()
     """Models that it asks beside the conversation."""
 
@@ -106,14 +108,14 @@ _AIDER_OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
 PROGRAMS = {
     program.name: program
     for program in (
-        Program(
-            "claude", "claude", ["@anthropic-ai/claude-code@2.1.325"], "anthropic", "claude-sonnet-4-6",
+        Program(  # of the versions that answer a second reading with "File unchanged since last read."
+            "claude-2.1.100", "claude", ["@anthropic-ai/claude-code@2.1.100"], "anthropic", "claude-sonnet-4-6",
             ["-p", "{task}", "--dangerously-skip-permissions", "--model", "claude-sonnet-4-6"],
             ["-p", "{question}", "--continue", "--dangerously-skip-permissions", "--model", "claude-sonnet-4-6"],
             {"Bash": {**_bash(), "description": "Read a part"}, "Read": {"file_path": "{folder}/{name}"}},
             {"ANTHROPIC_API_KEY": "any", "IS_SANDBOX": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"},
             window=200_000, stated=False, width=2, steps=96, characters=9_000, thinks=True,
-            rereads="Read",
+            rereads="Read", stub="File unchanged since last read",
         ),
         Program(  # as it is installed: its own choice of models, and whatever else it asks for
             "claude-defaults", "claude", ["@anthropic-ai/claude-code@2.1.325"], "anthropic", "claude-opus-5-5",

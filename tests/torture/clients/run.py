@@ -68,6 +68,7 @@ async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
         "codes": [code for code, _, _ in spoken],
         "said": [out[-2_000:] for _, out, _ in spoken],
         "errors": [errors[-2_000:] for _, _, errors in spoken],
+        "stubs": _count_in_transcripts(home, program.stub) if program.stub else 0,
         **_upstream(provider.log, model),
         **_client_side(log),
         **await _stored(store_home),
@@ -75,6 +76,10 @@ async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
     if os.environ.get("TORTURE_BODIES"):
         (folder / "bodies.jsonl").write_text("\n".join(json.dumps(_body(record)) for record in provider.log), "utf-8")
     return report
+
+
+def _count_in_transcripts(home: Path, words: str) -> int:
+    return sum(file.read_text("utf-8").count(words) for file in home.rglob("*.jsonl"))
 
 
 def _body(record: Record) -> dict[str, Any]:
