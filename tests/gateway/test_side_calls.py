@@ -134,6 +134,18 @@ async def test_a_title_is_the_users_first_words_after_a_compaction_of_the_client
         assert sorted(item["title"] for item in items) == ["Mend the scanner", *["Now the printer"] * 4]
 
 
+async def test_a_thread_that_begins_in_the_middle_is_named_by_its_instructions(tmp_path: Path) -> None:
+    """Qwen Code asks a subagent what to remember, and shows it the end of the conversation."""
+    async with house(tmp_path) as place, httpx2.AsyncClient(timeout=60) as http:
+        url = await place.gateway("none", key=None)
+        middle = [{"role": "assistant", "content": f"Round {number}."} for number in range(9)]
+        told = {"role": "system", "content": "You keep the memory.\nBe brief."}
+        body = {"model": CHAT, "messages": [told, *middle, said("What is to be kept?")]}
+        await http.post(f"{url}/v1/chat/completions", json=body)
+        (item,) = (await http.get(f"{url}/api/threads")).json()["items"]
+        assert item["title"].startswith("You keep the memory.")
+
+
 @pytest.mark.parametrize(
     ("fields", "session"),
     [

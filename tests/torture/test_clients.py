@@ -177,7 +177,9 @@ def test_a_program_goes_on_far_past_its_window(name: str, tmp_path: Path) -> Non
     assert found["refused"] == []
     assert all(kind in TOO_LARGE for kind in found["upstream_refusals"]), found["upstream_errors"]
     assert len(found["upstream_refusals"]) <= 2, "limits are learnt from the first refusal"
-    (thread,) = found["threads"]
+    thread, *others = found["threads"]
+    assert not others or not program.names_session, others
+    assert [row for row in others if row["calls"] > 1 or not row["title"]] == [], "side calls have names"
     assert any(words in thread["title"] for words in (TASK[:40], "Compare part 1")), "the user's first words"
     assert min(1, len(found["side_calls"])) <= thread["side_calls"] <= len(found["side_calls"]), (
         "under the conversation"

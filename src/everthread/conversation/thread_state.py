@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from everthread.compaction.state import CHANGED, ThreadState, state_of
+from everthread.core.messages import content_text
 from everthread.core.redaction import redact
 from everthread.core.transcript import user_text
 from everthread.errors import InputError
@@ -18,11 +19,16 @@ _MOST = 4_000
 
 
 async def load_title(store: Store, session: Session) -> str:
-    """A thread's title; without one, the first words of the user, without secrets and headings."""
+    """A thread's title; without one, the first words of the user, without secrets and headings.
+
+    What a client asks beside a conversation may begin in the middle of it: such a thread is named by its instructions.
+    """
     if session.title:
         return redact(session.title)
     first = await store.history(session.id, limit=_FIRST)
     words = next((words for message in first if (words := user_text(message.body))), "")
+    if first and not words:
+        words = content_text(session.system)
     lines = [line for line in redact(words[:_MOST]).splitlines() if line.strip()]
     spoken = [line for line in lines if not line.startswith("#")]
     return "\n".join(spoken or [line.lstrip("# ") for line in lines])

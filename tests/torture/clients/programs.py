@@ -50,6 +50,8 @@ class Program:
     """What it answers then in place of the file; its own transcript has that."""
     others: Sequence[str] = ()
     """Models that it asks beside the conversation."""
+    names_session: bool = True
+    """Else what it asks beside the conversation stands beside it in the list, too."""
 
 
 def _bash(argument: str = "command") -> dict[str, Any]:
@@ -172,7 +174,7 @@ PROGRAMS = {
                 "run_shell_command": {"command": "cat {name}", "is_background": False, "description": "Read a part"},
                 "read_file": {"file_path": "{folder}/{name}"},
             },
-            {"OPENAI_API_KEY": "any"}, window=128_000, steps=125, characters=8_000,
+            {"OPENAI_API_KEY": "any"}, window=128_000, steps=125, characters=8_000, names_session=False,
         ),
         Program(
             "cline", "cline", ["cline@3.0.65"], "openai_chat", "lab-coder",
