@@ -316,13 +316,14 @@ def encode_messages(
 
     `written`: what was written for an earlier, shorter list; what both begin with is not written again.
     """
-    known = written.for_list(messages, model) if written else Written()
-    wire, calls = known.wire[:], known.calls.copy()
-    at = len(known.messages)
+    reused = written if written and written.begins(messages, model) else Written()
+    wire, calls, at = reused.wire[:], reused.calls.copy(), len(reused.messages)
     settled = _settled(messages, at) if written else at
     if written and settled > at:
-        wire += _wire(messages[at:settled], model, calls, begins=not at)
-        written.take(messages[:settled], model, wire[:], calls.copy())
+        new = _wire(messages[at:settled], model, calls, begins=not at)
+        wire += new
+        written.messages, written.model, written.calls = messages[:settled], model, calls.copy()
+        written.wire, written.copies = wire[:], reused.copies + [_copy_message(message) for message in new]
         at = settled
     return wire + _wire(messages[at:], model, calls, begins=not at)
 
@@ -426,51 +427,34 @@ class _CallIds:
         return self.latest.get(call_id) or _clean(call_id)
 
 
-_NEAR_END = 64
-"""Cache marks stand within so many messages from the end, and move."""
+_NEAR_END = 32
+"""Cache marks stand within so many messages from the end, and move; one further back costs an encoding of all."""
 _SETTLED_AT_ONCE = 16
 
 
 @dataclass(slots=True)
 class Written:
-    """The beginning of a history that grows, as it was written last.
+    """The start of a growing history as it was encoded last.
 
-    The messages themselves are given out again and again: a copy of each would be what a turn costs. Where somebody
-    changed one, all are written anew. Blocks are shared, as native ones are.
+    Its wire messages are given out again with every request, so that a turn does not pay for a copy of each. A caller
+    may change them: the copies here show it, and then all are encoded anew. Blocks are shared, as native ones are.
     """
 
     messages: Messages = ()
     model: str | None = None
     wire: list[dict[str, Any]] = field(default_factory=list)
+    copies: list[dict[str, Any]] = field(default_factory=list)
     calls: _CallIds = field(default_factory=_CallIds)
-    contents: list[Any] = field(default_factory=list)
-    """Of the messages, the very objects."""
-    figures: tuple[list[Any], ...] = ([], [], [])
 
-    def for_list(self, messages: Messages, model: str | None) -> Written:
-        """Itself where the list begins with the very same messages, else nothing."""
-        same = model == self.model and len(messages) >= len(self.messages)
-        return self if same and all(map(operator.is_, self.messages, messages)) and self._is_unchanged() else Written()
-
-    def take(self, messages: Messages, model: str | None, wire: list[dict[str, Any]], calls: _CallIds) -> None:
-        self.messages, self.model, self.wire, self.calls = messages, model, wire, calls
-        self.contents, self.figures = _seal(wire)
-
-    def _is_unchanged(self) -> bool:
-        try:
-            contents, figures = _seal(self.wire)
-        except KeyError:
-            return False
-        return all(map(operator.is_, contents, self.contents)) and figures == self.figures
+    def begins(self, messages: Messages, model: str | None) -> bool:
+        """Whether the list begins with the very same messages, and nobody changed what was given out for them."""
+        is_same = model == self.model and len(messages) >= len(self.messages)
+        return is_same and all(map(operator.is_, self.messages, messages)) and self.wire == self.copies
 
 
-_CONTENT, _ROLE = operator.itemgetter("content"), operator.itemgetter("role")
-
-
-def _seal(wire: list[dict[str, Any]]) -> tuple[list[Any], tuple[list[Any], ...]]:
-    """What shows that messages were changed: their contents, and how long these and they are and who speaks."""
-    contents = list(map(_CONTENT, wire))
-    return contents, (list(map(len, contents)), list(map(len, wire)), list(map(_ROLE, wire)))
+def _copy_message(message: dict[str, Any]) -> dict[str, Any]:
+    content = message["content"]
+    return {**message, "content": content[:] if isinstance(content, list) else content}
 
 
 def _clean(call_id: str) -> str:
