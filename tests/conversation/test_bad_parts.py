@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -86,6 +87,19 @@ async def test_an_engine_that_fails_elsewhere_is_told_once(tmp_path: Path, metho
         told = [event.text for event in place.watch.of(Notice) if f"failed in {method}" in event.text]
         assert 1 <= len(told) <= 2, "once for each conversation"
         assert "ValueError: no idea" in told[0]
+
+
+async def test_an_engine_plans_in_a_thread_and_not_on_the_event_loop(tmp_path: Path) -> None:
+    threads: set[int] = set()
+
+    def has_content_to_compress(_engine: Any, _messages: Any) -> bool:
+        threads.add(threading.get_ident())
+        return True
+
+    async with room(tmp_path) as place:
+        await several(place, engine=engine(has_content_to_compress=has_content_to_compress))
+        assert threads
+        assert threading.get_ident() not in threads
 
 
 async def test_a_state_that_is_no_json_costs_no_answer(tmp_path: Path) -> None:

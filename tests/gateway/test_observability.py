@@ -107,8 +107,7 @@ async def test_logs_figures_and_records_of_a_compacted_thread(tmp_path: Path, li
 
 class Compacted(Plain):
     async def outgoing(self, incoming: Incoming) -> Outgoing:
-        told = {"x-everthread-thread": "t1", "x-everthread-compactions": "2"}
-        return Outgoing(incoming.raw, headers=told)
+        return Outgoing(incoming.raw, headers={"x-everthread-thread": "t1"}, compactions=2)
 
 
 async def test_spans_and_metrics_have_the_names_for_generative_ai() -> None:

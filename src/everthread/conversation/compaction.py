@@ -318,7 +318,7 @@ class Compactor:
         if decision.action == "wait" and decision.weighed is not None and not self._wait_reported:
             self._wait_reported = True
             self._report_plan(decision.weighed)
-        if decision.compacts and self._engine_agrees(max(size.tokens, size.budget.threshold)):
+        if decision.compacts and await self._engine_agrees(max(size.tokens, size.budget.threshold)):
             if decision.weighed is not None:
                 self._wait_reported = False
                 self._report_plan(decision.weighed)
@@ -347,13 +347,16 @@ class Compactor:
             live.emit(CompactionFailed(live.session.id, str(error)))
         await self._use(made, reason, decision)
 
-    def prepare_ahead(self) -> None:
+    async def prepare_ahead(self) -> None:
         """From 80 % of the threshold on a summary may be written beside the conversation."""
-        live, size = self.live, self.live.size
-        if self.preparation.under_way or not live.policy.prepares(size, live.context, live.prices):
-            return
-        if self._engine_agrees(max(size.tokens, size.budget.threshold)):
-            self.preparation.start("in-loop")
+        live = self.live
+        if not self.preparation.under_way and live.policy.prepares(live.size, live.context, live.prices):
+            await self._prepare("in-loop")
+
+    async def _prepare(self, reason: str) -> None:
+        size = self.live.size
+        if await self._engine_agrees(max(size.tokens, size.budget.threshold)):
+            self.preparation.start(reason)
 
     # Between turns
 
@@ -372,12 +375,10 @@ class Compactor:
             self._rest_timer = None
 
     def _prepare_cold(self) -> None:
-        live, size = self.live, self.live.size
+        live = self.live
         self._rest_timer = None
-        if self.preparation.under_way or not live.policy.prepares_at_pause(size, live.context, live.prices):
-            return
-        if self._engine_agrees(max(size.tokens, size.budget.threshold)):
-            self.preparation.start(COLD)
+        if not self.preparation.under_way and live.policy.prepares_at_pause(live.size, live.context, live.prices):
+            self._rest_timer = asyncio.get_running_loop().create_task(self._prepare(COLD))
 
     async def hygiene(self) -> None:
         """The safety net before an incoming message, at 85 % of the window. Its failure blocks nothing."""
@@ -397,13 +398,13 @@ class Compactor:
 
     # How
 
-    def _engine_agrees(self, tokens: int) -> bool:
-        engine = self.live.engine
-        if not engine.should_compress(tokens):
+    async def _engine_agrees(self, tokens: int) -> bool:
+        live = self.live
+        if not live.engine.should_compress(tokens):
             return False
-        if self.preparation.under_way or (len(self.live.bodies) == 1 and self.live.size.is_full):
+        if self.preparation.under_way or (len(live.bodies) == 1 and live.size.is_full):
             return True
-        return engine.has_content_to_compress(self.live.bodies)
+        return await live.has_content_to_compress()
 
     def _report_plan(self, weighed: Decision) -> None:
         live = self.live

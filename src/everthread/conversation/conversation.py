@@ -182,7 +182,7 @@ class Conversation:
         `event`: under which a history that is kept elsewhere brings it again, see `follow`.
         """
         answer = await self._recorder.record(response, event)
-        self._compactor.prepare_ahead()
+        await self._compactor.prepare_ahead()
         if not answer.calls:
             self._compactor.rest()
         return answer

@@ -111,7 +111,7 @@ class NoHooks:
 class Timer(Protocol):
     """Something that will happen, unless it is called off."""
 
-    def cancel(self) -> None: ...
+    def cancel(self) -> object: ...
 
 
 def _call_later(seconds: float, then: Callable[[], None]) -> Timer:

@@ -59,7 +59,8 @@ class ConversationState:
         self._known: set[int] = set()
         self.open_calls: dict[str, Call] = {}
         self.summarizer = self._make_summarizer()
-        self.engine = SafeEngine(setup.engine(self._services()), lambda text: self.tell("notice", text=text))
+        self._report = report_in_loop(self.tell)
+        self.engine = SafeEngine(setup.engine(self._services()), lambda text: self._report("notice", text=text))
         self.tools = self.toolbox.schemas
         self._total = self.counter.running(system=self.system, tools=self.tools)
         self._fit_budget()
@@ -250,6 +251,10 @@ class ConversationState:
     def _make_summarizer(self) -> LoopSummarizer:
         return LoopSummarizer(self.setup.summarizer(self._desk()), self.counter, patience=GRACE)
 
+    async def has_content_to_compress(self) -> bool:
+        """Whether the engine finds anything to make smaller; it is asked in a thread, as it may plan for that."""
+        return await asyncio.to_thread(self.engine.has_content_to_compress, list(self.bodies))
+
     async def compress(self, messages: Sequence[Message], **how: Any) -> Compaction:
         """The engine's compaction, made in a thread: its summariser and its events stay in this loop."""
         return await self.summarizer.run(lambda: self.engine.compress(messages, **how))
@@ -268,7 +273,7 @@ class ConversationState:
         lookup = StoreLookup(self.setup.store, self.session.tenant, self.session.thread, reach="all")
         archive = SessionArchive(self, lookup)
         return Services(
-            self.summarizer, self.counter, self.budget, self.setup.clock, report_in_loop(self.tell), lookup, archive,
+            self.summarizer, self.counter, self.budget, self.setup.clock, self._report, lookup, archive,
             is_stored=True, summary_key=self.setup.summary_key,
         )  # fmt: skip
 

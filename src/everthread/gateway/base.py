@@ -65,6 +65,8 @@ class Outgoing:
     rewritten: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
     """For the client: the thread, how often it was compacted, tokens before and after."""
+    compactions: int = 0
+    """How often the thread was compacted."""
     tokens: int | None = None
     """The prompt's tokens as the provider counts them; None where nobody looked."""
     hold: bool = False

@@ -18,7 +18,7 @@ from opentelemetry.propagate import extract
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from everthread._version import __version__
-from everthread.gateway.base import COMPACTIONS, THREAD, Outcome, Outgoing
+from everthread.gateway.base import THREAD, Outcome, Outgoing
 from everthread.gateway.observability import request_id
 from everthread.gateway.router import Family, Upstream
 
@@ -105,7 +105,7 @@ def _described(sent: Outgoing, outcome: Outcome) -> dict[str, Any]:
         found["http.response.status_code"] = outcome.status
     if sent.headers.get(THREAD):
         found["gen_ai.conversation.id"] = sent.headers[THREAD]
-    if sent.headers.get(COMPACTIONS, "0") != "0":
+    if sent.compactions:
         found["gen_ai.conversation.compacted"] = True
     if outcome.reply is not None and outcome.reply.id:
         found["gen_ai.response.id"] = outcome.reply.id

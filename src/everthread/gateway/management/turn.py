@@ -359,10 +359,11 @@ def build_outgoing(turn: ManagedTurn, before: int, after: int, *, ttl: str | Non
     """The request as it goes: `before` and `after` are its tokens without and with the rewrite."""
     told = turn.headers
     told[THREAD] = turn.place.thread
-    told[COMPACTIONS] = str(turn.used.depth if turn.used else 0)
+    depth = turn.used.depth if turn.used else 0
+    told[COMPACTIONS] = str(depth)
     told[TOKENS] = f"{before}/{after}"
-    if turn.used is not None and turn.used.depth >= FADING:
-        told[NOTICE] = fading_text(turn.used.depth)
+    if depth >= FADING:
+        told[NOTICE] = fading_text(depth)
     if turn.plan:
         told[PLAN] = turn.plan
     text = turn.text()
@@ -372,13 +373,13 @@ def build_outgoing(turn: ManagedTurn, before: int, after: int, *, ttl: str | Non
     hold = after > HOLD_SHARE * turn.window
     is_same = text is turn.sliced.text or text == turn.sliced.text
     if is_same and not marks:
-        return Outgoing(turn.incoming.raw, headers=told, tokens=after, hold=hold)
+        return Outgoing(turn.incoming.raw, headers=told, compactions=depth, tokens=after, hold=hold)
     came = turn.incoming.body
     plain = is_same and len(text) == len(came)
     body = spliced_bytes(came, marks) if plain else spliced(text, marks).encode()
     return Outgoing(
-        body, rewritten=True, headers=told, tokens=after, hold=hold, notice=turn.notice,
-        recall=turn.recall.offered,
+        body, rewritten=True, headers=told, compactions=depth, tokens=after, hold=hold,
+        notice=turn.notice, recall=turn.recall.offered,
     )  # fmt: skip
 
 
