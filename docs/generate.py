@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from everthread.cli.main import COMMANDS, GROUPS, load
+from everthread.cli.main import COMMANDS, GROUPS, load_command
 from everthread.config import Config
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -85,7 +85,7 @@ def commands_page() -> str:
     for title, names in groups.items():
         lines.append(f"## {title}\n")
         for name in names:
-            lines += _command(load(name), name)
+            lines += _command(load_command(name), name)
     return "\n".join(lines)
 
 

@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 
 from everthread.agent.approval import parse_rules
-from everthread.cli.main import COMMANDS, load
+from everthread.cli.main import COMMANDS, load_command
 from everthread.config import REMOVED, Config, parse_config
 from everthread.factory import open_store
 from tests.cli.conftest import environment
@@ -221,7 +221,7 @@ def test_shell_commands_exist_and_have_a_reason() -> None:
 def command_of(*names: str) -> Any:
     """The command of these names; None where there is none."""
     if len(names) == 1:
-        return load(names[0]) if names[0] in COMMANDS else None
+        return load_command(names[0]) if names[0] in COMMANDS else None
     return getattr(command_of(*names[:-1]), "commands", {}).get(names[-1])
 
 

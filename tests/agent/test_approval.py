@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.agent.approval import (
+    ApprovalAnswer,
     Approvals,
-    No,
+    Denial,
     Rule,
-    Said,
     parse_rule,
     parse_rules,
     plain_words,
@@ -156,12 +156,12 @@ def test_rules_from_the_home(tmp_path: Path) -> None:
 class Person:
     """Somebody who answers in turn, and what was asked."""
 
-    def __init__(self, *answers: Said) -> None:
+    def __init__(self, *answers: ApprovalAnswer) -> None:
         self.answers = list(answers)
         self.asked: list[str] = []
         self.at_once = self.most = 0
 
-    async def __call__(self, permission: Permission) -> Said:
+    async def __call__(self, permission: Permission) -> ApprovalAnswer:
         self.asked.append(permission.what)
         self.at_once += 1
         self.most = max(self.most, self.at_once)
@@ -261,7 +261,7 @@ async def test_always_is_kept_as_a_rule_where_one_can_say_it(tmp_path: Path) -> 
 
 
 async def test_a_no_tells_the_model_why() -> None:
-    approvals = Approvals((), Person(No("use the staging database"), False))
+    approvals = Approvals((), Person(Denial("use the staging database"), False))
     permission = Permission("command", "psql prod")
     assert not await approvals(permission)
     assert approvals.refusal(permission).endswith("The user says: use the staging database")

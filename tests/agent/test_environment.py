@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.agent.processes import PLAIN, child_environment
+from everthread.agent.processes import CHILD_VARIABLES, child_environment
 
 KEPT = {
     "PATH": "/usr/bin:/bin", "HOME": "/home/mo", "LANG": "de_DE.UTF-8", "LC_ALL": "C.UTF-8", "PWD": "/w", "OLDPWD": "/",
@@ -28,7 +28,7 @@ SECRET = [
 
 
 def test_ordinary_variables_stay() -> None:
-    assert child_environment(KEPT) == KEPT | PLAIN
+    assert child_environment(KEPT) == KEPT | CHILD_VARIABLES
 
 
 @pytest.mark.parametrize("name", SECRET)
@@ -50,7 +50,7 @@ def test_values_that_are_a_credential_go(name: str, value: str) -> None:
 
 def test_configured_keys_go_by_whatever_name_and_wherever_they_are_repeated() -> None:
     source = {"MY_LLM": "correct-horse-battery", "COPY": "Bearer correct-horse-battery", "OTHER": "horse"}
-    assert child_environment(source, ["my_llm"]) == {"OTHER": "horse"} | PLAIN
+    assert child_environment(source, ["my_llm"]) == {"OTHER": "horse"} | CHILD_VARIABLES
 
 
 @given(
@@ -58,19 +58,19 @@ def test_configured_keys_go_by_whatever_name_and_wherever_they_are_repeated() ->
     ending=st.sampled_from(["_KEY", "_TOKEN", "_SECRET", "PASSWORD", "_PASSWORD_FILE"]),
 )
 def test_whatever_comes_before_it(names: list[str], ending: str) -> None:
-    assert child_environment({"_".join(names) + ending: "value"}) == PLAIN
+    assert child_environment({"_".join(names) + ending: "value"}) == CHILD_VARIABLES
 
 
 SEALED = """
 import json, os, subprocess, sys
-from everthread.agent.processes import seal
+from everthread.agent.processes import hide_environment
 def shown():
     told = subprocess.run(["cat", f"/proc/{os.getpid()}/environ"], capture_output=True, env={})
     return told.stdout.decode()
 before = shown()
 os.environ["LATER"] = "set meanwhile"
-sealed = seal({"PATH", "HOME", "KEPT"})
-again = seal({"PATH", "HOME", "KEPT"})
+sealed = hide_environment({"PATH", "HOME", "KEPT"})
+again = hide_environment({"PATH", "HOME", "KEPT"})
 told = subprocess.run(["sh", "-c", "echo $MY_KEY"], capture_output=True, text=True).stdout
 print(json.dumps([before, shown(), sealed, again, os.environ["MY_KEY"], told, os.getenv("EMPTY"), os.environ["LATER"]]))
 """

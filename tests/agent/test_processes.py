@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.agent.processes import KEPT, Family, ProcessExit, ProcessOutput, run
+from everthread.agent.processes import OUTPUT_BYTES, Family, ProcessExit, ProcessOutput, run
 from everthread.errors import InputError
 
 ENVIRONMENT = {"PATH": os.environ["PATH"]}
@@ -69,7 +69,7 @@ async def test_a_signal_is_told(tmp_path: Path) -> None:
 
 async def test_fifty_megabytes_are_read_and_not_kept(tmp_path: Path) -> None:
     done = await shell("echo first; head -c 50000000 /dev/zero | tr '\\0' 'x'; echo; echo last", tmp_path)
-    assert len(done.output) < 2 * KEPT + 200
+    assert len(done.output) < 2 * OUTPUT_BYTES + 200
     assert done.output.startswith("first\n")
     assert done.output.endswith("\nlast\n")
     assert "48,000,012 of 50,000,012 bytes are left out here" in done.output

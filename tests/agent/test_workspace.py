@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.agent.workspace import Workspace, quoted
+from everthread.agent.workspace import Workspace, quote_name
 from everthread.errors import InputError
 
 PARTS = st.sampled_from(
@@ -57,7 +57,7 @@ def test_any_text_is_a_path_inside_or_an_input_error(place: Path, text: str) -> 
     try:
         real = space.resolve(text)
         assert real.is_relative_to(space.root)
-        space.shown(real)
+        space.relative(real)
     except InputError as error:
         str(error).encode()
 
@@ -94,8 +94,8 @@ def test_a_long_chain_of_links_is_no_crash(tmp_path: Path) -> None:
 
 def test_ways_inside_are_followed(place: Path) -> None:
     space = Workspace(place / "work")
-    assert space.shown(space.resolve("in/x.py")) == "a/b/x.py"
-    assert space.shown(space.resolve(str(place / "work" / "file"))) == "file"
+    assert space.relative(space.resolve("in/x.py")) == "a/b/x.py"
+    assert space.relative(space.resolve(str(place / "work" / "file"))) == "file"
     assert space.resolve(".") == space.root
 
 
@@ -121,7 +121,7 @@ def test_a_link_put_there_after_resolving_is_not_followed(tmp_path: Path) -> Non
     (work / "y").unlink()
     (work / "y").symlink_to(secret / "x")
     for path in (below, plain):
-        with pytest.raises(OSError, match=r"symbolic links|Not a directory"), space.reading(path):
+        with pytest.raises(OSError, match=r"symbolic links|Not a directory"), space.open_file(path):
             pass
     with pytest.raises(OSError, match="Not a directory"):
         space.replace(below, b"written")
@@ -166,7 +166,7 @@ def test_what_is_not_replaced(tmp_path: Path) -> None:
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     space = Workspace(tmp_path)
-    with pytest.raises(InputError, match="no ordinary file"), space.reading(space.resolve("pipe")):
+    with pytest.raises(InputError, match="no ordinary file"), space.open_file(space.resolve("pipe")):
         pass
 
 
@@ -182,6 +182,6 @@ def test_the_home_inside_a_workspace_is_not_written(tmp_path: Path) -> None:
 
 @given(text=st.text(st.characters(), max_size=300))
 def test_any_name_can_be_shown(text: str) -> None:
-    shown = quoted(text)
+    shown = quote_name(text)
     shown.encode()
     assert shown.isprintable()

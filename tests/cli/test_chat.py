@@ -465,7 +465,7 @@ class TestWithoutATerminal:
         [
             (("--workspace", "/nowhere"), "there is no such directory"),
             (("--resume", "0123"), "0123"),
-            (("--continue",), "no thread to go on with"),
+            (("--continue",), "no thread to continue"),
         ],
     )
     def test_bad_input(self, everthread: Any, home: Path, arguments: tuple[str, ...], words: str) -> None:

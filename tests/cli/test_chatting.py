@@ -19,15 +19,15 @@ from prompt_toolkit.document import Document
 from rich.console import Console
 
 from everthread import open_agent
-from everthread.agent.approval import No
+from everthread.agent.approval import Denial
 from everthread.agent.base import Permission
 from everthread.agent.events import Delegated, ToolFinished, ToolStarted, TurnEnded
 from everthread.cli.chat.app import Chat, last_exchange
 from everthread.cli.chat.editor import ChatCompleter
-from everthread.cli.chat.input import Asker, Interrupts, StoppedError, shown
-from everthread.cli.chat.render import Blocks, Screen, Status, ToolLines, line_of, thousands, tool_line
-from everthread.cli.options import NO_ID, with_ids
-from everthread.cli.output import unforeseen
+from everthread.cli.chat.input import Asker, Interrupts, StoppedError, render_permission
+from everthread.cli.chat.render import Blocks, Screen, Status, ToolLines, render_event, render_tool_result, thousands
+from everthread.cli.options import NO_ID, fill_missing_ids
+from everthread.cli.output import report_unexpected
 from everthread.compaction.summary import Verification
 from everthread.conversation import events
 from everthread.core.pricing import CanonicalUsage
@@ -71,7 +71,7 @@ class TestBlocks:
 
 
 def plain(event: events.Event) -> str:
-    line = line_of(event)
+    line = render_event(event)
     assert line is not None
     return line.plain
 
@@ -118,9 +118,9 @@ class TestLines:
         assert words in plain(event)
 
     def test_figures_alone_have_none(self) -> None:
-        assert line_of(events.Estimated("s", 1, 2, 3, True)) is None
-        assert line_of(events.CompactionStarted("s", "background", 5_000, background=True)) is None
-        assert line_of(TurnEnded("s", "answered", 1, 1, 1.0)) is None
+        assert render_event(events.Estimated("s", 1, 2, 3, True)) is None
+        assert render_event(events.CompactionStarted("s", "background", 5_000, background=True)) is None
+        assert render_event(TurnEnded("s", "answered", 1, 1, 1.0)) is None
 
     def test_what_comes_from_outside_cannot_move_the_cursor(self) -> None:
         assert "\x1b" not in plain(events.Notice("s", "\x1b[2Jgone"))
@@ -129,10 +129,10 @@ class TestLines:
 class TestToolLines:
     def test_name_target_outcome_seconds(self) -> None:
         tools = ToolLines()
-        assert tools.line_of(ToolStarted("s", "c1", "terminal", {"command": "pytest tests/"})) is None
+        assert tools.render(ToolStarted("s", "c1", "terminal", {"command": "pytest tests/"})) is None
         assert "terminal pytest tests/" in tools.running
         done = "1 failed, 12 passed\n[exit code: 1]"
-        line = tools.line_of(
+        line = tools.render(
             ToolFinished("s", "c1", "terminal", done, seconds=1.26, arguments={"command": "pytest tests/"})
         )
         assert line is not None
@@ -143,15 +143,15 @@ class TestToolLines:
 
     def test_the_first_lines_of_an_output(self) -> None:
         text = "exit code: 0\n" + "\n".join(f"line {number}" for number in range(315))
-        line = tool_line(ToolFinished("s", "c", "terminal", text, arguments={"command": "make"}))
+        line = render_tool_result(ToolFinished("s", "c", "terminal", text, arguments={"command": "make"}))
         assert line.plain.split("\n")[1:] == ["  │ line 0", "  │ line 1", "  │ line 2", "  │ … 312 more"]
-        read = tool_line(ToolFinished("s", "c", "read_file", text, arguments={"path": "a.py"}))
+        read = render_tool_result(ToolFinished("s", "c", "read_file", text, arguments={"path": "a.py"}))
         assert "\n" not in read.plain
 
     def test_failed_and_refused(self) -> None:
         tools = ToolLines()
-        failed = tools.line_of(ToolFinished("s", "c1", "read_file", "Failed: there is no such file", failed=True))
-        refused = tools.line_of(
+        failed = tools.render(ToolFinished("s", "c1", "read_file", "Failed: there is no such file", failed=True))
+        refused = tools.render(
             ToolFinished("s", "c2", "terminal", "Refused: …", failed=True, refused=True, arguments={"command": "rm x"})
         )
         assert failed is not None
@@ -162,23 +162,23 @@ class TestToolLines:
     def test_a_subagent_is_indented_and_control_characters_are_shown(self) -> None:
         tools = ToolLines()
         inner = ToolFinished("sub", "c1", "ter\x1b[31mminal", "ok")
-        line = tools.line_of(Delegated("s", "t2", inner))
+        line = tools.render(Delegated("s", "t2", inner))
         assert line is not None
         assert line.plain.startswith("  ✓")
         assert "\x1b" not in line.plain
 
     def test_ids_of_calls_repeat_in_a_subagent(self) -> None:
         tools = ToolLines()
-        tools.line_of(ToolStarted("s", "call_0", "delegate", {"task": "Count the files"}))
-        tools.line_of(Delegated("s", "t2", ToolStarted("sub", "call_0", "terminal", {"command": "ls"})))
-        tools.line_of(Delegated("s", "t2", ToolFinished("sub", "call_0", "terminal", "ok")))
+        tools.render(ToolStarted("s", "call_0", "delegate", {"task": "Count the files"}))
+        tools.render(Delegated("s", "t2", ToolStarted("sub", "call_0", "terminal", {"command": "ls"})))
+        tools.render(Delegated("s", "t2", ToolFinished("sub", "call_0", "terminal", "ok")))
         assert "Count the files" in tools.running
-        tools.line_of(ToolFinished("s", "call_0", "delegate", "Three."))
+        tools.render(ToolFinished("s", "call_0", "delegate", "Three."))
         assert tools.running == ""
 
     def test_a_file_of_one_line_is_not_told_by_its_line(self) -> None:
         read = ToolFinished("s", "c1", "read_file", "1\tUse tabs.", arguments={"path": "AGENTS.md"})
-        line = ToolLines().line_of(read)
+        line = ToolLines().render(read)
         assert line is not None
         assert "Use tabs" not in line.plain
         assert line.plain.startswith("✓ read_file AGENTS.md")
@@ -189,24 +189,24 @@ class TestStatus:
         status = Status("gpt-4o", 0, 128_000)
         assert status.line() == "gpt-4o · 0 of 128K (0%)"
         used = CanonicalUsage(input_tokens=2_000, cache_read_tokens=6_000, output_tokens=10)
-        status.heard(events.UsageRecorded("s", "gpt-4o", "main", used, Decimal("0.02")))
-        status.heard(events.Estimated("s", 32_000, 128_000, 64_000, True))
+        status.update(events.UsageRecorded("s", "gpt-4o", "main", used, Decimal("0.02")))
+        status.update(events.Estimated("s", 32_000, 128_000, 64_000, True))
         assert status.line() == "gpt-4o · 32K of 128K (25%) · cache 75% · $0.0200"
-        status.heard(events.UsageRecorded("s", "x", "auxiliary", CanonicalUsage(), None))
+        status.update(events.UsageRecorded("s", "x", "auxiliary", CanonicalUsage(), None))
         done = events.CompactionDone("s2", "s", "manual", 9, 5, 9, 5, "x", 2, Verification(), 0.1)
-        status.heard(done)
+        status.update(done)
         assert status.line().endswith("cost $0.0200 + unknown · 2 compactions")
 
     def test_what_a_subagent_used_counts_and_its_window_does_not(self) -> None:
         status = Status("m", 10, 100)
-        status.heard(Delegated("s", "t2", events.Estimated("sub", 90, 100, 50, True)))
+        status.update(Delegated("s", "t2", events.Estimated("sub", 90, 100, 50, True)))
         used = CanonicalUsage(input_tokens=5)
-        status.heard(Delegated("s", "t2", events.UsageRecorded("sub", "m", "main", used, Decimal("0.5"))))
+        status.update(Delegated("s", "t2", events.UsageRecorded("sub", "m", "main", used, Decimal("0.5"))))
         assert status.line() == "m · 10 of 100 (10%) · cache 0% · $0.5000"
 
     def test_a_price_that_is_not_known_is_never_nothing(self) -> None:
         status = Status("m", 10, 100)
-        status.heard(events.UsageRecorded("s", "m", "main", CanonicalUsage(input_tokens=5), None))
+        status.update(events.UsageRecorded("s", "m", "main", CanonicalUsage(input_tokens=5), None))
         assert "cost unknown" in status.line()
 
     @pytest.mark.parametrize(
@@ -254,8 +254,8 @@ class TestAsking:
             (["a"], "always"),
             (["what", "YES"], True),
             ([], False),
-            (["n use the other file"], No("use the other file")),
-            (["No, later"], No("later")),
+            (["n use the other file"], Denial("use the other file")),
+            (["No, later"], Denial("later")),
         ],
     )
     async def test_yes_no_always_and_anything_else_is_asked_again(self, typed: list[str], said: object) -> None:
@@ -263,9 +263,9 @@ class TestAsking:
         assert await asker(Permission("command", "ls")) == said
 
     def test_all_of_it_is_seen_before_somebody_says_yes(self) -> None:
-        told = drawn(shown(Permission("command", "ls\nrm -rf /\x1b[8m # \u202ehidden")))
+        told = drawn(render_permission(Permission("command", "ls\nrm -rf /\x1b[8m # \u202ehidden")))
         assert "rm -rf /␛[8m # \\u202ehidden" in told
-        diff = drawn(shown(Permission("write", "a.py", "--- a.py\n+++ a.py\n-old\n+new\n" + "+x\n" * 100)))
+        diff = drawn(render_permission(Permission("write", "a.py", "--- a.py\n+++ a.py\n-old\n+new\n" + "+x\n" * 100)))
         assert "write" in diff
         assert "+new" in diff
         assert "… 44 more lines" in diff
@@ -301,12 +301,12 @@ class TestInterrupts:
             interrupts = Interrupts(lambda: idle.append("idle"), idle.append)
 
             async def work() -> None:
-                interrupts.happen()
+                interrupts.interrupt()
                 await asyncio.sleep(60)
 
             with pytest.raises(StoppedError):
                 await interrupts.run(work())
-            interrupts.happen()
+            interrupts.interrupt()
             return idle
 
         assert await run() == ["idle"]
@@ -318,10 +318,10 @@ class TestInterrupts:
 
         async def work() -> None:
             try:
-                interrupts.happen()
+                interrupts.interrupt()
                 await asyncio.sleep(60)
             finally:
-                interrupts.happen()
+                interrupts.interrupt()
                 await asyncio.sleep(0)
                 done.append("in order")
 
@@ -344,7 +344,7 @@ class TestInterrupts:
 
         async def run() -> None:
             interrupts = Interrupts(lambda: None, print)
-            with interrupts.caught():
+            with interrupts.handle_signals():
                 await interrupts.run(work())
 
         former = signal.signal(signal.SIGHUP, before)
@@ -380,7 +380,7 @@ class TestInterrupts:
     ],
 )
 def test_resume_may_stand_without_an_id(given_words: list[str], meant: list[str]) -> None:
-    assert with_ids(given_words) == meant
+    assert fill_missing_ids(given_words) == meant
 
 
 class TestScreen:
@@ -441,7 +441,7 @@ class TestUnforeseen:
             await chat.talk(agent)
         assert isinstance(screen.console.file, io.StringIO)
         said = screen.console.file.getvalue()
-        assert "✗ something went wrong that should not: ZeroDivisionError" in said
+        assert "✗ unexpected error: ZeroDivisionError" in said
         assert f"The details are in {home / 'errors.log'}" in said
         assert "Better." in said
         kept = home / "errors.log"
@@ -451,12 +451,12 @@ class TestUnforeseen:
 
     def test_where_it_cannot_be_kept_it_is_told_whole(self, home: Path) -> None:
         home.write_text("no folder", "utf-8")
-        assert "ZeroDivisionError: by nothing" in unforeseen(ZeroDivisionError("by nothing"))
+        assert "ZeroDivisionError: by nothing" in report_unexpected(ZeroDivisionError("by nothing"))
 
     def test_the_log_does_not_grow_for_ever(self, home: Path) -> None:
         home.mkdir()
         (home / "errors.log").write_text("x" * 1_000_001, "utf-8")
-        unforeseen(ValueError("odd"))
+        report_unexpected(ValueError("odd"))
         assert (home / "errors.log").stat().st_size < 1_000
 
 

@@ -50,7 +50,7 @@ def test_a_key_is_shown_once_listed_and_revoked(everthread: Any, fill: Any, home
 WRONG = [
     (("create", "--scope", "root"), "there are proxy, threads, tools"),
     (("create", "--tenant", "a b"), "cannot be a tenant"),
-    (("create", "--dollars-per-day", "many"), "is no amount"),
+    (("create", "--dollars-per-day", "many"), "is not an amount"),
     (("create", "--dollars-per-day", "-1"), "cannot be a limit"),
     (("revoke", "et_nobody"), "there is no key nobody"),
 ]

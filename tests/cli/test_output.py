@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.cli.commands.usage import chart
-from everthread.cli.options import DAY, HOUR, ago, duration, iso, read_time
-from everthread.cli.output import bar, json_text, money, short, size, visible
+from everthread.cli.commands.usage import group_by_period
+from everthread.cli.options import DAY, HOUR, format_age, format_duration, format_iso, parse_time
+from everthread.cli.output import draw_bar, format_money, format_size, json_text, shorten_id, visible
 from everthread.errors import InputError
 from everthread.store.models import UsageRow
 
@@ -51,14 +51,14 @@ ANY_TEXT = st.text(st.characters(exclude_categories=[]))
     ],
 )
 def test_how_long_ago(passed: float, words: str, utc: None) -> None:
-    assert ago(NOW - passed, NOW) == words
+    assert format_age(NOW - passed, NOW) == words
 
 
 @pytest.mark.parametrize(
     ("seconds", "words"), [(0, "0.0 s"), (1.44, "1.4 s"), (125, "2 min 5 s"), (3 * HOUR + 1_200, "3 h 20 min")]
 )
 def test_durations(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
+    assert format_duration(seconds) == words
 
 
 @pytest.mark.parametrize(
@@ -74,19 +74,19 @@ def test_durations(seconds: float, words: str) -> None:
     ],
 )
 def test_a_time_is_read(text: str, moment: float) -> None:
-    assert read_time(text, NOW) == moment
+    assert parse_time(text, NOW) == moment
 
 
 @pytest.mark.parametrize("text", ["", "soon", "7x", "-7d", "2026-13-01", "99999999d", "0001-01-01T00:00+14:00", "d"])
 def test_no_time_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match="is no time"):
-        read_time(text, NOW)
+    with pytest.raises(InputError, match="is not a time"):
+        parse_time(text, NOW)
 
 
 def test_a_date_is_the_local_one() -> None:
-    moment = read_time("2026-01-31", NOW)
+    moment = parse_time("2026-01-31", NOW)
     assert moment is not None
-    assert (iso(moment) or "").startswith("2026-01-31T00:00:00.000")
+    assert (format_iso(moment) or "").startswith("2026-01-31T00:00:00.000")
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_date_is_the_local_one() -> None:
     ],
 )
 def test_sizes(count: int, words: str) -> None:
-    assert size(count) == words
+    assert format_size(count) == words
 
 
 @pytest.mark.parametrize(
@@ -109,21 +109,21 @@ def test_sizes(count: int, words: str) -> None:
     [(None, "unknown"), ("0", "$0.00"), ("0.00001", "< $0.0001"), ("0.0012", "$0.0012"), ("1234.567", "$1,234.57")],
 )
 def test_money(dollars: str | None, words: str) -> None:
-    assert money(None if dollars is None else Decimal(dollars)) == words
+    assert format_money(None if dollars is None else Decimal(dollars)) == words
 
 
 def test_ids_are_short_only_where_that_is_enough() -> None:
-    assert short("0123456789abcdef0123456789abcdef") == "01234567"
-    assert short("telegram:42") == "telegram:42"
-    assert short("a\x1b[2Jb") == "a␛[2Jb"
+    assert shorten_id("0123456789abcdef0123456789abcdef") == "01234567"
+    assert shorten_id("telegram:42") == "telegram:42"
+    assert shorten_id("a\x1b[2Jb") == "a␛[2Jb"
 
 
 def test_bars() -> None:
-    assert bar(0, 100, 10) == ""
-    assert bar(100, 100, 10) == "█" * 10
-    assert bar(1, 10_000, 10) == "▏"
-    assert bar(45, 100, 10) == "████▌"
-    assert bar(5, 0, 10) == ""
+    assert draw_bar(0, 100, 10) == ""
+    assert draw_bar(100, 100, 10) == "█" * 10
+    assert draw_bar(1, 10_000, 10) == "▏"
+    assert draw_bar(45, 100, 10) == "████▌"
+    assert draw_bar(5, 0, 10) == ""
 
 
 @given(ANY_TEXT)
@@ -152,7 +152,7 @@ def row(day: str, tokens: int) -> UsageRow:
 
 
 def test_the_chart_has_no_gaps_and_begins_with_the_first_use() -> None:
-    unit, rows = chart([row("2026-01-03", 5), row("2026-01-06", 7)], date(2026, 1, 1), 7)
+    unit, rows = group_by_period([row("2026-01-03", 5), row("2026-01-06", 7)], date(2026, 1, 1), 7)
     assert unit == "day"
     assert [(r.key[-5:], r.input) for r in rows] == [
         ("01-03", 5),
@@ -169,7 +169,7 @@ def test_the_chart_has_no_gaps_and_begins_with_the_first_use() -> None:
 )
 def test_many_days_are_summed_by_week_or_month(days: int, unit: str, sums: dict[str, int]) -> None:
     given_rows = [row("2026-01-31", 5), row("2026-02-03", 7), row("2026-02-05", 9)]
-    found, rows = chart(given_rows, date(2026, 1, 31), days)
+    found, rows = group_by_period(given_rows, date(2026, 1, 31), days)
     assert found == unit
     assert {r.key: r.input for r in rows if r.input} == sums
     assert sum(r.cost for r in rows) == 21

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from everthread.cli.main import COMMANDS, load
+from everthread.cli.main import COMMANDS, load_command
 from everthread.core.messages import text_of
 from everthread.lab.provider import Fault, ServedModel
 from tests.agent.test_processes import gone
@@ -147,10 +147,10 @@ def test_rounds_without_end_are_exit_code_1(task: Any, home: Path) -> None:
     [
         (("",), b"", "the task is empty"),
         (("-",), b" \n", "the task is empty"),
-        (("-",), b"\xff\xfe", "no UTF-8"),
+        (("-",), b"\xff\xfe", "not UTF-8"),
         (("do", "--workspace", "/nowhere"), b"", "there is no such directory"),
         (("do", "--resume", "feed"), b"", "feed"),
-        (("do", "--continue"), b"", "no thread to go on with"),
+        (("do", "--continue"), b"", "no thread to continue"),
     ],
 )
 def test_bad_input_is_exit_code_2(
@@ -228,4 +228,4 @@ class TestStart:
 
     @pytest.mark.parametrize("name", COMMANDS)
     def test_the_list_says_of_a_command_what_it_says_itself(self, name: str) -> None:
-        assert " ".join(load(name).help.split()).startswith(COMMANDS[name])
+        assert " ".join(load_command(name).help.split()).startswith(COMMANDS[name])

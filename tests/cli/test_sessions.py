@@ -364,7 +364,7 @@ class TestSearch:
     def test_the_closest_are_shown_where_nothing_holds_every_word(self, everthread: Any, fill: Any) -> None:
         fill(held(NewSession(id="s"), said("user", "The harbour uses port 8443."), said("user", "Rain tomorrow.")))
         shown = everthread("sessions", "search", "which port does the harbour listen on").stdout
-        assert shown.startswith("Nothing holds every word. The closest:\n")
+        assert shown.startswith("No message holds every word. The closest:\n")
         assert "port 8443" in shown
         found = json.loads(everthread("sessions", "search", "harbour port nonsense", "--json").stdout)
         assert (found["near"], [hit["snippet"] for hit in found["hits"]]) == (True, ["The harbour uses port 8443."])

@@ -105,7 +105,7 @@ class TestUsage:
         assert everthread("usage", "--until", "90d").stdout == "no calls to a model are recorded\n"
         done = everthread("usage", "--since", "when?")
         assert done.returncode == 2
-        assert "is no time" in done.stderr
+        assert "is not a time" in done.stderr
 
     def test_every_call(self, everthread: Any) -> None:
         calls = report(everthread, "usage", "thread", "--calls")["calls"]

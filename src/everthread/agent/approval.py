@@ -1,13 +1,12 @@
-"""Who may do what: rules written beforehand, answers remembered, a person who is asked.
+"""Approval of commands and writes: by rules in a file, by earlier answers, by asking the user.
 
     command: git status         this command, word for word
     command: pytest *           with any further words, or none
     command: cat docs/*.md      within a word `*` stops at a slash, `**/` does not
     write: src/**               files below src, as paths relative to the workspace
 
-A rule speaks of one plain command at the top of the workspace: elsewhere the same words may be another program. What a
-shell would make more of (a second command, a substitution, a redirection) matches no rule,
-whatever it begins with: it is always asked for.
+A rule allows one plain command at the top of the workspace: elsewhere the same words may be another program. A command
+line with more in it (a second command, a substitution, a redirection) matches no rule: the user is always asked.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from everthread.agent.base import Permission
-from everthread.agent.workspace import path_glob, quoted
+from everthread.agent.workspace import path_glob, quote_name
 from everthread.errors import InputError
 
 RULES_FILE = "approvals.txt"
@@ -28,7 +27,7 @@ RULES_FILE = "approvals.txt"
 
 
 @dataclass(frozen=True, slots=True)
-class No:
+class Denial:
     """A refusal with its reason, for the model."""
 
     reason: str
@@ -37,19 +36,19 @@ class No:
         return False
 
 
-Said = bool | Literal["always"] | No
-"""A person's answer. `always`: the same again needs no asking; where a rule can say it, the rule is kept."""
-Ask = Callable[[Permission], Awaitable[Said]]
+ApprovalAnswer = bool | Literal["always"] | Denial
+"""The user's answer. `always`: the same is not asked again; where a rule can express it, the rule is written."""
+Ask = Callable[[Permission], Awaitable[ApprovalAnswer]]
 Kind = Literal["command", "write"]
 
 _SHELL = frozenset(";&|<>()`${}!\n\r\0")
-"""Characters that can make more of a command than one program and its words, even where quotes take that away."""
+"""Characters that can make a command line more than one program and its arguments. Quoted ones count too."""
 _GLOB = frozenset("*?[")
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Something that is allowed without asking."""
+    """Allows a command or a write without asking."""
 
     kind: Kind
     pattern: str
@@ -67,28 +66,28 @@ class Rule:
 
 
 def parse_rule(text: str) -> Rule:
-    """A rule as it is written. `InputError` for what could not be one, or would allow more than it says."""
+    """Read a rule. `InputError` where it is not one, or would allow more than it says."""
     kind, colon, pattern = (part.strip() for part in text.partition(":"))
     if not colon or kind not in ("command", "write") or not pattern:
-        raise InputError(f"{quoted(text)!r} is no rule; write `command: pytest *` or `write: src/**`")
+        raise InputError(f"{quote_name(text)!r} is not a rule; write `command: pytest *` or `write: src/**`")
     if kind == "write":
         parts = pattern.split("/")
         if pattern.startswith(("/", "~")) or ".." in parts or "\0" in pattern:
-            raise InputError(f"the rule {quoted(text)!r} must name paths relative to the workspace, without `..`")
+            raise InputError(f"the rule {quote_name(text)!r} must name paths relative to the workspace, without `..`")
         return Rule("write", pattern.removeprefix("./"))
     words = plain_words(pattern)
     if words is None:
         raise InputError(
-            f"the rule {quoted(text)!r} is no plain command: a rule allows one program, "
+            f"the rule {quote_name(text)!r} is no plain command: a rule allows one program, "
             "without ; & | < > ( ) $ and the like"
         )
     if _GLOB & set(words[0]):
-        raise InputError(f"the rule {quoted(text)!r} must name the program itself; to allow everything use --yes")
+        raise InputError(f"the rule {quote_name(text)!r} must name the program itself; to allow everything use --yes")
     return Rule("command", pattern)
 
 
 def parse_rules(lines: Iterable[str]) -> tuple[Rule, ...]:
-    """Rules, one a line; empty lines and comments between them."""
+    """Read rules, one a line; empty lines and comments are skipped."""
     return tuple(parse_rule(line) for line in lines if line.strip() and not line.lstrip().startswith("#"))
 
 
@@ -108,7 +107,7 @@ def read_rules(home: Path) -> tuple[Rule, ...]:
 
 
 def plain_words(command: str) -> list[str] | None:
-    """The words of a command that is one program and its arguments; None where a shell might make more of it."""
+    """The words of a command that is one program and its arguments; None for any other command line."""
     if any(char in _SHELL or not (char.isprintable() or char == "\t") for char in command):
         return None
     try:
@@ -121,9 +120,9 @@ def plain_words(command: str) -> list[str] | None:
 
 
 class Approvals:
-    """Allows by rule, by what was answered before, or by asking. Without anybody to ask, the rest is refused.
+    """Allows by rule, by an earlier answer, or by asking the user. Without a user to ask, the rest is refused.
 
-    Questions are put one at a time, and the answer to one may settle those that waited.
+    Questions are asked one at a time; an answer may decide those that waited.
     """
 
     def __init__(
@@ -134,7 +133,7 @@ class Approvals:
         everything: bool = False,
         keep: Callable[[Rule], None] | None = None,
     ) -> None:
-        """`keep` is given the rule that an `always` means, to write it down."""
+        """`keep` stores the rule that an `always` stands for."""
         self.rules = tuple(parse_rule(rule) if isinstance(rule, str) else rule for rule in rules)
         self._ask = ask
         self._everything = everything
@@ -144,33 +143,33 @@ class Approvals:
         self._asking = asyncio.Lock()
 
     async def __call__(self, permission: Permission) -> bool:
-        if self._settled(permission):
+        if self._is_allowed(permission):
             return True
         if self._ask is None:
             return False
         async with self._asking:
-            if self._settled(permission):
+            if self._is_allowed(permission):
                 return True
-            said = await self._ask(permission)
-            if said == "always":
+            answer = await self._ask(permission)
+            if answer == "always":
                 self._always.add(_identity(permission))
                 rule = rule_for(permission)
                 if rule is not None and self._keep is not None:
                     self.rules = (*self.rules, rule)
                     self._keep(rule)
-            if isinstance(said, No):
-                self._reasons[_identity(permission)] = said.reason
-            return bool(said)
+            if isinstance(answer, Denial):
+                self._reasons[_identity(permission)] = answer.reason
+            return bool(answer)
 
     def refusal(self, permission: Permission) -> str:
-        """What to say where it was refused: the reason, and how it can be allowed."""
-        what = f"{permission.kind} {quoted(permission.what)!r}"
+        """The message for the model after a refusal: the reason, and how it can be allowed."""
+        what = f"{permission.kind} {quote_name(permission.what)!r}"
         if self._ask is not None:
             reason = self._reasons.pop(_identity(permission), "")
             return f"Refused: the user did not allow {what}." + (f" The user says: {reason}" if reason else "")
         return f"Refused: {what} needs approval and nobody is there to ask. {how_to_allow(permission)}"
 
-    def _settled(self, permission: Permission) -> bool:
+    def _is_allowed(self, permission: Permission) -> bool:
         return (
             self._everything
             or _identity(permission) in self._always
@@ -218,7 +217,7 @@ def how_to_allow(permission: Permission) -> str:
 
 
 def _identity(permission: Permission) -> tuple[str, str, str]:
-    """What must be the same for an answer to hold again: of a command also where it runs, not what a file will hold."""
+    """What an earlier answer holds for: a command in its folder, or a path whatever is written to it."""
     return permission.kind, permission.what, permission.detail if permission.kind == "command" else ""
 
 
@@ -230,7 +229,7 @@ def _words_match(pattern: list[str], words: list[str]) -> bool:
 
 
 def _word_matches(pattern: str, word: str) -> bool:
-    """Word for word; a pattern matches no word that the shell or the file system would lead elsewhere."""
+    """Match word for word; a pattern matches no word that the shell would expand."""
     if pattern == word:
         return True
     if not _GLOB & set(pattern) or _GLOB & set(word) or word.startswith("~"):

@@ -1,4 +1,4 @@
-"""What a tool is, what it may need leave for, what it is given; the texts an agent puts in front of its model."""
+"""The interface of a tool, the permission it may need, its context; the texts of the system prompt."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from everthread.conversation.conversation import Conversation
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """What somebody must allow before a tool does it."""
+    """What the user must allow before a tool runs."""
 
     kind: Literal["command", "write", "cache"]
-    """`cache`: to have the next prompt read anew, at full price."""
+    """`cache`: lose the provider's cache, so that the next prompt is read at full price."""
     what: str
-    """The whole command, the path that is written, or what the cache is lost for: what a rule is matched against."""
+    """The whole command, the path to write, or the reason to lose the cache. Rules are matched against it."""
     detail: str = ""
-    """More for the person who decides: a diff, say, or a price."""
+    """More for the user who decides, such as a diff or a price."""
 
 
 Approver = Callable[[Permission], Awaitable[bool]]
-"""Who allows. False is a refusal, which the model is told."""
+"""Decides on a permission. False refuses the call; the model sees that."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolReply:
-    """What a tool answers. `failed` tells the model that it did not work."""
+    """The result of a tool. `failed` marks it as an error for the model."""
 
     text: str
     failed: bool = False
@@ -38,7 +38,7 @@ class ToolReply:
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """Where a tool works."""
+    """The surroundings of a tool call."""
 
     workspace: Path
     home: Path
@@ -46,13 +46,13 @@ class ToolContext:
     conversation: Conversation
     call_id: str = ""
     environment: Mapping[str, str] | None = None
-    """For child processes, secrets taken out; None: tools start none."""
+    """Variables for child processes, without secrets; None: tools start no processes."""
     allowed: Permission | None = None
-    """What leave was given for: a call does this, or nothing."""
+    """What was approved: the call does this, or nothing."""
 
 
 class Tool(Protocol):
-    """Something the model can do."""
+    """A tool for the model."""
 
     @property
     def name(self) -> str: ...
@@ -63,16 +63,16 @@ class Tool(Protocol):
         ...
 
     def needs(self, arguments: Mapping[str, Any], context: ToolContext) -> Permission | None:
-        """What must be allowed first; None where nothing must."""
+        """The permission that the call needs; None where it needs none."""
         ...
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
-        """Do it. `InputError` for arguments that make no sense: the model is told and may try again."""
+        """Run the tool. `InputError` for bad arguments: the model sees it and may try again."""
         ...
 
 
 class FreeTool:
-    """A tool that needs no leave."""
+    """A tool that needs no permission."""
 
     def needs(self, arguments: Mapping[str, Any], context: ToolContext) -> Permission | None:  # noqa: ARG002 - as every tool
         return None
@@ -80,5 +80,5 @@ class FreeTool:
 
 @functools.cache
 def text(name: str) -> str:
-    """A text of `texts/`."""
+    """Load a text from `texts/`."""
     return resources.files("everthread.agent").joinpath("texts", f"{name}.txt").read_text("utf-8").strip()

@@ -1,4 +1,4 @@
-"""One tool call, from what the model wrote to what it is answered."""
+"""Tool calls: from the call of the model to its result."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ INTERRUPTED = (
     "[Interrupted: the user stopped the turn before this tool finished. What it had done until then stays done.]"
 )
 NOTHING = "(no output)"
-_KNOWN_SHOWN = 30
+_NAMES_LISTED = 30
 
 
 @dataclass(slots=True)
 class _Run:
-    """A call on its way. `began`: when its tool was started; a person who thinks about leave takes no time of it."""
+    """A call in progress. `began`: when its tool was started; the time until approval does not count."""
 
     call: Call
     context: ToolContext
@@ -39,17 +39,17 @@ class _Run:
 
 @dataclass(slots=True)
 class CallRunner:
-    """Runs the calls of an answer: several at a time, asking for approval one by one, writing one by one.
+    """Runs the calls of an answer: several at a time, but approvals and writes one by one.
 
-    Whatever a tool does, its call gets an answer, and the answers stand in the order of the calls.
+    Every call gets a result, whatever its tool does; the results stand in the order of the calls.
     """
 
     tools: Mapping[str, Tool]
     approve: Approver
-    tell: Listener
+    on_event: Listener
     parallel: int
     seconds: float
-    own: Callable[[], Sequence[str]]
+    engine_tools: Callable[[], Sequence[str]]
     """The names of the engine's own tools."""
     _slots: asyncio.Semaphore = field(init=False)
     _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -61,24 +61,25 @@ class CallRunner:
     async def run(
         self, calls: Sequence[Call], context: ToolContext, keep: Callable[[list[Message]], Awaitable[Any]]
     ) -> None:
-        """Answer every call and hand the results to `keep`; also when cancelled, saying which did not finish."""
-        tasks = [asyncio.create_task(self._told(_Run(call, replace(context, call_id=call.id)))) for call in calls]
+        """Run every call and pass the results to `keep`; also when cancelled, with a note for unfinished calls."""
+        runs = [_Run(call, replace(context, call_id=call.id)) for call in calls]
+        tasks = [asyncio.create_task(self._run_and_report(run)) for run in runs]
         try:
             await asyncio.wait(tasks)
         except asyncio.CancelledError:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-            await _to_its_end(keep(_results(calls, tasks)))
+            await _finish(keep(_results(calls, tasks)))
             raise
-        await _to_its_end(keep(_results(calls, tasks)))
+        await _finish(keep(_results(calls, tasks)))
 
-    async def _told(self, run: _Run) -> ToolReply:
+    async def _run_and_report(self, run: _Run) -> ToolReply:
         reply = ToolReply(INTERRUPTED, failed=True)
         try:
-            reply = await self._answered(run)
+            reply = await self._answer(run)
         finally:
-            self.tell(
+            self.on_event(
                 ToolFinished(
                     run.context.conversation.session.id, run.call.id, run.call.name, reply.text, reply.failed,
                     run.refused, run.seconds, run.arguments,
@@ -86,42 +87,42 @@ class CallRunner:
             )  # fmt: skip
         return reply
 
-    async def _answered(self, run: _Run) -> ToolReply:
+    async def _answer(self, run: _Run) -> ToolReply:
         call = run.call
-        arguments = _arguments(call)
+        arguments = _parse_arguments(call)
         if isinstance(arguments, ToolReply):
             return arguments
         run.arguments = arguments
         tool = self.tools.get(call.name)
-        if tool is None and call.name not in self.own():
-            return self._unknown(call.name)
+        if tool is None and call.name not in self.engine_tools():
+            return self._reply_unknown(call.name)
         try:
-            return await self._done(run, tool, arguments)
+            return await self._approve_and_call(run, tool, arguments)
         except EverthreadError as error:
             return ToolReply(f"Failed: {error}", failed=True)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool is anybody's code; the model and the listener are told
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool is foreign code; the model gets its error
             return ToolReply(f"Failed: {call.name} raised {type(error).__name__}: {error}", failed=True)
 
-    async def _done(self, run: _Run, tool: Tool | None, arguments: dict[str, Any]) -> ToolReply:
-        """Leave is asked for before the call takes a slot: what needs none does not wait for a person."""
+    async def _approve_and_call(self, run: _Run, tool: Tool | None, arguments: dict[str, Any]) -> ToolReply:
+        """Ask for approval before the call takes a slot: calls that need none do not wait for the user."""
         needed = None if tool is None else tool.needs(arguments, run.context)
         if needed is not None and tool is not None:
             waits = self._asking.locked() or self._writing.locked()
             async with self._asking:
                 if waits:
-                    async with self._writing:  # what is shown is what a write before it left
+                    async with self._writing:  # show the file as an earlier write has left it
                         needed = tool.needs(arguments, run.context) or needed
                 if not await self.approve(needed):
                     run.refused = True
-                    return await self._refused(run, tool, needed)
+                    return await self._reply_refusal(run, tool, needed)
             run.context = replace(run.context, allowed=needed)
         writes = needed is not None and needed.kind == "write"
         async with self._slots, self._writing if writes else contextlib.nullcontext():
             run.began = time.monotonic()
-            self.tell(ToolStarted(run.context.conversation.session.id, run.call.id, run.call.name, arguments))
-            return await self._timed(run, tool, arguments)
+            self.on_event(ToolStarted(run.context.conversation.session.id, run.call.id, run.call.name, arguments))
+            return await self._call_in_time(run, tool, arguments)
 
-    async def _timed(self, run: _Run, tool: Tool | None, arguments: dict[str, Any]) -> ToolReply:
+    async def _call_in_time(self, run: _Run, tool: Tool | None, arguments: dict[str, Any]) -> ToolReply:
         limit, call, context = asyncio.timeout(self.seconds), run.call, run.context
         try:
             async with limit:
@@ -135,35 +136,35 @@ class CallRunner:
                 f"Failed: {call.name} did not finish within {self.seconds:,.0f} s and was ended.", failed=True
             )
 
-    async def _refused(self, run: _Run, tool: Tool, needed: Permission) -> ToolReply:
-        """The answer where leave was not given: the tool's own, if it has a way without."""
-        without = getattr(tool, "refused", None)
-        if callable(without):
-            return _as_reply(run.call.name, await without(run.arguments, run.context))
-        # The approver's own words, where it has any: it knows whether somebody was asked.
-        words = getattr(self.approve, "refusal", None)
-        said = words(needed) if callable(words) else f"Refused: {needed.kind} {needed.what!r} was not allowed."
+    async def _reply_refusal(self, run: _Run, tool: Tool, needed: Permission) -> ToolReply:
+        """The result of a call that was not approved: the tool's own `refused`, where it has one."""
+        call_refused = getattr(tool, "refused", None)
+        if callable(call_refused):
+            return _as_reply(run.call.name, await call_refused(run.arguments, run.context))
+        # The approver's own words, where it has any: it knows whether a user was asked.
+        explain = getattr(self.approve, "refusal", None)
+        reason = explain(needed) if callable(explain) else f"Refused: {needed.kind} {needed.what!r} was not allowed."
         return ToolReply(
-            f"{said} Go on without it, or say what you need it for; do not try to get it done in another way.",
+            f"{reason} Go on without it, or say what you need it for; do not try to get it done in another way.",
             failed=True,
         )
 
-    def _unknown(self, name: str) -> ToolReply:
-        known = ", ".join([*self.tools, *self.own()][:_KNOWN_SHOWN]) or "none"
-        return ToolReply(f"Failed: there is no tool {name!r}. Tools: {known}.", failed=True)
+    def _reply_unknown(self, name: str) -> ToolReply:
+        names = ", ".join([*self.tools, *self.engine_tools()][:_NAMES_LISTED]) or "none"
+        return ToolReply(f"Failed: there is no tool {name!r}. Tools: {names}.", failed=True)
 
 
-def _as_reply(tool: str, given: object) -> ToolReply:
-    """What a tool answered; a plain text is one. A tool is anybody's code, whatever its types say."""
-    if isinstance(given, ToolReply) and isinstance(given.text, str):
-        return given
-    if isinstance(given, str):
-        return ToolReply(given)
-    return ToolReply(f"Failed: {tool} ran, and answered with {type(given).__name__} instead of text.", failed=True)
+def _as_reply(tool: str, value: object) -> ToolReply:
+    """Check what a tool returned; a plain text is accepted. A tool is foreign code, whatever its types say."""
+    if isinstance(value, ToolReply) and isinstance(value.text, str):
+        return value
+    if isinstance(value, str):
+        return ToolReply(value)
+    return ToolReply(f"Failed: {tool} ran, and answered with {type(value).__name__} instead of text.", failed=True)
 
 
 def as_result(call: Call, reply: ToolReply) -> Message:
-    """What the model reads. Text no protocol can carry (lone surrogates) is made readable."""
+    """The tool message for the model. Lone surrogates, which no protocol can carry, are replaced."""
     text = reply.text.encode("utf-8", "replace").decode("utf-8")
     message: Message = {"role": "tool", "tool_call_id": call.id, "content": text if text.strip() else NOTHING}
     if reply.failed:
@@ -171,26 +172,26 @@ def as_result(call: Call, reply: ToolReply) -> Message:
     return message
 
 
-def _arguments(call: Call) -> dict[str, Any] | ToolReply:
+def _parse_arguments(call: Call) -> dict[str, Any] | ToolReply:
     value = json_value(call.arguments) if call.arguments.strip() else {}
     if isinstance(value, dict):
         return value
     wrong = "no valid JSON" if value is None else f"a JSON {type(value).__name__}, not an object"
-    said = f"Failed: the arguments of {call.name} are {wrong}, so nothing was run. Send them again as one JSON object."
-    return ToolReply(said, failed=True)
+    message = f"Failed: the arguments of {call.name} are {wrong}, so nothing was run."
+    return ToolReply(f"{message} Send them again as one JSON object.", failed=True)
 
 
 def _results(calls: Sequence[Call], tasks: Sequence[asyncio.Task[ToolReply]]) -> list[Message]:
     """The results in the order of the calls, one for each id."""
-    kept: dict[str, Message] = {}
+    results: dict[str, Message] = {}
     for call, task in zip(calls, tasks, strict=True):
         reply = ToolReply(INTERRUPTED, failed=True) if task.cancelled() else task.result()
-        kept.setdefault(call.id, as_result(call, reply))
-    return list(kept.values())
+        results.setdefault(call.id, as_result(call, reply))
+    return list(results.values())
 
 
-async def _to_its_end(work: Awaitable[Any]) -> None:
-    """Wait for what must not be left half done, also when cancelled meanwhile."""
+async def _finish(work: Awaitable[Any]) -> None:
+    """Wait for work that must be completed, also when cancelled meanwhile."""
     task = asyncio.ensure_future(work)
     try:
         await asyncio.shield(task)

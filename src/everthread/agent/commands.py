@@ -40,7 +40,6 @@ from everthread.errors import EverthreadError, InputError, NothingToUndoError
 from everthread.store.index import searchable_text
 from everthread.store.models import (
     CompactionRecord,
-    NewCompaction,
     NewSession,
     SearchQuery,
     Session,
@@ -52,8 +51,8 @@ from everthread.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
-    """Where a command was given."""
+class CommandScope:
+    """The conversation, store and agent that a command works on."""
 
     conversation: Conversation
     store: Store
@@ -62,19 +61,19 @@ class Here:
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """What a command answers."""
+    """The answer of a command."""
 
     text: str
     """Markdown, plain enough to be read as it is."""
     data: Mapping[str, Any] = field(default_factory=dict)
     """The same as JSON values."""
     switch: str | None = None
-    """The session to go on in."""
+    """The session to continue in."""
     failed: bool = False
 
 
 def paragraphs(*blocks: str | Sequence[str]) -> str:
-    """Markdown blocks with a blank line between them; the items of a list are one block, empty ones are left out."""
+    """Join Markdown blocks with a blank line between them; a list is one block, empty blocks are left out."""
     texts = [block if isinstance(block, str) else "\n".join(f"- {item}" for item in block) for block in blocks]
     return "\n\n".join(text for text in texts if text)
 
@@ -83,50 +82,50 @@ PREVIEW = "--preview"
 PREVIEWED = 20
 
 
-async def compress(here: Here, argument: str) -> CommandResult:
+async def compress(scope: CommandScope, argument: str) -> CommandResult:
     words = argument.split()
     focus = " ".join(word for word in words if word != PREVIEW) or None
-    before = len(here.conversation.messages)
+    before = len(scope.conversation.messages)
     if PREVIEW in words:
-        return _previewed(await here.conversation.preview(focus), here.conversation.messages)
-    done = await here.conversation.compress(focus)
-    if not done.changed:
-        return CommandResult(f"Nothing was changed: {done.reason}.", _figures(done, before))
-    after = len(here.conversation.messages)
-    sizes = f"{counted(before, 'message')} → {after:,}, {done.tokens_before:,} → {done.tokens_after:,} tokens"
+        return _describe_preview(await scope.conversation.preview(focus), scope.conversation.messages)
+    compaction = await scope.conversation.compress(focus)
+    if not compaction.changed:
+        return CommandResult(f"Nothing was changed: {compaction.reason}.", _compaction_figures(compaction, before))
+    after = len(scope.conversation.messages)
+    sizes = f"{counted(before, 'message')} → {after:,}, {compaction.tokens_before:,} → {compaction.tokens_after:,}"
     text = paragraphs(
-        f"Compacted: {sizes}. The summary was written by {done.author} and {_checked(done)}.",
-        [*done.steps, *(f"Warning: {warning}" for warning in done.warnings)],
+        f"Compacted: {sizes} tokens. The summary was written by {compaction.author}; {_describe_check(compaction)}.",
+        [*compaction.steps, *(f"Warning: {warning}" for warning in compaction.warnings)],
         "`/undo` takes it back.",
     )
-    return CommandResult(text, _figures(done, before) | {"messages_after": after})
+    return CommandResult(text, _compaction_figures(compaction, before) | {"messages_after": after})
 
 
-async def undo(here: Here, _argument: str) -> CommandResult:
+async def undo(scope: CommandScope, _argument: str) -> CommandResult:
     try:
-        session = await here.conversation.undo()
+        session = await scope.conversation.undo()
     except NothingToUndoError:
         return CommandResult("There is nothing to undo: this conversation has not been compacted.", {"undone": False})
-    count, tokens = len(here.conversation.messages), here.conversation.tokens
+    count, tokens = len(scope.conversation.messages), scope.conversation.tokens
     text = f"The last compaction was taken back: {counted(count, 'message')}, about {tokens:,} tokens in view again."
     return CommandResult(text, {"session": session.id, "messages": count, "tokens": tokens})
 
 
-def _previewed(made: Compaction, messages: Sequence[Message]) -> CommandResult:
-    made = replace(made, tokens_after=min(made.tokens_after, made.tokens_before))  # else it would not be done
-    figures = _figures(made, len(messages))
-    if not made.covered and not made.phases:
-        return CommandResult(f"Nothing would be changed: {made.reason}.", figures)
-    sizes = f"{made.tokens_before:,} tokens to at most {made.tokens_after:,}"
-    covered = f"of {counted(len(messages), 'message')} {len(made.covered):,} would be summarised"
-    phases = [f"{item.name}: {item.before:,} → {item.after:,} tokens. {item.note}".rstrip() for item in made.phases]
-    going = [messages[index] for index in made.covered]
+def _describe_preview(compaction: Compaction, messages: Sequence[Message]) -> CommandResult:
+    most = min(compaction.tokens_after, compaction.tokens_before)  # a compaction that saves nothing is not done
+    figures = _compaction_figures(compaction, len(messages)) | {"tokens_after": most}
+    if not compaction.covered and not compaction.phases:
+        return CommandResult(f"Nothing would be changed: {compaction.reason}.", figures)
+    sizes = f"{compaction.tokens_before:,} tokens to at most {most:,}"
+    covered = f"of {counted(len(messages), 'message')} {len(compaction.covered):,} would be summarised"
+    phases = [f"{one.name}: {one.before:,} → {one.after:,} tokens. {one.note}".rstrip() for one in compaction.phases]
+    removed = [messages[index] for index in compaction.covered]
     text = paragraphs(
         f"A compaction would take {sizes}: {covered}. Nothing was changed.",
-        [*phases, *made.steps],
-        "Out of view:" if going else "",
-        [_message_line(message) for message in going[:PREVIEWED]],
-        f"… and {len(going) - PREVIEWED:,} more" if len(going) > PREVIEWED else "",
+        [*phases, *compaction.steps],
+        "Out of view:" if removed else "",
+        [_message_line(message) for message in removed[:PREVIEWED]],
+        f"… and {len(removed) - PREVIEWED:,} more" if len(removed) > PREVIEWED else "",
     )
     return CommandResult(text, figures)
 
@@ -135,66 +134,69 @@ def _message_line(message: Message) -> str:
     return f"{message['role']}: {excerpt(redact(searchable_text(message)[:4_000]), 90)}"
 
 
-def _checked(done: Compaction) -> str:
-    checked = done.verification
-    if not checked.facts and not checked.checked:
-        return "had nothing to be checked against"
+def _describe_check(compaction: Compaction) -> str:
+    result = compaction.verification
+    if not result.facts and not result.checked:
+        return "there was nothing to check it against"
     return (
-        f"checked: {checked.present + checked.added:,} of {checked.facts:,} top facts in it, {checked.added:,} added; "
-        f"{checked.unverified:,} of {checked.checked:,} names unverified"
+        f"checked: {result.present + result.added:,} of {result.facts:,} top facts in it, {result.added:,} added; "
+        f"{result.unverified:,} of {result.checked:,} names unverified"
     )
 
 
-def _figures(made: Compaction, before: int) -> dict[str, Any]:
-    return {
-        "changed": made.changed, "reason": made.reason, "messages_before": before, "covered": len(made.covered),
-        "tokens_before": made.tokens_before, "tokens_after": made.tokens_after, "author": made.author,
-        "verification": asdict(made.verification), "steps": list(made.steps), "warnings": list(made.warnings),
-    }  # fmt: skip
+def _compaction_figures(compaction: Compaction, before: int) -> dict[str, Any]:
+    names = ("changed", "reason", "tokens_before", "tokens_after", "author")
+    return {name: getattr(compaction, name) for name in names} | {
+        "messages_before": before,
+        "covered": len(compaction.covered),
+        "verification": asdict(compaction.verification),
+        "steps": list(compaction.steps),
+        "warnings": list(compaction.warnings),
+    }
 
 
 RULE = "Rules for this conversation:\n- {rule}"
 
 
-async def pin(here: Here, argument: str) -> CommandResult:
+async def pin(scope: CommandScope, argument: str) -> CommandResult:
     rule = " ".join(argument.split())
     if not rule:
         raise InputError("say which rule: /pin Never touch the invoices folder")
-    await add_pin(here.store, here.conversation.id, rule)
-    await here.conversation.add({"role": "user", "content": RULE.format(rule=rule)})
+    await add_pin(scope.store, scope.conversation.id, rule)
+    await scope.conversation.add({"role": "user", "content": RULE.format(rule=rule)})
     return CommandResult(
         f"Pinned: {rule}\n\nIt stays in view, word for word, through every compaction.", {"rule": rule}
     )
 
 
-async def memory(here: Here, argument: str) -> CommandResult:
-    kept = here.agent.memory if here.agent else None
-    if kept is None:
+async def memory(scope: CommandScope, argument: str) -> CommandResult:
+    files = scope.agent.memory if scope.agent else None
+    if files is None:
         raise InputError("this conversation has no memory; it belongs to no agent")
     verb, _, rest = argument.partition(" ")
     if verb in ("", "show", "list"):
-        return _memory_shown(kept)
-    shelf, text = _which(rest.strip())
+        return _show_memory(files)
+    shelf, text = _parse_memory_target(rest.strip())
     if verb == "add":
-        change = await kept.add(shelf, text)
+        change = await files.add(shelf, text)
         note = " A credential in it was left out." if change.redacted else ""
-        said = f"Kept in {FILES[shelf]}: {change.entry}.{note} New sessions see it."
+        answer = f"Kept in {FILES[shelf]}: {change.entry}.{note} New sessions see it."
     elif verb == "remove":
-        change = await kept.remove(shelf, text)
-        said = f"Removed from {FILES[shelf]}: {change.entry}"
+        change = await files.remove(shelf, text)
+        answer = f"Removed from {FILES[shelf]}: {change.entry}"
     else:
         raise InputError(f"/memory {verb} is unknown; use show, add or remove")
-    return CommandResult(said, {"shelf": shelf, "entry": change.entry})
+    return CommandResult(answer, {"shelf": shelf, "entry": change.entry})
 
 
-def _which(rest: str) -> tuple[Shelf, str]:
-    """`user TEXT` is about the user, everything else for the agent's own file."""
+def _parse_memory_target(rest: str) -> tuple[Shelf, str]:
+    """`user TEXT` goes to USER.md, everything else to MEMORY.md."""
     first, _, text = rest.partition(" ")
     return (first, text.strip()) if first in SHELVES and text.strip() else ("memory", rest)
 
 
-def _memory_shown(kept: MemoryFiles) -> CommandResult:
-    entries = {shelf: kept.entries(shelf) for shelf in SHELVES}
+def _show_memory(files: MemoryFiles) -> CommandResult:
+    entries = {shelf: files.entries(shelf) for shelf in SHELVES}
     blocks = [
         block
         for shelf, items in entries.items()
@@ -203,7 +205,7 @@ def _memory_shown(kept: MemoryFiles) -> CommandResult:
             "\n".join(f"{number}. {item}" for number, item in enumerate(items, 1)),
         )
     ]
-    data: dict[str, Any] = {"folder": str(kept.folder)}
+    data: dict[str, Any] = {"folder": str(files.folder)}
     data |= {str(shelf): items for shelf, items in entries.items()}
     return CommandResult(paragraphs(*blocks), data)
 
@@ -212,80 +214,80 @@ LISTED, MOST_LISTED = 10, 100
 HITS = 10
 TITLE = 60
 LOOKED_AT = 4
-"""So many threads are looked at for each that is listed."""
+"""Threads that are loaded for each that is listed."""
 
 
-async def sessions(here: Here, argument: str) -> CommandResult:
+async def sessions(scope: CommandScope, argument: str) -> CommandResult:
     if argument and not argument.isdecimal():
-        raise InputError(f"{argument!r} is no number; /sessions 20 lists the last 20 conversations")
+        raise InputError(f"{argument!r} is not a number; /sessions 20 lists the last 20 conversations")
     count = min(int(argument or LISTED), MOST_LISTED)
-    rows = await here.store.list_threads(tenant=here.conversation.session.tenant, limit=LOOKED_AT * count)
-    listed = [await _row(here, row) for row in [row for row in rows if _is_talk(here, row)][:count]]
-    lines = [_listed(item) for item in listed]
-    return CommandResult("\n".join(lines) or "There are no conversations yet.", {"threads": listed})
+    rows = await scope.store.list_threads(tenant=scope.conversation.session.tenant, limit=LOOKED_AT * count)
+    threads = [await _thread_figures(scope, row) for row in [row for row in rows if _is_listed(scope, row)][:count]]
+    lines = [_thread_line(item) for item in threads]
+    return CommandResult("\n".join(lines) or "There are no conversations yet.", {"threads": threads})
 
 
-async def search(here: Here, argument: str) -> CommandResult:
+async def search(scope: CommandScope, argument: str) -> CommandResult:
     if not argument:
         raise InputError('say what to look for: /search retry budget, or /search "an exact phrase"')
-    hits = await here.store.search(SearchQuery(argument, tenant=here.conversation.session.tenant, limit=HITS))
+    hits = await scope.store.search(SearchQuery(argument, tenant=scope.conversation.session.tenant, limit=HITS))
     lines, data = [], []
     for hit in hits:
-        place = f"#{hit.message}" if hit.message is not None else hit.output or ""
+        number = f"#{hit.message}" if hit.message is not None else hit.output or ""
         who = " ".join(filter(None, (hit.role, hit.tool)))
-        lines.append(f"- `{hit.thread[:8]}` {place} {who}, {moment(hit.created)}: {excerpt(hit.snippet, 200)}")
+        lines.append(f"- `{hit.thread[:8]}` {number} {who}, {moment(hit.created)}: {excerpt(hit.snippet, 200)}")
         data.append({"thread": hit.thread, "message": hit.message, "output": hit.output, "snippet": hit.snippet})
     return CommandResult("\n".join(lines) or f"Nothing was found for {argument!r}.", {"hits": data})
 
 
-async def new(here: Here, argument: str) -> CommandResult:
-    session = here.conversation.session
-    fresh = NewSession(tenant=session.tenant, platform=session.platform, user=session.user, title=argument)
-    made = await here.conversation.another(new=fresh)
-    await made.close()
-    text = f"A new conversation: `{made.id[:8]}`. `/resume {session.thread[:8]}` goes back."
-    return CommandResult(text, {"thread": made.id, "previous": session.thread}, switch=made.session.id)
+async def new(scope: CommandScope, argument: str) -> CommandResult:
+    session = scope.conversation.session
+    session_to_open = NewSession(tenant=session.tenant, platform=session.platform, user=session.user, title=argument)
+    conversation = await scope.conversation.another(new=session_to_open)
+    await conversation.close()
+    text = f"A new conversation: `{conversation.id[:8]}`. `/resume {session.thread[:8]}` goes back."
+    return CommandResult(text, {"thread": conversation.id, "previous": session.thread}, switch=conversation.session.id)
 
 
-async def resume(here: Here, argument: str) -> CommandResult:
+async def resume(scope: CommandScope, argument: str) -> CommandResult:
     if not argument:
-        listed = await sessions(here, "")
-        return CommandResult(f"{listed.text}\n\n`/resume ID` goes on with one of them.", listed.data)
-    found = await here.store.resolve(argument, tenant=here.conversation.session.tenant)
-    tip = await here.store.session(await here.store.get_compression_tip(found.id))
-    title = await _title(here.store, tip)
+        listing = await sessions(scope, "")
+        return CommandResult(f"{listing.text}\n\n`/resume ID` goes on with one of them.", listing.data)
+    session = await scope.store.resolve(argument, tenant=scope.conversation.session.tenant)
+    tip = await scope.store.session(await scope.store.get_compression_tip(session.id))
+    title = await _load_short_title(scope.store, tip)
     text = f"Going on with `{tip.thread[:8]}` {title}: {counted(tip.messages, 'message')} in view."
     return CommandResult(text, {"thread": tip.thread, "session": tip.id}, switch=tip.id)
 
 
-async def branch(here: Here, argument: str) -> CommandResult:
-    old = here.conversation.id
-    made = await here.conversation.branch(title=argument)
-    await made.close()
-    text = f"A branch: `{made.id[:8]}`. `{old[:8]}` stays as it is."
-    return CommandResult(text, {"thread": made.id, "parent": old}, switch=made.session.id)
+async def branch(scope: CommandScope, argument: str) -> CommandResult:
+    old = scope.conversation.id
+    conversation = await scope.conversation.branch(title=argument)
+    await conversation.close()
+    text = f"A branch: `{conversation.id[:8]}`. `{old[:8]}` stays as it is."
+    return CommandResult(text, {"thread": conversation.id, "parent": old}, switch=conversation.session.id)
 
 
-def _is_talk(here: Here, row: ThreadRow) -> bool:
-    """Subagents' threads are no conversations of a person; where nothing was said nothing can go on."""
-    return row.first.id == here.conversation.id or (row.first.kind != "subagent" and row.messages > 0)
+def _is_listed(scope: CommandScope, row: ThreadRow) -> bool:
+    """Subagents' threads and empty threads are not listed."""
+    return row.first.id == scope.conversation.id or (row.first.kind != "subagent" and row.messages > 0)
 
 
-async def _row(here: Here, row: ThreadRow) -> dict[str, Any]:
-    title = await _title(here.store, row.tip if row.tip.title else row.first)
+async def _thread_figures(scope: CommandScope, row: ThreadRow) -> dict[str, Any]:
+    title = await _load_short_title(scope.store, row.tip if row.tip.title else row.first)
     return {
         "thread": row.first.id, "title": title, "messages": row.messages, "tokens": row.tokens,
-        "compactions": row.compactions, "active": row.active, "here": row.first.id == here.conversation.id,
+        "compactions": row.compactions, "active": row.active, "here": row.first.id == scope.conversation.id,
     }  # fmt: skip
 
 
-def _listed(item: dict[str, Any]) -> str:
+def _thread_line(item: dict[str, Any]) -> str:
     sizes = f"{counted(item['messages'], 'message')}, {counted(item['compactions'], 'compaction')}"
     mark = " (this one)" if item["here"] else ""
     return f"- `{item['thread'][:8]}`{mark} {item['title'] or '(nothing said)'}: {sizes}, {moment(item['active'])}"
 
 
-async def _title(store: Store, session: Session) -> str:
+async def _load_short_title(store: Store, session: Session) -> str:
     return excerpt(await load_title(store, session), TITLE)
 
 
@@ -294,46 +296,46 @@ DAYS, MOST_DAYS = 30, 3_660
 LOOKED_UP = "{} of what had left the context"
 
 
-async def usage(here: Here, _argument: str) -> CommandResult:
-    thread = here.conversation.id
-    parts = await load_thread_usage(here.store, thread)
+async def usage(scope: CommandScope, _argument: str) -> CommandResult:
+    thread = scope.conversation.id
+    parts = await load_thread_usage(scope.store, thread)
     *rows, total = [sum_usage(key, [*map(usage_row, part)]) for key, part in parts.items() if part or key == "all"]
     data: dict[str, Any] = {"thread": thread, "sums": {row.key: usage_figures(row) for row in (*rows, total)}}
-    data["tools_left_out"] = list(here.conversation.toolbox.out)
+    data["tools_left_out"] = list(scope.conversation.toolbox.out)
     if not total.calls:
         return CommandResult("No call to a model is recorded for this conversation yet.", data)
     lines = [_usage_line(row) for row in ([*rows, total] if len(rows) > 1 else [total])]
-    talk = here.conversation
-    ahead = f"The next prompt: about {talk.tokens:,} of {talk.window:,} tokens."
-    return CommandResult(paragraphs(lines, ahead, _left_out(talk)), data)
+    conversation = scope.conversation
+    ahead = f"The next prompt: about {conversation.tokens:,} of {conversation.window:,} tokens."
+    return CommandResult(paragraphs(lines, ahead, _describe_left_out_tools(conversation)), data)
 
 
-async def insights(here: Here, argument: str) -> CommandResult:
+async def insights(scope: CommandScope, argument: str) -> CommandResult:
     if argument and not (argument.isdecimal() and 1 <= int(argument) <= MOST_DAYS):
-        raise InputError(f"{argument!r} is no number of days; /insights 7 shows the last week")
+        raise InputError(f"{argument!r} is not a number of days; /insights 7 shows the last week")
     days, until = int(argument or DAYS), time.time() + 1
     since = (until // DAY - days + 1) * DAY
-    found = await here.store.insights(since=since, until=until, tenant=here.conversation.session.tenant)
-    counts = [counted(found.threads, "conversation"), counted(found.messages, "message")]
-    counts += [counted(found.compactions, "compaction"), f"{found.tokens_saved:,} tokens saved by them"]
-    counts += [LOOKED_UP.format(counted(found.lookups, "lookup"))] if found.lookups else []
+    figures = await scope.store.insights(since=since, until=until, tenant=scope.conversation.session.tenant)
+    counts = [counted(figures.threads, "conversation"), counted(figures.messages, "message")]
+    counts += [counted(figures.compactions, "compaction"), f"{figures.tokens_saved:,} tokens saved by them"]
+    counts += [LOOKED_UP.format(counted(figures.lookups, "lookup"))] if figures.lookups else []
     blocks: list[str | list[str]] = [f"The last {counted(days, 'day')}: {', '.join(counts)}."]
-    blocks.append([_usage_line(replace(found.total, key="all"))])
+    blocks.append([_usage_line(replace(figures.total, key="all"))])
     for name in ("model", "platform"):
-        rows = sorted(getattr(found, f"by_{name}"), key=lambda row: -(row.prompt + row.output))
+        rows = sorted(getattr(figures, f"by_{name}"), key=lambda row: -(row.prompt + row.output))
         blocks += [f"**By {name}**", [_usage_line(row) for row in rows]] if rows else []
-    if found.by_tool:
-        tools = [f"{row.tool}: {counted(row.results, 'result')}, {row.tokens:,} tokens" for row in found.by_tool]
+    if figures.by_tool:
+        tools = [f"{row.tool}: {counted(row.results, 'result')}, {row.tokens:,} tokens" for row in figures.by_tool]
         blocks += ["**By tool**", tools]
-    data = {"days": days, "total": usage_figures(found.total), "threads": found.threads, "messages": found.messages}
-    data |= {"compactions": found.compactions, "tokens_saved": found.tokens_saved}
-    data |= {"lookups": found.lookups, "by_model": {row.key: usage_figures(row) for row in found.by_model}}
+    names = ("threads", "messages", "compactions", "tokens_saved", "lookups")
+    data = {"days": days, "total": usage_figures(figures.total)} | {name: getattr(figures, name) for name in names}
+    data["by_model"] = {row.key: usage_figures(row) for row in figures.by_model}
     return CommandResult(paragraphs(*blocks), data)
 
 
-def _left_out(talk: Conversation) -> str:
-    out, given = talk.toolbox.out, len(talk.toolbox.given)
-    return f"{len(out):,} of {counted(given, 'tool')} are left out: {', '.join(out)}." if out else ""
+def _describe_left_out_tools(conversation: Conversation) -> str:
+    out, count = conversation.toolbox.out, len(conversation.toolbox.given)
+    return f"{len(out):,} of {counted(count, 'tool')} are left out: {', '.join(out)}." if out else ""
 
 
 def _usage_line(row: UsageRow) -> str:
@@ -343,11 +345,11 @@ def _usage_line(row: UsageRow) -> str:
 
 
 def _cost(row: UsageRow) -> str:
-    """What has no price is unknown, never nothing."""
+    """A missing price is unknown, never zero."""
     if row.unpriced == row.calls and row.calls:
         return "cost unknown"
-    known = f"${row.cost:,.4f}" if Decimal(0) < row.cost < 1 else f"${row.cost:,.2f}"
-    return f"{known} + {counted(row.unpriced, 'call')} without a known price" if row.unpriced else known
+    cost = f"${row.cost:,.4f}" if Decimal(0) < row.cost < 1 else f"${row.cost:,.2f}"
+    return f"{cost} + {counted(row.unpriced, 'call')} without a known price" if row.unpriced else cost
 
 
 REASONS = {
@@ -356,38 +358,35 @@ REASONS = {
     "hygiene": "the stored history was over 85 % of the window before a message came in",
     "cold-cache": "the provider's cache had forgotten the prompt, so a rewrite cost nothing there",
     "overflow": "the provider refused the request as too long",
-    "manual": "somebody asked for it with /compress",
+    "manual": "the user asked for it with /compress",
 }
 
 
-async def why(here: Here, _argument: str) -> CommandResult:
-    records = [record for record in await here.store.compactions(here.conversation.id) if record.reverted is None]
+async def why(scope: CommandScope, _argument: str) -> CommandResult:
+    records = [record for record in await scope.store.compactions(scope.conversation.id) if record.reverted is None]
     last = records[-1] if records else None
-    journal = here.agent.journal if here.agent else None
-    first = _compaction(last, len(records)) if last else "This conversation was never compacted."
-    text = paragraphs(first, _since(journal, last), _cache(journal))
+    journal = scope.agent.journal if scope.agent else None
+    first = _describe_compaction(last, len(records)) if last else "This conversation was never compacted."
+    text = paragraphs(first, _later_size_events(journal, last), _describe_cache(journal))
     data: dict[str, Any] = {"compactions": len(records), "reason": last.record.reason if last else None}
     data["cache_miss"] = journal.miss.why if journal and journal.miss else None
     return CommandResult(text, data)
 
 
-def _compaction(last: CompactionRecord, count: int) -> str:
-    made = last.record
-    reason = REASONS.get(made.reason, made.reason or "no reason was recorded")
-    focus = f", with a focus on {made.focus!r}" if made.focus else ""
+def _describe_compaction(last: CompactionRecord, count: int) -> str:
+    record = last.record
+    reason = REASONS.get(record.reason, record.reason or "no reason was recorded")
+    focus = f", with a focus on {record.focus!r}" if record.focus else ""
+    decision = record.figures.get("decision")
     return (
-        f"Compaction {count} ({moment(last.created)}): {reason}{focus}. {made.tokens_before:,} → {made.tokens_after:,} "
-        f"tokens, {len(made.covered):,} messages summarised by {made.author or 'nobody'}.{_weighed(made)}"
+        f"Compaction {count} ({moment(last.created)}): {reason}{focus}. "
+        f"{record.tokens_before:,} → {record.tokens_after:,} tokens, {len(record.covered):,} messages summarised by "
+        f"{record.author or 'nobody'}.{f' Weighed, {decision}.' if decision else ''}"
     )
 
 
-def _weighed(made: NewCompaction) -> str:
-    decision = made.figures.get("decision")
-    return f" Weighed, {decision}." if decision else ""
-
-
-def _since(journal: CauseLog | None, last: CompactionRecord | None) -> list[str]:
-    """What else was tried or learnt about the size since then."""
+def _later_size_events(journal: CauseLog | None, last: CompactionRecord | None) -> list[str]:
+    """Other events about the size of the context since the last compaction."""
     after = last.created if last else 0.0
     lines = []
     for at, event in journal.compactions if journal else []:
@@ -406,7 +405,7 @@ def _since(journal: CauseLog | None, last: CompactionRecord | None) -> list[str]
     return lines
 
 
-def _cache(journal: CauseLog | None) -> str:
+def _describe_cache(journal: CauseLog | None) -> str:
     if journal is None or journal.calls == 0:
         return "Cache: no call was seen since this process began."
     if journal.miss is None:
@@ -430,64 +429,66 @@ KINDS: Mapping[str, str] = {
 }
 
 
-async def context(here: Here, _argument: str) -> CommandResult:
-    talk = here.conversation
-    sizes = filling(talk)
+async def context(scope: CommandScope, _argument: str) -> CommandResult:
+    conversation = scope.conversation
+    sizes = count_by_kind(conversation)
     used = sum(sizes.values())
-    share = f"{100 * used / talk.window:.0f} %"
-    kinds = [f"`{KINDS[name]}` {name}: {size:,} ({100 * size / talk.window:.1f} %)" for name, size in sizes.items()]
+    share = f"{100 * used / conversation.window:.0f} %"
+    shares = {name: f"{100 * size / conversation.window:.1f} %" for name, size in sizes.items()}
+    kinds = [f"`{KINDS[name]}` {name}: {size:,} ({shares[name]})" for name, size in sizes.items()]
     text = paragraphs(
-        f"{used:,} of {talk.window:,} tokens ({share}); compaction starts at {talk.threshold:,}.",
-        f"`[{_bar(sizes, talk.window, talk.threshold)}]`",
-        [*kinds, f"`·` free: {max(0, talk.window - used):,}; `|` where compaction starts"],
+        f"{used:,} of {conversation.window:,} tokens ({share}); compaction starts at {conversation.threshold:,}.",
+        f"`[{_draw_bar(sizes, conversation.window, conversation.threshold)}]`",
+        [*kinds, f"`·` free: {max(0, conversation.window - used):,}; `|` where compaction starts"],
     )
-    data = {"window": talk.window, "threshold": talk.threshold, "tokens": used, "kinds": sizes}
+    data = {"window": conversation.window, "threshold": conversation.threshold, "tokens": used, "kinds": sizes}
     return CommandResult(text, data)
 
 
-async def model(here: Here, argument: str) -> CommandResult:
+async def model(scope: CommandScope, argument: str) -> CommandResult:
     if argument:
-        if here.agent is None:
+        if scope.agent is None:
             raise InputError("this conversation cannot change its model")
-        await here.agent.use_model(argument)
-    talk = here.conversation
-    route = talk.route
-    size = f"{talk.window:,} tokens"
+        await scope.agent.use_model(argument)
+    conversation = scope.conversation
+    route = conversation.route
+    size = f"{conversation.window:,} tokens"
     window = route.source if route.source.startswith(size) else f"{size} ({route.source})"
-    said = f"{'Now answering' if argument else 'Answering'}: `{route.name}`, {window}."
-    if argument and talk.tokens >= talk.threshold:
-        said += " The history is larger than it likes: it will be compacted before the next call."
-    return CommandResult(said, {"model": route.name, "window": talk.window, "source": route.source, "api": route.api})
+    answer = f"{'Now answering' if argument else 'Answering'}: `{route.name}`, {window}."
+    if argument and conversation.tokens >= conversation.threshold:
+        answer += " The history is over its threshold: it will be compacted before the next call."
+    data = {"model": route.name, "window": conversation.window, "source": route.source, "api": route.api}
+    return CommandResult(answer, data)
 
 
-def filling(talk: Conversation) -> dict[str, int]:
-    """The tokens of the next request by kind, in sum what the conversation counts."""
-    counter = TokenCounter(talk.route.name)
+def count_by_kind(conversation: Conversation) -> dict[str, int]:
+    """The tokens of the next request by kind, scaled to the conversation's own count."""
+    counter = TokenCounter(conversation.route.name)
     sizes = dict.fromkeys(KINDS, 0)
-    sizes["system prompt"] = counter.system(talk.session.system)
-    sizes["tools"] = counter.tools(talk.tools)
-    for message in talk.messages:
-        for kind, tokens in _parts(counter, message):
+    sizes["system prompt"] = counter.system(conversation.session.system)
+    sizes["tools"] = counter.tools(conversation.tools)
+    for message in conversation.messages:
+        for kind, tokens in _split_message(counter, message):
             sizes[kind] += tokens
     measured = sum(sizes.values())
-    scale = talk.tokens / measured if measured and talk.messages else 1.0
+    scale = conversation.tokens / measured if measured and conversation.messages else 1.0
     return {kind: round(tokens * scale) for kind, tokens in sizes.items()}
 
 
-def _parts(counter: TokenCounter, message: Message) -> list[tuple[str, int]]:
-    whole = counter.message(message)
+def _split_message(counter: TokenCounter, message: Message) -> list[tuple[str, int]]:
+    total = counter.message(message)
     if is_summary(message):
-        return [("summary", whole)]
+        return [("summary", total)]
     if results_of(message):
-        return [("tool results", whole)]
+        return [("tool results", total)]
     if message["role"] != "assistant":
-        return [("user", whole)]
-    called = sum(counter.text(f"{call.name} {call.arguments}") for call in calls_of(message))
-    return [("tool calls", min(called, whole)), ("assistant", max(0, whole - called))]
+        return [("user", total)]
+    in_calls = sum(counter.text(f"{call.name} {call.arguments}") for call in calls_of(message))
+    return [("tool calls", min(in_calls, total)), ("assistant", max(0, total - in_calls))]
 
 
-def _bar(sizes: Mapping[str, int], window: int, threshold: int) -> str:
-    """The window in cells: a letter for what fills it, in the order it is sent."""
+def _draw_bar(sizes: Mapping[str, int], window: int, threshold: int) -> str:
+    """Draw the window in cells: a letter for each kind, in the order it is sent."""
     cells = ""
     reached = 0
     for kind, tokens in sizes.items():
@@ -501,16 +502,16 @@ def _bar(sizes: Mapping[str, int], window: int, threshold: int) -> str:
 SHOWN_ROWS = 10
 
 
-async def state(here: Here, _argument: str) -> CommandResult:
-    data = state_figures(await load_thread_state(here.store, here.conversation.id))
+async def state(scope: CommandScope, _argument: str) -> CommandResult:
+    data = state_figures(await load_thread_state(scope.store, scope.conversation.id))
     changed = changed_files(data)
     blocks: list[str | list[str]] = []
-    place = ", ".join(filter(None, (data["directory"], f"branch {data['branch']}" if data["branch"] else "")))
-    blocks += [f"Working in {place}."] if place else []
+    directory = ", ".join(filter(None, (data["directory"], f"branch {data['branch']}" if data["branch"] else "")))
+    blocks += [f"Working in {directory}."] if directory else []
     for title, lines in (
         ("Files changed", [f"`{file['path']}`, turn {file['turn']}" for file in changed]),
-        ("Tests", [_ran(run) for run in data["commands"] if run["test"]]),
-        ("Commands", [_ran(run) for run in data["commands"] if not run["test"]]),
+        ("Tests", [_command_line(run) for run in data["commands"] if run["test"]]),
+        ("Commands", [_command_line(run) for run in data["commands"] if not run["test"]]),
         ("Open errors", [f"`{one['source']}`: {excerpt(' '.join(one['lines']), 100)}" for one in data["open_errors"]]),
         ("Running", [f"`{process}`" for process in data["processes"]]),
         ("To do", [f"{item['text']} ({item['status'] or 'open'})" for item in data["todo"]]),
@@ -521,31 +522,31 @@ async def state(here: Here, _argument: str) -> CommandResult:
     return CommandResult(paragraphs(*blocks) or "No tool was called in this conversation yet.", data)
 
 
-def _ran(run: Mapping[str, Any]) -> str:
+def _command_line(run: Mapping[str, Any]) -> str:
     return f"{'✓' if run['ok'] else '✗'} `{excerpt(run['command'], 80)}`: {run['outcome']}, turn {run['turn']}"
 
 
 __all__ = ["COMMANDS", "Command", "CommandResult", "parse", "run"]
 
-Handler = Callable[[Here, str], Awaitable[CommandResult]]
+Handler = Callable[[CommandScope, str], Awaitable[CommandResult]]
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command: its name without the slash, what may follow it, what it does."""
+    """A slash command: its name without the slash, its usage, its help."""
 
     name: str
     usage: str
     help: str
     handler: Handler
     changes: bool = False
-    """It changes what the model sees, so it waits for the end of a turn."""
+    """It changes what the model sees, so it cannot run during a turn."""
 
 
-async def _help(_here: Here, argument: str) -> CommandResult:
-    shown = [command for command in COMMANDS if argument.lstrip("/") in ("", command.name)]
-    lines = [f"- `{command.usage}`: {command.help}" for command in shown or COMMANDS]
-    data = {"commands": [{"name": item.name, "usage": item.usage, "help": item.help} for item in shown or COMMANDS]}
+async def _help(_scope: CommandScope, argument: str) -> CommandResult:
+    listed = [command for command in COMMANDS if argument.lstrip("/") in ("", command.name)]
+    lines = [f"- `{command.usage}`: {command.help}" for command in listed or COMMANDS]
+    data = {"commands": [{"name": item.name, "usage": item.usage, "help": item.help} for item in listed or COMMANDS]}
     return CommandResult("\n".join(lines), data)
 
 
@@ -586,32 +587,32 @@ _COMMAND = re.compile(r"/([A-Za-z][A-Za-z_-]*)(?:\s+(.*))?", re.DOTALL)
 
 
 def parse(text: str) -> tuple[str, str] | None:
-    """The command's name and what follows it; None where the text is a message. A path (`/etc/hosts`) is none."""
-    found = _COMMAND.fullmatch(text.strip())
-    return (found[1].lower(), (found[2] or "").strip()) if found else None
+    """The command's name and its argument; None for a message. A path (`/etc/hosts`) is a message."""
+    match = _COMMAND.fullmatch(text.strip())
+    return (match[1].lower(), (match[2] or "").strip()) if match else None
 
 
 async def run(agent: Agent | Conversation, store: Store, text: str) -> CommandResult:
-    """Do what a command says. What goes wrong is told in the result."""
-    found = parse(text)
-    if found is None:
-        return CommandResult(f"{text.strip()[:80]!r} is no command; /help lists them.", failed=True)
-    name, argument = found
+    """Run a command. An error is part of the result."""
+    parsed = parse(text)
+    if parsed is None:
+        return CommandResult(f"{text.strip()[:80]!r} is not a command; /help lists them.", failed=True)
+    name, argument = parsed
     command = _BY_NAME.get(ALIASES.get(name, name))
     if command is None:
         return _unknown(name)
-    known = agent if isinstance(agent, Agent) else None
-    if known is not None and known.busy and command.changes:
+    owner = agent if isinstance(agent, Agent) else None
+    if owner is not None and owner.busy and command.changes:
         return CommandResult(f"A turn is under way: stop it, or give /{name} again when it is over.", failed=True)
-    here = Here(known.conversation if known else agent, store, known)  # type: ignore[arg-type]  # one or the other
+    scope = CommandScope(owner.conversation if owner else agent, store, owner)  # type: ignore[arg-type]  # one or the other
     try:
-        return await command.handler(here, argument)
+        return await command.handler(scope, argument)
     except EverthreadError as error:
         return CommandResult(f"/{name} failed: {error}", {"error": str(error)}, failed=True)
 
 
 def _unknown(name: str) -> CommandResult:
     near = difflib.get_close_matches(name, _BY_NAME, n=3, cutoff=0.5)
-    near += [known for known in _BY_NAME if known.startswith(name) and known not in near]
-    hint = f" Did you mean {' or '.join(f'/{known}' for known in near)}?" if near else ""
+    near += [other for other in _BY_NAME if other.startswith(name) and other not in near]
+    hint = f" Did you mean {' or '.join(f'/{other}' for other in near)}?" if near else ""
     return CommandResult(f"There is no command /{name}.{hint} /help lists them all.", {"near": near}, failed=True)

@@ -1,7 +1,6 @@
-"""What an agent is given for its work: a system prompt, memory, tools, who listens.
+"""What an agent is built from: a system prompt, memory, tools, a listener.
 
-The system prompt is written when a session begins, and only then. What changes least stands first, so that a cached
-prefix lasts.
+The system prompt is written once, when a session begins. Its stable parts come first, so that a cached prefix lasts.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _HEADINGS = {"memory": "What you remember of earlier sessions", "user": "What yo
 
 
 class SystemPrompt:
-    """Who writes it: the same files and the same window give the same bytes. Without a workspace it names none."""
+    """Writes the system prompt: the same files and the same window give the same bytes."""
 
     def __init__(
         self,
@@ -42,62 +41,63 @@ class SystemPrompt:
     ) -> None:
         self._workspace, self._memory, self._texts, self._limit = workspace, memory, texts, instructions_chars
         self._window = window
-        self._plan = ""
+        self._todo = ""
 
     def __call__(self) -> str:
         parts = [*map(text, self._texts)]
         if self._workspace is not None:
-            parts += [f"The workspace is {self._workspace}.", self._instructions(self._workspace)]
-        parts += self._remembered()
-        if self._plan:
-            parts.append(f"# Your list of tasks as it was when this part began; `todo` shows it now\n\n{self._plan}")
-            self._plan = ""
+            parts += [f"The workspace is {self._workspace}.", self._read_instructions(self._workspace)]
+        parts += self._memory_parts()
+        if self._todo:
+            parts.append(f"# Your list of tasks as it was when this part began; `todo` shows it now\n\n{self._todo}")
+            self._todo = ""
         return "\n\n".join(part for part in parts if part)
 
-    def plan(self, items: Sequence[dict[str, str]]) -> None:
-        """For the session that begins next: what is still to be done in its thread."""
-        self._plan = todo_text(items) if has_open(items) else ""
+    def set_todo(self, items: Sequence[dict[str, str]]) -> None:
+        """Set the open tasks that the prompt of the next session lists."""
+        self._todo = todo_text(items) if has_open(items) else ""
 
-    def _instructions(self, workspace: Path) -> str:
+    def _read_instructions(self, workspace: Path) -> str:
         file = workspace / INSTRUCTIONS
         try:
             if not file.resolve().is_relative_to(workspace.resolve()) or not file.is_file():
                 return ""
             with file.open(encoding="utf-8", errors="replace") as opened:
-                whole = opened.read(self._limit + 1)
+                content = opened.read(self._limit + 1)
         except OSError as error:
             return f"({INSTRUCTIONS} of the project cannot be read: {error.strerror})"
-        said = self._fitting(whole[: self._limit])
-        if len(said) < len(whole):
-            said = f"{said.rstrip()}\n[{INSTRUCTIONS} is longer; read_file shows the rest]"
-        return f"# The project's own instructions ({INSTRUCTIONS})\n\n{said.strip()}" if said.strip() else ""
+        instructions = self._cut_to_window(content[: self._limit])
+        if len(instructions) < len(content):
+            instructions = f"{instructions.rstrip()}\n[{INSTRUCTIONS} is longer; read_file shows the rest]"
+        instructions = instructions.strip()
+        return f"# The project's own instructions ({INSTRUCTIONS})\n\n{instructions}" if instructions else ""
 
-    def _fitting(self, said: str) -> str:
-        """As much of it as its share of the window holds."""
+    def _cut_to_window(self, text_to_fit: str) -> str:
+        """Cut the instructions to their share of the window."""
         window, counter = self._window(), TokenCounter()
         room = None if window is None else int(window * INSTRUCTIONS_SHARE)
-        while said and room is not None and (tokens := counter.text(said)) > room:
-            said = said[: min(len(said) - 1, len(said) * room // tokens)]
-        return said
+        while text_to_fit and room is not None and (tokens := counter.text(text_to_fit)) > room:
+            text_to_fit = text_to_fit[: min(len(text_to_fit) - 1, len(text_to_fit) * room // tokens)]
+        return text_to_fit
 
-    def _remembered(self) -> list[str]:
+    def _memory_parts(self) -> list[str]:
         if self._memory is None:
             return []
         parts = []
         for shelf in SHELVES:
             try:
-                said = self._memory.text(shelf)
+                entries = self._memory.text(shelf)
             except InputError as error:
-                said = f"({error})"
-            parts += [f"# {_HEADINGS[shelf]} ({FILES[shelf]})\n\n{said}"] if said else []
+                entries = f"({error})"
+            parts += [f"# {_HEADINGS[shelf]} ({FILES[shelf]})\n\n{entries}"] if entries else []
         return parts
 
 
 @dataclass(slots=True)
 class Equipment:
-    """Made before the agent; `agent` is set once there is one, and hears what its conversation tells.
+    """Built before the agent; `agent` is set once there is one, and gets the events of its conversation.
 
-    Before a compaction memory is on disk, and the next prompt knows what was still to be done.
+    Before a compaction it writes memory to disk and notes the open tasks for the next prompt.
     """
 
     store: Store
@@ -105,53 +105,54 @@ class Equipment:
     memory: MemoryFiles
     approve: Approver
     instructions_chars: int
-    given: Sequence[Tool] = ()
+    extra_tools: Sequence[Tool] = ()
     """Tools besides the built-in ones."""
     builtin: bool = True
-    talks: bool = False
-    """It only talks: its prompt names no workspace."""
+    is_talk_only: bool = False
+    """It has no tools of its own, and its prompt names no workspace."""
     agent: Agent | None = None
     window: int | None = None
-    """Of the model that was found, until there is an agent to ask."""
+    """The model's window, until there is an agent to ask."""
     prompt: SystemPrompt = field(init=False)
     tools: list[Tool] = field(init=False)
 
     def __post_init__(self) -> None:
-        texts = ("talk",) if self.talks else ("role", "tools") if self.builtin else ("role",)
-        self.prompt = self._prompt(*texts)
-        self.tools = [*(self._built_in() if self.builtin else ()), *self.given]
+        texts = ("talk",) if self.is_talk_only else ("role", "tools") if self.builtin else ("role",)
+        self.prompt = self._make_prompt(*texts)
+        self.tools = [*(self._make_builtin_tools() if self.builtin else ()), *self.extra_tools]
 
-    def found(self, route: Route) -> None:
-        """Which model is talked to; told before the first prompt is written."""
+    def use_route(self, route: Route) -> None:
+        """Note the model's window, before the first prompt is written."""
         self.window = route.window
 
     async def before_compaction(self, session: str) -> None:
         await self.memory.settle()
         thread = (await self.store.session(session)).thread
         if (await self.store.session(thread)).kind != "subagent":
-            self.prompt.plan(await load_todo(self.store, thread))
+            self.prompt.set_todo(await load_todo(self.store, thread))
 
     async def after_compaction(self, session: str, previous: str) -> None:
-        """Nothing is left to do."""
+        """Nothing to do."""
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """The conversation's listener."""
         if self.agent is not None:
-            self.agent.hear(event)
+            self.agent.on_event(event)
 
-    def hear_model(self, event: ModelEvent) -> None:
-        """For the wrappers around a model that was chosen later."""
+    def on_model_event(self, event: ModelEvent) -> None:
+        """Listen to the wrappers around a model that was chosen later."""
         if self.agent is not None:
             self.agent.conversation.on_model_event(event)
 
-    def _built_in(self) -> list[Tool]:
-        """In the order the model is shown them."""
+    def _make_builtin_tools(self) -> list[Tool]:
+        """The built-in tools, in the order the model sees them."""
         common: list[Tool] = [*file_tools(), Recall(), Todo(), MemoryTool(self.memory)]
-        return [*common, Delegate(common, self.approve, system=self._prompt("subagent", "tools"), tell=self.hear)]
+        prompt = self._make_prompt("subagent", "tools")
+        return [*common, Delegate(common, self.approve, system=prompt, tell=self.on_event)]
 
-    def _prompt(self, *texts: str) -> SystemPrompt:
+    def _make_prompt(self, *texts: str) -> SystemPrompt:
         return SystemPrompt(
-            None if self.talks else self.workspace, self.memory, texts=texts,
+            None if self.is_talk_only else self.workspace, self.memory, texts=texts,
             instructions_chars=self.instructions_chars, window=self._window,
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What an agent tells besides what its conversation tells, and what is remembered of it for `/why`."""
+"""Events of an agent beside those of its conversation, and the log that `/why` reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from everthread.core.cache_control import shared_prefix
 from everthread.core.redaction import redact, redact_value
 from everthread.core.types import Request
 
-SHOWN = 2_000
+RESULT_CHARS = 2_000
 """Characters of a result in its JSON form; the whole is in the store."""
 
 Ending = Literal["answered", "max_rounds", "interrupted", "failed"]
@@ -21,7 +21,7 @@ Ending = Literal["answered", "max_rounds", "interrupted", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class ToolStarted(Event):
-    """A tool begins: it has leave, or needs none."""
+    """A tool starts: it was approved, or needs no approval."""
 
     kind = "tool_started"
     call_id: str
@@ -29,13 +29,13 @@ class ToolStarted(Event):
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        shown = {"call_id": self.call_id, "tool": self.tool, "arguments": redact_value(dict(self.arguments))}
-        return {"event": self.kind, "session": self.session} | shown
+        fields = {"call_id": self.call_id, "tool": self.tool, "arguments": redact_value(dict(self.arguments))}
+        return {"event": self.kind, "session": self.session} | fields
 
 
 @dataclass(frozen=True, slots=True)
 class ToolFinished(Event):
-    """A tool answered, failed or was refused. Calls that could not even begin are told as well."""
+    """A tool answered, failed or was refused; also a call that could not start."""
 
     kind = "tool_finished"
     call_id: str
@@ -43,16 +43,16 @@ class ToolFinished(Event):
     text: str
     failed: bool = False
     refused: bool = False
-    """Nobody gave leave."""
+    """It was not approved."""
     seconds: float = 0.0
-    """From its start; the time somebody took to give leave is not in it."""
+    """From its start, without the time for approval."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """What was asked for: a call that was refused has told it nowhere else."""
+    """A refused call has no `ToolStarted` that names them."""
 
     def as_dict(self) -> dict[str, Any]:
-        shown = {name: getattr(self, name) for name in ("call_id", "tool", "failed", "refused")}
-        figures = {"seconds": round(self.seconds, 3), "chars": len(self.text), "text": redact(self.text[:SHOWN])}
-        return {"event": self.kind, "session": self.session} | shown | figures
+        fields = {name: getattr(self, name) for name in ("call_id", "tool", "failed", "refused")}
+        figures = {"seconds": round(self.seconds, 3), "chars": len(self.text), "text": redact(self.text[:RESULT_CHARS])}
+        return {"event": self.kind, "session": self.session} | fields | figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class TurnEnded(Event):
 
 @dataclass(frozen=True, slots=True)
 class Delegated(Event):
-    """Something that happened in a subagent's conversation."""
+    """An event of a subagent's conversation."""
 
     kind = "delegated"
     thread: str
@@ -81,16 +81,16 @@ class Delegated(Event):
         return {"event": self.kind, "session": self.session, "thread": self.thread, "inner": self.event.as_dict()}
 
 
-LEAST = 1_024
-"""Prompt tokens below which no provider caches anything."""
+CACHE_MINIMUM = 1_024
+"""Prompt tokens below which no provider caches."""
 TTL = 300.0
-"""Seconds after which a provider may have forgotten a prefix that was not asked for."""
-KEPT = 20
+"""Seconds after which a provider may drop an unused prefix."""
+MOST_COMPACTIONS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class CallUsage:
-    """A request to the main model, and what was read of it from the cache."""
+    """A request to the main model, and the tokens read from the cache."""
 
     request: Request
     session: str
@@ -101,7 +101,7 @@ class CallUsage:
 
 @dataclass(frozen=True, slots=True)
 class CacheMiss:
-    """A call that had to read anew what the one before had sent already."""
+    """A call whose shared prefix was not read from the cache."""
 
     at: float
     expected: int
@@ -110,7 +110,7 @@ class CacheMiss:
 
 
 class CauseLog:
-    """A listener that remembers what `/why` is asked for."""
+    """A listener that records compactions and cache misses for `/why`."""
 
     def __init__(self, clock: Callable[[], float] = time.time, *, ttl: float = TTL) -> None:
         self._clock, self._ttl = clock, ttl
@@ -120,47 +120,47 @@ class CauseLog:
         self.calls = 0
         self.miss: CacheMiss | None = None
         self.compactions: list[tuple[float, Event]] = []
-        """What was done about the size of the context, the newest last."""
+        """Events about the size of the context, the newest last."""
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, events.RequestReady):
-            kept = event.request.messages[: len(event.request.messages) - event.injected]
-            request = Request(event.request.model, kept, event.request.system, event.request.tools)
+            messages = event.request.messages[: len(event.request.messages) - event.injected]
+            request = Request(event.request.model, messages, event.request.system, event.request.tools)
             self._ready = (request, event.session, self._clock())
         elif isinstance(event, events.UsageRecorded) and event.task == "main" and not event.estimated:
-            self._used(event)
-        elif isinstance(event, _SIZES):
-            self.compactions = [*self.compactions[-KEPT + 1 :], (self._clock(), event)]
+            self._record_usage(event)
+        elif isinstance(event, _SIZE_EVENTS):
+            self.compactions = [*self.compactions[-MOST_COMPACTIONS + 1 :], (self._clock(), event)]
 
-    def _used(self, event: events.UsageRecorded) -> None:
+    def _record_usage(self, event: events.UsageRecorded) -> None:
         if self._ready is None:
             return
         request, session, at = self._ready
         used = event.usage
-        now = CallUsage(request, session, at, used.prompt_tokens, used.cache_read_tokens)
-        before, self._last = self._last, now
+        current = CallUsage(request, session, at, used.prompt_tokens, used.cache_read_tokens)
+        previous, self._last = self._last, current
         self.calls += 1
-        self._ever_cached = self._ever_cached or now.cached > 0
-        if before is not None and before.prompt >= LEAST and now.cached < before.prompt // 2:
-            self.miss = CacheMiss(at, before.prompt, now.cached, self._reason(before, now))
+        self._ever_cached = self._ever_cached or current.cached > 0
+        if previous is not None and previous.prompt >= CACHE_MINIMUM and current.cached < previous.prompt // 2:
+            self.miss = CacheMiss(at, previous.prompt, current.cached, self._explain_miss(previous, current))
 
-    def _reason(self, before: CallUsage, now: CallUsage) -> str:
-        if before.request.model != now.request.model:
-            return f"another model: {before.request.model} became {now.request.model}"
-        if before.session != now.session:
+    def _explain_miss(self, previous: CallUsage, current: CallUsage) -> str:
+        if previous.request.model != current.request.model:
+            return f"another model: {previous.request.model} became {current.request.model}"
+        if previous.session != current.session:
             return "the history was rewritten, or another session was entered: only tools and system prompt are shared"
-        found = shared_prefix(before.request, now.request)
-        if not found.extends:
-            return f"the request no longer begins like the one before: {found}"
-        if now.at - before.at > self._ttl:
-            passed = now.at - before.at
-            return f"{passed:,.0f} s passed since the call before; a cached prefix is kept for {self._ttl:,.0f} s"
+        prefix = shared_prefix(previous.request, current.request)
+        if not prefix.extends:
+            return f"the request no longer begins like the one before: {prefix}"
+        if current.at - previous.at > self._ttl:
+            seconds = current.at - previous.at
+            return f"{seconds:,.0f} s passed since the call before; a cached prefix is kept for {self._ttl:,.0f} s"
         if not self._ever_cached:
             return "the provider has reported no cached tokens so far: it may not cache, or not report it"
         return "the request extends the one before byte for byte; the provider dropped its cache by itself"
 
 
-_SIZES = (
+_SIZE_EVENTS = (
     events.CompactionDone,
     events.CompactionFailed,
     events.CompactionVoid,

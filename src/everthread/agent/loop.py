@@ -24,14 +24,14 @@ from everthread.errors import InputError
 
 Item = StreamDelta | Event | Answer
 Routes = Callable[[str], Awaitable[Route]]
-"""From a model's name to the way it is reached."""
+"""Finds the route to a model by its name."""
 Closing = Callable[[], Awaitable[Any]]
 """Something to be closed with the agent."""
 
 
 @dataclass(slots=True)
 class _Progress:
-    """How far a turn has come."""
+    """The start of a turn and its counts so far."""
 
     began: float
     rounds: int = 0
@@ -39,10 +39,10 @@ class _Progress:
 
 
 class Agent:
-    """A conversation whose model can do things.
+    """A conversation whose model can use tools.
 
-    `approve` decides what needs leave. `listener` is told every event: the agent's own, and the conversation's where
-    `hear` was given to it as its listener. `routes` finds a model by its name.
+    `approve` decides on permissions. `listener` gets every event: the agent's own, and the conversation's where
+    `on_event` is its listener. `routes` finds a model by its name.
     """
 
     def __init__(  # noqa: PLR0913 - what an agent depends on, each by its name
@@ -68,27 +68,27 @@ class Agent:
         self.memory = memory
         self.routes = routes
         self._closing = closing
-        self._tools = _by_name(tools)
+        self._tools = _index_by_name(tools)
         self._listener = listener
         self._opened = [conversation]
         self._items: asyncio.Queue[Item | None] | None = None
         self._work: asyncio.Task[Answer] | None = None
         self._turning = asyncio.Lock()
         finder = FindTools()
-        named = {finder.name: finder, **self._tools}
-        self._caller = CallRunner(named, approve, self.hear, parallel, tool_seconds, self._engine_tools)
-        self._offer(conversation)
+        by_name = {finder.name: finder, **self._tools}
+        self._caller = CallRunner(by_name, approve, self.on_event, parallel, tool_seconds, self._engine_tools)
+        self._offer_tools(conversation)
 
     # Life
 
     async def close(self, reason: str | None = None) -> None:
-        """Stop a turn under way and close its conversations. With a reason the session ends; it can be resumed."""
+        """Stop a running turn and close the conversations. With a reason the session ends; it can be resumed."""
         if self._work is not None:
             self._work.cancel()
             await asyncio.wait([self._work])
         opened, self._opened = self._opened, []
         closing, self._closing = self._closing, ()
-        async with contextlib.AsyncExitStack() as ending:  # the last first; one that fails does not keep the others
+        async with contextlib.AsyncExitStack() as ending:  # the last first; one that fails does not stop the others
             for close in reversed(closing):
                 ending.push_async_callback(close)
             for conversation in opened:
@@ -109,21 +109,21 @@ class Agent:
 
     @property
     def busy(self) -> bool:
-        """A turn is under way."""
+        """A turn is running."""
         return self._turning.locked()
 
     # Turns
 
     async def turn(self, message: Given, *, event: str | None = None) -> AsyncGenerator[Item, None]:
-        """One turn: what the model says and every event as they come, then the final `Answer`, once and last.
+        """Run one turn: yield the model's text and every event as they come, then the final `Answer`.
 
-        `event`: the same message given again under it is stored once.
-        Closing the generator, or cancelling whoever reads it, stops the turn: running tools are ended, and the history
-        says so.
+        `event`: a message sent again under the same event id is stored once.
+        Closing the generator, or cancelling its reader, stops the turn: running tools are ended, and the history notes
+        it.
         """
         async with self._turning:
             items = self._items = asyncio.Queue[Item | None]()
-            work = self._work = asyncio.create_task(self._worked(message, event))
+            work = self._work = asyncio.create_task(self._run_turn(message, event))
             work.add_done_callback(lambda _: items.put_nowait(None))
             try:
                 while (item := await items.get()) is not None:
@@ -138,15 +138,15 @@ class Agent:
                     work.exception()
 
     async def send(self, message: Given) -> Answer:
-        """The final answer of a turn."""
+        """Run one turn and return its final answer."""
         async with contextlib.aclosing(self.turn(message)) as items:
             async for item in items:
                 if isinstance(item, Answer):
                     return item
         raise AssertionError("a turn ends with its answer or an error")
 
-    def hear(self, event: Event) -> None:
-        """Pass an event on: to the log of causes, to the reader of the turn, to the listener."""
+    def on_event(self, event: Event) -> None:
+        """Pass an event to the cause log, to the reader of the turn and to the listener."""
         self.journal(event)
         if self._items is not None:
             self._items.put_nowait(event)
@@ -156,29 +156,29 @@ class Agent:
     # Other conversations
 
     async def switch(self, session: str) -> Conversation:
-        """Go on in another session of the same store."""
+        """Continue in another session of the same store."""
         tenant = self.conversation.session.tenant
-        found = await self.conversation.store.resolve(session, tenant=tenant)
+        target = await self.conversation.store.resolve(session, tenant=tenant)
         async with self._turning:
-            self.conversation = await self.conversation.another(resume=found.id)
+            self.conversation = await self.conversation.another(resume=target.id)
             self._opened.append(self.conversation)
-            self._offer(self.conversation)
+            self._offer_tools(self.conversation)
         return self.conversation
 
     async def use_model(self, name: str) -> Route:
-        """Go on with another model."""
+        """Continue with another model."""
         if self.routes is None:
-            raise InputError("this agent cannot reach other models: it was made without a way to find them")
+            raise InputError("this agent cannot change its model: it was opened without `routes`")
         route = await self.routes(name)
         await self.conversation.use_model(route)
         return route
 
     # Inside
 
-    async def _worked(self, message: Given, event: str | None) -> Answer:
+    async def _run_turn(self, message: Given, event: str | None) -> Answer:
         progress = _Progress(time.monotonic())
         try:
-            answer = await self._rounds(message, progress, event)
+            answer = await self._run_rounds(message, progress, event)
         except asyncio.CancelledError:
             self._end("interrupted", progress)
             raise
@@ -188,7 +188,7 @@ class Agent:
         self._end("max_rounds" if progress.rounds >= self.max_rounds else "answered", progress)
         return answer
 
-    async def _rounds(self, message: Given, progress: _Progress, event: str | None) -> Answer:
+    async def _run_rounds(self, message: Given, progress: _Progress, event: str | None) -> Answer:
         answer = await self._ask(message, event=event)
         while answer.calls and progress.rounds < self.max_rounds:
             progress.rounds += 1
@@ -216,9 +216,9 @@ class Agent:
 
     def _end(self, reason: Ending, progress: _Progress, error: str = "") -> None:
         spent = time.monotonic() - progress.began
-        self.hear(TurnEnded(self.conversation.session.id, reason, progress.rounds, progress.calls, spent, error))
+        self.on_event(TurnEnded(self.conversation.session.id, reason, progress.rounds, progress.calls, spent, error))
 
-    def _offer(self, conversation: Conversation) -> None:
+    def _offer_tools(self, conversation: Conversation) -> None:
         schemas = [tool.schema for tool in self._tools.values()]
         if conversation.toolbox.given != schemas:
             conversation.use_tools(schemas)
@@ -227,10 +227,10 @@ class Agent:
         return [str(schema.get("function", {}).get("name")) for schema in self.conversation.toolbox.own]
 
 
-def _by_name(tools: Sequence[Tool]) -> Mapping[str, Tool]:
-    named: dict[str, Tool] = {}
+def _index_by_name(tools: Sequence[Tool]) -> Mapping[str, Tool]:
+    by_name: dict[str, Tool] = {}
     for tool in tools:
-        if tool.name in named:
+        if tool.name in by_name:
             raise InputError(f"two tools are called {tool.name}; a model could not tell them apart")
-        named[tool.name] = tool
-    return named
+        by_name[tool.name] = tool
+    return by_name

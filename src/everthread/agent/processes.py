@@ -26,17 +26,17 @@ from everthread.errors import InputError
 
 MARK = "EVERTHREAD_CHILD"
 GRACE = 0.5
-"""Seconds between asking a process to end and ending it."""
+"""Seconds between SIGTERM and SIGKILL."""
 LINGER = 1.0
-"""Seconds in which output is still awaited when the child has ended but something it started has not."""
-KEPT = 1_000_000
+"""Seconds to wait for output after the child has ended but a process it started has not."""
+OUTPUT_BYTES = 1_000_000
 """Bytes kept of an output's start, and of its end."""
 _CHUNK = 1 << 16
 _TRIES = 5
-_PATIENCE = 5.0
-"""Seconds in which the system takes away what was ended; a process that waits for a broken disk may stay."""
-_GLANCE = 0.02
-_SHOWN = Path("/proc/self/environ")
+_KILL_SECONDS = 5.0
+"""Seconds to wait after SIGKILL; a process that waits for a broken disk may stay."""
+_POLL_SECONDS = 0.02
+_PROC_ENVIRON = Path("/proc/self/environ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +44,15 @@ class ProcessExit:
     """How a child process ended."""
 
     exit_code: int | None
-    """Negative: the signal that ended it. None: its time was up."""
+    """Negative: the signal that ended it. None: it ran out of time."""
     output: str
-    """Standard output and standard error, as they came; what is left out of the middle is said there."""
+    """Standard output and standard error together; a note marks where the middle is left out."""
     running: tuple[int, ...] = ()
-    """What it left running in the background."""
+    """Processes it left running in the background."""
 
 
 async def run(argv: Sequence[str], *, folder: Path, environment: Mapping[str, str], seconds: float) -> ProcessExit:
-    """Run a program. Cancelled or out of time, it is ended with everything it started."""
+    """Run a program. When cancelled or out of time, it is ended with everything it started."""
     child = _start(argv, folder, environment)
     try:
         if not await _within(seconds, child.exited):
@@ -62,7 +62,7 @@ async def run(argv: Sequence[str], *, folder: Path, environment: Mapping[str, st
     except asyncio.CancelledError:
         await asyncio.shield(child.end())
         raise
-    return ProcessExit(child.process.returncode, child.output.text(), child.left())
+    return ProcessExit(child.process.returncode, child.output.text(), child.find_running())
 
 
 async def _within(seconds: float, event: asyncio.Event) -> bool:
@@ -74,9 +74,9 @@ async def _within(seconds: float, event: asyncio.Event) -> bool:
 
 
 class Family:
-    """All that is started with an environment: it carries a mark of its own, by which what still runs is found.
+    """All processes started with one environment: they carry a mark in it, by which they are found.
 
-    A child of a child is a child of both.
+    A child of a child belongs to both families.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -84,49 +84,49 @@ class Family:
         self.environment = {**environment, MARK: f"{environment.get(MARK, '')} {self._mark}"}
 
     async def end(self) -> None:
-        """Ask what still runs to end, and end what does not."""
-        for number, seconds in ((signal.SIGTERM, GRACE), (signal.SIGKILL, _PATIENCE)):
+        """Send SIGTERM to what still runs, then SIGKILL."""
+        for number, seconds in ((signal.SIGTERM, GRACE), (signal.SIGKILL, _KILL_SECONDS)):
             until = time.monotonic() + seconds
             if not self.signal(number):
                 return
             while time.monotonic() < until and next(self.members(), None) is not None:  # noqa: ASYNC110 - they are not our children: nobody is told when they end
-                await asyncio.sleep(_GLANCE)
+                await asyncio.sleep(_POLL_SECONDS)
 
     def signal(self, number: signal.Signals) -> int:
-        """Send it to all; how many there were."""
-        found = list(self.members())
-        for one in found:
+        """Send a signal to all members; return their number."""
+        processes = list(self.members())
+        for process in processes:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(one, number)
-        return len(found)
+                os.kill(process, number)
+        return len(processes)
 
     def members(self) -> Iterator[int]:
         """The processes that carry the mark, where the system shows it."""
-        name, wanted = f"{MARK}=".encode(), self._mark.encode()
-        for place in Path("/proc").glob("[0-9]*/environ"):
+        name, mark = f"{MARK}=".encode(), self._mark.encode()
+        for file in Path("/proc").glob("[0-9]*/environ"):
             try:
-                carried = place.read_bytes().split(b"\0")
+                entries = file.read_bytes().split(b"\0")
             except OSError:
                 continue
-            if any(entry.startswith(name) and wanted in entry for entry in carried):
-                yield int(place.parent.name)
+            if any(entry.startswith(name) and mark in entry for entry in entries):
+                yield int(file.parent.name)
 
 
 class ProcessOutput:
-    """The start and the end of what is fed to it. Filled by one thread, read by another."""
+    """Keeps the start and the end of an output. Filled by one thread, read by another."""
 
-    def __init__(self, kept: int = KEPT) -> None:
-        self._kept = kept
+    def __init__(self, limit: int = OUTPUT_BYTES) -> None:
+        self._limit = limit
         self._head, self._tail = bytearray(), bytearray()
         self._dropped = 0
         self._lock = threading.Lock()
 
     def feed(self, chunk: bytes) -> None:
         with self._lock:
-            room = self._kept - len(self._head)
+            room = self._limit - len(self._head)
             self._head += chunk[:room]
             self._tail += chunk[room:]
-            if len(self._tail) > 2 * self._kept:
+            if len(self._tail) > 2 * self._limit:
                 self._trim()
 
     def text(self) -> str:
@@ -134,20 +134,20 @@ class ProcessOutput:
             self._trim()
             if not self._dropped:
                 return (self._head + self._tail).decode("utf-8", "replace")
-            whole = len(self._head) + self._dropped + len(self._tail)
+            total = len(self._head) + self._dropped + len(self._tail)
             gap = (
-                f"\n[{self._dropped:,} of {whole:,} bytes are left out here; to see them, send the output to a file]\n"
+                f"\n[{self._dropped:,} of {total:,} bytes are left out here; to see them, send the output to a file]\n"
             )
             return self._head.decode("utf-8", "replace") + gap + self._tail.decode("utf-8", "replace")
 
     def _trim(self) -> None:
-        surplus = max(0, len(self._tail) - self._kept)
+        surplus = max(0, len(self._tail) - self._limit)
         self._dropped += surplus
         del self._tail[:surplus]
 
 
 class Child:
-    """A running program. Threads wait for it and read it, so that no reader is lost with a task or a loop."""
+    """A running program. Threads wait for it and read it, so that a cancelled task loses no output."""
 
     def __init__(self, process: subprocess.Popen[bytes], reading: int, family: Family) -> None:
         self.process = process
@@ -158,17 +158,17 @@ class Child:
         threading.Thread(target=self._wait, name="child-wait", daemon=True).start()
         threading.Thread(target=self._read, args=(reading,), name="child-read", daemon=True).start()
 
-    def left(self) -> tuple[int, ...]:
-        """What it started and still runs when it has ended itself; its group (negative) where they are not shown."""
+    def find_running(self) -> tuple[int, ...]:
+        """The processes it started that still run; its process group (negative) where /proc does not show them."""
         try:
             os.killpg(self.process.pid, 0)
         except (ProcessLookupError, PermissionError):
             if self.drained.is_set():
                 return ()
-        return tuple(sorted(self._family.members())) if _SHOWN.exists() else (-self.process.pid,)
+        return tuple(sorted(self._family.members())) if _PROC_ENVIRON.exists() else (-self.process.pid,)
 
     async def end(self) -> None:
-        """Ask it and all it started to end, and end what does not."""
+        """Send SIGTERM to it and all it started, then SIGKILL."""
         try:
             self._signal(signal.SIGTERM)
             await _within(GRACE, self.drained)
@@ -177,7 +177,7 @@ class Child:
                 self._signal(signal.SIGKILL)
                 if next(self._family.members(), None) is None:
                     break
-        await _within(_PATIENCE, self.exited)
+        await _within(_KILL_SECONDS, self.exited)
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -186,18 +186,18 @@ class Child:
 
     def _wait(self) -> None:
         self.process.wait()
-        self._tell(self.exited)
+        self._set_event(self.exited)
 
     def _read(self, reading: int) -> None:
-        """To the end, also when nobody listens any more: a closed pipe would kill what runs in the background."""
+        """Read to the end, also when nobody waits any more: a closed pipe would kill background processes."""
         try:
             while chunk := os.read(reading, _CHUNK):
                 self.output.feed(chunk)
         finally:
             os.close(reading)
-            self._tell(self.drained)
+            self._set_event(self.drained)
 
-    def _tell(self, event: asyncio.Event) -> None:
+    def _set_event(self, event: asyncio.Event) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
             self._loop.call_soon_threadsafe(event.set)
 
@@ -218,7 +218,7 @@ def _start(argv: Sequence[str], folder: Path, environment: Mapping[str, str]) ->
     return Child(process, reading, family)
 
 
-PLAIN = {
+CHILD_VARIABLES = {
     "TERM": "dumb",
     "NO_COLOR": "1",
     "PAGER": "cat",
@@ -226,7 +226,7 @@ PLAIN = {
     "GIT_TERMINAL_PROMPT": "0",
     "PYTHONUNBUFFERED": "1",
 }
-"""Set for children: nobody sits at a terminal, and what they print is read as text."""
+"""Set for child processes: there is no terminal, and their output is read as text."""
 _ALWAYS = frozenset({"PATH", "HOME", "PWD", "OLDPWD", "LANG", "SHELL", "USER", "LOGNAME", "TZ", "TMPDIR", "TERM"})
 _WORDS = re.compile(
     r"(?:^|_)(?:API_?)?(?:KEYS?|KEYFILE|PASS|PWD|PAT|JWT|COOKIES?|BEARER|DSN|CREDS?)(?:_|$)|CREDENTIAL|PASSWORD|PASSWD"
@@ -234,59 +234,59 @@ _WORDS = re.compile(
 )
 _IN_URL = re.compile(r"\w://[^/\s:@]*:[^/\s@]+@")
 _SHORTEST = 8
-"""Characters of a key's value that are looked for in other variables; shorter ones occur by chance."""
+"""Shortest value of a key that is looked for in other variables; shorter ones occur by chance."""
 
 
 def child_environment(source: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, str]:
-    """The variables a child process is given. `secrets` names those that hold configured keys.
+    """The variables for a child process. `secrets` names those that hold configured keys.
 
-    Left out: those, whatever repeats their value, names that announce a credential, and values that are one.
+    Left out are those, variables that repeat their value, and variables whose name or value is that of a credential.
     """
-    named = {name.upper() for name in secrets}
-    values = {value for name, value in source.items() if name.upper() in named and len(value) >= _SHORTEST}
-    kept = {
+    secret_names = {name.upper() for name in secrets}
+    values = {value for name, value in source.items() if name.upper() in secret_names and len(value) >= _SHORTEST}
+    variables = {
         name: value
         for name, value in source.items()
-        if name.upper() not in named
+        if name.upper() not in secret_names
         and not any(secret in value for secret in values)
         and (name in _ALWAYS or not is_secret(name, value))
     }
-    return kept | PLAIN
+    return variables | CHILD_VARIABLES
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether a variable holds a credential, told from its name or its value."""
+    """Whether a variable holds a credential, by its name or its value."""
     if _WORDS.search(name.upper()) or _IN_URL.search(value):
         return True
     text = f"{name}={value}"
     return redact(text) != text
 
 
-def seal(kept: Container[str]) -> int:
-    """Take every variable but these out of what the system shows of this process to others; how many.
+def hide_environment(public: Container[str]) -> int:
+    """Clear every variable but the public ones from `/proc/<pid>/environ` of this process; return their number.
 
-    `/proc/<pid>/environ` is the memory in which this process was given its environment, and its children may read it.
-    The variables themselves stay: they are set again, elsewhere, before that memory is cleared. Linux only; where the
-    memory cannot be found nothing happens.
+    That file shows the memory in which the process got its environment, and its children may read it. The variables
+    themselves stay: they are set again, elsewhere, before that memory is cleared. Linux only; where the memory cannot
+    be found nothing happens.
     """
-    start, end = _given() if sys.platform == "linux" else (0, 0)
+    start, end = _environment_bounds() if sys.platform == "linux" else (0, 0)
     if not start < end:
         return 0
-    sealed, place = 0, start
+    sealed, address = 0, start
     for entry in ctypes.string_at(start, end - start).split(b"\0"):
-        name, given, value = entry.partition(b"=")
+        name, equals, value = entry.partition(b"=")
         decoded = os.fsdecode(name)
-        if given and value.strip(b"\0") and decoded not in kept:
+        if equals and value.strip(b"\0") and decoded not in public:
             if decoded in os.environ:
                 os.putenv(decoded, os.environ[decoded])
-            ctypes.memset(place + len(name) + 1, 0, len(value))
+            ctypes.memset(address + len(name) + 1, 0, len(value))
             sealed += 1
-        place += len(entry) + 1
+        address += len(entry) + 1
     return sealed
 
 
-def _given() -> tuple[int, int]:
-    """Where the environment this process was started with lies in its memory."""
+def _environment_bounds() -> tuple[int, int]:
+    """The memory addresses of the environment this process was started with."""
     try:
         fields = Path("/proc/self/stat").read_text("ascii", "replace").rpartition(")")[2].split()
         return int(fields[47]), int(fields[48])

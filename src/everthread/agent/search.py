@@ -1,7 +1,7 @@
 """`python -m everthread.agent.search QUERY`: a query as JSON in, files and lines of a workspace as JSON out.
 
-A process of its own, so that a pattern that never ends can be ended. Files come in the order of their paths, without
-what .gitignore files and tools' folders hide; links, pipes and devices are no files.
+It runs as a process of its own, so that an endless pattern can be killed. Files come in the order of their paths,
+without what .gitignore files and tools' folders hide; links, pipes and devices are skipped.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class IgnoreFile:
         lines = [line for line in text.splitlines()[:_MOST_LINES] if len(line) <= _LONGEST_LINE and "\0" not in line]
         try:
             return cls(folder, GitIgnoreSpec.from_lines(lines))
-        except ValueError:  # a line that is no pattern; git leaves out that line alone
+        except ValueError:  # a bad line; git skips that line alone
             return cls(folder, GitIgnoreSpec.from_lines(line for line in lines if _is_pattern(line)))
 
     def verdict(self, path: str) -> bool | None:
-        """Whether it ignores a path below its folder (a folder's ends in `/`); None where it says nothing."""
+        """Whether it ignores a path below its folder (a folder's ends in `/`); None where no rule matches."""
         return self.spec.check_file(path[len(self.folder) :]).include if path.startswith(self.folder) else None
 
 
@@ -55,11 +55,11 @@ def _is_pattern(line: str) -> bool:
 
 
 def is_ignored(path: str, files: list[IgnoreFile], *, is_folder: bool) -> bool:
-    """The innermost file that says something decides. What is in an ignored folder is never looked at."""
+    """The innermost .gitignore with a matching rule decides."""
     if is_folder and path.rpartition("/")[2] in ALWAYS:
         return True
-    asked = f"{path}/" if is_folder else path
-    return next((said for file in reversed(files) if (said := file.verdict(asked)) is not None), False)
+    name = f"{path}/" if is_folder else path
+    return next((verdict for file in reversed(files) if (verdict := file.verdict(name)) is not None), False)
 
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -70,7 +70,7 @@ _DEEPEST = 100
 
 @dataclass(slots=True)
 class Walk:
-    """A way through a workspace, beginning at a folder in it."""
+    """A walk through a workspace from a folder in it."""
 
     root: int
     """The opened workspace."""
@@ -79,37 +79,37 @@ class Walk:
     ignores: list[IgnoreFile] = field(default_factory=list)
 
     def files(self, start: str) -> Iterator[tuple[str, int]]:
-        """Every file with its folder, opened: path, number of the folder. `start` is `` or a path without links."""
+        """Every file: its path and the descriptor of its folder. `start` is `` or a path without links."""
         folder = self.open(start)
         yield from self._below(folder, f"{start}/" if start else "", 0)
 
     def open(self, start: str) -> int:
-        """A folder, opened; the ignore files of those above it are taken on the way."""
+        """Open a folder; load the .gitignore files of the folders above it on the way."""
         folder, below = os.dup(self.root), ""
-        self._take(folder, "")
+        self._load_ignores(folder, "")
         for part in [part for part in start.split("/") if part]:
             below += part
             if is_ignored(below, self.ignores, is_folder=True):
-                self.ignores.clear()  # who looks into an ignored folder wants to see it
+                self.ignores.clear()  # an ignored folder that is named is searched
             outer = folder
             try:
                 folder = os.open(part, _FOLDER, dir_fd=outer)
             finally:
                 os.close(outer)
             below += "/"
-            self._take(folder, below)
+            self._load_ignores(folder, below)
         return folder
 
     def _below(self, folder: int, path: str, depth: int) -> Iterator[tuple[str, int]]:
-        """Closes the folder."""
-        known = len(self.ignores)
+        """Yield the files below an open folder, then close it."""
+        count = len(self.ignores)
         try:
             if depth:
-                self._take(folder, path)
-            with os.scandir(folder) as found:
+                self._load_ignores(folder, path)
+            with os.scandir(folder) as scan:
                 entries = sorted(
                     (entry.name, entry.is_dir(follow_symlinks=False))
-                    for entry in found
+                    for entry in scan
                     if entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False)
                 )
             for name, is_folder in entries:
@@ -118,14 +118,14 @@ class Walk:
                 if not is_folder:
                     yield path + name, folder
                 elif depth < _DEEPEST:
-                    yield from self._into(folder, path + name, depth + 1)
+                    yield from self._enter(folder, path + name, depth + 1)
         except OSError:
             self.unreadable += 1
         finally:
-            del self.ignores[known:]
+            del self.ignores[count:]
             os.close(folder)
 
-    def _into(self, folder: int, path: str, depth: int) -> Iterator[tuple[str, int]]:
+    def _enter(self, folder: int, path: str, depth: int) -> Iterator[tuple[str, int]]:
         try:
             inner = os.open(path.rpartition("/")[2], _FOLDER, dir_fd=folder)
         except OSError:
@@ -133,14 +133,14 @@ class Walk:
             return
         yield from self._below(inner, f"{path}/", depth)
 
-    def _take(self, folder: int, path: str) -> None:
+    def _load_ignores(self, folder: int, path: str) -> None:
         data = read(_RULES, folder, 200_000)
         if data:
             self.ignores.append(IgnoreFile.parse(data.decode("utf-8", "replace"), path))
 
 
 def read(name: str, folder: int, limit: int) -> bytes | None:
-    """What an ordinary file holds; None where it is none, is larger than the limit, or cannot be read."""
+    """The content of an ordinary file; None where it is no such file, over the limit, or not readable."""
     try:
         number = os.open(name, _FILE, dir_fd=folder)
     except OSError:
@@ -156,7 +156,7 @@ def read(name: str, folder: int, limit: int) -> bytes | None:
 
 
 LARGEST = 10_000_000
-"""Bytes of a file that is searched."""
+"""Largest file that is searched, in bytes."""
 COUNTED = 5_000
 """Matches after which a search ends."""
 SHOWN = 300
@@ -179,13 +179,13 @@ class FileQuery:
 
 @dataclass(slots=True)
 class MatchPage:
-    """A page of matches, `[path, line, text]` or `[path]`, and what was not looked at."""
+    """A page of matches, `[path, line, text]` or `[path]`, and counts of what was skipped."""
 
     matches: list[list[str | int]]
     total: int = 0
     files: int = 0
     skipped: int = 0
-    """Files passed over: larger than what is searched, or unreadable."""
+    """Files skipped: too large, or not readable."""
     ended: str = ""
     """Why the search ended early."""
 
@@ -195,79 +195,79 @@ class Search:
 
     def __init__(self, query: FileQuery) -> None:
         self.query = query
-        self.found = MatchPage([])
-        self._ends = time.monotonic() + query.seconds
-        self._wanted = None if query.pattern is None else re.compile(query.pattern, re.I if query.ignore_case else 0)
-        self._named = None if query.name is None else path_glob(query.name)
+        self.page = MatchPage([])
+        self._deadline = time.monotonic() + query.seconds
+        self._pattern = None if query.pattern is None else re.compile(query.pattern, re.I if query.ignore_case else 0)
+        self._name = None if query.name is None else path_glob(query.name)
 
     def run(self) -> MatchPage:
         root = os.open(self.query.root, os.O_RDONLY | os.O_DIRECTORY)
         try:
             if Path(self.query.root, self.query.start).is_dir():
-                self._below(root)
+                self._search_folder(root)
             else:
-                self._alone(root)
+                self._search_file(root)
         finally:
             os.close(root)
-        return self.found
+        return self.page
 
-    def _alone(self, root: int) -> None:
+    def _search_file(self, root: int) -> None:
         folder = Walk(root).open(self.query.start.rpartition("/")[0])
         try:
-            self._file(self.query.start, folder, asked=True)
+            self._match_file(self.query.start, folder, is_named_directly=True)
         finally:
             os.close(folder)
 
-    def _below(self, root: int) -> None:
+    def _search_folder(self, root: int) -> None:
         walk = Walk(root)
         for path, folder in walk.files(self.query.start):
-            if time.monotonic() > self._ends:
-                self.found.ended = "it took too long; search in a smaller folder"
-            if self.found.ended:
+            if time.monotonic() > self._deadline:
+                self.page.ended = "it took too long; search in a smaller folder"
+            if self.page.ended:
                 break
-            self._file(path, folder)
-        self.found.skipped += walk.unreadable
+            self._match_file(path, folder)
+        self.page.skipped += walk.unreadable
 
-    def _file(self, path: str, folder: int, *, asked: bool = False) -> None:
-        if self._named is not None and not asked and not self._is_named(path):
+    def _match_file(self, path: str, folder: int, *, is_named_directly: bool = False) -> None:
+        if self._name is not None and not is_named_directly and not self._name_matches(path):
             return
-        if self._wanted is None:
+        if self._pattern is None:
             self._add([path])
-            self.found.files += 1
+            self.page.files += 1
             return
         data = read(path.rpartition("/")[2], folder, LARGEST)
         if data is None:
-            self.found.skipped += 1
+            self.page.skipped += 1
         elif b"\0" not in data[:8_192]:
-            before = self.found.total
-            self._lines(path, data.decode("utf-8", "replace"), self._wanted)
-            self.found.files += self.found.total > before
+            before = self.page.total
+            self._match_lines(path, data.decode("utf-8", "replace"), self._pattern)
+            self.page.files += self.page.total > before
 
-    def _lines(self, path: str, text: str, wanted: re.Pattern[str]) -> None:
+    def _match_lines(self, path: str, text: str, pattern: re.Pattern[str]) -> None:
         for number, line in enumerate(text.split("\n"), 1):
-            match = wanted.search(line)
+            match = pattern.search(line)
             if match:
-                self._add([path, number, _shown(line.rstrip("\r"), match.start())])
-            if self.found.ended:
+                self._add([path, number, _cut_line(line.rstrip("\r"), match.start())])
+            if self.page.ended:
                 return
 
-    def _is_named(self, path: str) -> bool:
-        """A pattern with a slash is about the path from where the search begins, any other about the name alone."""
-        assert self._named is not None  # noqa: S101 - asked only where a name is looked for
+    def _name_matches(self, path: str) -> bool:
+        """A pattern with a slash matches the path from the start of the search, any other the name alone."""
+        assert self._name is not None  # noqa: S101 - asked only where a name is looked for
         start = f"{self.query.start}/" if self.query.start else ""
         part = path.removeprefix(start) if "/" in (self.query.name or "") else path.rpartition("/")[2]
-        return self._named.fullmatch(part) is not None
+        return self._name.fullmatch(part) is not None
 
     def _add(self, match: list[str | int]) -> None:
-        if self.query.offset <= self.found.total < self.query.offset + self.query.limit:
-            self.found.matches.append(match)
-        self.found.total += 1
-        if self.found.total >= COUNTED:
-            self.found.ended = f"there are more than {COUNTED:,}; make the search narrower"
+        if self.query.offset <= self.page.total < self.query.offset + self.query.limit:
+            self.page.matches.append(match)
+        self.page.total += 1
+        if self.page.total >= COUNTED:
+            self.page.ended = f"there are more than {COUNTED:,}; make the search narrower"
 
 
-def _shown(line: str, at: int) -> str:
-    """The line; of a long one what is around the match."""
+def _cut_line(line: str, at: int) -> str:
+    """The line; of a long one the part around the match."""
     if len(line) <= SHOWN:
         return line
     start = max(0, min(at - SHOWN // 3, len(line) - SHOWN))

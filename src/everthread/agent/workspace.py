@@ -30,68 +30,69 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Workspace:
-    """A folder whose inside is all there is."""
+    """A folder that its file tools cannot leave."""
 
     def __init__(self, root: Path) -> None:
         self.root = Path(os.path.realpath(root))
 
-    def resolve(self, given: str) -> Path:
+    def resolve(self, name: str) -> Path:
         """What a path really names, links followed. `InputError` where that is outside, or is no path."""
-        if not given.strip():
+        if not name.strip():
             raise InputError('the path is empty; give one inside the workspace, "." for all of it')
-        if "\0" in given or len(given) > LONGEST:
-            raise InputError(f"{quoted(given)} is no path: it has a NUL in it, or more than {LONGEST:,} characters")
-        plain = os.path.expanduser(given) if given == "~" or given.startswith("~/") else given  # noqa: PTH111 - Path would drop what a name may hold
+        if "\0" in name or len(name) > LONGEST:
+            raise InputError(f"{quote_name(name)} is no path: it has a NUL in it, or more than {LONGEST:,} characters")
+        plain = os.path.expanduser(name) if name == "~" or name.startswith("~/") else name  # noqa: PTH111 - Path would drop what a name may hold
         try:
             os.fsencode(plain)
             real = Path(os.path.realpath(self.root / plain))
         except (UnicodeEncodeError, RecursionError) as error:
-            raise InputError(f"{quoted(given)} is no path that can be followed: {type(error).__name__}") from error
+            raise InputError(f"{quote_name(name)} is no path that can be followed: {type(error).__name__}") from error
         if not real.is_relative_to(self.root):
             raise InputError(
-                f"{quoted(given)} is outside the workspace ({quoted(str(self.root))}); file tools work inside it only"
+                f"{quote_name(name)} is outside the workspace ({quote_name(str(self.root))}); "
+                "file tools work inside it only"
             )
         return real
 
-    def shown(self, path: Path) -> str:
+    def relative(self, path: Path) -> str:
         """A resolved path as people and rules write it: relative to the workspace."""
         return path.relative_to(self.root).as_posix()
 
     def status(self, path: Path) -> os.stat_result | None:
-        """What is at a resolved path; None: nothing."""
+        """The status of a resolved path; None where nothing is there."""
         try:
             if path == self.root:
                 return os.stat(self.root)  # noqa: PTH116 - the same call as below
-            with self._folder(path.parent) as folder:
+            with self._open_folder(path.parent) as folder:
                 return os.stat(path.name, dir_fd=folder, follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     @contextlib.contextmanager
-    def reading(self, path: Path) -> Iterator[BinaryIO]:
-        """An ordinary file at a resolved path, to be read. A pipe or a device is refused, never waited for."""
+    def open_file(self, path: Path) -> Iterator[BinaryIO]:
+        """Open an ordinary file at a resolved path for reading. A pipe or a device is refused."""
         if path == self.root:
             raise InputError("the workspace itself is a folder; name a file in it")
-        with self._folder(path.parent) as folder:
+        with self._open_folder(path.parent) as folder:
             number = os.open(path.name, _READ, dir_fd=folder)
         mode = os.fstat(number).st_mode
         if not stat.S_ISREG(mode):
             os.close(number)
             what = "a folder" if stat.S_ISDIR(mode) else "no ordinary file"
-            raise InputError(f"{quoted(self.shown(path))} is {what}")
+            raise InputError(f"{quote_name(self.relative(path))} is {what}")
         with os.fdopen(number, "rb") as file:
             yield file
 
     def entries(self, path: Path) -> list[str]:
         """The names in a folder, sorted; those of folders end in `/`."""
-        with self._folder(path) as folder, os.scandir(folder) as found:
-            return sorted(f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name for entry in found)
+        with self._open_folder(path) as folder, os.scandir(folder) as scan:
+            return sorted(f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name for entry in scan)
 
     def replace(self, path: Path, data: bytes) -> None:
         """Write a file at a resolved path, whole or not at all. Its folders are made, its mode is kept."""
         if path == self.root:
             raise InputError("the workspace itself is a folder; name a file in it")
-        with self._folder(path.parent, create=True) as folder:
+        with self._open_folder(path.parent, create=True) as folder:
             before = _status(path.name, folder)
             if before is not None:
                 self._check_replaceable(path, before)
@@ -111,21 +112,23 @@ class Workspace:
                 raise
 
     def check_writable(self, path: Path, home: Path) -> None:
-        """Everthread's own files (its rules of approval among them) are no files of a project that contains them."""
+        """Refuse Everthread's own files, such as its approval rules, where the workspace contains them."""
         real = Path(os.path.realpath(home))
         if real != self.root and real.is_relative_to(self.root) and path.is_relative_to(real):
-            raise InputError(f"{quoted(self.shown(path))} belongs to Everthread itself; file tools do not write there")
+            shown = quote_name(self.relative(path))
+            raise InputError(f"{shown} belongs to Everthread itself; file tools do not write there")
 
-    def _check_replaceable(self, path: Path, before: os.stat_result) -> None:
-        if stat.S_ISDIR(before.st_mode):
-            raise InputError(f"{quoted(self.shown(path))} is a folder; name a file")
-        if not stat.S_ISREG(before.st_mode):
-            raise InputError(f"{quoted(self.shown(path))} is no ordinary file; it was not touched")
-        if not before.st_mode & 0o222:
-            raise InputError(f"{quoted(self.shown(path))} is read-only; change its mode first if it shall be written")
+    def _check_replaceable(self, path: Path, status: os.stat_result) -> None:
+        name = quote_name(self.relative(path))
+        if stat.S_ISDIR(status.st_mode):
+            raise InputError(f"{name} is a folder; name a file")
+        if not stat.S_ISREG(status.st_mode):
+            raise InputError(f"{name} is no ordinary file; it was not touched")
+        if not status.st_mode & 0o222:
+            raise InputError(f"{name} is read-only; change its mode first to write it")
 
     @contextlib.contextmanager
-    def _folder(self, path: Path, *, create: bool = False) -> Iterator[int]:
+    def _open_folder(self, path: Path, *, create: bool = False) -> Iterator[int]:
         number = os.open(self.root, _FOLDER)
         try:
             for part in path.relative_to(self.root).parts:
@@ -141,16 +144,16 @@ class Workspace:
 
 
 @contextlib.contextmanager
-def explained(given: str) -> Iterator[None]:
-    """What the system says about a path, as a sentence."""
+def explain_os_errors(name: str) -> Iterator[None]:
+    """Turn an `OSError` about a path into an `InputError` with a sentence."""
     try:
         yield
     except OSError as error:
-        raise InputError(f"{quoted(given)} cannot be used: {error.strerror or error}") from error
+        raise InputError(f"{quote_name(name)} cannot be used: {error.strerror or error}") from error
 
 
-def quoted(text: str, limit: int = 200, *, keep: str = "") -> str:
-    """A name or path in one line that any protocol carries, whatever characters are in it."""
+def quote_name(text: str, limit: int = 200, *, keep: str = "") -> str:
+    """A name or path in one printable line."""
     safe = "".join(
         char if char.isprintable() or char in keep else char.encode("unicode_escape").decode() for char in text[:limit]
     )
@@ -166,41 +169,41 @@ def _status(name: str, folder: int) -> os.stat_result | None:
 
 @functools.lru_cache(1_024)
 def path_glob(pattern: str) -> re.Pattern[str]:
-    """What matches a whole path, its components joined by `/`. Never raises: what is no pattern is taken literally."""
+    """Compile a glob for a whole path. Never raises: what is not a pattern is taken literally."""
     parts: list[str] = []
-    place = 0
-    while place < len(pattern):
-        found, place = _piece(pattern, place)
-        parts.append(found)
+    position = 0
+    while position < len(pattern):
+        expression, position = _translate_piece(pattern, position)
+        parts.append(expression)
     return re.compile("".join(parts), re.DOTALL)
 
 
-def _piece(pattern: str, place: int) -> tuple[str, int]:
-    """The expression for what stands at a place, and where the next begins."""
-    begins = place == 0 or pattern[place - 1] == "/"
-    if begins and pattern.startswith("**/", place):
-        return r"(?:[^/]+/)*", place + 3
-    if begins and pattern[place:] == "**":
-        return r".+", place + 2
-    char = pattern[place]
+def _translate_piece(pattern: str, position: int) -> tuple[str, int]:
+    """The expression for the piece at a position, and the position of the next."""
+    begins = position == 0 or pattern[position - 1] == "/"
+    if begins and pattern.startswith("**/", position):
+        return r"(?:[^/]+/)*", position + 3
+    if begins and pattern[position:] == "**":
+        return r".+", position + 2
+    char = pattern[position]
     if char == "*":
-        while pattern.startswith("*", place + 1):
-            place += 1
-        return r"[^/]*", place + 1
+        while pattern.startswith("*", position + 1):
+            position += 1
+        return r"[^/]*", position + 1
     if char == "?":
-        return r"[^/]", place + 1
+        return r"[^/]", position + 1
     if char == "[":
-        return _one_of(pattern, place)
-    if char == "\\" and place + 1 < len(pattern):
-        return re.escape(pattern[place + 1]), place + 2
-    return re.escape(char), place + 1
+        return _translate_class(pattern, position)
+    if char == "\\" and position + 1 < len(pattern):
+        return re.escape(pattern[position + 1]), position + 2
+    return re.escape(char), position + 1
 
 
-def _one_of(pattern: str, place: int) -> tuple[str, int]:
-    end = pattern.find("]", place + 2 + pattern.startswith(("!", "^"), place + 1))
+def _translate_class(pattern: str, position: int) -> tuple[str, int]:
+    end = pattern.find("]", position + 2 + pattern.startswith(("!", "^"), position + 1))
     if end < 0:
-        return r"\[", place + 1
-    inside = pattern[place + 1 : end]
+        return r"\[", position + 1
+    inside = pattern[position + 1 : end]
     negated = inside[:1] in ("!", "^")
     ranges = "".join(f"\\{char}" if char in "\\[]^&~|" else char for char in inside[negated:])
     expression = f"(?!/)[{'^' if negated else ''}{ranges}]"
@@ -208,5 +211,5 @@ def _one_of(pattern: str, place: int) -> tuple[str, int]:
         with warnings.catch_warnings(action="error"):
             re.compile(expression)
     except (re.error, FutureWarning):
-        return r"\[", place + 1
+        return r"\[", position + 1
     return expression, end + 1

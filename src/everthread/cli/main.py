@@ -1,6 +1,6 @@
-"""The `everthread` command: which commands there are, loaded when they are called.
+"""The `everthread` command: its list of commands, each loaded when it is called.
 
-Exit codes: 0 done, 1 failed, 2 bad input. Bad input is one clear line on standard error.
+Exit codes: 0 done, 1 failed, 2 bad input. Bad input prints one clear line on standard error.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ COMMANDS = {
 }
 """The first words of each command's own help; a test compares them."""
 SHARED = {"chat": "run", "dashboard": "serve", "init": "doctor", "insights": "usage", "tokens": "inspect"}
-"""Commands that stand in another's file; every other has its own."""
+"""Commands that share another command's file; every other has its own."""
 GROUPS = {
     "Begin": ("init", "doctor", "config", "models"),
     "Talk": ("chat", "run"),
@@ -50,7 +50,7 @@ GROUPS = {
     "Stored conversations": ("sessions", "usage", "insights", "db"),
     "Files of conversations": ("tokens", "inspect", "compress", "replay"),
 }
-"""What the list of commands is divided into; what is in none stands under `More`."""
+"""The panels of the help; a command in none of them is listed under `More`."""
 EXAMPLES = """Examples:
 
 everthread init (set up a model, then look whether it works)
@@ -69,7 +69,7 @@ HELP = ["-h", "--help"]
 
 
 class LazyGroup(TyperGroup):
-    """A group whose commands are loaded when they are called: `--help` loads nothing but what draws it."""
+    """A group that loads a command when it is called, so that `--help` loads none."""
 
     def get_help_option(self, ctx: Any) -> Any:
         option = super().get_help_option(ctx)
@@ -79,14 +79,14 @@ class LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] in COMMANDS:
-            self.commands[args[0]] = load(args[0])
+            self.commands[args[0]] = load_command(args[0])
         return super().resolve_command(ctx, args)
 
 
-def load(name: str) -> Any:
-    """The command of this name: the module's group where it has one, else the function called like it.
+def load_command(name: str) -> Any:
+    """Load a command: its module's `app` where it has one, else the function of that name.
 
-    A module's `COMMAND` holds what else the command line must know of its function.
+    A module's `COMMAND` holds further arguments for Typer.
     """
     module = import_module(f"everthread.cli.commands.{SHARED.get(name, name)}")
     holder = typer.Typer()
@@ -94,33 +94,32 @@ def load(name: str) -> Any:
         holder.add_typer(module.app, name=name)
     else:
         holder.command(name, **getattr(module, "COMMAND", {}))(getattr(module, name))
-        holder.callback()(_nothing)
+        holder.callback()(_placeholder)
     command = get_group(holder).commands[name]
-    _tidy(command)
+    _hide_flag_types(command)
     return command
 
 
-def _tidy(command: Any) -> None:
-    """Leave types out of the help where they say nothing: a switch is a switch."""
+def _hide_flag_types(command: Any) -> None:
+    """Leave the type of a flag out of the help."""
     for parameter in command.params:
         if getattr(parameter, "is_flag", False) and parameter.metavar is None:
             parameter.metavar = ""
     command.get_help_option(typer.Context(command, help_option_names=HELP)).metavar = ""
     for inner in getattr(command, "commands", {}).values():
-        _tidy(inner)
+        _hide_flag_types(inner)
 
 
-def announce(app: typer.Typer) -> None:
-    """Give the app every command's name and help."""
+def register_commands(app: typer.Typer) -> None:
+    """Register every command's name and help."""
     panels = {name: group for group, names in GROUPS.items() for name in names}
     order = [*panels, *(name for name in COMMANDS if name not in panels)]
     for name in order:
-        if name in COMMANDS:
-            app.command(name, help=COMMANDS[name], rich_help_panel=panels.get(name, "More"))(_nothing)
+        app.command(name, help=COMMANDS[name], rich_help_panel=panels.get(name, "More"))(_placeholder)
 
 
-def _nothing() -> None:
-    """What a name stands for until its command is loaded."""
+def _placeholder() -> None:
+    """Stands for a command until it is loaded."""
 
 
 app = typer.Typer(
@@ -133,10 +132,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": HELP},
 )
-announce(app)
+register_commands(app)
 
 
-def _version(value: bool) -> None:
+def _print_version(value: bool) -> None:
     if value:
         typer.echo(f"everthread {__version__}")
         raise typer.Exit
@@ -145,31 +144,25 @@ def _version(value: bool) -> None:
 @app.callback()
 def _root(
     version: bool = typer.Option(
-        False, "--version", metavar="", callback=_version, is_eager=True, help="Print the version."
+        False, "--version", metavar="", callback=_print_version, is_eager=True, help="Print the version."
     ),
 ) -> None:
     pass
 
 
 def main() -> None:
-    """Run the command; turn our errors into one line and an exit code."""
+    """Run the command; turn errors of Everthread into one line and an exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper) and stream.encoding.lower().replace("-", "") != "utf8":
-            stream.reconfigure(errors="replace")  # what a terminal's encoding lacks is no reason to end
+            stream.reconfigure(errors="replace")  # a character the terminal lacks must not end the command
     try:
         app()
-    except InputError as error:
-        sys.exit(_told(error, 2))
     except EverthreadError as error:
-        sys.exit(_told(error, 1))
+        from everthread.cli.output import visible
+
+        typer.echo(visible(f"everthread: {error}"), err=True)
+        sys.exit(2 if isinstance(error, InputError) else 1)
     except BrokenPipeError:
-        # The reader (head, less) has left; that is its right. Keep the interpreter from complaining at exit.
+        # The reader (head, less) has closed the pipe. Keep the interpreter from complaining at exit.
         sys.stderr.close()
         sys.exit(1)
-
-
-def _told(error: EverthreadError, code: int) -> int:
-    from everthread.cli.output import visible
-
-    typer.echo(visible(f"everthread: {error}"), err=True)
-    return code

@@ -1,4 +1,4 @@
-"""Options and arguments that several commands share, and what they mean: the store, a thread, a window, a time."""
+"""Options and arguments that several commands share, and how they are read: the store, a thread, a window, a time."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ StoreUrl = Annotated[
 Tenant = Annotated[str | None, typer.Option("--tenant", help="Only what belongs to this tenant.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 LARGEST = 2**62
-"""More than a database counts."""
+"""Near the largest number a database holds."""
 
 
 def number_option(*, text: str, least: float = 0, most: float = LARGEST, metavar: str = "N") -> Any:
-    """An option that is a number within bounds; a refusal tells the bounds, the help does not have to."""
+    """An option that is a number within bounds. The error names the bounds."""
 
     def check(value: float | None) -> float | None:
         if value is not None and not least <= value <= most:
@@ -54,7 +54,7 @@ SessionId = Annotated[str, typer.Argument(metavar="ID", help="A session's id, or
 
 
 def store_address(url: str | None) -> str:
-    """The store a command works on: the one it was given, or the configured one."""
+    """The address of the store: the given one, or the configured one."""
     from everthread import factory
 
     return url or factory.store_url(load_config())
@@ -63,10 +63,10 @@ def store_address(url: str | None) -> str:
 def with_store(
     url: str | None, work: Callable[[Store], Awaitable[T]], *, create: bool = False, or_empty: bool = False
 ) -> T:
-    """What `work` makes of the store at `url`, or of the configured one. Commands print afterwards.
+    """Run `work` on the store at `url`, or on the configured one; return its result.
 
-    `create`: the store is made if there is none. `or_empty`: who never said where conversations are kept, and has none
-    yet, is shown an empty store, not an error; it is gone afterwards.
+    `create`: make the store if there is none. `or_empty`: where no store is configured and none exists yet, use an
+    empty temporary one instead of an error.
     """
     from everthread import factory
 
@@ -76,11 +76,11 @@ def with_store(
         if not or_empty or url or load_config().store.url:
             raise
         with tempfile.TemporaryDirectory(prefix="everthread-") as folder:
-            return _worked(factory.open_store(Path(folder) / factory.STORE_FILE), work)
-    return _worked(store, work)
+            return _run_and_close(factory.open_store(Path(folder) / factory.STORE_FILE), work)
+    return _run_and_close(store, work)
 
 
-def _worked(store: Store, work: Callable[[Store], Awaitable[T]]) -> T:
+def _run_and_close(store: Store, work: Callable[[Store], Awaitable[T]]) -> T:
     async def run() -> T:
         try:
             return await work(store)
@@ -90,21 +90,21 @@ def _worked(store: Store, work: Callable[[Store], Awaitable[T]]) -> T:
     try:
         return asyncio.run(run())
     except UnicodeEncodeError as error:
-        raise InputError(f"what was given is no valid text: {error.object!r}") from error
+        raise InputError(f"the argument is not valid text: {error.object!r}") from error
 
 
-def end_signal() -> asyncio.Event:
-    """What Ctrl-C or a request to end sets, in the running loop."""
-    enough = asyncio.Event()
+def watch_end_signals() -> asyncio.Event:
+    """An event that Ctrl-C and SIGTERM set, in the running loop."""
+    ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, enough.set)
-    return enough
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    return ended
 
 
 PLATFORM = "terminal"
-"""Where these sessions come from, as accounts have it."""
+"""The platform of these sessions in usage and insights."""
 NO_ID = "?"
-"""What `--resume` means where no id follows it. No id looks like this."""
+"""The value of `--resume` without an id. No real id looks like this."""
 
 Resume = Annotated[
     str | None,
@@ -121,56 +121,56 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Allow every command and 
 
 
 def with_base_url(config: Config, base_url: str | None) -> Config:
-    """The configuration with another address of the model; who serves it follows from that."""
+    """The configuration with another address of the model; the provider follows from the address."""
     if base_url is None:
         return config
     from everthread.config import parse_config
 
-    given = parse_config(f"model: {{base_url: {json.dumps(base_url)}}}", source="--base-url").model.base_url
-    own = config.model.model_copy(update={"base_url": given, "provider": "auto"})
-    return config.model_copy(update={"model": own})
+    checked = parse_config(f"model: {{base_url: {json.dumps(base_url)}}}", source="--base-url").model.base_url
+    model = config.model.model_copy(update={"base_url": checked, "provider": "auto"})
+    return config.model_copy(update={"model": model})
 
 
 class ResumeCommand(TyperCommand):
-    """A command whose `--resume` may stand without an id."""
+    """A command whose `--resume` may be given without an id. Typer has no option with an optional value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, with_ids(args))
+        return super().parse_args(ctx, fill_missing_ids(args))
 
 
-def with_ids(args: list[str]) -> list[str]:
-    """The arguments with a stand-in for the id where none follows."""
-    given: list[str] = []
+def fill_missing_ids(args: list[str]) -> list[str]:
+    """Insert `NO_ID` after every `--resume` that no id follows."""
+    filled: list[str] = []
     for at, word in enumerate(args):
-        given.append(word)
+        filled.append(word)
         if word == "--":
-            return [*given, *args[at + 1 :]]
+            return [*filled, *args[at + 1 :]]
         if word in ("--resume", "-r") and (at + 1 == len(args) or args[at + 1].startswith("-")):
-            given.append(NO_ID)
-    return given
+            filled.append(NO_ID)
+    return filled
 
 
-async def recent(store: Store, count: int) -> list[ThreadRow]:
-    """Threads in which something was said, the last used first; those of subagents are no threads of a person."""
+async def list_recent_threads(store: Store, count: int) -> list[ThreadRow]:
+    """Threads that hold messages, the last used first, without those of subagents."""
     rows = await store.list_threads(limit=4 * count)
     return [row for row in rows if row.first.kind != "subagent" and row.messages][:count]
 
 
-async def latest(store: Store) -> str:
-    """The thread that was used last."""
-    found = await recent(store, 1)
-    if not found:
-        raise InputError("there is no thread to go on with yet; leave --continue and --resume out")
-    return found[0].first.id
+async def find_latest_thread(store: Store) -> str:
+    """The id of the thread that was used last."""
+    rows = await list_recent_threads(store, 1)
+    if not rows:
+        raise InputError("there is no thread to continue yet; leave --continue and --resume out")
+    return rows[0].first.id
 
 
 DEFAULT_WINDOW = 128_000
 
 
-def window_or_default(asked: int | None) -> tuple[int, str]:
-    """The window and where it comes from: the option, the configuration, or the default."""
-    if asked is not None:
-        return asked, "option"
+def resolve_window_option(option: int | None) -> tuple[int, str]:
+    """The window and its source: the option, the configuration, or the default."""
+    if option is not None:
+        return option, "option"
     configured = load_config().model.context_length
     return (configured, "configuration") if configured else (DEFAULT_WINDOW, "default")
 
@@ -187,43 +187,43 @@ RELATIVE_DAYS = 30
 _AGO = re.compile(r"(\d{1,6}) ?(s|m|min|h|d|w)")
 
 
-def moment(seconds: float) -> datetime | None:
-    """The local time; None for what no calendar holds."""
+def local_time(seconds: float) -> datetime | None:
+    """The local time; None where no calendar has that date."""
     try:
         return datetime.fromtimestamp(seconds, tz=UTC).astimezone()
     except (ValueError, OverflowError, OSError):
         return None
 
 
-def iso(seconds: float | None) -> str | None:
-    """The local time with its distance from UTC, for programs."""
-    at = None if seconds is None else moment(seconds)
+def format_iso(seconds: float | None) -> str | None:
+    """Format the local time with its UTC offset, for programs."""
+    at = None if seconds is None else local_time(seconds)
     return None if at is None else at.isoformat(timespec="milliseconds")
 
 
-def ago(seconds: float, now: float) -> str:
-    """How long ago, up to a month; then the day. A clock that is a minute ahead is no reason to say so."""
-    passed = now - seconds
-    if not -MINUTE < passed < RELATIVE_DAYS * DAY:
-        at = moment(seconds)
+def format_age(seconds: float, now: float) -> str:
+    """Format how long ago, up to a month; then the day. A clock may be a minute ahead."""
+    age = now - seconds
+    if not -MINUTE < age < RELATIVE_DAYS * DAY:
+        at = local_time(seconds)
         return "unknown" if at is None else f"{at:%Y-%m-%d}"
-    if passed < MINUTE:
+    if age < MINUTE:
         return "just now"
-    size, unit = next((size, unit) for size, unit in ((DAY, "d"), (HOUR, "h"), (MINUTE, "min")) if passed >= size)
-    return f"{passed // size:.0f} {unit} ago"
+    size, unit = next((size, unit) for size, unit in ((DAY, "d"), (HOUR, "h"), (MINUTE, "min")) if age >= size)
+    return f"{age // size:.0f} {unit} ago"
 
 
-def duration(seconds: float) -> str:
-    """`1.4 s`, `2 min 5 s`, `3 h 20 min`."""
+def format_duration(seconds: float) -> str:
+    """Format a duration: `1.4 s`, `2 min 5 s`, `3 h 20 min`."""
     if seconds < MINUTE:
         return f"{seconds:.1f} s"
     big, small, names = (HOUR, MINUTE, ("h", "min")) if seconds >= HOUR else (MINUTE, 1, ("min", "s"))
-    whole, rest = divmod(seconds, big)
-    return f"{whole:.0f} {names[0]} {rest // small:.0f} {names[1]}"
+    count, rest = divmod(seconds, big)
+    return f"{count:.0f} {names[0]} {rest // small:.0f} {names[1]}"
 
 
-def read_time(text: str | None, now: float) -> float | None:
-    """The moment a person means: `2026-01-31`, `2026-01-31T14:30`, or `7d`, `12h`, `30m` for so long ago."""
+def parse_time(text: str | None, now: float) -> float | None:
+    """Read a time: `2026-01-31`, `2026-01-31T14:30`, or `7d`, `12h`, `30m` for so long ago."""
     if text is None:
         return None
     relative = _AGO.fullmatch(text.strip().lower())
@@ -233,5 +233,5 @@ def read_time(text: str | None, now: float) -> float | None:
         return datetime.fromisoformat(text.strip()).astimezone().timestamp()
     except (ValueError, OverflowError, OSError) as error:
         raise InputError(
-            f"{text!r} is no time: give a date (2026-01-31), a time (2026-01-31T14:30), or how long ago (7d, 12h, 30m)"
+            f"{text!r} is not a time: give a date (2026-01-31), a time (2026-01-31T14:30), or an age (7d, 12h, 30m)"
         ) from error

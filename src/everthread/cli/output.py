@@ -1,4 +1,4 @@
-"""How commands print: tables for people, JSON for programs, figures that can be read, progress, unforeseen errors."""
+"""Output of the commands: tables and charts for people, JSON for programs, progress bars, unexpected errors."""
 
 from __future__ import annotations
 
@@ -28,136 +28,132 @@ from rich.text import Text
 from everthread._version import __version__
 from everthread.config import home_directory
 from everthread.core.redaction import redact
-from everthread.errors import InputError
 
 if TYPE_CHECKING:
     from everthread.store.models import UsageRow
 
 
 class WordConsole(Console):
-    """At a terminal text wraps at words; elsewhere a line stays a line, whatever its length."""
+    """Wraps text at words on a terminal. Elsewhere a line stays one line."""
 
-    def print(self, *objects: Any, soft_wrap: bool | None = None, **how: Any) -> None:
-        super().print(*objects, soft_wrap=soft_wrap and not self.is_terminal, **how)
+    def print(self, *objects: Any, soft_wrap: bool | None = None, **options: Any) -> None:
+        super().print(*objects, soft_wrap=soft_wrap and not self.is_terminal, **options)
 
 
 console = WordConsole(highlight=False, emoji=False)
 
-# What a terminal obeys or hides instead of showing: C1 controls, marks that turn the direction of writing, odd line
-# ends; and halves of characters, which no encoding holds.
-_UNSEEN = (0x7F, *range(0x80, 0xA0), 0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
-_ESCAPED = {code: f"\\u{code:04x}" for code in (*_UNSEEN, *range(0xD800, 0xE000))}
+# Characters that a terminal does not show: C1 controls, direction marks, unusual line ends; and surrogates, which
+# cannot be encoded.
+_INVISIBLE = (0x7F, *range(0x80, 0xA0), 0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+_ESCAPED = {code: f"\\u{code:04x}" for code in (*_INVISIBLE, *range(0xD800, 0xE000))}
 _VISIBLE = _ESCAPED | {code: chr(0x2400 + code) for code in range(0x20) if code not in (0x09, 0x0A)}
 
 
 def print_json(value: Any) -> None:
-    """Machine-readable output, UTF-8 as it is."""
+    """Print JSON for programs."""
     typer.echo(json_text(value, indent=2))
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
-    """JSON that any terminal and file takes: what cannot be shown or encoded is escaped, as JSON allows."""
+    """Encode as JSON in which every character that a terminal or a file cannot take is escaped."""
     return json.dumps(value, ensure_ascii=False, indent=indent).translate(_ESCAPED)
 
 
 def visible(text: str) -> str:
-    """Text from outside as a terminal may have it: what would move the cursor or change colours is shown instead."""
+    """Make control characters in foreign text visible, so that they cannot move the cursor or change colours."""
     return text.replace("\r\n", "\n").translate(_VISIBLE)
 
 
 LEAST = 10
-"""Columns of the terminal that a column which gives way keeps."""
+"""The fewest terminal columns of a table column that can shrink."""
+MOST_TURNED = 6
+"""A table with more rows is never turned by 90 degrees."""
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table. A column whose name ends with `>` is right-aligned, with `…` cut to fit, with `~` folded to fit.
+    """Print a table. A column name ending in `>` is right-aligned, in `…` cut to fit, in `~` folded to fit.
 
-    Where the columns do not fit beside each other, few rows are shown as columns, and many each as a block: no figure
+    A table too wide for the terminal is turned when it has few rows, else printed row by row as blocks: no figure
     loses digits and no line is wider than the terminal.
     """
     names, marks = [column.rstrip(">…~") for column in columns], [column[-1:] for column in columns]
-    texts = [[cell(value) for value in row] for row in rows]
-    say(Text(title, "bold"))
-    widths = [max(cell_len(row[at]) for row in [names, *texts]) for at in range(len(columns))]
-    pairs = list(zip(widths, marks, strict=True))
-    least = sum(min(width, LEAST) if mark in "…~" else width for width, mark in pairs) + 3 * len(columns)
-    if least <= console.width:
-        _print_columns(names, marks, widths, texts)
-    elif len(texts) <= MOST_TURNED and _turned_width(names, texts) <= console.width:
-        turned = [[name, *values] for name, *values in zip(names, *texts, strict=True)]
-        sizes = [max(map(cell_len, column)) for column in zip(*turned, strict=True)]
-        _print_columns(turned[0], ["", *[">"] * len(texts)], sizes, turned[1:])
+    cells = [[format_cell(value) for value in row] for row in rows]
+    turned = [[name, *values] for name, *values in zip(names, *cells, strict=True)]
+    turned_marks = ["", *[">"] * len(cells)]
+    print_text(Text(title, "bold"))
+    if _least_width(marks, [names, *cells]) <= console.width:
+        _print_columns(marks, [names, *cells])
+    elif len(cells) <= MOST_TURNED and _least_width(turned_marks, turned) <= console.width:
+        _print_columns(turned_marks, turned)
     else:
-        _print_blocks(names, texts)
+        _print_blocks(names, cells)
 
 
-MOST_TURNED = 6
-"""With more rows a table is not turned."""
+def _column_widths(lines: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
 
 
-def _turned_width(names: Sequence[str], texts: Sequence[Sequence[str]]) -> int:
-    columns = [names, *texts]
-    return sum(max(map(cell_len, column), default=0) for column in columns) + 3 * len(columns)
+def _least_width(marks: Sequence[str], lines: Sequence[Sequence[str]]) -> int:
+    """The columns are three apart, with one side of padding each."""
+    widths = zip(_column_widths(lines), marks, strict=True)
+    return sum(min(width, LEAST) if mark in ("…", "~") else width for width, mark in widths) + 3 * len(marks)
 
 
-def _print_columns(
-    names: Sequence[str], marks: Sequence[str], widths: Sequence[int], texts: Sequence[Sequence[str]]
-) -> None:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+def _print_columns(marks: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    """Print a table whose first line is its head. Columns that can shrink share what the fixed ones leave."""
+    widths = _column_widths(lines)
     fixed = sum(width for width, mark in zip(widths, marks, strict=True) if mark not in ("…", "~"))
-    # Columns stand three apart; what the fixed ones leave is shared by those that give way.
-    giving = sum(mark in ("…", "~") for mark in marks)
-    room = max((console.width - fixed - 3 * len(names)) // max(giving, 1), LEAST)
-    for name, mark, width in zip(names, marks, widths, strict=True):
-        gives = mark in ("…", "~")
+    flexible = sum(mark in ("…", "~") for mark in marks)
+    room = max((console.width - fixed - 3 * len(marks)) // max(flexible, 1), LEAST)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name, mark, width in zip(lines[0], marks, widths, strict=True):
+        is_flexible = mark in ("…", "~")
         table.add_column(
             escape(name),
             justify="right" if mark == ">" else "left",
-            no_wrap=not gives,
+            no_wrap=not is_flexible,
             overflow="fold",
-            width=min(width, room) if gives else width,
+            width=min(width, room) if is_flexible else width,
         )
-    for row in texts:
+    for row in lines[1:]:
         table.add_row(
             *(escape(_cut(text, room) if mark == "…" else text) for text, mark in zip(row, marks, strict=True))
         )
     console.print(Segments(console.render(table, console.options.update(width=console.width))), soft_wrap=True)
 
 
-def _print_blocks(names: Sequence[str], texts: Sequence[Sequence[str]]) -> None:
-    """Each row as a block: its first value, below it the others with their names."""
-    for row in texts:
+def _print_blocks(names: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    """Print each row as a block: its first value, and below it the other values with their names."""
+    for row in cells:
         console.print(Text(row[0], "bold"), width=console.width)
-        told = " · ".join(f"{name} {text}" for name, text in zip(names[1:], row[1:], strict=True) if text)
-        console.print(Padding(Text(told), (0, 0, 0, 2)), width=console.width)
+        values = " · ".join(f"{name} {text}" for name, text in zip(names[1:], row[1:], strict=True) if text)
+        console.print(Padding(Text(values), (0, 0, 0, 2)), width=console.width)
     console.print()
 
 
-def say(text: str | Text) -> None:
-    """A line for a person: at a terminal it wraps at words; elsewhere it stays one line."""
-    shown = text if isinstance(text, Text) else Text(visible(text))
-    console.print(shown, soft_wrap=True)
+def print_text(text: str | Text) -> None:
+    """Print a paragraph for a person, with control characters made visible."""
+    console.print(text if isinstance(text, Text) else Text(visible(text)), soft_wrap=True)
 
 
 def _cut(text: str, width: int) -> str:
-    """The text in at most so many columns of the terminal (a Chinese character takes two)."""
-    width = max(width, LEAST)
+    """Cut a text to a number of terminal columns (a Chinese character takes two)."""
     return text if cell_len(text) <= width else f"{set_cell_size(text, width - 1).rstrip()}…"
 
 
-def cell(value: object) -> str:
-    """A value as a person reads it."""
+def format_cell(value: object) -> str:
+    """Format a value for a table."""
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else visible(str(value))
 
 
-def short(session_id: str) -> str:
-    """An id as it is shown: of the usual ones so much that it is unique, others whole."""
-    usual = len(session_id) == 32 and set(session_id) <= set("0123456789abcdef")
-    return session_id[:8] if usual else visible(session_id)
+def shorten_id(session_id: str) -> str:
+    """Shorten an id of ours to eight characters; ids of other programs stay whole."""
+    is_ours = len(session_id) == 32 and set(session_id) <= set("0123456789abcdef")
+    return session_id[:8] if is_ours else visible(session_id)
 
 
-def size(count: int) -> str:
-    """Bytes: `512 B`, `1.5 MB`."""
+def format_size(count: int) -> str:
+    """Format a number of bytes: `512 B`, `1.5 MB`."""
     if count < 1_000:
         return f"{count} B"
     amount, units = count / 1_000, ["kB", "MB", "GB", "TB"]
@@ -166,8 +162,8 @@ def size(count: int) -> str:
     return f"{amount:.1f} {units[0]}"
 
 
-def money(dollars: Decimal | None) -> str:
-    """Dollars, small ones with four digits. What has no price is unknown, never nothing."""
+def format_money(dollars: Decimal | None) -> str:
+    """Format dollars, sums under a dollar with four digits. A missing price is `unknown`, never zero."""
     if dollars is None:
         return "unknown"
     if 0 < dollars < Decimal("0.0001"):
@@ -175,32 +171,32 @@ def money(dollars: Decimal | None) -> str:
     return f"${dollars:,.4f}" if 0 < dollars < 1 else f"${dollars:,.2f}"
 
 
-def cost_text(row: UsageRow) -> str:
-    """A sum that lacks a price says so, with what is known of it."""
+def format_cost(row: UsageRow) -> str:
+    """Format a cost. Where some calls have no price, say so beside the rest."""
     if not row.unpriced:
-        return money(row.cost) if row.calls else "-"
-    return "unknown" if row.unpriced == row.calls else f"{money(row.cost)} + unknown"
+        return format_money(row.cost) if row.calls else "-"
+    return "unknown" if row.unpriced == row.calls else f"{format_money(row.cost)} + unknown"
 
 
-def share(part: int, whole: int) -> str:
-    """A percentage with one digit; of nothing it is a dash."""
-    return f"{part / whole:.1%}" if whole else "-"
+def format_share(part: int, total: int) -> str:
+    """Format a percentage with one digit; a dash where the total is zero."""
+    return f"{part / total:.1%}" if total else "-"
 
 
 def print_bars(title: str, rows: Sequence[tuple[str, int, str]]) -> None:
-    """A chart: a label, a bar as long as the number is large, the number and a note for each row."""
-    labels, figures, notes = (max((len(cell(row[at])) for row in rows), default=0) for at in range(3))
+    """Print a bar chart. Each row is a label, a number and a note."""
+    labels, figures, notes = (max((len(format_cell(row[at])) for row in rows), default=0) for at in range(3))
     most = max((value for _, value, _ in rows), default=0)
     room = max(console.width - labels - figures - notes - 6, 10)
     console.print(f"[bold]{escape(title)}[/bold]", soft_wrap=True)
     for label, value, note in rows:
-        drawn = f"{label:<{labels}}  {bar(value, most, room):<{room}}  {value:>{figures},}  {note}"
-        console.print(Text(drawn), soft_wrap=True)
+        line = f"{label:<{labels}}  {draw_bar(value, most, room):<{room}}  {value:>{figures},}  {note}"
+        console.print(Text(line), soft_wrap=True)
     console.print()
 
 
-def bar(value: int, most: int, width: int) -> str:
-    """A bar in eighths of a column; what is more than nothing is seen."""
+def draw_bar(value: int, most: int, width: int) -> str:
+    """Draw a bar in eighths of a column. Any value above zero is visible."""
     if value <= 0 or most <= 0:
         return ""
     eighths = max(value * width * 8 // most, 1)
@@ -208,8 +204,8 @@ def bar(value: int, most: int, width: int) -> str:
 
 
 @contextmanager
-def paged() -> Iterator[None]:
-    """What is printed within goes through the pager on a terminal, with colours, and only if it is long."""
+def page_output() -> Iterator[None]:
+    """On a terminal, send what is printed within through the pager, with colours."""
     if not console.is_terminal:
         yield
         return
@@ -218,72 +214,66 @@ def paged() -> Iterator[None]:
         yield
 
 
-SHOWN_AFTER = 1.0
+PROGRESS_DELAY = 1.0
 """Seconds after which a progress bar appears."""
 
 
 @contextmanager
-def progress_of(pieces: int) -> Iterator[Callable[[int, str], Callable[[int, int], None]]]:
-    """A bar on the terminal for work in so many pieces; nothing where nobody looks.
+def show_progress(pieces: int) -> Iterator[Callable[[int, str], Callable[[int, int], None]]]:
+    """Show a progress bar on a terminal for work in so many pieces.
 
-    What it gives is asked for each piece, with its number and its name, and gives who is told of its steps.
+    It yields a function that takes a piece's number and name and returns the callback for the steps of that piece.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    drawn = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = drawn.add_task("", total=float(pieces))
-    started = time.monotonic()
+    progress = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = progress.add_task("", total=float(pieces))
+    start = time.monotonic() + PROGRESS_DELAY
 
-    def of(number: int, source: str) -> Callable[[int, int], None]:
+    def begin_piece(number: int, source: str) -> Callable[[int, int], None]:
         def step(done: int, steps: int) -> None:
-            if not drawn.live.is_started and drawn.console.is_terminal and time.monotonic() - started > SHOWN_AFTER:
-                drawn.start()
-            drawn.update(task, completed=number + done / steps, description=visible(Path(source).name))
+            if not progress.live.is_started and progress.console.is_terminal and time.monotonic() > start:
+                progress.start()
+            progress.update(task, completed=number + done / steps, description=visible(Path(source).name))
 
         return step
 
     try:
-        yield of
+        yield begin_piece
     finally:
-        if drawn.live.is_started:
-            drawn.stop()
+        if progress.live.is_started:
+            progress.stop()
 
 
-def write_page(file: str, text: str) -> None:
-    try:
-        Path(file).write_text(text, "utf-8")
-    except OSError as error:
-        raise InputError(f"{file}: cannot be written: {error.strerror or error}") from error
-
-
-LOG = "errors.log"
+LOG_FILE = "errors.log"
 """In the Everthread home."""
-LARGEST = 1_000_000
-"""Bytes after which it is begun anew."""
+LARGEST_LOG = 1_000_000
+"""Bytes after which the log begins anew."""
 
 
-def unforeseen(error: Exception) -> str:
-    """What to say of an error that is not one of ours; its traceback is written to the log."""
-    said = redact(f"something went wrong that should not: {type(error).__name__}: {error}")
-    kept = _log(error)
-    return f"{said}\nThe details are in {kept}." if kept else f"{said}\n{_told(error)}"
+def report_unexpected(error: Exception) -> str:
+    """Write the traceback of an error that is not one of ours to the log; return the message for the user."""
+    message = redact(f"unexpected error: {type(error).__name__}: {error}")
+    log = _write_log(error)
+    return f"{message}\nThe details are in {log}." if log else f"{message}\n{_format_traceback(error)}"
 
 
-def _log(error: Exception) -> Path | None:
-    """Where it was written; None where that is impossible."""
-    path = home_directory() / LOG
+def _write_log(error: Exception) -> Path | None:
+    """Append the traceback to the log. Returns the log's path, or None where it cannot be written."""
+    path = home_directory() / LOG_FILE
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists() and path.stat().st_size > LARGEST:
+        if path.exists() and path.stat().st_size > LARGEST_LOG:
             path.unlink()
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)  # nobody else's business
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)  # readable by the user alone
         with os.fdopen(handle, "a", encoding="utf-8", errors="replace") as file:
-            file.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, everthread {__version__}\n{_told(error)}\n")
+            head = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, everthread {__version__}"
+            file.write(f"{head}\n{_format_traceback(error)}\n")
     except OSError:
         return None
     return path
 
 
-def _told(error: Exception) -> str:
-    with contextlib.suppress(Exception):  # an exception whose own words cannot be had is still told by its class
+def _format_traceback(error: Exception) -> str:
+    with contextlib.suppress(Exception):  # an exception whose own `__str__` fails is named by its class
         return redact("".join(traceback.format_exception(error)))
     return type(error).__name__

@@ -1,4 +1,4 @@
-"""`everthread sessions show|tree|search`: one conversation, its relations, and places in all of them."""
+"""`everthread sessions show|tree|search`: one thread, its relations, and a search in all of them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from everthread.cli.options import (
     StoreUrl,
     Tenant,
     Until,
-    ago,
-    duration,
-    iso,
+    format_age,
+    format_duration,
+    format_iso,
     number_option,
-    read_time,
+    parse_time,
     with_store,
 )
-from everthread.cli.output import console, paged, print_json, share, short, visible
+from everthread.cli.output import console, format_share, page_output, print_json, shorten_id, visible
 from everthread.conversation.thread_state import load_title
 from everthread.core.messages import (
     REASONING_BLOCKS,
@@ -53,18 +53,18 @@ if TYPE_CHECKING:
 PAGE = 2_000
 
 
-async def threads(store: Store, tenant: str | None) -> list[str]:
-    """Every thread's id, that with the newest session first. By their start: use would move threads between pages."""
-    found: dict[str, None] = {}
-    read = 0
-    while page := await store.list_sessions(tenant=tenant, limit=PAGE, offset=read):
-        found |= dict.fromkeys(session.thread for session in page)
-        read += len(page)
-    return list(found)
+async def list_thread_ids(store: Store, tenant: str | None) -> list[str]:
+    """Every thread's id, the newest first. Sorted by start: a thread in use must not move between pages."""
+    threads: dict[str, None] = {}
+    offset = 0
+    while page := await store.list_sessions(tenant=tenant, limit=PAGE, offset=offset):
+        threads |= dict.fromkeys(session.thread for session in page)
+        offset += len(page)
+    return list(threads)
 
 
-async def title_of(store: Store, session: Session) -> str:
-    """Its title, or the first words of the user."""
+async def short_title(store: Store, session: Session) -> str:
+    """A session's title, or the first words of the user, in one line."""
     return excerpt(await load_title(store, session), 100)
 
 
@@ -79,7 +79,7 @@ COLOURS = {"user": "bold cyan", "assistant": "bold green", "tool": "bold yellow"
 
 @dataclass(frozen=True, slots=True)
 class SessionView:
-    """What was asked for: the thread, where it goes on, and the messages to show."""
+    """What `show` shows: a thread, its newest session (`tip`), and messages or one stored output."""
 
     session: Session
     tip: Session
@@ -113,74 +113,74 @@ def show(
         session = await opened.resolve(session_id, tenant=tenant)
         tip = await opened.session(await opened.get_compression_tip(session.id))
         if output is not None:
-            return SessionView(session, tip, [], {}, await _output(opened, session, output))
+            return SessionView(session, tip, [], {}, await _load_output(opened, session, output))
         if message is not None:
-            return await _one(opened, session, tip, message)
-        read, whose = (opened.messages, tip.id) if context else (opened.history, session.id)
-        found = await read(whose, start=offset, limit=limit)
-        return SessionView(session, tip, found, _names(item.body for item in found))
+            return await _view_message(opened, session, tip, message)
+        load, session_to_load = (opened.messages, tip.id) if context else (opened.history, session.id)
+        messages = await load(session_to_load, start=offset, limit=limit)
+        return SessionView(session, tip, messages, _tool_names(item.body for item in messages))
 
     view = with_store(store, work)
     if as_json:
-        print_json(_plain(view, context=context, raw=raw))
+        print_json(_view_as_json(view, context=context, raw=raw))
         return
-    with paged():
+    with page_output():
         if view.output is not None:
-            _print_text(_clean(view.output, raw=raw), None)
+            _print_text(_redact_unless(view.output, raw=raw), None)
             return
         _print_heading(view, context=context, raw=raw, full=full)
         for item in view.messages:
             _print_message(item, view.names, raw=raw, full=full or message is not None)
 
 
-async def _one(store: Store, session: Session, tip: Session, message_id: int) -> SessionView:
-    """A message of this thread, or of the one it branched from."""
-    found = await store.message(message_id, tenant=session.tenant)
+async def _view_message(store: Store, session: Session, tip: Session, message_id: int) -> SessionView:
+    """A message of this thread, or of the thread it branched from."""
+    message = await store.message(message_id, tenant=session.tenant)
     history = await store.history(session.id)
-    if (await store.session(found.session)).thread != session.thread and message_id not in (m.id for m in history):
-        raise UnknownIdError(f"thread {short(session.thread)} has no message {message_id}")
-    return SessionView(session, tip, [found], _names(item.body for item in history))
+    if (await store.session(message.session)).thread != session.thread and message_id not in (m.id for m in history):
+        raise UnknownIdError(f"thread {shorten_id(session.thread)} has no message {message_id}")
+    return SessionView(session, tip, [message], _tool_names(item.body for item in history))
 
 
-async def _output(store: Store, session: Session, output_id: str) -> str:
+async def _load_output(store: Store, session: Session, output_id: str) -> str:
     if output_id not in (stored.id for stored in await store.outputs(session.thread)):
-        raise UnknownIdError(f"thread {short(session.thread)} has no stored output {output_id!r}")
+        raise UnknownIdError(f"thread {shorten_id(session.thread)} has no stored output {output_id!r}")
     return await store.output(output_id, tenant=session.tenant)
 
 
-def _names(bodies: Iterable[Message]) -> dict[str, str]:
+def _tool_names(bodies: Iterable[Message]) -> dict[str, str]:
     return {call.id: call.name for body in bodies for call in calls_of(body)}
 
 
-def _clean(value: Any, *, raw: bool) -> Any:
+def _redact_unless(value: Any, *, raw: bool) -> Any:
     return value if raw else redact_value(value)
 
 
-def _plain(view: SessionView, *, context: bool, raw: bool) -> dict[str, Any]:
+def _view_as_json(view: SessionView, *, context: bool, raw: bool) -> dict[str, Any]:
     heading = {
         "thread": view.session.thread,
         "session": view.tip.id,
-        "title": _clean(view.session.title, raw=raw),
+        "title": _redact_unless(view.session.title, raw=raw),
         "model": view.tip.model,
     }
     if view.output is not None:
-        return heading | {"output": _clean(view.output, raw=raw)}
-    system = {"system": _clean(view.tip.system, raw=raw)} if context else {}
+        return heading | {"output": _redact_unless(view.output, raw=raw)}
+    system = {"system": _redact_unless(view.tip.system, raw=raw)} if context else {}
     messages = [
         {name: getattr(item, name) for name in ("id", "session", "seq", "kind", "tokens")}
-        | {"created": iso(item.created), "body": _clean(item.body, raw=raw)}
+        | {"created": format_iso(item.created), "body": _redact_unless(item.body, raw=raw)}
         for item in view.messages
     ]
     return heading | system | {"messages": messages}
 
 
 def _print_heading(view: SessionView, *, context: bool, raw: bool, full: bool) -> None:
-    title = excerpt(_clean(view.session.title, raw=raw), 100)
-    facts = [short(view.session.thread), view.session.kind, view.tip.model, "live" if view.tip.live else "ended"]
+    title = excerpt(_redact_unless(view.session.title, raw=raw), 100)
+    facts = [shorten_id(view.session.thread), view.session.kind, view.tip.model, "live" if view.tip.live else "ended"]
     console.print(Text(" · ".join(visible(fact) for fact in (title, *facts) if fact), "bold"), soft_wrap=True)
     if context and view.tip.system is not None:
         console.print(Text("\nsystem", COLOURS["system"]))
-        _print_text(content_text(_clean(view.tip.system, raw=raw)), None if full else MOST["said"])
+        _print_text(content_text(_redact_unless(view.tip.system, raw=raw)), None if full else MOST["said"])
     if not view.messages:
         console.print("no messages")
 
@@ -189,18 +189,17 @@ def _print_message(item: StoredMessage, names: Mapping[str, str], *, raw: bool, 
     role = excerpt(str(item.body.get("role")), 20)
     kind = "" if item.kind == "message" else item.kind
     tokens = "" if item.tokens is None else f"{item.tokens:,} tokens"
-    facts = [f"#{item.id}", kind, ago(item.created, time.time()), tokens]
+    facts = [f"#{item.id}", kind, format_age(item.created, time.time()), tokens]
     heading = Text.assemble("\n", (role, COLOURS.get(role, "bold")), "  ", (" · ".join(filter(None, facts)), "dim"))
     console.print(heading, soft_wrap=True)
-    for sort, text in pieces(_clean(item.body, raw=raw), names):
+    for sort, text in message_parts(_redact_unless(item.body, raw=raw), names):
         _print_text(text, None if full else MOST[sort])
 
 
-def pieces(body: Message, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """What a message holds, in the order it is read: thoughts, words, images, calls, results."""
+def message_parts(body: Message, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The parts of a message in reading order: thoughts, text, images, calls, results."""
     for thought in _thoughts(body):
         yield "thought", f"(thinking) {thought}"
-    results = results_of(body)
     if body.get("role") != "tool" and text_of(body):
         yield "said", text_of(body)
     images = sum(1 for _ in images_in(body.get("content")))
@@ -208,85 +207,87 @@ def pieces(body: Message, names: Mapping[str, str]) -> Iterator[tuple[str, str]]
         yield "said", f"[{images} image{'s' * (images > 1)}]"
     for call in calls_of(body):
         yield "called", f"→ {call.name} {call.arguments}"
-    for result in results:
+    for result in results_of(body):
         yield "returned", f"← {result.name or names.get(result.call_id, '')}: {result.text}"
 
 
 def _thoughts(body: Mapping[str, Any]) -> Iterator[str]:
-    said = body.get("reasoning_content")
     blocks: Sequence[Any] = [part for part in parts_of(body) if kind_of(part) in REASONING_BLOCKS]
-    for thought in (said, *(part.get("thinking") or part.get("text") for part in blocks)):
+    texts = (part.get("thinking") or part.get("text") for part in blocks)
+    for thought in (body.get("reasoning_content"), *texts):
         if isinstance(thought, str) and thought:
             yield thought
 
 
 def _print_text(text: str, most: tuple[int, int] | None) -> None:
-    """The text as it is, however long its lines; cut where it is longer than wanted, and saying so."""
-    shown = text if most is None else "\n".join(text[: most[0]].split("\n")[: most[1]])
-    console.out(visible(shown))
-    if len(shown) < len(text):
-        more = f"… {len(text) - len(shown):,} more characters (--full shows them)"
+    """Print a text, cut to `most` characters and lines, with a note of what was cut."""
+    start = text if most is None else "\n".join(text[: most[0]].split("\n")[: most[1]])
+    console.out(visible(start))
+    if len(start) < len(text):
+        more = f"… {len(text) - len(start):,} more characters (--full shows them)"
         console.print(Text(more, "dim"), soft_wrap=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """A session, and the compaction that made it."""
+class FamilySession:
+    """A session of a thread's family, and the compaction that started it."""
 
     session: Session
-    made_by: CompactionRecord | None
+    compaction: CompactionRecord | None
     title: str
 
 
 def tree(session_id: SessionId, tenant: Tenant = None, store: StoreUrl = None, as_json: AsJson = False) -> None:
     """Show a thread's continuations, reverted sessions, branches and subagents, with what compactions saved."""
 
-    async def work(opened: Store) -> list[Member]:
-        return await family(opened, (await opened.resolve(session_id, tenant=tenant)).thread)
+    async def work(opened: Store) -> list[FamilySession]:
+        return await load_family(opened, (await opened.resolve(session_id, tenant=tenant)).thread)
 
     members = with_store(store, work)
     if as_json:
-        print_json({"thread": members[0].session.thread, "sessions": [_plain_member(member) for member in members]})
+        print_json({"thread": members[0].session.thread, "sessions": [_member_as_json(member) for member in members]})
     else:
-        console.print(_drawn(members, time.time()))
+        console.print(_draw_tree(members, time.time()))
 
 
-async def family(store: Store, thread: str) -> list[Member]:
-    """Every session of a thread and of the threads that began in it, and in those."""
-    members: list[Member] = []
-    known, waiting = {thread}, [thread]
-    while waiting:
-        current = waiting.pop()
-        made = {record.session: record for record in await store.compactions(current)}
+async def load_family(store: Store, thread: str) -> list[FamilySession]:
+    """Every session of a thread and of the threads that began in it, recursively."""
+    members: list[FamilySession] = []
+    threads, queue = {thread}, [thread]
+    while queue:
+        current = queue.pop()
+        compactions = {record.session: record for record in await store.compactions(current)}
         sessions = await store.thread_sessions(current)
-        title = await title_of(store, sessions[0])
-        members += [Member(session, made.get(session.id), title) for session in sessions]
-        fresh = [child.id for child in await store.started_by(current) if child.id not in known]
-        known |= set(fresh)
-        waiting += fresh
+        title = await short_title(store, sessions[0])
+        members += [FamilySession(session, compactions.get(session.id), title) for session in sessions]
+        children = [child.id for child in await store.started_by(current) if child.id not in threads]
+        threads |= set(children)
+        queue += children
     return members
 
 
-def _plain_member(member: Member) -> dict[str, Any]:
-    session, made = member.session, member.made_by
+def _member_as_json(member: FamilySession) -> dict[str, Any]:
+    session, compaction = member.session, member.compaction
     names = ("id", "thread", "parent", "kind", "model", "messages", "end_reason", "branched_at")
     plain = {name: getattr(session, name) for name in names}
-    plain |= {"title": member.title, "started": iso(session.started), "ended": iso(session.ended)}
-    if made is None:
+    plain |= {"title": member.title, "started": format_iso(session.started), "ended": format_iso(session.ended)}
+    if compaction is None:
         return plain | {"compaction": None}
-    record = made.record
-    told = ("tokens_before", "tokens_after", "author", "reason", "focus", "duration")
-    compaction = {name: getattr(record, name) for name in told} | {
-        "covered": len(record.covered),
-        "cost": None if record.cost is None else float(record.cost),
-        "warnings": list(record.warnings),
-        "reverted": iso(made.reverted),
+    record = compaction.record
+    figures = ("tokens_before", "tokens_after", "author", "reason", "focus", "duration")
+    return plain | {
+        "compaction": {name: getattr(record, name) for name in figures}
+        | {
+            "covered": len(record.covered),
+            "cost": None if record.cost is None else float(record.cost),
+            "warnings": list(record.warnings),
+            "reverted": format_iso(compaction.reverted),
+        }
     }
-    return plain | {"compaction": compaction}
 
 
-def _drawn(members: list[Member], now: float) -> Tree:
-    """Continuations stand below each other: a thread of a hundred compactions is a list, not a staircase."""
+def _draw_tree(members: list[FamilySession], now: float) -> Tree:
+    """Continuations are listed below each other: a hundred compactions are a list, not a staircase."""
     top = Tree(Text())
     threads: dict[str, Tree] = {}
     nodes: dict[str, Tree] = {}
@@ -294,26 +295,26 @@ def _drawn(members: list[Member], now: float) -> Tree:
         session = member.session
         parent = nodes.get(session.parent or "")
         if not threads:
-            top.label = Text(f"thread {short(session.thread)}  {member.title}", "bold")
+            top.label = Text(f"thread {shorten_id(session.thread)}  {member.title}", "bold")
             threads[session.thread] = top
         elif session.thread not in threads:
-            label = Text(f"{session.kind} {short(session.thread)}  {member.title}", "bold")
+            label = Text(f"{session.kind} {shorten_id(session.thread)}  {member.title}", "bold")
             threads[session.thread] = (parent or top).add(label)
         under = parent if session.kind == "reverted" and parent else threads[session.thread]
         nodes[session.id] = under.add(_label(member, now))
     return top
 
 
-def _label(member: Member, now: float) -> Text:
-    session, made = member.session, member.made_by
-    facts = [counted(session.messages, "message"), state_of(session), ago(session.started, now)]
-    label = Text.assemble((short(session.id), "cyan"), f" {session.kind}", ("  " + " · ".join(facts), "dim"))
-    if made is not None:
-        record = made.record
+def _label(member: FamilySession, now: float) -> Text:
+    session = member.session
+    facts = [counted(session.messages, "message"), state_of(session), format_age(session.started, now)]
+    label = Text.assemble((shorten_id(session.id), "cyan"), f" {session.kind}", ("  " + " · ".join(facts), "dim"))
+    if member.compaction is not None:
+        record = member.compaction.record
         label.append(f"  {record.tokens_before:,} → {record.tokens_after:,} tokens", "green")
-        saved = share(record.tokens_before - record.tokens_after, record.tokens_before)
+        saved = format_share(record.tokens_before - record.tokens_after, record.tokens_before)
         author = f", by {excerpt(record.author, 30)}" if record.author else ""
-        label.append(f" ({saved} saved{author}, {duration(record.duration)})", "dim")
+        label.append(f" ({saved} saved{author}, {format_duration(record.duration)})", "dim")
     return label
 
 
@@ -339,15 +340,15 @@ def search(
     from everthread.store.models import DEFAULT_TENANT, SearchQuery
 
     now = time.time()
-    first, last = read_time(since, now), read_time(until, now)
+    first, last = parse_time(since, now), parse_time(until, now)
 
     async def work(opened: Store) -> tuple[list[SearchHit], list[SearchHit]]:
         in_thread = await opened.resolve(thread, tenant=tenant) if thread is not None else None
         in_session = await opened.resolve(session, tenant=tenant) if session is not None else None
-        named = in_session or in_thread
+        scope = in_session or in_thread
         query = SearchQuery(
             text,
-            tenant=tenant or (named.tenant if named else DEFAULT_TENANT),
+            tenant=tenant or (scope.tenant if scope else DEFAULT_TENANT),
             thread=in_thread.thread if in_thread else None,
             session=in_session.id if in_session else None,
             role=role,
@@ -358,38 +359,38 @@ def search(
             limit=limit + 1,
             offset=offset,
         )
-        found = await opened.search(query)
-        return found, [] if found else await opened.search_closest(replace(query, limit=limit))
+        hits = await opened.search(query)
+        return hits, [] if hits else await opened.search_closest(replace(query, limit=limit))
 
-    hits, near = with_store(store, work, or_empty=True)
-    shown, more = hits[:limit] or near, len(hits) > limit
+    exact, near = with_store(store, work, or_empty=True)
+    hits, more = exact[:limit] or near, len(exact) > limit
     if as_json:
-        print_json({"hits": [_plain_hit(hit) for hit in shown], "offset": offset, "more": more, "near": bool(near)})
+        print_json({"hits": [_hit_as_json(hit) for hit in hits], "offset": offset, "more": more, "near": bool(near)})
         return
-    if not shown:
+    if not hits:
         console.print("nothing found")
     if near:
-        console.print("Nothing holds every word. The closest:", style="dim")
-    for hit in shown:
-        _print(hit, text, now)
+        console.print("No message holds every word. The closest:", style="dim")
+    for hit in hits:
+        _print_hit(hit, text, now)
     if more:
         console.print(f"… there are more (--offset {offset + limit} shows them)")
 
 
-def _plain_hit(hit: SearchHit) -> dict[str, Any]:
+def _hit_as_json(hit: SearchHit) -> dict[str, Any]:
     names = ("message", "output", "thread", "session", "role", "tool", "snippet", "score")
-    return {name: getattr(hit, name) for name in names} | {"created": iso(hit.created)}
+    return {name: getattr(hit, name) for name in names} | {"created": format_iso(hit.created)}
 
 
-def _print(hit: SearchHit, query: str, now: float) -> None:
-    place = f"#{hit.message}" if hit.message is not None else hit.output or ""
-    facts = [short(hit.session), place, hit.role, hit.tool, ago(hit.created, now)]
+def _print_hit(hit: SearchHit, query: str, now: float) -> None:
+    number = f"#{hit.message}" if hit.message is not None else hit.output or ""
+    facts = [shorten_id(hit.session), number, hit.role, hit.tool, format_age(hit.created, now)]
     console.print(Text(" · ".join(visible(fact) for fact in facts if fact), "dim"), soft_wrap=True)
-    console.print(_marked(Text(f"  {excerpt(hit.snippet, 400)}"), query), soft_wrap=True)
+    console.print(_highlight(Text(f"  {excerpt(hit.snippet, 400)}"), query), soft_wrap=True)
 
 
-def _marked(snippet: Text, query: str) -> Text:
-    """The snippet with the words of the query marked: as typed, or else each of a word's terms."""
+def _highlight(snippet: Text, query: str) -> Text:
+    """Highlight the words of the query in the snippet: as typed, or else each of a word's terms."""
     for word in query.replace('"', " ").replace("*", " ").split():
         if not snippet.highlight_words([word], MARK, case_sensitive=False):
             snippet.highlight_words(phrase_terms(word), MARK, case_sensitive=False)

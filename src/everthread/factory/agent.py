@@ -73,9 +73,9 @@ async def open_agent(
         )
         conversation = await open_conversation(
             model, config=settings, store=held, resume=resume, system=equipment.prompt,
-            tools=[tool.schema for tool in equipment.tools], summarizer=summarizer, listener=equipment.hear,
+            tools=[tool.schema for tool in equipment.tools], summarizer=summarizer, listener=equipment.on_event,
             hooks=equipment, session=session, api=api, fallback=fallback,
-            model_events=equipment.hear_model, found=equipment.found,
+            model_events=equipment.on_model_event, found=equipment.use_route,
         )  # fmt: skip
     except BaseException:
         for close in opened:
@@ -83,7 +83,7 @@ async def open_agent(
         raise
 
     async def routes(name: str) -> Route:
-        route = await route_to(name, settings, api=None, own_client=False, fallback=(), events=equipment.hear_model)
+        route = await route_to(name, settings, api=None, own_client=False, fallback=(), events=equipment.on_model_event)
         if route.model is not None:
             opened.insert(0, closing_of(route.model))
         return route

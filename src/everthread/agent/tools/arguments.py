@@ -1,16 +1,16 @@
-"""What a model gave as arguments, taken as what a tool needs; what makes no sense is an `InputError` it can act on."""
+"""Reads the arguments of a tool call. A bad argument is an `InputError` that the model can act on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from everthread.agent.workspace import quoted
+from everthread.agent.workspace import quote_name
 from everthread.errors import InputError
 
 
 def schema(name: str, description: str, properties: Mapping[str, Any], required: Sequence[str]) -> dict[str, Any]:
-    """A tool in OpenAI's chat form."""
+    """Build a tool's schema in OpenAI's chat form."""
     parameters = {
         "type": "object",
         "properties": dict(properties),
@@ -21,11 +21,11 @@ def schema(name: str, description: str, properties: Mapping[str, Any], required:
 
 
 def check_names(arguments: Mapping[str, Any], of: Mapping[str, Any]) -> None:
-    """Refuse arguments the tool's schema does not name: a misspelt one would silently do nothing."""
-    known = of["function"]["parameters"]["properties"]
-    strange = [quoted(str(name), 60) for name in arguments if name not in known]
-    if strange:
-        raise InputError(f"there is no argument {', '.join(strange[:5])}; the arguments are {', '.join(known)}")
+    """Refuse arguments that the tool's schema does not name: a misspelt one would be ignored silently."""
+    names = of["function"]["parameters"]["properties"]
+    unknown = [quote_name(str(name), 60) for name in arguments if name not in names]
+    if unknown:
+        raise InputError(f"there is no argument {', '.join(unknown[:5])}; the arguments are {', '.join(names)}")
 
 
 def text(
@@ -36,14 +36,14 @@ def text(
     longest: int = 5_000_000,
     empty: bool = False,
 ) -> str:
-    """A text; without a default it must be given."""
+    """A text; required where there is no default."""
     value = arguments.get(name)
     if value is None:
         if default is None:
             raise InputError(f"the argument {name} is missing; give it as a string")
         return default
     if not isinstance(value, str):
-        raise InputError(f"the argument {name} must be a string, not {_kind(value)}")
+        raise InputError(f"the argument {name} must be a string, not {_describe_type(value)}")
     if not value and not empty:
         raise InputError(f"the argument {name} is empty")
     if len(value) > longest:
@@ -52,7 +52,7 @@ def text(
 
 
 def number(arguments: Mapping[str, Any], name: str, *, default: int, least: int = 0, most: int = 1_000_000_000) -> int:
-    """A whole number; one that was given as text counts."""
+    """A whole number; one written as text is accepted."""
     value = arguments.get(name)
     if value is None:
         return default
@@ -61,33 +61,33 @@ def number(arguments: Mapping[str, Any], name: str, *, default: int, least: int 
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f"the argument {name} must be a whole number, not {_kind(value)}")
+        raise InputError(f"the argument {name} must be a whole number, not {_describe_type(value)}")
     if not least <= value <= most:
         raise InputError(f"the argument {name} must be from {least:,} to {most:,}")
     return value
 
 
 def flag(arguments: Mapping[str, Any], name: str) -> bool:
-    """True or false; false where it is not given."""
+    """True or false; false where it is missing."""
     value = arguments.get(name)
     if value is None:
         return False
     if isinstance(value, str) and value.lower() in ("true", "false"):
         return value.lower() == "true"
     if not isinstance(value, bool):
-        raise InputError(f"the argument {name} must be true or false, not {_kind(value)}")
+        raise InputError(f"the argument {name} must be true or false, not {_describe_type(value)}")
     return value
 
 
 def encoded(value: str, name: str) -> bytes:
-    """A text as UTF-8; half a surrogate pair is no text."""
+    """Encode a text as UTF-8; a lone surrogate is refused."""
     try:
         return value.encode("utf-8")
     except UnicodeEncodeError as error:
         raise InputError(f"the argument {name} holds half a character (a lone surrogate) at {error.start}") from error
 
 
-def _kind(value: object) -> str:
+def _describe_type(value: object) -> str:
     names = {
         bool: "true or false",
         int: "a number",

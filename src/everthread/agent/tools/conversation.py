@@ -8,7 +8,7 @@ from typing import Any
 from everthread.agent import RECALL_CHARS
 from everthread.agent.base import FreeTool, Permission, ToolContext, ToolReply
 from everthread.agent.memory import FILES, LIMITS, SHELVES, MemoryFiles, Shelf
-from everthread.agent.tools import arguments as given
+from everthread.agent.tools import arguments as args
 from everthread.conversation.lookup import StoreLookup
 from everthread.conversation.toolbox import FIND, FIND_SCHEMA, QUERY_CHARS
 from everthread.core.search.lookup import found_text, passage_text
@@ -16,10 +16,10 @@ from everthread.errors import InputError
 from everthread.store.store import Store
 
 PAGE = 7
-"""Places that have room in one answer."""
+"""Hits in one answer."""
 ROOM = 500
-"""Characters left for whose it is and how to go on."""
-RECALL_SCHEMA = given.schema(
+"""Characters for the head of a passage and the note of how to continue."""
+RECALL_SCHEMA = args.schema(
     "recall",
     "Search this conversation's whole history, also what was summarised away, and every stored tool output. Gives "
     "exact excerpts with their ids. Give `id` instead to read one message or output in full, in parts.",
@@ -46,31 +46,32 @@ class Recall(FreeTool):
     schema = RECALL_SCHEMA
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
-        talk = context.conversation
-        return ToolReply(await recall_text(StoreLookup(talk.store, talk.session.tenant, talk.id), arguments))
+        conversation = context.conversation
+        lookup = StoreLookup(conversation.store, conversation.session.tenant, conversation.id)
+        return ToolReply(await recall_text(lookup, arguments))
 
 
 async def recall_text(lookup: StoreLookup, arguments: Mapping[str, Any]) -> str:
-    """What a call is answered with. `InputError` where it cannot be."""
-    given.check_names(arguments, RECALL_SCHEMA)
-    offset = given.number(arguments, "offset", default=0)
-    wanted = given.text(arguments, "id", default="", empty=True).strip()
-    if wanted:
-        passage = await lookup.read(wanted, offset=offset, limit=RECALL_CHARS - ROOM)
+    """The answer to a `recall` call. `InputError` for bad arguments."""
+    args.check_names(arguments, RECALL_SCHEMA)
+    offset = args.number(arguments, "offset", default=0)
+    item_id = args.text(arguments, "id", default="", empty=True).strip()
+    if item_id:
+        passage = await lookup.read(item_id, offset=offset, limit=RECALL_CHARS - ROOM)
         return passage_text(passage, tool=Recall.name)
-    query = given.text(arguments, "query", default="", empty=True, longest=1_000).strip()
+    query = args.text(arguments, "query", default="", empty=True, longest=1_000).strip()
     if not query:
         raise InputError("give a query to search for, or the id of a message or output to read")
-    path = given.text(arguments, "path", default="", empty=True, longest=1_000).strip()
-    found = await lookup.search(query, path=path or None, limit=PAGE, offset=offset)
+    path = args.text(arguments, "path", default="", empty=True, longest=1_000).strip()
+    hits = await lookup.search(query, path=path or None, limit=PAGE, offset=offset)
     where = "this conversation" + (f" that name {path!r}" if path else "")
-    return found_text(found, query, tool=Recall.name, where=where, offset=offset)
+    return found_text(hits, query, tool=Recall.name, where=where, offset=offset)
 
 
 KEY = "todo"
 STATES = {"pending": " ", "in_progress": ">", "done": "x", "cancelled": "-"}
 MOST_ITEMS, MOST_CHARS = 50, 300
-TODO_SCHEMA = given.schema(
+TODO_SCHEMA = args.schema(
     "todo",
     "Plan work of three or more steps and keep track of it. Give `items` to write the whole list anew; without it the "
     "list is read. One item is in_progress at a time; mark it done as soon as it is.",
@@ -101,22 +102,22 @@ class Todo(FreeTool):
     schema = TODO_SCHEMA
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
-        given.check_names(arguments, TODO_SCHEMA)
+        args.check_names(arguments, TODO_SCHEMA)
         store, thread = context.conversation.store, context.conversation.id
         if arguments.get("items") is not None:
-            await store.put_state(thread, KEY, _items(arguments["items"]))
+            await store.put_state(thread, KEY, _read_items(arguments["items"]))
         items = await load_todo(store, thread)
         return ToolReply(todo_text(items) if items else "The list is empty.")
 
 
 async def load_todo(store: Store, thread: str) -> Items:
     """The list of a thread."""
-    kept = await store.get_state(thread, KEY)
-    return kept if isinstance(kept, list) else []
+    items = await store.get_state(thread, KEY)
+    return items if isinstance(items, list) else []
 
 
 def has_open(items: Sequence[Mapping[str, str]]) -> bool:
-    """Whether something is still to be done."""
+    """Whether a task is still open."""
     return any(item["status"] in ("pending", "in_progress") for item in items)
 
 
@@ -124,23 +125,23 @@ def todo_text(items: Sequence[Mapping[str, str]]) -> str:
     return "\n".join(f"[{STATES[item['status']]}] {item['text']}" for item in items)
 
 
-def _items(value: Any) -> Items:
+def _read_items(value: Any) -> Items:
     if not isinstance(value, list) or len(value) > MOST_ITEMS:
         raise InputError(f"items must be a list of at most {MOST_ITEMS} objects")
     items: Items = []
-    for place, item in enumerate(value, 1):
+    for number, item in enumerate(value, 1):
         if not isinstance(item, dict):
-            raise InputError(f"item {place} must be an object with text and status")
-        text = " ".join(given.text(item, "text", longest=MOST_CHARS).split())
-        status = given.text(item, "status", default="pending")
+            raise InputError(f"item {number} must be an object with text and status")
+        text = " ".join(args.text(item, "text", longest=MOST_CHARS).split())
+        status = args.text(item, "status", default="pending")
         if status not in STATES:
-            raise InputError(f"item {place} has the status {status!r}; use {', '.join(STATES)}")
+            raise InputError(f"item {number} has the status {status!r}; use {', '.join(STATES)}")
         items.append({"text": text, "status": status})
     return items
 
 
 ACTIONS = ("list", "add", "replace", "remove")
-MEMORY_SCHEMA = given.schema(
+MEMORY_SCHEMA = args.schema(
     "memory",
     "Keep what must outlast this conversation: short, durable facts and preferences, one an entry. Not for progress of "
     "the current task, and never for credentials. New sessions see the entries in their system prompt.",
@@ -169,24 +170,24 @@ class MemoryTool(FreeTool):
         self._memory = memory
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:  # noqa: ARG002 - as every tool
-        given.check_names(arguments, MEMORY_SCHEMA)
-        action, shelf = given.text(arguments, "action"), _shelf(given.text(arguments, "target", default="memory"))
+        args.check_names(arguments, MEMORY_SCHEMA)
+        action, shelf = args.text(arguments, "action"), _read_shelf(args.text(arguments, "target", default="memory"))
         if action == "list":
             await self._memory.settle()
-            return ToolReply(self._listed(shelf))
+            return ToolReply(self._list_entries(shelf))
         if action == "add":
-            done = await self._memory.add(shelf, given.text(arguments, "text"))
+            change = await self._memory.add(shelf, args.text(arguments, "text"))
         elif action == "replace":
-            done = await self._memory.replace(shelf, given.text(arguments, "old"), given.text(arguments, "text"))
+            change = await self._memory.replace(shelf, args.text(arguments, "old"), args.text(arguments, "text"))
         elif action == "remove":
-            done = await self._memory.remove(shelf, given.text(arguments, "old"))
+            change = await self._memory.remove(shelf, args.text(arguments, "old"))
         else:
             raise InputError(f"there is no action {action!r}; use {', '.join(ACTIONS)}")
-        note = "\nA credential in it was left out: secrets are never kept." if done.redacted else ""
+        note = "\nA credential in it was left out: secrets are never kept." if change.redacted else ""
         word = "Removed" if action == "remove" else "Kept"
-        return ToolReply(f"{word}: {done.entry}{note}\n{self._room(shelf)}")
+        return ToolReply(f"{word}: {change.entry}{note}\n{self._room(shelf)}")
 
-    def _listed(self, shelf: Shelf) -> str:
+    def _list_entries(self, shelf: Shelf) -> str:
         entries = self._memory.entries(shelf)
         lines = [f"{number}. {entry}" for number, entry in enumerate(entries, 1)]
         return "\n".join([*lines, self._room(shelf)]) if lines else f"{FILES[shelf]} has no entries."
@@ -195,38 +196,38 @@ class MemoryTool(FreeTool):
         return f"({FILES[shelf]}: {len(self._memory.text(shelf)):,} of {LIMITS[shelf]:,} characters)"
 
 
-def _shelf(name: str) -> Shelf:
+def _read_shelf(name: str) -> Shelf:
     if name not in SHELVES:
         raise InputError(f"there is no target {name!r}; use {' or '.join(SHELVES)}")
     return name
 
 
 class FindTools:
-    """The tool `find_tools`. The conversation offers it, and only where tools are left out."""
+    """The tool `find_tools`. The conversation offers it where tools are left out."""
 
     name = FIND
     schema = FIND_SCHEMA
 
     def needs(self, arguments: Mapping[str, Any], context: ToolContext) -> Permission | None:
-        """Leave to lose the provider's cache, with what that costs, where tools shall be shown at once."""
-        query, now = _read(arguments)
-        found = context.conversation.toolbox.look(query) if now else None
-        if found is None or not found.tools:
+        """Permission to lose the provider's cache, with its price, where tools are wanted at once."""
+        query, now = _read_query(arguments)
+        match = context.conversation.toolbox.look(query) if now else None
+        if match is None or not match.tools:
             return None
-        names = ", ".join(card.name for card in found.tools)
+        names = ", ".join(card.name for card in match.tools)
         return Permission("cache", f"show these tools at once: {names}", context.conversation.toolbox.price())
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
-        query, _ = _read(arguments)
+        query, _ = _read_query(arguments)
         allowed = context.allowed is not None and context.allowed.kind == "cache"
         return ToolReply((await context.conversation.find_tools(query, now=allowed)).text)
 
     async def refused(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
-        """Without leave they come back later."""
-        query, _ = _read(arguments)
+        """Without approval the tools come back at the next compaction."""
+        query, _ = _read_query(arguments)
         return ToolReply((await context.conversation.toolbox.find(query, refused=True)).text)
 
 
-def _read(arguments: Mapping[str, Any]) -> tuple[str, bool]:
-    given.check_names(arguments, FIND_SCHEMA)
-    return given.text(arguments, "query", longest=QUERY_CHARS), given.flag(arguments, "now")
+def _read_query(arguments: Mapping[str, Any]) -> tuple[str, bool]:
+    args.check_names(arguments, FIND_SCHEMA)
+    return args.text(arguments, "query", longest=QUERY_CHARS), args.flag(arguments, "now")

@@ -1,4 +1,4 @@
-"""Give a part of the work to a subagent: a conversation of its own, whose answer is all that comes back."""
+"""Delegate a task to a subagent, which has a conversation of its own; only its answer comes back."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from everthread.agent import SUBAGENT_ROUNDS
 from everthread.agent.base import Approver, FreeTool, Tool, ToolContext, ToolReply
 from everthread.agent.events import Delegated, TurnEnded
 from everthread.agent.loop import Agent
-from everthread.agent.tools import arguments as given
+from everthread.agent.tools import arguments as args
 from everthread.conversation.events import Event, Listener
 from everthread.store.models import NewSession
 
 TITLE_CHARS = 80
-SCHEMA = given.schema(
+SCHEMA = args.schema(
     "delegate",
     "Give a task that stands by itself to a subagent with the same tools and a context of its own. It sees nothing of "
     "this conversation: say all it must know. Only its final answer comes back. Several can work at the same time.",
@@ -28,9 +28,9 @@ SCHEMA = given.schema(
 
 
 class Delegate(FreeTool):
-    """The tool `delegate`; what the subagent does needs leave by itself.
+    """The tool `delegate`. The subagent's own calls need their own approval.
 
-    `system` writes the subagent's system prompt; `tell` hears what happens in it.
+    `system` writes the subagent's system prompt; `tell` gets its events.
     """
 
     name = "delegate"
@@ -49,12 +49,12 @@ class Delegate(FreeTool):
         self._approve, self._system, self._tell, self._rounds = approve, system, tell, max_rounds
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
-        given.check_names(arguments, SCHEMA)
-        task, known = given.text(arguments, "task"), given.text(arguments, "context", default="", empty=True)
+        args.check_names(arguments, SCHEMA)
+        task, background = args.text(arguments, "task"), args.text(arguments, "context", default="", empty=True)
         parent, ended = context.conversation.session, []
         thread = ""
 
-        def heard(event: Event) -> None:
+        def on_event(event: Event) -> None:
             if isinstance(event, TurnEnded):
                 ended.append(event)
             self._tell(Delegated(context.conversation.session.id, thread, event))
@@ -65,14 +65,14 @@ class Delegate(FreeTool):
         )  # fmt: skip
         thread = new.id
         child = await context.conversation.another(
-            new=new, tools=[tool.schema for tool in self._tools], system=self._system, listener=heard
+            new=new, tools=[tool.schema for tool in self._tools], system=self._system, listener=on_event
         )
         agent = Agent(
             child, self._tools, context=replace(context, conversation=child), approve=self._approve,
-            max_rounds=self._rounds, listener=heard,
+            max_rounds=self._rounds, listener=on_event,
         )  # fmt: skip
         try:
-            answer = await agent.send(f"{task}\n\nContext:\n{known}" if known else task)
+            answer = await agent.send(f"{task}\n\nContext:\n{background}" if background else task)
         finally:
             await agent.close(ended[-1].reason if ended else "failed")
         return _reply(answer.text, ended[-1], child.id)

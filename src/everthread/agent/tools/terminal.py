@@ -9,14 +9,14 @@ from typing import Any
 
 from everthread.agent import processes
 from everthread.agent.base import Permission, ToolContext, ToolReply
-from everthread.agent.tools import arguments as given
-from everthread.agent.workspace import Workspace, explained, quoted
+from everthread.agent.tools import arguments as args
+from everthread.agent.workspace import Workspace, explain_os_errors, quote_name
 from everthread.errors import InputError
 
 SECONDS, MOST_SECONDS = 120, 600
 LONGEST = 100_000
-"""Bytes of a command: what a system passes on in one argument."""
-SCHEMA = given.schema(
+"""Longest command in bytes: the most a system passes in one argument."""
+SCHEMA = args.schema(
     "terminal",
     "Run a command in a shell and read what it prints (standard output and error together, the exit code first). There "
     "is no standard input and no screen: use options that ask nothing. What is started with & goes on when the command "
@@ -43,61 +43,63 @@ class Terminal:
     schema = SCHEMA
 
     def needs(self, arguments: Mapping[str, Any], context: ToolContext) -> Permission:
-        """Every command needs leave; where it runs matters, too."""
-        space, command = Workspace(context.workspace), _command(arguments)
-        return _permission(command, space.shown(space.resolve(given.text(arguments, "workdir", default="."))))
+        """Every command needs permission, in the folder it runs in."""
+        space, command = Workspace(context.workspace), _read_command(arguments)
+        return _permission(command, space.relative(space.resolve(args.text(arguments, "workdir", default="."))))
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
-        command = _command(arguments)
-        seconds = given.number(arguments, "timeout", default=SECONDS, least=1, most=MOST_SECONDS)
+        command = _read_command(arguments)
+        seconds = args.number(arguments, "timeout", default=SECONDS, least=1, most=MOST_SECONDS)
         space = Workspace(context.workspace)
-        workdir = given.text(arguments, "workdir", default=".")
+        workdir = args.text(arguments, "workdir", default=".")
         folder = space.resolve(workdir)
-        if context.allowed not in (None, _permission(command, space.shown(folder))):
-            raise InputError(f"the workdir {quoted(workdir)} is no longer the folder that was shown; nothing was run")
+        if context.allowed not in (None, _permission(command, space.relative(folder))):
+            raise InputError(
+                f"the workdir {quote_name(workdir)} is no longer the folder that was shown; nothing was run"
+            )
         if context.environment is None:
             return ToolReply("Commands cannot be run here.", failed=True)
-        with explained(workdir):
+        with explain_os_errors(workdir):
             if not folder.is_dir():
-                raise InputError(f"the workdir {quoted(workdir)} is no folder")
-        processes.seal(context.environment)
+                raise InputError(f"the workdir {quote_name(workdir)} is no folder")
+        processes.hide_environment(context.environment)
         shell = shutil.which("bash") or "/bin/sh"
-        done = await processes.run(
+        ended = await processes.run(
             [shell, "-c", command], folder=folder, environment=context.environment, seconds=seconds
         )
-        return ToolReply(_told(done, seconds), failed=done.exit_code != 0)
+        return ToolReply(_describe_exit(ended, seconds), failed=ended.exit_code != 0)
 
 
 def _permission(command: str, folder: str) -> Permission:
-    return Permission("command", command, "" if folder == "." else f"in {quoted(folder)}")
+    return Permission("command", command, "" if folder == "." else f"in {quote_name(folder)}")
 
 
-def _command(arguments: Mapping[str, Any]) -> str:
-    given.check_names(arguments, SCHEMA)
-    command = given.text(arguments, "command")
+def _read_command(arguments: Mapping[str, Any]) -> str:
+    args.check_names(arguments, SCHEMA)
+    command = args.text(arguments, "command")
     if "\0" in command or not command.strip():
         raise InputError("the command is empty or holds a NUL character")
-    if len(given.encoded(command, "command")) > LONGEST:
+    if len(args.encoded(command, "command")) > LONGEST:
         raise InputError(f"the command is longer than {LONGEST:,} bytes; write it to a file and run that")
     return command
 
 
-def _told(done: processes.ProcessExit, seconds: int) -> str:
-    if done.exit_code is None:
+def _describe_exit(ended: processes.ProcessExit, seconds: int) -> str:
+    if ended.exit_code is None:
         first = f"exit code: none; it timed out after {seconds} s and was ended with everything it had started"
-    elif done.exit_code < 0:
-        first = f"exit code: {128 - done.exit_code} (ended by {_signal(-done.exit_code)})"
+    elif ended.exit_code < 0:
+        first = f"exit code: {128 - ended.exit_code} (ended by {_signal_name(-ended.exit_code)})"
     else:
-        first = f"exit code: {done.exit_code}"
+        first = f"exit code: {ended.exit_code}"
     last = (
-        f"\n[something it started still runs in the background; to end it: kill -- {' '.join(map(str, done.running))}]"
-        if done.running
+        f"\n[something it started still runs in the background; to end it: kill -- {' '.join(map(str, ended.running))}]"
+        if ended.running
         else ""
     )
-    return f"{first}\n{done.output.rstrip() or '(no output)'}{last}"
+    return f"{first}\n{ended.output.rstrip() or '(no output)'}{last}"
 
 
-def _signal(number: int) -> str:
+def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:

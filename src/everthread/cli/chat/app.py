@@ -1,4 +1,4 @@
-"""`everthread chat`: a model that can be reached, a thread, the talk until somebody leaves."""
+"""`everthread chat`: choose a model and a thread, talk until the user leaves."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from everthread.agent import commands
 from everthread.agent.approval import RULES_FILE, Approvals, Rule, read_rules, write_rule
 from everthread.agent.loop import Agent
 from everthread.cli.chat.editor import ChatCompleter
-from everthread.cli.chat.input import Asker, InputReader, Interrupts, LineReader, StoppedError, at_terminal, unechoed
-from everthread.cli.chat.render import BAD, QUIET, Screen, Status, ToolLines, line_of, styled
+from everthread.cli.chat.input import Asker, InputReader, Interrupts, LineReader, StoppedError, at_terminal, hide_typing
+from everthread.cli.chat.render import BAD, QUIET, Screen, Status, ToolLines, render_event, style_markup
 from everthread.cli.options import (
     NO_ID,
     PLATFORM,
-    ago,
-    latest,
-    recent,
+    find_latest_thread,
+    format_age,
+    list_recent_threads,
 )
-from everthread.cli.output import console, cost_text, share, short, unforeseen, visible
-from everthread.cli.session_views import title_of
+from everthread.cli.output import console, format_cost, format_share, report_unexpected, shorten_id, visible
+from everthread.cli.session_views import short_title
 from everthread.config import Config, config_path, home_directory
 from everthread.config.file import set_keys
 from everthread.conversation.conversation import Conversation
@@ -58,12 +58,12 @@ or write it down in {path}:
 
 A server of your own: model.base_url, such as http://localhost:8000/v1.
 Without any: the small model on this machine, `everthread models pull`, then `everthread chat --model {local}`.
-`everthread doctor` tells what works here."""
+`everthread doctor` shows what works here."""
 OFFER = "Use the small model on this machine now (no key; good for trying things out, not for work)?"
 
 
-def unnamed_choice(config: Config, model: str) -> str:
-    """Why this model was taken though nobody named one; empty where somebody did."""
+def explain_default(config: Config, model: str) -> str:
+    """Why this model was chosen though the configuration names none; empty where it names one."""
     try:
         choice = choice_of(config.model)
     except ConfigError:
@@ -71,8 +71,8 @@ def unnamed_choice(config: Config, model: str) -> str:
     return choice.why if choice.model == model else ""
 
 
-def reachable(config: Config, model: str | None) -> str | None:
-    """Why the model cannot be talked to: none is named, or its key is missing. None where it can."""
+def find_model_problem(config: Config, model: str | None) -> str | None:
+    """Why the model cannot be used: none is named, or its key is missing. None where it can."""
     try:
         choice = choice_of(config.model, model)
     except ConfigError as error:
@@ -82,19 +82,19 @@ def reachable(config: Config, model: str | None) -> str | None:
     return None
 
 
-def model_for(config: Config, model: str | None, *, ask: bool) -> str | None:
-    """The model to talk to. Where none can be reached, what to do is said and the local one is offered."""
-    problem = reachable(config, model)
+def choose_model(config: Config, model: str | None, *, ask: bool) -> str | None:
+    """The model to use. Where none can be used, print what to do and offer the local one."""
+    problem = find_model_problem(config, model)
     if problem is None:
         return model
     if not ask:
         raise InputError(f"{problem}\n\n{HOW.format(path=config_path(), local=LOCAL)}")
     console.print(Text(f"{visible(problem)}\n\n{HOW.format(path=config_path(), local=LOCAL)}\n"), soft_wrap=True)
     if find_spec("xllamacpp") is None:
-        raise InputError("nothing to talk to yet (for the local model: pip install 'everthread[local]')")
-    there = SMOLLM2.path(home_directory()).is_file()
-    size = "" if there else f" About {SMOLLM2.size // 1_000_000} MB are fetched first."
-    if not typer.confirm(f"{OFFER}{size}", default=False):
+        raise InputError("no model can be used yet (for the local model: pip install 'everthread[local]')")
+    is_fetched = SMOLLM2.path(home_directory()).is_file()
+    download = "" if is_fetched else f" About {SMOLLM2.size // 1_000_000} MB are fetched first."
+    if not typer.confirm(f"{OFFER}{download}", default=False):
         raise typer.Exit(2)
     pull(home_directory(), say=lambda words: console.print(Text(visible(words), "dim"), soft_wrap=True))
     if config.model.default is None and set_keys(config_path(), {"model.default": LOCAL}):
@@ -102,43 +102,41 @@ def model_for(config: Config, model: str | None, *, ask: bool) -> str | None:
     return LOCAL
 
 
-async def resumed_model(store: Store, resume: str, config: Config, model: str | None, *, ask: bool) -> str | None:
-    """The model to go on with: the one asked for, else the thread's own where it can be reached, else the usual one."""
-    own = await own_model(store, resume, config) if model is None else None
-    return own or model_for(config, model, ask=ask)
-
-
-async def own_model(store: Store, resume: str, config: Config) -> str | None:
-    """The model that a thread was held with, where it can be reached."""
-    session = await store.resolve(resume)
-    tip = await store.session(await store.get_compression_tip(session.id))
-    name = tip.model or session.model
-    return name if name and reachable(config, name) is None else None
+async def choose_resumed_model(
+    store: Store, resume: str, config: Config, model: str | None, *, ask: bool
+) -> str | None:
+    """The model to continue a thread with: the named one, else the thread's own if usable, else the default."""
+    if model is None:
+        session = await store.resolve(resume)
+        tip = await store.session(await store.get_compression_tip(session.id))
+        name = tip.model or session.model
+        if name and find_model_problem(config, name) is None:
+            return name
+    return choose_model(config, model, ask=ask)
 
 
 def last_exchange(messages: Sequence[Message]) -> Text | None:
-    """What was said last, in a few lines: the person, then the model."""
-    asked = next((text for message in reversed(messages) if (text := user_text(message).strip())), "")
-    spoken = (text_of(message).strip() for message in reversed(messages) if message["role"] == "assistant")
-    answer = next((text for text in spoken if text), "")
-    parts = [(f"› {excerpt(redact(asked), 300)}\n", "bold") if asked else None]
-    parts.append((excerpt(redact(answer), 600), "") if answer else None)
-    shown = [part for part in parts if part is not None]
-    return Text.assemble(*shown) if shown else None
+    """The last question of the user and the last answer of the model, in a few lines."""
+    question = next((text for message in reversed(messages) if (text := user_text(message).strip())), "")
+    answers = (text_of(message).strip() for message in reversed(messages) if message["role"] == "assistant")
+    answer = next((text for text in answers if text), "")
+    exchange = Text(f"› {excerpt(redact(question), 300)}\n" if question else "", "bold")
+    exchange.append(excerpt(redact(answer), 600), "not bold")
+    return exchange if exchange.plain else None
 
 
-def greeting(conversation: Conversation, config: Config, workspace: Path, *, resumed: bool) -> Text:
-    """Which model, which window, where; whether the prompt is cached; which thread."""
+def render_greeting(conversation: Conversation, config: Config, workspace: Path, *, resumed: bool) -> Text:
+    """The model, its window, the workspace, prompt caching and the thread."""
     route, size = conversation.route, f"{conversation.window:,}"
     window = route.source if route.source.startswith(size) else f"{size} tokens ({route.source})"
     lines = [f"Everthread · {visible(route.name)} · {visible(window)}"]
     caching = caching_line(route.name, route.provider, route.base_url, ttl=config.prompt_caching.cache_ttl)
     lines += [caching] if caching else []
-    if not resumed and config.model.default is None and (why := unnamed_choice(config, route.name)):
+    if not resumed and config.model.default is None and (why := explain_default(config, route.name)):
         lines.append(f"{visible(route.name)}: {why}; `everthread init` writes down another")
-    thread = f"thread {short(conversation.id)}"
-    said = counted(len(conversation.messages), "message")
-    lines.append(f"{thread} goes on: {said} in context" if resumed else f"{thread} · {visible(str(workspace))}")
+    thread = f"thread {shorten_id(conversation.id)}"
+    count = counted(len(conversation.messages), "message")
+    lines.append(f"{thread} goes on: {count} in context" if resumed else f"{thread} · {visible(str(workspace))}")
     lines.append("/help for commands · Alt-Enter for another line · Ctrl-C stops a turn, Ctrl-D ends")
     return Text("\n".join(lines), "dim")
 
@@ -147,11 +145,11 @@ LEAVING = ("/exit", "/quit", "exit", "quit")
 STOPPED = "■ stopped; the history says so. Go on, or ask something else."
 EXIT = "- `/exit`: end the chat"
 ANSWERED: dict[str, tuple[type[Event], ...]] = {"compress": (CompactionDone, CompactionVoid), "undo": (Notice,)}
-"""What a command's own answer tells, so that no line does."""
+"""Events that a command's own answer covers, so that they print no line."""
 
 
 class Chat:
-    """One person, one agent. Errors are shown, and the talk goes on."""
+    """A chat of one user with one agent. After an error it goes on."""
 
     def __init__(self, screen: Screen, status: Status, reader: InputReader) -> None:
         self.screen, self.status, self.reader = screen, status, reader
@@ -160,18 +158,18 @@ class Chat:
         self._reading_turn = False
         self._unshown: tuple[type[Event], ...] = ()
 
-    def heard(self, event: Event) -> None:
-        """The agent's listener. What belongs to a turn is shown in its order; the rest at once."""
-        self.status.heard(event)
+    def on_event(self, event: Event) -> None:
+        """Listen to the agent. Events of a turn are shown with the turn; others at once."""
+        self.status.update(event)
         if not self._reading_turn and not isinstance(event, self._unshown):
             self._show(event)
 
     async def talk(self, agent: Agent) -> None:
-        """Until the end of the input, two Ctrl-C at the prompt, or /exit."""
+        """Read and answer until the end of the input, two Ctrl-C at the prompt, or /exit."""
         warned = False
-        with self.interrupts.caught():
+        with self.interrupts.handle_signals():
             while True:
-                self._figures(agent)
+                self._update_status(agent)
                 try:
                     text = (await self.reader.read()).strip()
                 except KeyboardInterrupt:
@@ -186,13 +184,13 @@ class Chat:
                 if text in LEAVING:
                     return
                 if text:
-                    await self._answered(agent, text)
+                    await self._answer(agent, text)
 
-    async def _answered(self, agent: Agent, text: str) -> None:
+    async def _answer(self, agent: Agent, text: str) -> None:
         command = commands.parse(text) is not None
-        work = self._command(agent, text) if command else self.turn(agent, text)
+        work = self._run_command(agent, text) if command else self.turn(agent, text)
         try:
-            with unechoed() if self.screen.rich else contextlib.nullcontext():
+            with hide_typing() if self.screen.rich else contextlib.nullcontext():
                 await self.interrupts.run(work, self._stopping)
         except StoppedError:
             self.screen.settle()
@@ -200,17 +198,17 @@ class Chat:
         except EverthreadError as error:
             self.screen.settle()
             self.screen.print(Text(f"✗ {visible(str(error))}", "red"))
-        except Exception as error:  # noqa: BLE001 - told, logged with its traceback, and the talk goes on
+        except Exception as error:  # noqa: BLE001 - shown, logged with its traceback, and the chat goes on
             self.screen.settle()
-            self.screen.print(Text(f"✗ {visible(unforeseen(error))}", "red"))
+            self.screen.print(Text(f"✗ {visible(report_unexpected(error))}", "red"))
         finally:
             self._reading_turn, self._unshown = False, ()
-            self.tools.forget()
+            self.tools.clear()
 
     async def turn(self, agent: Agent, text: str) -> Answer | None:
-        """One turn, shown as it comes."""
+        """Run one turn and show it as it streams."""
         self._reading_turn, answer = True, None
-        self.screen.waiting("…")
+        self.screen.show_waiting("…")
         try:
             async with contextlib.aclosing(agent.turn(text)) as items:
                 async for item in items:
@@ -221,7 +219,7 @@ class Chat:
                             self.screen.thought(item.text)
                         case StreamDelta(kind="call") if item.name:
                             self.screen.settle()
-                            self.screen.waiting(f"⚙ {visible(item.name)} …")
+                            self.screen.show_waiting(f"⚙ {visible(item.name)} …")
                         case Event():
                             self._show(item)
                         case Answer():
@@ -232,62 +230,62 @@ class Chat:
         return answer
 
     def _stopping(self) -> None:
-        """What happens while a stopped turn is put in order comes by the listener alone."""
+        """From here on the events of the stopped turn come through the listener alone."""
         self._reading_turn = False
         self.screen.settle()
 
-    async def _command(self, agent: Agent, text: str) -> None:
+    async def _run_command(self, agent: Agent, text: str) -> None:
         name, _ = commands.parse(text) or ("", "")
         self._unshown = ANSWERED.get(name, ())
         result = await commands.run(agent, agent.conversation.store, text)
         if result.switch:
             await agent.switch(result.switch)
         if result.switch or name == "undo":
-            await self.account(agent)
+            await self.load_figures(agent)
         self.screen.settle()
-        said = styled(f"{result.text}\n{EXIT}" if text == "/help" else result.text)
-        self.screen.print(Text.assemble(("✗ ", BAD), said) if result.failed else said)
+        answer = style_markup(f"{result.text}\n{EXIT}" if text == "/help" else result.text)
+        self.screen.print(Text.assemble(("✗ ", BAD), answer) if result.failed else answer)
 
     def _show(self, event: Event) -> None:
         if isinstance(event, Notice) and event.passing and self.screen.rich:
             self.screen.settle()
-            self.screen.waiting(f"! {visible(event.text)}")  # one line, which the next one takes the place of
+            self.screen.show_waiting(f"! {visible(event.text)}")  # one line, replaced by the next one
             return
-        line = self.tools.line_of(event) or line_of(event)
+        line = self.tools.render(event) or render_event(event)
         if line is not None:
             self.screen.settle()
             self.screen.print(line)
         if running := self.tools.running:
             self.screen.settle()
-            self.screen.waiting(running)
+            self.screen.show_waiting(running)
 
-    async def account(self, agent: Agent) -> None:
-        """The figures of the thread as the store has them: at the start, and in another thread."""
+    async def load_figures(self, agent: Agent) -> None:
+        """Load the thread's usage and compactions from the store, at the start and after a switch of threads."""
         store, thread = agent.conversation.store, agent.conversation.id
         self.status.restart((await load_thread_usage(store, thread))["all"], await store.compactions(thread))
 
-    def _figures(self, agent: Agent) -> None:
+    def _update_status(self, agent: Agent) -> None:
         conversation = agent.conversation
         self.status.model = conversation.route.name
         self.status.tokens, self.status.window = conversation.tokens, conversation.window
 
 
-async def farewell(store: Store, thread: str, options: str = "") -> Text | None:
-    """The exit summary; None for a thread in which nothing was said. `options`: what must be given again."""
+async def render_farewell(store: Store, thread: str, options: str = "") -> Text | None:
+    """The summary at exit; None for an empty thread. `options`: command-line options to resume with."""
     if not await store.history(thread, limit=1):
         return None
     row = sum_usage("all", [*map(usage_row, (await load_thread_usage(store, thread))["all"])])
-    taken = [record for record in await store.compactions(thread) if record.reverted is None]
-    told = [counted(row.calls, "call"), f"{row.prompt:,} tokens read", f"{row.output:,} written"]
+    compactions = [record for record in await store.compactions(thread) if record.reverted is None]
+    figures = [counted(row.calls, "call"), f"{row.prompt:,} tokens read", f"{row.output:,} written"]
     if row.prompt:
-        told.append(f"{share(row.cache_read, row.prompt)} from the cache")
-    told.append(f"cost {cost_text(row)}" if row.calls else "no cost")
-    if taken:
-        told.append(counted(len(taken), "compaction"))
+        figures.append(f"{format_share(row.cache_read, row.prompt)} from the cache")
+    figures.append(f"cost {format_cost(row)}" if row.calls else "no cost")
+    if compactions:
+        figures.append(counted(len(compactions), "compaction"))
     return Text.assemble(
-        (", ".join(told), "dim"),
+        (", ".join(figures), "dim"),
         ("\nGo on with: ", "dim"),
-        (f"everthread chat --resume {short(thread)}{options}", "bold"),
+        (f"everthread chat --resume {shorten_id(thread)}{options}", "bold"),
     )
 
 
@@ -297,64 +295,66 @@ LEAVE = ("/exit", "end the chat")
 
 async def run_chat(
     config: Config, store: Store, model: str | None, resume: str | None, workspace: Path, *, pick: bool, yes: bool,
-    again: str = "",
+    options: str = "",
 ) -> None:  # fmt: skip
-    """The whole of it; the store is closed at the end, whatever happens. `again`: options to go on with."""
+    """Run a chat from the greeting to the farewell, then close the store. `options`: see `render_farewell`."""
     try:
         screen, status = Screen(console), Status()
-        reader = _reader(screen, status, workspace)
+        reader = _open_reader(screen, status, workspace)
         if resume == NO_ID:
-            resume = await _picked(store, reader) if pick and reader.interactive else await latest(store)
-        talk = Chat(screen, status, reader)
-        # Without a terminal nobody can be asked, and what needs leave is refused.
-        ask = Asker(screen, reader, talk.interrupts.happen) if reader.interactive else None
+            resume = (
+                await _pick_thread(store, reader) if pick and reader.interactive else await find_latest_thread(store)
+            )
+        chat = Chat(screen, status, reader)
+        # Without a terminal nobody can be asked, and what needs approval is refused.
+        ask = Asker(screen, reader, chat.interrupts.interrupt) if reader.interactive else None
 
         def keep(rule: Rule) -> None:
             write_rule(home_directory(), rule)
-            screen.print(Text(f"kept in {RULES_FILE}: {visible(str(rule))}", "dim"))
+            screen.print(Text(f"written to {RULES_FILE}: {visible(str(rule))}", "dim"))
 
         approve = Approvals(read_rules(home_directory()), ask, everything=yes, keep=keep)
         if resume is not None:
-            model = await resumed_model(store, resume, config, model, ask=at_terminal())
+            model = await choose_resumed_model(store, resume, config, model, ask=at_terminal())
         agent = await open_agent(
             config, model=model, resume=resume, workspace=workspace, approve=approve, store=store,
-            listener=talk.heard, session=None if resume else NewSession(platform=PLATFORM),
+            listener=chat.on_event, session=None if resume else NewSession(platform=PLATFORM),
         )  # fmt: skip
         async with agent:
-            await talk.account(agent)
-            screen.print(greeting(agent.conversation, config, workspace, resumed=resume is not None))
-            if resume is not None and (last := last_exchange(agent.conversation.messages)):
-                screen.print(last)
-            await talk.talk(agent)
+            await chat.load_figures(agent)
+            screen.print(render_greeting(agent.conversation, config, workspace, resumed=resume is not None))
+            if resume is not None and (exchange := last_exchange(agent.conversation.messages)):
+                screen.print(exchange)
+            await chat.talk(agent)
             thread = agent.conversation.id
-        if last := await farewell(store, thread, again):
-            screen.print(last)
+        if farewell := await render_farewell(store, thread, options):
+            screen.print(farewell)
         elif resume is None:
-            await store.delete_thread(thread)  # nothing was said: there is nothing to come back to
+            await store.delete_thread(thread)  # the thread is empty
     finally:
         await store.close()
 
 
-def _reader(screen: Screen, status: Status, workspace: Path) -> InputReader:
-    """The editor where the terminal can show one, else lines."""
+def _open_reader(screen: Screen, status: Status, workspace: Path) -> InputReader:
+    """The editor where the terminal can show one, else a reader of lines."""
     if not (screen.rich and at_terminal()):
         return LineReader(console, interactive=at_terminal())
     from everthread.cli.chat.editor import Editor, history_file
 
-    named = [(f"/{command.name}", command.help) for command in commands.COMMANDS]
-    return Editor(screen, ChatCompleter([*named, LEAVE], workspace), history_file(home_directory()), status.line)
+    slash = [(f"/{command.name}", command.help) for command in commands.COMMANDS]
+    return Editor(screen, ChatCompleter([*slash, LEAVE], workspace), history_file(home_directory()), status.line)
 
 
-async def _picked(store: Store, reader: InputReader) -> str:
-    """One of the last threads, by its number."""
-    rows = await recent(store, LISTED)
+async def _pick_thread(store: Store, reader: InputReader) -> str:
+    """Let the user pick one of the last threads by its number."""
+    rows = await list_recent_threads(store, LISTED)
     if not rows:
-        return await latest(store)
+        return await find_latest_thread(store)
     now = time.time()
     for number, row in enumerate(rows, 1):
-        told = f"{ago(row.active, now)}, {counted(row.messages, 'message')}"
-        title = await title_of(store, row.first)
-        console.print(Text.assemble((f"{number:>3}  ", "bold"), f"{short(row.first.id)}  {told}  ", (title, "cyan")))
+        facts = f"{shorten_id(row.first.id)}  {format_age(row.active, now)}, {counted(row.messages, 'message')}  "
+        title = await short_title(store, row.first)
+        console.print(Text.assemble((f"{number:>3}  ", "bold"), facts, (title, "cyan")))
     try:
         typed = (await reader.ask(f"Which one? [1-{len(rows)}, Enter for 1]: ")).strip() or "1"
     except (KeyboardInterrupt, EOFError):

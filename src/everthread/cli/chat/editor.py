@@ -1,4 +1,4 @@
-"""The editor of a chat: several lines, history, completion. Loaded only at a terminal."""
+"""The editor of a chat: several lines, history, completion. Used on a terminal only."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from everthread.cli.chat.input import MORE, PROMPT
 from everthread.cli.chat.render import Screen
 
 MOST = 200
-"""Paths offered at once; a directory may hold any number."""
+"""Paths offered at once."""
 _WORD = re.compile(r"[^\s'\"`(<]*$")
 
 
 class ChatCompleter(Completer):
-    """Names of commands at the start of a line that begins with a slash; paths where a word looks like one."""
+    """Completes slash commands at the start of a line, and paths in a word with a slash."""
 
     def __init__(self, commands: Sequence[tuple[str, str]], workspace: Path) -> None:
         self._commands = commands
@@ -41,20 +41,19 @@ class ChatCompleter(Completer):
                     yield Completion(name, start_position=-len(text), display_meta=words)
             if any(name.startswith(text) for name, _ in self._commands):
                 return
-        found = _WORD.search(text)
-        word = found[0] if found else ""
+        match = _WORD.search(text)
+        word = match[0] if match else ""
         if complete_event.completion_requested or "/" in word:
             yield from self._paths(word)
 
     def _paths(self, word: str) -> Iterator[Completion]:
         folder, slash, start = word.rpartition("/")
-        place = Path(f"{folder}{slash}").expanduser()
         try:
-            entries = sorted((self._workspace / place).iterdir())
+            entries = sorted((self._workspace / Path(f"{folder}{slash}").expanduser()).iterdir())
         except (OSError, ValueError, RuntimeError):
-            return  # no directory of that name: nothing to offer
-        shown = [entry for entry in entries if entry.name.startswith(start) and (start or entry.name[0] != ".")]
-        for entry in shown[:MOST]:
+            return  # not a directory
+        matches = [entry for entry in entries if entry.name.startswith(start) and (start or entry.name[0] != ".")]
+        for entry in matches[:MOST]:
             name = f"{entry.name}/" if entry.is_dir() else entry.name
             if name.isprintable():
                 yield Completion(name, start_position=-len(start))
@@ -64,7 +63,7 @@ STYLE = Style.from_dict({"bottom-toolbar": "noreverse fg:ansibrightblack", "prom
 
 
 class Editor:
-    """Reads messages with prompt_toolkit. What happens meanwhile is printed above the line that is typed."""
+    """Reads messages with prompt_toolkit. Other output is printed above the line that is typed."""
 
     interactive = True
 
@@ -86,18 +85,18 @@ class Editor:
         self._question: PromptSession[str] = PromptSession(history=InMemoryHistory(), style=STYLE)
 
     async def read(self) -> str:
-        return await self._prompted(self._session)
+        return await self._prompt(self._session)
 
     async def ask(self, question: str) -> str:
-        return (await self._prompted(self._question, question)).strip()
+        return (await self._prompt(self._question, question)).strip()
 
     def interrupt(self) -> None:
         for session in (self._session, self._question):
             if session.app.is_running:
                 session.app.exit(exception=KeyboardInterrupt)
 
-    async def _prompted(self, session: PromptSession[str], *message: Any) -> str:
-        self._screen.beside = _above
+    async def _prompt(self, session: PromptSession[str], *message: Any) -> str:
+        self._screen.beside = _print_above
         try:
             return await session.prompt_async(*message, handle_sigint=False)
         finally:
@@ -110,10 +109,10 @@ class Editor:
 _printing: set[asyncio.Future[Any]] = set()
 
 
-def _above(show: Callable[[], None]) -> None:
-    done = asyncio.ensure_future(run_in_terminal(show))
-    _printing.add(done)
-    done.add_done_callback(_printing.discard)
+def _print_above(show: Callable[[], None]) -> None:
+    future = asyncio.ensure_future(run_in_terminal(show))
+    _printing.add(future)
+    future.add_done_callback(_printing.discard)
 
 
 def _keys() -> KeyBindings:
@@ -144,11 +143,11 @@ def _keys() -> KeyBindings:
 
 
 def history_file(home: Path) -> Path | None:
-    """Where what was typed is kept: in the home, for nobody else to read. None where it cannot be written."""
+    """The file of the input history, readable by the user alone. None where it cannot be written."""
     path = home / "chat_history"
     try:
         home.mkdir(parents=True, exist_ok=True)
         path.touch(mode=0o600, exist_ok=True)
     except OSError:
-        return None  # it is then remembered until the chat ends
+        return None  # the history then lasts until the chat ends
     return path

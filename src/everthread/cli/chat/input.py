@@ -1,4 +1,4 @@
-"""The person's side: lines or an editor, questions for approval, the keyboard while a turn runs, Ctrl-C."""
+"""The user's input: lines, questions for approval, Ctrl-C and signals while a turn runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import typer
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from everthread.agent.approval import No, Said
+from everthread.agent.approval import ApprovalAnswer, Denial
 from everthread.agent.base import Permission
 from everthread.cli.chat.render import Screen
 from everthread.cli.output import visible
@@ -27,11 +27,11 @@ STDIN = 0
 
 
 class InputReader(Protocol):
-    """Who types. Both calls raise `EOFError` at the end and `KeyboardInterrupt` for Ctrl-C."""
+    """Reads what the user types. `read` and `ask` raise `EOFError` at the end and `KeyboardInterrupt` for Ctrl-C."""
 
     @property
     def interactive(self) -> bool:
-        """Somebody is there to answer questions."""
+        """A user can answer questions."""
         ...
 
     async def read(self) -> str:
@@ -39,16 +39,16 @@ class InputReader(Protocol):
         ...
 
     async def ask(self, question: str) -> str:
-        """An answer to a question, as it was typed."""
+        """The answer to a question, as it was typed."""
         ...
 
     def interrupt(self) -> None:
-        """Ctrl-C, come as a signal."""
+        """Take a Ctrl-C that came as a signal."""
         ...
 
 
 class LineReader:
-    """Lines as they come, for pipes and for terminals that can do no more. A backslash at a line's end goes on."""
+    """Reads lines, for pipes and simple terminals. A backslash at the end of a line continues it."""
 
     def __init__(self, console: Console, *, interactive: bool) -> None:
         self._console = console
@@ -78,45 +78,34 @@ class LineReader:
         if not self._started:
             self._started = True
             # A daemon: a read that never returns must not keep the program from ending.
-            threading.Thread(target=_read_lines, args=(_into(self._lines),), daemon=True).start()
+            threading.Thread(target=self._read_stdin, args=(asyncio.get_running_loop(),), daemon=True).start()
         if self._interactive:
             self._console.print(Text(prompt), end="")
         line = await self._lines.get()
         if isinstance(line, str):
             return line
-        self._lines.put_nowait(line) if line is EOFError else None
+        if line is EOFError:
+            self._lines.put_nowait(line)
         raise line
 
-
-def _into(lines: asyncio.Queue[str | type[BaseException]]) -> Callable[[str | type[BaseException]], None]:
-    loop = asyncio.get_running_loop()
-
-    def put(line: str | type[BaseException]) -> None:
-        try:
-            loop.call_soon_threadsafe(lines.put_nowait, line)
-        except RuntimeError:
-            raise SystemExit from None  # the loop is closed: nobody listens any more
-
-    return put
-
-
-def _read_lines(put: Callable[[str | type[BaseException]], None]) -> None:
-    decoder, rest = codecs.getincrementaldecoder("utf-8")("replace"), ""
-    while data := _read():
-        *lines, rest = (rest + decoder.decode(data)).split("\n")
-        for line in lines:
-            put(line.removesuffix("\r"))
-    if rest := rest + decoder.decode(b"", final=True):
-        put(rest)
-    put(EOFError)
+    def _read_stdin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Read the descriptor itself, in a thread: a lock on the buffered stream would outlive the loop."""
+        decoder, rest = codecs.getincrementaldecoder("utf-8")("replace"), ""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the chat is over
+            while data := _read_bytes():
+                *lines, rest = (rest + decoder.decode(data)).split("\n")
+                for line in lines:
+                    loop.call_soon_threadsafe(self._lines.put_nowait, line.removesuffix("\r"))
+            if rest := rest + decoder.decode(b"", final=True):
+                loop.call_soon_threadsafe(self._lines.put_nowait, rest)
+            loop.call_soon_threadsafe(self._lines.put_nowait, EOFError)
 
 
-def _read() -> bytes:
-    """From the descriptor itself: a lock on the buffered stream would outlive the loop."""
+def _read_bytes() -> bytes:
     try:
         return os.read(STDIN, 65_536)
     except OSError:
-        return b""  # the terminal is gone
+        return b""  # the terminal is closed
 
 
 def at_terminal() -> bool:
@@ -124,12 +113,12 @@ def at_terminal() -> bool:
 
 
 @contextlib.contextmanager
-def unechoed() -> Iterator[None]:
-    """Within, what is typed ahead is not shown in the middle of an answer; it is there at the next prompt."""
+def hide_typing() -> Iterator[None]:
+    """Turn the terminal's echo off, so that typing ahead does not appear in an answer but at the next prompt."""
     try:
         before = termios.tcgetattr(STDIN)
     except termios.error:
-        yield  # no terminal, no echo
+        yield  # not a terminal
         return
     quiet = [*before]
     quiet[3] &= ~termios.ECHO
@@ -142,54 +131,54 @@ def unechoed() -> Iterator[None]:
 
 T = TypeVar("T")
 FORCED = 3
-"""The first Ctrl-C asks to stop, and tools are ended in good order; from this one on it no longer waits for that."""
+"""The first Ctrl-C stops the turn and lets its tools end in order; this one no longer waits for them."""
 
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 class StoppedError(Exception):
-    """What ran was stopped by Ctrl-C."""
+    """The work was stopped by Ctrl-C."""
 
 
 class Interrupts:
-    """Where a Ctrl-C goes: to the work that runs, else to whoever reads the keyboard."""
+    """Sends a Ctrl-C to the work that runs, else to the reader of the keyboard."""
 
-    def __init__(self, idle: Callable[[], None], told: Callable[[str], None]) -> None:
-        self._idle, self._told = idle, told
+    def __init__(self, idle: Callable[[], None], print_notice: Callable[[str], None]) -> None:
+        self._idle, self._print_notice = idle, print_notice
         self._task: asyncio.Task[Any] | None = None
         self._times = 0
         self._stopping: Callable[[], None] | None = None
 
     @contextlib.contextmanager
-    def caught(self) -> Iterator[None]:
-        """Within, Ctrl-C comes here; a signal to end cancels this task, so that children are ended and all is kept."""
+    def handle_signals(self) -> Iterator[None]:
+        """Within, Ctrl-C calls `interrupt`; SIGTERM and SIGHUP cancel this task, so that children end and are saved."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        ending = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]  # as nohup has it
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, *ending)}
-        came: list[int] = []
+        ending = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores it
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, *ending)}
+        received: list[int] = []
 
         def end(number: int) -> None:
-            came.append(number)
-            if task is not None and len(came) == 1:
+            received.append(number)
+            if task is not None and len(received) == 1:
                 task.cancel()
 
-        loop.add_signal_handler(signal.SIGINT, self.happen)
+        loop.add_signal_handler(signal.SIGINT, self.interrupt)
         for number in ending:
             loop.add_signal_handler(number, end, number)
         try:
             yield
         except asyncio.CancelledError:
-            if came:
-                raise typer.Exit(128 + came[0]) from None
+            if received:
+                raise typer.Exit(128 + received[0]) from None
             raise
         finally:
-            for number, handler in before.items():
+            for number, handler in handlers.items():
                 loop.remove_signal_handler(number)
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     async def run(self, work: Coroutine[Any, Any, T], stopping: Callable[[], None] | None = None) -> T:
-        """Do the work; `StoppedError` if somebody stopped it. `stopping` is called when that begins."""
+        """Do the work; `StoppedError` if Ctrl-C stopped it. `stopping` is called at the first Ctrl-C."""
         task: asyncio.Task[T] = asyncio.create_task(work)
         self._task = task
         self._times, self._stopping = 0, stopping
@@ -205,8 +194,8 @@ class Interrupts:
             raise StoppedError
         return task.result()
 
-    def happen(self) -> None:
-        """Somebody pressed Ctrl-C."""
+    def interrupt(self) -> None:
+        """Handle one Ctrl-C."""
         if self._task is None:
             self._idle()
             return
@@ -216,54 +205,54 @@ class Interrupts:
         if self._times == 1 or self._times >= FORCED:
             self._task.cancel()
         else:
-            self._told("stopping; what runs is being ended")
+            self._print_notice("stopping; waiting for the running tools to end")
 
 
 QUESTION = "Allow it? [y]es, [n]o (or: n REASON), [a]lways: "
-ANSWERS: dict[str, Said] = {
+ANSWERS: dict[str, ApprovalAnswer] = {
     "y": True, "yes": True, "n": False, "no": False, "": False, "a": "always", "always": "always",
 }  # fmt: skip
 LINES = 60
-"""Of a change that is shown; the rest is counted."""
+"""Lines of a change that are shown; the others are counted."""
 _DIFF = (("+++", "bold"), ("---", "bold"), ("@@", "cyan"), ("+", "green"), ("-", "red"))
 
 
 class Asker:
-    """Puts the questions. The end of the input is a no; Ctrl-C stops the whole turn."""
+    """Asks the user for approval. The end of the input is a no; Ctrl-C stops the whole turn."""
 
     def __init__(self, screen: Screen, reader: InputReader, stop: Callable[[], None]) -> None:
         self._screen, self._reader, self._stop = screen, reader, stop
 
-    async def __call__(self, permission: Permission) -> Said:
+    async def __call__(self, permission: Permission) -> ApprovalAnswer:
         self._screen.settle()
-        self._screen.print(shown(permission))
+        self._screen.print(render_permission(permission))
         while True:
             try:
                 typed = await self._reader.ask(QUESTION)
             except EOFError:
                 return False
             except KeyboardInterrupt:
-                # It must not leave this task: the event loop would end with it.
+                # A KeyboardInterrupt that leaves this task would end the event loop.
                 self._stop()
                 raise asyncio.CancelledError from None
             first, _, reason = typed.strip().partition(" ")
             if first.lower() in ("n", "no", "n:", "no:", "no,") and reason.strip():
-                return No(reason.strip())
-            said = ANSWERS.get(typed.strip().lower())
-            if said is not None:
-                return said
+                return Denial(reason.strip())
+            reply = ANSWERS.get(typed.strip().lower())
+            if reply is not None:
+                return reply
             self._screen.print(Text("Answer y, n or a; Ctrl-C stops the turn.", "dim"))
 
 
-def shown(permission: Permission) -> RenderableType:
-    """What is asked for, as a person must see it before saying yes: nothing hidden, every odd character visible."""
+def render_permission(permission: Permission) -> RenderableType:
+    """What the model wants to do, complete and with every control character visible."""
     verb = {"command": "run", "write": "write", "cache": "give up the provider's cache"}[permission.kind]
     head = Text.assemble(("⚠ The model wants to ", "yellow"), (verb, "bold yellow"))
     body = Text("\n".join(f"  {line}" for line in visible(permission.what).split("\n")), "bold")
-    return Group(head, body, _detail(permission.detail)) if permission.detail.strip() else Group(head, body)
+    return Group(head, body, _render_change(permission.detail)) if permission.detail.strip() else Group(head, body)
 
 
-def _detail(detail: str) -> Text:
+def _render_change(detail: str) -> Text:
     rows = visible(detail).rstrip("\n").split("\n")
     text = Text()
     for row in rows[:LINES]:

@@ -1,4 +1,4 @@
-"""What a person sees of a turn: text as it streams, tools, events, and the line at the foot of the terminal."""
+"""What the user sees of a turn: text as it streams, tool calls, events, and the status line of the terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rich.segment import Segment, Segments
 from rich.text import Text
 
 from everthread.agent.events import Delegated, ToolFinished, ToolStarted, TurnEnded
-from everthread.cli.output import cost_text, money, visible
+from everthread.cli.output import format_cost, format_money, visible
 from everthread.compaction.summary import Verification
 from everthread.compaction.tool_calls import Action, action_of, outcome_of
 from everthread.conversation.events import (
@@ -50,82 +50,85 @@ if TYPE_CHECKING:
 QUIET, LOUD, BAD = "dim", "cyan", "yellow"
 
 
-def line_of(event: Event) -> Text | None:
-    """What is shown of an event; None for those that only move figures."""
+def render_event(event: Event) -> Text | None:
+    """The line for an event; None for events that only change figures."""
     match event:
-        case CompactionStarted():
-            return None if event.background else Text(f"◇ compacting {event.tokens:,} tokens ({event.reason}) …", QUIET)
         case CompactionDone():
-            return _compacted(event)
-        case CompactionProgress():
-            return _said("◇", event.text, QUIET)
-        case CompactionVoid() | Planned():
-            return _not_now(event)
-        case CompactionFailed():
-            return _said("✗", f"the compaction failed: {event.error}", BAD)
-        case Recovery():
-            return _said("↻", f"{event.problem}: {event.action} (attempt {event.attempt})", BAD)
-        case LimitLearnt():
-            kept = "" if event.stored else ", for now"
-            return _said("↻", f"the window of {event.model} is {event.window:,} tokens: {event.source}{kept}", BAD)
-        case OutputStored() | Recalled() | ToolsChanged():
-            return _kept(event)
-        case Notice():
-            return _said("!", event.text, BAD)
+            return _render_compaction(event)
         case Delegated():
-            inner = line_of(event.event)
+            inner = render_event(event.event)
             return Text.assemble("  ", inner) if inner else None
-        case TurnEnded(reason="max_rounds"):
-            return _said("!", f"stopped after {counted(event.rounds, 'round')} of tools", BAD)
+        case _:
+            line = _describe_compaction(event) or _describe_event(event)
+            return None if line is None else Text(f"{line[0]} {visible(line[1])}", line[2])
+
+
+def _describe_compaction(event: Event) -> tuple[str, str, str] | None:
+    """The mark, the words and the style for a step of a compaction; None for other events."""
+    match event:
+        case CompactionStarted(background=False):
+            return "◇", f"compacting {event.tokens:,} tokens ({event.reason}) …", QUIET
+        case CompactionProgress():
+            return "◇", event.text, QUIET
+        case CompactionVoid():
+            return "◇", f"nothing was compacted: {event.why}", QUIET
+        case Planned(action="later"):
+            return "$", f"the compaction waits: {event.why}", QUIET
+        case CompactionFailed():
+            return "✗", f"the compaction failed: {event.error}", BAD
         case _:
             return None
 
 
-def _not_now(event: CompactionVoid | Planned) -> Text | None:
-    """Why nothing is compacted; what is done at once tells of itself."""
-    if isinstance(event, Planned):
-        return _said("$", f"the compaction waits: {event.why}", QUIET) if event.action == "later" else None
-    return _said("◇", f"nothing was compacted: {event.why}", QUIET)
+def _describe_event(event: Event) -> tuple[str, str, str] | None:
+    """The mark, the words and the style for any other event; None for events that only change figures."""
+    match event:
+        case Recovery():
+            return "↻", f"{event.problem}: {event.action} (attempt {event.attempt})", BAD
+        case LimitLearnt():
+            unstored = "" if event.stored else ", not stored"
+            return "↻", f"the window of {event.model} is {event.window:,} tokens: {event.source}{unstored}", BAD
+        case OutputStored():
+            return "▤", f"{event.tool}: {event.chars:,} characters stored as {event.output}", QUIET
+        case Recalled():
+            return "⌕", f"recalled for this answer: {', '.join(event.cited)}", QUIET
+        case ToolsChanged():
+            saving = f"{len(event.left_out)} of {counted(event.given, 'tool')} left out, {event.tokens_saved:,} tokens"
+            changes = (("out", event.gone), ("back", event.back))
+            names = "; ".join(f"{word}: {', '.join(tools)}" for word, tools in changes if tools)
+            return "⚒", f"{saving} saved ({event.why}; {names})", QUIET
+        case Notice():
+            return "!", event.text, BAD
+        case TurnEnded(reason="max_rounds"):
+            return "!", f"stopped after {counted(event.rounds, 'round')} of tools", BAD
+        case _:
+            return None
 
 
-def _kept(event: OutputStored | Recalled | ToolsChanged) -> Text:
-    """What went out of the context, or was fetched back."""
-    if isinstance(event, ToolsChanged):
-        told = f"{len(event.left_out)} of {counted(event.given, 'tool')} left out, {event.tokens_saved:,} tokens saved"
-        named = [f"{word}: {', '.join(names)}" for word, names in (("out", event.gone), ("back", event.back)) if names]
-        return _said("⚒", f"{told} ({event.why}; {'; '.join(named)})", QUIET)
-    if isinstance(event, Recalled):
-        return _said("⌕", f"recalled for this answer: {', '.join(event.cited)}", QUIET)
-    return _said("▤", f"{event.tool}: {event.chars:,} characters stored as {event.output}", QUIET)
+_MARKUP = re.compile(r"`([^`\n]+)`|\*\*([^*\n]+)\*\*")
 
 
-_MARKED = re.compile(r"`([^`\n]+)`|\*\*([^*\n]+)\*\*")
-
-
-def styled(text: str) -> Text:
-    """The answer of a slash command: its lines stay lines; bullets, code and bold words are set."""
-    shown, at = Text(), 0
+def style_markup(text: str) -> Text:
+    """Style the bullets, code and bold words in the answer of a slash command; its lines stay lines."""
+    styled, at = Text(), 0
     text = re.sub(r"^- ", "• ", visible(text), flags=re.MULTILINE)
-    for found in _MARKED.finditer(text):
-        shown.append(text[at : found.start()])
-        shown.append(found[1] or found[2], LOUD if found[1] else "bold")
-        at = found.end()
-    return shown.append(text[at:])
+    for match in _MARKUP.finditer(text):
+        styled.append(text[at : match.start()])
+        styled.append(match[1] or match[2], LOUD if match[1] else "bold")
+        at = match.end()
+    return styled.append(text[at:])
 
 
-def _said(mark: str, text: str, style: str) -> Text:
-    return Text(f"{mark} {visible(text)}", style)
-
-
-def _compacted(event: CompactionDone) -> Text:
-    """Before → after, who wrote the summary, how it was checked."""
-    saved = f"◆ compacted: {event.tokens_before:,} → {event.tokens_after:,} tokens, "
-    saved += f"{event.messages_before:,} → {event.messages_after:,} messages"
-    told = [f"summary by {visible(event.author)}"] if event.author else []
-    told += [checked(event.verification)] if event.verification.facts or event.verification.checked else []
-    told.append(f"{event.duration:.1f} s")
-    told += [money(event.cost)] if event.cost else []
-    line = Text.assemble((saved, f"bold {LOUD}"), (f" ({'; '.join(told)})", LOUD))
+def _render_compaction(event: CompactionDone) -> Text:
+    """Size before → after, the author of the summary, its verification."""
+    head = f"◆ compacted: {event.tokens_before:,} → {event.tokens_after:,} tokens, "
+    head += f"{event.messages_before:,} → {event.messages_after:,} messages"
+    facts = [f"summary by {visible(event.author)}"] if event.author else []
+    if event.verification.facts or event.verification.checked:
+        facts.append(describe_verification(event.verification))
+    facts.append(f"{event.duration:.1f} s")
+    facts += [format_money(event.cost)] if event.cost else []
+    line = Text.assemble((head, f"bold {LOUD}"), (f" ({'; '.join(facts)})", LOUD))
     for step in event.steps:
         line.append(f"\n  {visible(step)}", QUIET)
     for warning in event.warnings:
@@ -133,82 +136,78 @@ def _compacted(event: CompactionDone) -> Text:
     return line
 
 
-def checked(figures: Verification) -> str:
-    """How a summary was verified, in words."""
-    told = f"{figures.present + figures.added} of {counted(figures.facts, 'top fact')} in it"
+def describe_verification(figures: Verification) -> str:
+    """The result of a summary's verification, in words."""
+    text = f"{figures.present + figures.added} of {counted(figures.facts, 'top fact')} in it"
     if figures.added:
-        told += f", {figures.added} added"
-    return told + (f", {figures.unverified} unverified" if figures.unverified else "")
+        text += f", {figures.added} added"
+    return text + (f", {figures.unverified} unverified" if figures.unverified else "")
 
 
 WIDTH = 100
-"""How much of a command or a path is shown."""
+"""Characters of a command or a path that are shown."""
 
 
 class ToolLines:
-    """What tools do: a line while one runs, a line when it is done."""
+    """The lines for tool calls: one while a tool runs, one when it has finished."""
 
     def __init__(self) -> None:
         self._running: dict[tuple[str, str], ToolStarted] = {}
 
-    def line_of(self, event: Event, thread: str = "") -> Text | None:
-        """The line for an event of a tool or a subagent (its thread: ids of calls repeat there); None for others."""
+    def render(self, event: Event, thread: str = "") -> Text | None:
+        """The line for an event of a tool; None for others. `thread`: a subagent's, where call ids repeat."""
         match event:
             case ToolStarted():
                 self._running[thread, event.call_id] = event
             case ToolFinished():
                 self._running.pop((thread, event.call_id), None)
-                return tool_line(event)
+                return render_tool_result(event)
             case Delegated():
-                inner = self.line_of(event.event, event.thread)
+                inner = self.render(event.event, event.thread)
                 return Text.assemble("  ", inner) if inner else None
         return None
 
     @property
     def running(self) -> str:
-        """What is under way, in one line; empty where nothing is."""
-        doing = [_target(event.tool, event.arguments) for event in self._running.values()]
-        return f"⚙ {'; '.join(doing)} …" if doing else ""
+        """The tools that run now, in one line; empty where none does."""
+        targets = [_target(event.tool, event.arguments) for event in self._running.values()]
+        return f"⚙ {'; '.join(targets)} …" if targets else ""
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         self._running.clear()
 
 
-def tool_line(event: ToolFinished) -> Text:
-    """Name, target, outcome, seconds."""
+def render_tool_result(event: ToolFinished) -> Text:
+    """The line of a finished tool: name, target, outcome, seconds, the start of its output."""
     action = _action(event.tool, event.arguments)
     mark, style = ("✗", BAD) if event.failed else ("✓", "green")
-    said = "refused" if event.refused else _outcome(event, action)
-    line = Text.assemble(
-        (mark, style), f" {visible(_target(event.tool, event.arguments))}", (f"  {visible(said)}", QUIET)
-    )
-    if event.seconds >= 0.05 and not event.refused:
+    outcome = "refused" if event.refused else _outcome(event, action)
+    line = Text.assemble((mark, style), f" {_target(event.tool, event.arguments)}", (f"  {visible(outcome)}", QUIET))
+    if event.refused:
+        return line
+    if event.seconds >= 0.05:
         line.append(f"  {event.seconds:.1f} s", QUIET)
-    return line if event.refused else line.append_text(preview_of(event.text, action.kind))
+    return line.append_text(_preview(event.text, action.kind))
 
 
 PREVIEW = 3
 """Lines of a tool's output that are shown."""
 
 
-def preview_of(text: str, kind: str) -> Text:
-    """The first lines of what a command or a search put out, and how many more there are."""
-    rows = [row for row in visible(unwrapped(text)).splitlines() if row.strip()]
+def _preview(text: str, kind: str) -> Text:
+    """The first lines of the output of a command or a search, and the count of the others."""
+    first, _, output = text.partition("\n")
+    rows = visible(output if first.startswith("exit code:") else text).splitlines()
+    rows = [row for row in rows if row.strip()]
     if kind not in ("shell", "search") or len(rows) < 2:
         return Text()
-    shown = "".join(f"\n  │ {clip(row.rstrip(), WIDTH)}" for row in rows[:PREVIEW])
-    left = len(rows) - PREVIEW
-    return Text(shown + (f"\n  │ … {left:,} more" if left > 0 else ""), QUIET)
-
-
-def unwrapped(text: str) -> str:
-    """A command's output without the line that states its exit code."""
-    first, _, rest = text.partition("\n")
-    return rest if first.startswith("exit code:") else text
+    lines = [f"\n  │ {clip(row.rstrip(), WIDTH)}" for row in rows[:PREVIEW]]
+    more = f"\n  │ … {len(rows) - PREVIEW:,} more" if len(rows) > PREVIEW else ""
+    return Text("".join(lines) + more, QUIET)
 
 
 def _outcome(event: ToolFinished, action: Action) -> str:
-    """An answer of one line as it is; of a longer one what can be said in a few words."""
+    """A result of one line as it is; a longer one in a few words."""
     text = event.text.strip()
     if "\n" not in text and (event.failed or action.kind != "read"):
         return clip(text, WIDTH)
@@ -230,185 +229,186 @@ _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 
 
 class Blocks:
-    """A Markdown text that grows. `feed` gives the blocks that are finished; `rest` is the one that is not."""
+    """A Markdown text that grows. `feed` returns the finished blocks; `rest` is the unfinished one."""
 
     def __init__(self) -> None:
         self.rest = ""
         self._fence = ""
 
     def feed(self, text: str) -> list[str]:
-        """Take the next piece; the blocks that cannot change any more, in order."""
-        before, self.rest = len(self.rest), self.rest + text
-        if "\n" not in text or not self._may_settle(before):
+        """Take the next piece of text; return the blocks that cannot change any more, in order."""
+        length, self.rest = len(self.rest), self.rest + text
+        if "\n" not in text or not self._may_finish(length):
             return []
-        return self._settled()
+        return self._take_finished()
 
     def finish(self) -> list[str]:
-        """What is left, at the end of the text."""
-        done = self.feed("\n")
+        """The remaining blocks, at the end of the text."""
+        blocks = self.feed("\n")
         last, self.rest, self._fence = self.rest.removesuffix("\n"), "", ""
-        return [*done, last]
+        return [*blocks, last]
 
     def tail(self, lines: int) -> str:
-        """The end of the growing block, as much as can be seen; code stays code though its opening is out of sight."""
+        """The last lines of the unfinished block. Code keeps its opening fence, so that it is shown as code."""
         rows = self.rest.split("\n")
         if len(rows) <= lines:
             return self.rest
         opening = [rows[0]] if _FENCE.match(rows[0]) else []
         return "\n".join([*opening, *rows[-max(lines - len(opening), 1) :]])
 
-    def _may_settle(self, before: int) -> bool:
-        """Inside a block of code only its closing line matters: the rest need not be read again and again."""
+    def _may_finish(self, length: int) -> bool:
+        """Inside a code block only a closing line after `length` can finish it; the rest is not parsed again."""
         if not self._fence:
             return True
-        start = self.rest.rfind("\n", 0, before) + 1
+        start = self.rest.rfind("\n", 0, length) + 1
         return any(line.strip().startswith(self._fence) for line in self.rest[start:].split("\n"))
 
-    def _settled(self) -> list[str]:
+    def _take_finished(self) -> list[str]:
         rows = self.rest.split("\n")
-        whole = rows[:-1]  # the last row may still grow into something else
-        tops = [token for token in _PARSER.parse("\n".join(whole)) if token.level == 0 and token.map]
+        complete = rows[:-1]  # the last row may still grow into something else
+        tops = [token for token in _PARSER.parse("\n".join(complete)) if token.level == 0 and token.map]
         starts = [token.map[0] for token in tops if token.map]
         self._fence = _open_fence(tops[-1]) if tops else ""
         if len(starts) < 2:
             return []
         self.rest = "\n".join(rows[starts[-1] :])
-        return ["\n".join(whole[first:last]) for first, last in pairwise([0, *starts[1:]])]
+        return ["\n".join(complete[first:last]) for first, last in pairwise([0, *starts[1:]])]
 
 
 def _open_fence(block: Token) -> str:
-    """The mark that would close a block of code; empty where the block is none, or is closed."""
+    """The fence that would close this code block; empty where it is closed or no code block."""
     first, end = block.map or (0, 0)
-    closed = end - first > 1 + block.content.count("\n")
-    return block.markup if block.type == "fence" and not closed else ""
+    is_closed = end - first > 1 + block.content.count("\n")
+    return block.markup if block.type == "fence" and not is_closed else ""
 
 
 FRAMES = 10
-"""How often a second the growing block is drawn."""
+"""How often a second the unfinished block is drawn."""
 CODE = "ansi_dark"
-"""The terminal's own colours, whatever they are."""
+"""The terminal's own colours."""
 MARGIN = 3
-"""Lines of the terminal left free below it."""
+"""Lines of the terminal left free below the unfinished block."""
 
 
 class Screen:
-    """Shows what a turn says. On a terminal Markdown is set as it comes; elsewhere the text goes out as it is."""
+    """Shows the text of a turn. On a terminal Markdown is rendered as it streams; elsewhere the text is printed."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
         self.rich = console.is_terminal and not console.is_dumb_terminal
         self.beside: Callable[[Callable[[], None]], None] | None = None
-        """Set while somebody types: prints above the line that is being typed."""
+        """Set while the user types: prints above the line that is being typed."""
         self._blocks = Blocks()
         self._live: Live | None = None
-        self._said = self._thought = self._apart = False
+        self._has_text = self._has_thought = self._has_block = False
 
-    def print(self, shown: RenderableType) -> None:
-        """A line of its own, before whatever is still growing."""
+    def print(self, line: RenderableType) -> None:
+        """Print a line of its own, above the unfinished block."""
         if not self.rich:
             self._end_line()
         if self.beside is not None:
-            self.beside(lambda: self.console.print(shown, soft_wrap=True))
+            self.beside(lambda: self.console.print(line, soft_wrap=True))
         else:
-            self.console.print(shown, soft_wrap=True)
+            self.console.print(line, soft_wrap=True)
 
     def text(self, piece: str) -> None:
-        """The next words of an answer."""
-        self._said = True
+        """Show the next piece of an answer."""
+        self._has_text = True
         if not self.rich:
             self.console.out(visible(piece), end="", highlight=False)
             return
-        self._thought = False
+        self._has_thought = False
         for block in self._blocks.feed(visible(piece)):
-            self._settle(block)
-        self._show(_Growing(self))
+            self._print_block(block)
+        self._show(_UnfinishedBlock(self))
 
     def thought(self, piece: str) -> None:
-        """The model reasons: said once, not shown."""
-        if piece and self.rich and not (self._thought or self._said):
-            self._thought = True
+        """Show once that the model reasons; the reasoning itself is not shown."""
+        if piece and self.rich and not (self._has_thought or self._has_text):
+            self._has_thought = True
             self._show(Text("thinking …", "dim italic"))
 
-    def waiting(self, words: str) -> None:
-        """Something is under way; gone when anything else is shown."""
+    def show_waiting(self, words: str) -> None:
+        """Show that something runs, until anything else is shown."""
         if self.rich and not self._blocks.rest:
             self._show(_Waiting(words))
 
     def settle(self) -> None:
-        """The answer is over, or something else comes: what grew stays as it is."""
-        left = [block for block in self._blocks.finish() if block.strip()]
+        """Print what is unfinished as it is: the answer is over, or something else follows."""
+        blocks = [block for block in self._blocks.finish() if block.strip()]
         if self._live is not None:
             self._live.update("", refresh=True)
             self._live.stop()
             self._live = None
-        for block in left:
-            self._settle(block)
+        for block in blocks:
+            self._print_block(block)
         if not self.rich:
             self._end_line()
-        self._said = self._thought = self._apart = False
+        self._has_text = self._has_thought = self._has_block = False
 
-    def _settle(self, block: str) -> None:
-        """Into the scrollback, an empty line between blocks."""
-        if self._apart:
+    def _print_block(self, block: str) -> None:
+        """Print a block for good, with an empty line between blocks."""
+        if self._has_block:
             self.console.print()
-        self._apart = True
-        self.console.print(self._lines(block), end="")
+        self._has_block = True
+        self.console.print(self._render_block(block), end="")
 
-    def _lines(self, block: str, most: int | None = None) -> Segments:
-        """A block without the empty lines around it, which differ by its kind; of `most` lines the last."""
+    def _render_block(self, block: str, most: int | None = None) -> Segments:
+        """Render a block without the empty lines around it, at most its last `most` lines."""
         lines = self.console.render_lines(Markdown(block, hyperlinks=False, code_theme=CODE), pad=False)
         full = [at for at, line in enumerate(lines) if "".join(segment.text for segment in line).strip()]
-        kept = lines[full[0] : full[-1] + 1] if full else []
-        shown = kept if most is None else kept[-most:]
-        return Segments([segment for line in shown for segment in (*line, Segment.line())])
+        lines = lines[full[0] : full[-1] + 1] if full else []
+        lines = lines if most is None else lines[-most:]
+        return Segments([segment for line in lines for segment in (*line, Segment.line())])
 
-    def growing(self) -> list[RenderableType]:
-        """The block that is not finished, as much of its end as there is room for."""
+    def render_unfinished(self) -> list[RenderableType]:
+        """The end of the unfinished block, as much as fits."""
         room = max(self.console.height - MARGIN, 4)
         text = self._blocks.tail(room)
         if not text.strip():
             return []
-        return [Text(""), self._lines(text, room)] if self._apart else [self._lines(text, room)]
+        block = self._render_block(text, room)
+        return [Text(""), block] if self._has_block else [block]
 
-    def _show(self, shown: RenderableType) -> None:
+    def _show(self, content: RenderableType) -> None:
         if self.beside is not None:
-            return  # somebody types there
+            return  # the user types there
         if self._live is None:
             self._live = Live(console=self.console, refresh_per_second=FRAMES, transient=True, auto_refresh=True,
                               redirect_stdout=False, redirect_stderr=False, vertical_overflow="crop")  # fmt: skip
             self._live.start()
-        self._live.update(shown)
+        self._live.update(content)
 
     def _end_line(self) -> None:
-        if self._said:
+        if self._has_text:
             self.console.out("", highlight=False)
-            self._said = False
+            self._has_text = False
 
 
 class _Waiting:
-    """Words with the seconds that have passed since; drawn again and again."""
+    """Words with the seconds since they were first shown, drawn anew with every frame."""
 
     def __init__(self, words: str) -> None:
-        self._words, self._began = words, time.monotonic()
+        self._words, self._start = words, time.monotonic()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        passed = time.monotonic() - self._began
-        yield Text(f"{self._words} {passed:.0f} s" if passed >= 1 else self._words, "dim")
+        seconds = time.monotonic() - self._start
+        yield Text(f"{self._words} {seconds:.0f} s" if seconds >= 1 else self._words, "dim")
 
 
-class _Growing:
-    """Set when it is drawn, a few times a second, not whenever a word comes."""
+class _UnfinishedBlock:
+    """Renders the unfinished block once a frame, not with every piece of text."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from self._screen.growing()
+        yield from self._screen.render_unfinished()
 
 
 @dataclass(slots=True)
 class Status:
-    """The figures of a thread, kept up to date by its events."""
+    """The figures of a thread, updated by its events."""
 
     model: str = ""
     tokens: int = 0
@@ -417,11 +417,11 @@ class Status:
     used: UsageRow = field(default_factory=lambda: UsageRow("all"))
 
     def restart(self, usage: Sequence[UsageRecord], compactions: Sequence[CompactionRecord]) -> None:
-        """The figures of a thread as it was stored."""
+        """Take the figures of a stored thread."""
         self.used = sum_usage("all", [*map(usage_row, usage)])
         self.compactions = sum(record.reverted is None for record in compactions)
 
-    def heard(self, event: Event) -> None:
+    def update(self, event: Event) -> None:
         match event:
             case Estimated():
                 self.tokens, self.window = event.tokens, event.window
@@ -438,7 +438,7 @@ class Status:
         if self.used.prompt:
             parts.append(f"cache {self.used.cache_read / self.used.prompt:.0%}")
         if self.used.calls:
-            price = cost_text(self.used)
+            price = format_cost(self.used)
             parts.append(f"cost {price}" if self.used.unpriced else price)
         if self.compactions:
             parts.append(counted(self.compactions, "compaction"))
@@ -446,7 +446,7 @@ class Status:
 
 
 def thousands(tokens: int) -> str:
-    """`950`, `12.3K`, `200K`, `1M`."""
+    """Format a number of tokens: `950`, `12.3K`, `200K`, `1M`."""
     for unit, letter in ((1_000_000, "M"), (1_000, "K")):
         if tokens >= unit:
             return f"{tokens / unit:.1f}".rstrip("0").rstrip(".") + letter

@@ -1,4 +1,4 @@
-"""`everthread compress FILE`: make a conversation smaller, and see what each phase did."""
+"""`everthread compress FILE`: compact a conversation and print what each phase did."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from everthread.cli.options import number_option, window_or_default
+from everthread.cli.options import number_option, resolve_window_option
 from everthread.cli.output import console, print_json, print_table, visible
 from everthread.compaction.summary import Compaction
 from everthread.config import load_config
@@ -49,9 +49,9 @@ def compress(
     if template not in ("handoff", "classic"):
         raise InputError(f"template {template!r} is unknown; use handoff or classic")
     recording = read_conversation(file)
-    size, _ = window_or_default(window)
+    size, _ = resolve_window_option(window)
     request, done, config = recording.request, [], load_config()
-    # Shown after a moment only, and on standard error: what is printed stays clean.
+    # On standard error, so that standard output holds the result alone.
     with Console(stderr=True).status("compacting …"):
         for _ in range(times):
             result = compact(
@@ -63,46 +63,39 @@ def compress(
             if not result.changed:
                 break
             request = dataclasses.replace(request, messages=result.messages)
-    written = out is not None and not preview
-    if written and out is not None:
+    if out is not None and not preview:
         _write(out, dataclasses.replace(recording, request=request), done)
-    if out == "-" and written:
-        return  # standard output holds the conversation alone
+        if out == "-":
+            return  # standard output holds the conversation alone
     if as_json:
-        print_json([_report(result) for result in done])
+        print_json([_result_as_json(result) for result in done])
     else:
         for result in done:
-            _print(recording, result)
+            _print_result(recording, result)
             if show and result.summary:
                 console.print(visible(result.summary), markup=False, soft_wrap=True)
 
 
 def _write(out: str, recording: ConversationFile, done: Sequence[Compaction]) -> None:
-    """The conversation, and beside a file the outputs that it cites: `OUT.outputs/ID.txt`."""
-    text = _encoded(recording)
+    """Write the conversation in the form it was read in; beside a file also its outputs, `OUT.outputs/ID.txt`."""
+    body = CODECS[recording.api].encode_request(recording.request)
+    text = json.dumps(body["messages"] if recording.bare else body, ensure_ascii=False, indent=1) + "\n"
     if out == "-":
         typer.echo(text, nl=False)
         return
     try:
         Path(out).write_text(text, "utf-8")
-        cited = {item.id: item.text for result in done for item in result.to_store}
+        outputs = {item.id: item.text for result in done for item in result.to_store}
         folder = Path(f"{out}.outputs")
-        for number, (name, content) in enumerate(cited.items()):
-            if not number:
-                folder.mkdir(exist_ok=True)
+        if outputs:
+            folder.mkdir(exist_ok=True)
+        for name, content in outputs.items():
             (folder / f"{name.rpartition(':')[2]}.txt").write_text(content, "utf-8")
     except OSError as error:
         raise InputError(f"{out}: cannot be written: {error.strerror or error}") from error
 
 
-def _encoded(recording: ConversationFile) -> str:
-    """The conversation in the form it was read in."""
-    body = CODECS[recording.api].encode_request(recording.request)
-    value = body["messages"] if recording.bare else body
-    return json.dumps(value, ensure_ascii=False, indent=1) + "\n"
-
-
-def _report(result: Compaction) -> dict[str, Any]:
+def _result_as_json(result: Compaction) -> dict[str, Any]:
     names = ("changed", "reason", "tokens_before", "tokens_after", "author", "duration", "summary")
     return {name: getattr(result, name) for name in names} | {
         "messages": len(result.messages),
@@ -112,7 +105,7 @@ def _report(result: Compaction) -> dict[str, Any]:
     }
 
 
-def _print(recording: ConversationFile, result: Compaction) -> None:
+def _print_result(recording: ConversationFile, result: Compaction) -> None:
     if not result.changed and result.reason != "preview":
         console.print(f"nothing was changed: {result.reason}", markup=False, soft_wrap=True)
         return

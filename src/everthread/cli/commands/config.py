@@ -44,10 +44,10 @@ def set_value(
     from everthread.config.file import set_keys
 
     try:
-        meant = yaml.safe_load(value)
+        parsed = yaml.safe_load(value)
     except yaml.YAMLError:
-        meant = value
-    changed = set_keys(config_path(), {key: meant})
+        parsed = value
+    changed = set_keys(config_path(), {key: parsed})
     typer.echo(f"{config_path()}: {key} {'is' if changed else 'was already'} {value}")
 
 
@@ -62,17 +62,17 @@ def check(
 
         for key in drop_removed_keys(Path(file) if file else config_path()):
             typer.echo(f"{key}: taken out")
-    problems = list(problems_at_start(load_config(file)))
-    place = file or str(config_path())
+    problems = list(find_start_problems(load_config(file)))
+    path = file or str(config_path())
     if problems:
         raise ConfigError(
-            "\n".join([f"{place}: can be read, but would fail at start:", *(f"  {one}" for one in problems)])
+            "\n".join([f"{path}: can be read, but would fail at start:", *(f"  {one}" for one in problems)])
         )
-    typer.echo(f"{place}: fine" if file or config_path().exists() else f"{place}: absent, every default is in force")
+    typer.echo(f"{path}: fine" if file or config_path().exists() else f"{path}: absent, every default is in force")
 
 
-def problems_at_start(config: Config) -> Iterator[str]:
-    """What a start would refuse: the engine, the auxiliary model, the gateway's address and upstreams."""
+def find_start_problems(config: Config) -> Iterator[str]:
+    """What would fail at start: the engine, the auxiliary model, the gateway's address and upstreams."""
     from everthread.compaction.registry import find_engine
     from everthread.factory.gateway import upstreams_of, with_keys
     from everthread.factory.models import choice_of, lacks_key

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from everthread.cli.options import AsJson, StoreUrl, store_address, with_store
-from everthread.cli.output import print_json, say, size
+from everthread.cli.output import format_size, print_json, print_text
 from everthread.core.messages import counted
 from everthread.errors import InputError, StoreError
 
@@ -31,14 +31,14 @@ def check(store: StoreUrl = None, as_json: AsJson = False) -> None:
         facts = [
             health.backend,
             f"schema {health.schema}",
-            size(health.size),
+            format_size(health.size),
             counted(health.sessions, "session"),
             counted(health.messages, "message"),
         ]
-        say(f"{health.location}: {', '.join(facts)}")
+        print_text(f"{health.location}: {', '.join(facts)}")
         for problem in health.problems:
-            say(f"problem: {problem}")
-        say("not sound: restore a backup, or export what can be read" if health.problems else "sound")
+            print_text(f"problem: {problem}")
+        print_text("not sound: restore a backup, or export what can be read" if health.problems else "sound")
     if health.problems:
         raise typer.Exit(1)
 
@@ -58,9 +58,9 @@ def migrate(
     if as_json:
         print_json({"location": location, "before": before, "after": after})
     elif before == after:
-        say(f"{location}: schema {after}, nothing to do")
+        print_text(f"{location}: schema {after}, nothing to do")
     else:
-        say(f"{location}: schema {before} -> {after}")
+        print_text(f"{location}: schema {before} -> {after}")
 
 
 @app.command()
@@ -76,7 +76,7 @@ def backup(
     if as_json:
         print_json({"file": file, "size": written})
     else:
-        say(f"{file}: {size(written)}")
+        print_text(f"{file}: {format_size(written)}")
 
 
 @app.command()
@@ -94,4 +94,4 @@ def vacuum(store: StoreUrl = None, as_json: AsJson = False) -> None:
     if as_json:
         print_json({"location": after.location, "before": before.size, "after": after.size})
     else:
-        say(f"{after.location}: {size(before.size)} -> {size(after.size)}")
+        print_text(f"{after.location}: {format_size(before.size)} -> {format_size(after.size)}")

@@ -1,4 +1,4 @@
-"""`everthread doctor`: what works here, what does not, what to do; `everthread init`: the first configuration."""
+"""`everthread doctor`: check what works here; `everthread init`: write the first configuration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import httpx2
 import typer
 from rich.text import Text
 
-from everthread.cli.commands.serve import writer_text
+from everthread.cli.commands.serve import describe_writer
 from everthread.cli.options import AsJson
 from everthread.cli.output import console, print_json, visible
 from everthread.compaction import registry
@@ -26,7 +26,7 @@ from everthread.errors import ConfigError, EverthreadError, InputError, NoStoreE
 from everthread.factory import open_store, store_url
 from everthread.factory.models import choice_of, endpoint_of, lacks_key
 from everthread.providers.catalog import LearntLimit, resolve_window
-from everthread.providers.local import DEFAULT_WINDOW, find_model
+from everthread.providers.local import DEFAULT_WINDOW, SMOLLM2, find_model
 from everthread.providers.resolve import ANTHROPIC, OPENAI, OPENROUTER, OTHERS, Choice
 from everthread.providers.resolve import ProviderEntry as Served
 from everthread.store.models import StoreHealth
@@ -38,7 +38,7 @@ MARKS: dict[State, tuple[str, str]] = {"good": ("✓", "green"), "note": ("·", 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One thing that was looked at. A `note` is neither good nor bad; `advice` says what to do."""
+    """The result of one check. A `note` is neither good nor bad; `advice` says what to do."""
 
     what: str
     state: State
@@ -49,8 +49,8 @@ class CheckResult:
 SECONDS = 5.0
 
 
-async def reach(choice: Choice, env: Mapping[str, str]) -> CheckResult:
-    """Ask for the list of models, which costs nothing. Any answer shows that somebody is there."""
+async def check_endpoint(choice: Choice, env: Mapping[str, str]) -> CheckResult:
+    """Ask for the list of models, which costs nothing. Any answer shows that the server runs."""
     key = env.get(choice.key_env or "", "").strip()
     base = choice.base_url.rstrip("/")
     url = f"{base}/v1/models" if choice.api == "anthropic" else f"{base}/models"
@@ -77,32 +77,32 @@ CONFIGURE = (
 )
 
 
-async def checkup(environment: Mapping[str, str] | None = None) -> list[CheckResult]:
-    """Everything, in the order in which it depends on each other."""
+async def run_checks(environment: Mapping[str, str] | None = None) -> list[CheckResult]:
+    """Run every check, each after those it depends on."""
     env = os.environ if environment is None else environment
-    found = [home()]
+    results = [check_home()]
     try:
         config = load_config()
     except ConfigError as error:
-        told = CheckResult(
+        broken = CheckResult(
             "configuration", "broken", str(error), "correct the file; `everthread config check` looks again"
         )
-        return [*found, told, keys(None, env), local_file(None)]
-    there = config_path().exists()
-    text = f"{config_path()}{'' if there else ' is absent: every default is in force'}"
-    found += [CheckResult("configuration", "good", text), keys(config, env)]
-    choice, model = chosen(config, env)
-    found += [model, *summaries(config, env)]
+        return [*results, broken, check_keys(None, env), check_local_model(None)]
+    exists = config_path().exists()
+    text = f"{config_path()}{'' if exists else ' is absent: every default is in force'}"
+    results += [CheckResult("configuration", "good", text), check_keys(config, env)]
+    choice, model = check_model(config, env)
+    results += [model, *check_summaries(config, env)]
     if choice is not None and choice.provider != "local":
-        found.append(await reach(choice, env))
-    store, limit = await kept(config, choice)
+        results.append(await check_endpoint(choice, env))
+    store, limit = await check_store(config, choice)
     if choice is not None:
-        found.append(await window(config, choice, env, limit))
-    gateway = CheckResult("gateway", "good", writer_text(config))
-    return [*found, store, engine(config), gateway, local_file(choice)]
+        results.append(await check_window(config, choice, env, limit))
+    gateway = CheckResult("gateway", "good", describe_writer(config))
+    return [*results, store, check_engine(config), gateway, check_local_model(choice)]
 
 
-def home() -> CheckResult:
+def check_home() -> CheckResult:
     folder = home_directory()
     nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
@@ -111,18 +111,18 @@ def home() -> CheckResult:
     return CheckResult("home", "broken", f"{folder}: {nearest} cannot be written", advice)
 
 
-def keys(config: Config | None, env: Mapping[str, str]) -> CheckResult:
-    """Which variables with keys are set: their names, never what they hold."""
-    known = [provider.key_env for provider in (ANTHROPIC, OPENAI, OPENROUTER, *OTHERS)]
+def check_keys(config: Config | None, env: Mapping[str, str]) -> CheckResult:
+    """Which variables with keys are set: their names, never their values."""
+    variables = [provider.key_env for provider in (ANTHROPIC, OPENAI, OPENROUTER, *OTHERS)]
     if config is not None:
-        named = (config.model.api_key_env, config.auxiliary.compression.api_key_env)
-        known += [name for name in named if name and name not in known]
-    there = [name for name in known if env.get(name, "").strip()]
-    return CheckResult("keys", "good" if there else "note", ", ".join(there) or "none in the environment")
+        configured = (config.model.api_key_env, config.auxiliary.compression.api_key_env)
+        variables += [name for name in configured if name and name not in variables]
+    present = [name for name in variables if env.get(name, "").strip()]
+    return CheckResult("keys", "good" if present else "note", ", ".join(present) or "none in the environment")
 
 
-def chosen(config: Config, env: Mapping[str, str]) -> tuple[Choice | None, CheckResult]:
-    """Which model would be talked to, and whether its key is there."""
+def check_model(config: Config, env: Mapping[str, str]) -> tuple[Choice | None, CheckResult]:
+    """Which model would be used, and whether its key is set."""
     try:
         choice = choice_of(config.model, environment=env)
     except ConfigError as error:
@@ -135,8 +135,8 @@ def chosen(config: Config, env: Mapping[str, str]) -> tuple[Choice | None, Check
     return choice, CheckResult("model", "good", text + (f", key from {choice.key_env}" if choice.key_env else ""))
 
 
-def summaries(config: Config, env: Mapping[str, str]) -> list[CheckResult]:
-    """The model that is named for summaries, where one is. Without it others write them: nothing needed is broken."""
+def check_summaries(config: Config, env: Mapping[str, str]) -> list[CheckResult]:
+    """The model for summaries, where one is configured. Its absence breaks nothing: others write them."""
     options = config.auxiliary.compression
     if options.provider == "main" or (
         options.model is None and options.base_url is None and options.provider == "auto"
@@ -154,26 +154,28 @@ def summaries(config: Config, env: Mapping[str, str]) -> list[CheckResult]:
     return [CheckResult("summaries", "good", f"{choice.model}, {choice.provider}, {choice.api}")]
 
 
-async def kept(config: Config, choice: Choice | None) -> tuple[CheckResult, LearntLimit | None]:
-    """The store, and the limit it knows for the model."""
+async def check_store(config: Config, choice: Choice | None) -> tuple[CheckResult, LearntLimit | None]:
+    """The store, and the limit that was learnt for the model."""
     url = store_url(config)
     try:
         store = open_store(url, create=False)
     except NoStoreError:
-        return CheckResult("store", "good", f"none yet at {_public(url)}; it is made with the first conversation"), None
+        return CheckResult(
+            "store", "good", f"none yet at {_hide_password(url)}; it is made with the first conversation"
+        ), None
     except EverthreadError as error:
         advice = "free or repair it, or name another place with store.url; `everthread db check` looks again"
         return CheckResult("store", "broken", str(error), advice), None
     try:
-        health, limit = await store.check(), await _limit(store, choice)
+        health, limit = await store.check(), await _load_limit(store, choice)
     except EverthreadError as error:
         return CheckResult("store", "broken", str(error), "`everthread db check` looks again"), None
     finally:
         await store.close()
-    return _of_health(health), limit
+    return _describe_health(health), limit
 
 
-def _of_health(health: StoreHealth) -> CheckResult:
+def _describe_health(health: StoreHealth) -> CheckResult:
     size = f"{health.sessions:,} sessions, {health.messages:,} messages"
     if health.problems:
         text = f"{health.location}: {'; '.join(health.problems)}"
@@ -181,30 +183,32 @@ def _of_health(health: StoreHealth) -> CheckResult:
     return CheckResult("store", "good", f"{health.backend}, {health.location}, schema {health.schema}, {size}")
 
 
-async def _limit(store: Store, choice: Choice | None) -> LearntLimit | None:
-    known = None if choice is None else await store.limit_for(choice.base_url, choice.model)
-    return None if known is None else LearntLimit(known.limit, known.source)
+async def _load_limit(store: Store, choice: Choice | None) -> LearntLimit | None:
+    stored = None if choice is None else await store.limit_for(choice.base_url, choice.model)
+    return None if stored is None else LearntLimit(stored.limit, stored.source)
 
 
-def _public(url: str) -> str:
-    """The place without a password."""
+def _hide_password(url: str) -> str:
+    """The URL without its user and password."""
     head, at, tail = url.rpartition("@")
     return f"{head.split('://')[0]}://…@{tail}" if at else url
 
 
-async def window(config: Config, choice: Choice, env: Mapping[str, str], limit: LearntLimit | None) -> CheckResult:
-    """The window in tokens and where it is known from."""
+async def check_window(
+    config: Config, choice: Choice, env: Mapping[str, str], limit: LearntLimit | None
+) -> CheckResult:
+    """The window in tokens and its source."""
     if choice.provider == "local":
         size = config.model.context_length or DEFAULT_WINDOW
         return CheckResult("window", "good", f"{size:,} tokens, as the model is started here")
     ask = endpoint_of(choice, env)
-    known = await resolve_window(choice.model, setting=config.model.context_length, learnt=limit, ask=ask)
-    if known.source == "default":
-        return CheckResult("window", "note", known.sentence, "set model.context_length")
-    return CheckResult("window", "good", known.sentence)
+    resolved = await resolve_window(choice.model, setting=config.model.context_length, learnt=limit, ask=ask)
+    if resolved.source == "default":
+        return CheckResult("window", "note", resolved.sentence, "set model.context_length")
+    return CheckResult("window", "good", resolved.sentence)
 
 
-def engine(config: Config) -> CheckResult:
+def check_engine(config: Config) -> CheckResult:
     name = config.context.engine
     try:
         source = registry.find_engine(name, home=home_directory())
@@ -216,50 +220,48 @@ def engine(config: Config) -> CheckResult:
     return CheckResult("engine", "good", f"{source.name} ({source.source}: {source.location})")
 
 
-def local_file(choice: Choice | None) -> CheckResult:
-    """The model on this machine: needed only where it is the one that is used."""
+def check_local_model(choice: Choice | None) -> CheckResult:
+    """The model on this machine. It is needed only where it is the one that is used."""
     needed = choice is not None and choice.provider == "local"
     try:
         path = find_model(choice.model if needed and choice is not None else None, home_directory())
     except EverthreadError as error:
-        found = CheckResult("local model", "broken", str(error), "everthread models pull")
+        result = CheckResult("local model", "broken", str(error), "everthread models pull")
     else:
-        found = _runtime(path)
-    if not needed and found.state == "broken":
-        return replace(found, state="note", text="not there, and not needed", advice="")
-    return found
+        result = _check_runtime(path)
+    if not needed and result.state == "broken":
+        return replace(result, state="note", text="not there, and not needed", advice="")
+    return result
 
 
-def _runtime(path: Path) -> CheckResult:
+def _check_runtime(path: Path) -> CheckResult:
     if find_spec("xllamacpp") is None:
         advice = "pip install 'everthread[local]'"
-        return CheckResult("local model", "broken", f"{path} is there; what runs it (xllamacpp) is not", advice)
+        return CheckResult("local model", "broken", f"{path} is there; xllamacpp, which runs it, is not", advice)
     return CheckResult("local model", "good", str(path))
 
 
-def doctor(
-    as_json: AsJson = False,
-) -> None:
+def doctor(as_json: AsJson = False) -> None:
     """Say what works here and what does not, and what to do about it. Exit code 1 if something needed is broken."""
-    found = asyncio.run(checkup())
-    healthy = all(finding.state != "broken" for finding in found)
+    results = asyncio.run(run_checks())
+    healthy = all(result.state != "broken" for result in results)
     if as_json:
-        print_json({"healthy": healthy, "findings": [dataclasses.asdict(finding) for finding in found]})
+        print_json({"healthy": healthy, "findings": [dataclasses.asdict(result) for result in results]})
     else:
-        width = max(len(finding.what) for finding in found)
-        for finding in found:
-            console.print(_line(finding, width), soft_wrap=True)
-        broken = [finding.what for finding in found if finding.state == "broken"]
+        width = max(len(result.what) for result in results)
+        for result in results:
+            console.print(_format_result(result, width), soft_wrap=True)
+        broken = [result.what for result in results if result.state == "broken"]
         console.print(Text(f"\nNot in order: {', '.join(broken)}." if broken else "\nEverything needed is in order."))
     if not healthy:
         raise typer.Exit(1)
 
 
-def _line(finding: CheckResult, width: int) -> Text:
-    mark, style = MARKS[finding.state]
-    line = Text.assemble((mark, style), f" {finding.what:<{width}}  ", visible(finding.text).replace("\n", "\n    "))
-    if finding.advice:
-        line.append(f"\n  {'':<{width}}  → {visible(finding.advice)}", "bold")
+def _format_result(result: CheckResult, width: int) -> Text:
+    mark, style = MARKS[result.state]
+    line = Text.assemble((mark, style), f" {result.what:<{width}}  ", visible(result.text).replace("\n", "\n    "))
+    if result.advice:
+        line.append(f"\n  {'':<{width}}  → {visible(result.advice)}", "bold")
     return line
 
 
@@ -287,17 +289,17 @@ def init(
     Writes config.yaml, keeping what stands there; the key itself stays in the environment.
     """
     ask = sys.stdin.isatty()
-    name = _provider(provider, base_url, ask=ask)
+    name = _choose_provider(provider, base_url, ask=ask)
     served = KNOWN.get(name)
     if name == "custom" and not base_url:
-        base_url = _asked("Where is its API (such as http://localhost:8000/v1)?", None, ask=ask, flag="--base-url")
-    model = model or _asked("Which model?", _default_model(name, served), ask=ask, flag="--model")
+        base_url = _ask("Where is its API (such as http://localhost:8000/v1)?", None, ask=ask, flag="--base-url")
+    model = model or _ask("Which model?", _default_model(name, served), ask=ask, flag="--model")
     if api_key_env is None and ask and name != "local":
         usual = served.key_env if served else ""
         api_key_env = typer.prompt("Which environment variable holds its key?", default=usual) or None
     if gateway is None:
         gateway = name != "local" and ask and typer.confirm("Put the gateway in front of it, for other programs?")
-    set_keys(config_path(), _settings(name, model, base_url, api_key_env, served, gateway=gateway))
+    set_keys(config_path(), _make_settings(name, model, base_url, api_key_env, served, gateway=gateway))
     load_config()
     typer.echo(visible(f"{config_path()}: written; {name} serves {model}"))
     if gateway:
@@ -307,32 +309,28 @@ def init(
         doctor()
 
 
-def _settings(
+def _make_settings(
     name: str, model: str, base_url: str | None, api_key_env: str | None, served: Served | None, *, gateway: bool
 ) -> dict[str, Any]:
-    keys: dict[str, Any] = {"model.default": model, "model.provider": name}
+    settings: dict[str, Any] = {"model.default": model, "model.provider": name}
     if base_url:
-        keys["model.base_url"] = base_url
+        settings["model.base_url"] = base_url
     if api_key_env and (served is None or api_key_env != served.key_env):
-        keys["model.api_key_env"] = api_key_env
+        settings["model.api_key_env"] = api_key_env
     url = base_url or (served.base_url if served else None)
-    known = [upstream.name for upstream in load_config().gateway.upstreams]
-    if gateway and url and name not in known:
-        given: list[dict[str, Any]] = [one.model_dump(exclude_defaults=True) for one in load_config().gateway.upstreams]
-        keys["gateway.upstreams"] = [*map(_plain, given), {"name": name, "url": url}]
-    return keys
+    upstreams = load_config().gateway.upstreams
+    if gateway and url and name not in [upstream.name for upstream in upstreams]:
+        written = [upstream.model_dump(mode="json", exclude_defaults=True) for upstream in upstreams]
+        settings["gateway.upstreams"] = [*written, {"name": name, "url": url}]
+    return settings
 
 
-def _plain(upstream: dict[str, Any]) -> dict[str, Any]:
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in upstream.items()}
-
-
-def _provider(given: str | None, base_url: str | None, *, ask: bool) -> str:
-    """The one that is named; else `custom` for an address, else the first whose key is there, else the question."""
-    if given is not None:
-        if given not in CHOICES:
-            raise InputError(f"--provider {given!r} is not known; known are {', '.join(CHOICES)}")
-        return given
+def _choose_provider(option: str | None, base_url: str | None, *, ask: bool) -> str:
+    """The provider of the option; else `custom` for an address, else the first whose key is set, else ask."""
+    if option is not None:
+        if option not in CHOICES:
+            raise InputError(f"--provider {option!r} is not known; known are {', '.join(CHOICES)}")
+        return option
     present = next((name for name, one in KNOWN.items() if os.environ.get(one.key_env, "").strip()), None)
     likely = "custom" if base_url else present
     if not ask:
@@ -343,16 +341,14 @@ def _provider(given: str | None, base_url: str | None, *, ask: bool) -> str:
         typed = str(typer.prompt(f"Who serves the model ({', '.join(CHOICES)})?", default=likely or "openai")).strip()
         if typed in CHOICES:
             return typed
-        typer.echo(f"One of {', '.join(CHOICES)}, please.")
+        typer.echo(f"Answer with one of {', '.join(CHOICES)}.")
 
 
 def _default_model(name: str, served: Served | None) -> str | None:
-    from everthread.providers.local import SMOLLM2
-
     return SMOLLM2.name if name == "local" else served.default if served else None
 
 
-def _asked(question: str, default: str | None, *, ask: bool, flag: str) -> str:
+def _ask(question: str, default: str | None, *, ask: bool, flag: str) -> str:
     if ask:
         return str(typer.prompt(question, default=default)).strip()
     if default is None:

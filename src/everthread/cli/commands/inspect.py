@@ -1,4 +1,4 @@
-"""`everthread inspect FILE`: what a conversation is made of and what is wrong with it; `everthread tokens FILE`."""
+"""`everthread inspect FILE`: the structure of a conversation and its problems; `everthread tokens FILE`: its size."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from everthread.cli.options import number_option, window_or_default
-from everthread.cli.output import console, print_json, print_table, share
+from everthread.cli.options import number_option, resolve_window_option
+from everthread.cli.output import console, format_share, print_json, print_table
 from everthread.core.messages import Message, Messages, calls_of, excerpt, results_of, text_of
 from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import TurnSpan, groups, is_summary, turns, user_text
@@ -26,18 +26,16 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show turns, tool groups, validity problems and what repair would do."""
-    recording = read_conversation(file)
-    report = examine(recording)
+    report = inspect_conversation(read_conversation(file))
     if as_json:
         print_json(report)
     else:
         _print_report(report, None if every else SHOWN)
 
 
-def examine(recording: ConversationFile) -> dict[str, Any]:
-    """The findings, as plain values."""
+def inspect_conversation(recording: ConversationFile) -> dict[str, Any]:
+    """Turns, tool groups, summaries, problems and repairs of a conversation, as plain values."""
     messages = recording.request.messages
-    found = groups(messages)
     return {
         "source": recording.source,
         "api": recording.api,
@@ -50,7 +48,7 @@ def examine(recording: ConversationFile) -> dict[str, Any]:
                 "results": len(group.results),
                 "missing": group.missing,
             }
-            for group in found
+            for group in groups(messages)
         ],
         "summaries": [index for index, message in enumerate(messages) if is_summary(message)],
         "problems": {
@@ -80,13 +78,13 @@ def _print_report(report: dict[str, Any], most: int | None) -> None:
         soft_wrap=True,
     )
     rows = [(turn["start"], turn["messages"], turn["groups"], turn["user"]) for turn in report["turns"]]
-    _limited("turns", ["from>", "messages>", "tool groups>", "the user…"], rows, most)
+    _print_rows("turns", ["from>", "messages>", "tool groups>", "the user…"], rows, most)
     open_groups = [(g["assistant"], ", ".join(g["missing"])) for g in report["groups"] if g["missing"]]
     if open_groups:
-        _limited("groups with open calls", ["#>", "unanswered~"], open_groups, most)
+        _print_rows("groups with open calls", ["#>", "unanswered~"], open_groups, most)
     for api, problems in report["problems"].items():
         if problems:
-            _limited(
+            _print_rows(
                 f"problems for {api}",
                 ["#>", "rule", "what~"],
                 [(p["index"], p["rule"], p["message"]) for p in problems],
@@ -95,12 +93,12 @@ def _print_report(report: dict[str, Any], most: int | None) -> None:
         else:
             console.print(f"valid for {api}")
     if report["repair"]:
-        _limited("repair would do", ["what~"], [(action,) for action in report["repair"]], most)
+        _print_rows("repair would do", ["what~"], [(action,) for action in report["repair"]], most)
     else:
         console.print("repair would change nothing")
 
 
-def _limited(title: str, columns: list[str], rows: list[tuple[Any, ...]], most: int | None) -> None:
+def _print_rows(title: str, columns: list[str], rows: list[tuple[Any, ...]], most: int | None) -> None:
     print_table(title, columns, rows[:most])
     if most is not None and len(rows) > most:
         console.print(f"… and {len(rows) - most:,} more (--all shows them)\n")
@@ -108,7 +106,7 @@ def _limited(title: str, columns: list[str], rows: list[tuple[Any, ...]], most: 
 
 @dataclass(frozen=True, slots=True)
 class MessageTokens:
-    """One message's share: where it stands, who speaks, with which tools, how many tokens."""
+    """The size of one message: its index, role, tools, tokens and first words."""
 
     index: int
     role: str
@@ -128,75 +126,71 @@ def tokens(
     """Count the tokens of a conversation: by role, by tool, by message."""
     recording = read_conversation(file)
     model = model or recording.request.model or None
-    size, source = window_or_default(window)
-    report = count(recording, TokenCounter(model)) | {
+    size, source = resolve_window_option(window)
+    report = count_tokens(recording, TokenCounter(model)) | {
         "model": model,
         "window": size,
         "window_source": source,
     }
     if as_json:
-        listed = report["messages"] if messages else []
-        print_json({**report, "biggest": report["biggest"][:top], "messages": listed})
+        rows = report["messages"] if messages else []
+        print_json({**report, "biggest": report["biggest"][:top], "messages": rows})
     else:
         _print_tokens(recording.source, report, top=top, every=messages)
 
 
-def count(recording: ConversationFile, counter: TokenCounter) -> dict[str, Any]:
-    """The figures, as plain values."""
+def count_tokens(recording: ConversationFile, counter: TokenCounter) -> dict[str, Any]:
+    """The tokens of a conversation by role, by tool and by message, as plain values."""
     request = recording.request
     names = {call.id: call.name for message in request.messages for call in calls_of(message)}
-    rows = [_row(index, message, names, counter) for index, message in enumerate(request.messages)]
+    rows = [_count_message(index, message, names, counter) for index, message in enumerate(request.messages)]
     roles: Counter[str] = Counter()
     tools: Counter[str] = Counter()
     for row, message in zip(rows, request.messages, strict=True):
         roles[row.role] += row.tokens
-        tools.update(_by_tool(message, row.tokens, names))
-    parts = {"system": counter.system(request.system), "tools": counter.tools(request.tools)}
-    total = counter.request(request.messages, system=request.system, tools=request.tools)
-    biggest = sorted(rows, key=lambda row: -row.tokens)
+        tools.update(_split_by_tool(message, row.tokens, names))
     return {
         "source": recording.source,
         "api": recording.api,
-        "total": total,
-        "system": parts["system"],
-        "tool_schemas": parts["tools"],
+        "total": counter.request(request.messages, system=request.system, tools=request.tools),
+        "system": counter.system(request.system),
+        "tool_schemas": counter.tools(request.tools),
         "by_role": {
             role: {"messages": sum(row.role == role for row in rows), "tokens": n} for role, n in roles.items()
         },
         "by_tool": dict(tools.most_common()),
-        "biggest": [asdict(row) for row in biggest],
+        "biggest": [asdict(row) for row in sorted(rows, key=lambda row: -row.tokens)],
         "messages": [asdict(row) for row in rows],
     }
 
 
-def _by_tool(message: Message, tokens: int, names: dict[str, str]) -> dict[str, int]:
-    """A message's tokens shared out among the tools in it, by how much each call or result says."""
-    pieces = [(call.name, len(call.arguments) + 1) for call in calls_of(message)]
-    pieces += [(result.name or names.get(result.call_id, "?"), len(result.text) + 1) for result in results_of(message)]
-    whole = sum(size for _, size in pieces)
+def _split_by_tool(message: Message, tokens: int, names: dict[str, str]) -> dict[str, int]:
+    """Split a message's tokens among its tools, by the length of each call or result."""
+    lengths = [(call.name, len(call.arguments) + 1) for call in calls_of(message)]
+    lengths += [(result.name or names.get(result.call_id, "?"), len(result.text) + 1) for result in results_of(message)]
+    total = sum(length for _, length in lengths)
     shares: Counter[str] = Counter()
-    for name, size in pieces:
-        shares[name] += tokens * size // whole
+    for name, length in lengths:
+        shares[name] += tokens * length // total
     return shares
 
 
-def _row(index: int, message: Message, names: dict[str, str], counter: TokenCounter) -> MessageTokens:
-    used = [call.name for call in calls_of(message)]
-    used += [result.name or names.get(result.call_id, "") for result in results_of(message)]
-    tools = ", ".join(dict.fromkeys(name for name in used if name))
-    said = text_of(message) or " ".join(result.text for result in results_of(message))
-    said = said or " ".join(call.arguments for call in calls_of(message))
-    return MessageTokens(index, message["role"], tools, counter.message(message), excerpt(said))
+def _count_message(index: int, message: Message, names: dict[str, str], counter: TokenCounter) -> MessageTokens:
+    calls, results = calls_of(message), results_of(message)
+    tools = [call.name for call in calls] + [result.name or names.get(result.call_id, "") for result in results]
+    text = text_of(message) or " ".join(result.text for result in results) or " ".join(call.arguments for call in calls)
+    names_of_tools = ", ".join(dict.fromkeys(name for name in tools if name))
+    return MessageTokens(index, message["role"], names_of_tools, counter.message(message), excerpt(text))
 
 
 def _print_tokens(source: str, report: dict[str, Any], *, top: int, every: bool) -> None:
     total, window = report["total"], report["window"]
     rows = [
-        (role, entry["messages"], entry["tokens"], share(entry["tokens"], total))
+        (role, entry["messages"], entry["tokens"], format_share(entry["tokens"], total))
         for role, entry in report["by_role"].items()
     ]
     rows += [
-        (name, "", report[key], share(report[key], total))
+        (name, "", report[key], format_share(report[key], total))
         for name, key in (("system prompt", "system"), ("tool schemas", "tool_schemas"))
         if report[key]
     ]
@@ -205,17 +199,24 @@ def _print_tokens(source: str, report: dict[str, Any], *, top: int, every: bool)
         print_table(
             "by tool",
             ["tool", "tokens>", "share>"],
-            [(name, n, share(n, total)) for name, n in report["by_tool"].items()],
+            [(name, n, format_share(n, total)) for name, n in report["by_tool"].items()],
         )
-    listed = report["messages"] if every else report["biggest"][:top]
-    if listed:
+    messages = report["messages"] if every else report["biggest"][:top]
+    if messages:
         print_table(
             "every message" if every else "the biggest messages",
             ["#>", "role", "tool", "tokens>", "share>", "begins…"],
             [
-                (row["index"], row["role"], row["tools"], row["tokens"], share(row["tokens"], total), row["text"])
-                for row in listed
+                (
+                    row["index"],
+                    row["role"],
+                    row["tools"],
+                    row["tokens"],
+                    format_share(row["tokens"], total),
+                    row["text"],
+                )
+                for row in messages
             ],
         )
     where = "" if report["window_source"] == "option" else f", {report['window_source']}"
-    console.print(f"[bold]{total:,}[/bold] tokens, {share(total, window)} of a window of {window:,}{where}")
+    console.print(f"[bold]{total:,}[/bold] tokens, {format_share(total, window)} of a window of {window:,}{where}")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from everthread.cli.options import AsJson, StoreUrl, Tenant, ago, iso, number_option, with_store
-from everthread.cli.output import console, money, print_json, print_table, say, visible
+from everthread.cli.options import AsJson, StoreUrl, Tenant, format_age, format_iso, number_option, with_store
+from everthread.cli.output import console, format_money, print_json, print_table, print_text, visible
 from everthread.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,18 +42,20 @@ def create(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key and show it, once: only a digest of it is kept."""
+    """Make a key and show it, once: only a digest of it is stored."""
     from everthread.gateway.keys import issue
     from everthread.store.models import KeyLimits
 
-    limits = KeyLimits(requests_per_day, tokens_per_day, _dollars(dollars_per_day))
+    limits = KeyLimits(requests_per_day, tokens_per_day, _parse_dollars(dollars_per_day))
     token, new = issue(tenant=tenant, scopes=scope or ("proxy",), limits=limits, name=name, mode=mode)
     with_store(store, lambda opened: opened.create_key(new), create=True)
     if as_json:
         print_json({"id": new.id, "key": token, "tenant": new.tenant, "scopes": sorted(new.scopes)})
         return
     typer.echo(token)
-    typer.echo(visible(f"Keep it now, it is not shown again. Tenant {new.tenant}; {_scopes(new.scopes)}."), err=True)
+    typer.echo(
+        visible(f"Keep it now, it is not shown again. Tenant {new.tenant}; {_describe_scopes(new.scopes)}."), err=True
+    )
 
 
 @app.command("list")
@@ -67,16 +69,16 @@ def list_keys(
     from everthread.gateway.quotas import utc_day
 
     now = time.time()
-    known = with_store(store, lambda opened: opened.list_keys(utc_day(now), tenant=tenant), or_empty=True)
-    found = [one for one in known if revoked or one.revoked is None]
+    stored = with_store(store, lambda opened: opened.list_keys(utc_day(now), tenant=tenant), or_empty=True)
+    keys = [key for key in stored if revoked or key.revoked is None]
     if as_json:
-        print_json([_as_json(one) for one in found])
+        print_json([_key_as_json(key) for key in keys])
         return
-    if not found:
+    if not keys:
         console.print("There is no key. Make one with `everthread keys create`.")
         return
     columns = ["id", "name…", "tenant…", "scopes", "mode", "requests>", "tokens>", "dollars>", "last used"]
-    print_table("Keys, and today's use of their limits", columns, [_row(one, now) for one in found])
+    print_table("Keys, and today's use of their limits", columns, [_key_row(key, now) for key in keys])
 
 
 @app.command()
@@ -91,41 +93,47 @@ def revoke(
     key_id = id_in(key)
     at = with_store(store, lambda opened: opened.revoke_key(key_id))
     if as_json:
-        print_json({"id": f"et_{key_id}", "revoked": iso(at)})
+        print_json({"id": f"et_{key_id}", "revoked": format_iso(at)})
     else:
-        say(f"et_{key_id} is revoked; gateways that run follow within five seconds.")
+        print_text(f"et_{key_id} is revoked; gateways that run follow within five seconds.")
 
 
-def _dollars(text: str | None) -> Decimal | None:
+def _parse_dollars(text: str | None) -> Decimal | None:
     if text is None:
         return None
     try:
         return Decimal(text.removeprefix("$"))
     except InvalidOperation:
-        raise InputError(f"--dollars-per-day {text}: is no amount such as 2.50") from None
+        raise InputError(f"--dollars-per-day {text}: is not an amount such as 2.50") from None
 
 
-def _scopes(scopes: frozenset[str]) -> str:
+def _describe_scopes(scopes: frozenset[str]) -> str:
     from everthread.gateway.keys import SCOPES
 
     return ", ".join(f"{name}: {SCOPES.get(name, 'unknown here')}" for name in sorted(scopes))
 
 
-def _row(one: StoredKey, now: float) -> list[object]:
+def _key_row(one: StoredKey, now: float) -> list[object]:
     key, used, limits = one.key, one.today, one.key.limits
-    last = "revoked" if one.revoked is not None else "never" if one.last_used is None else ago(one.last_used, now)
-    dollars = money(used.dollars) if limits.dollars is None else f"{money(used.dollars)} / {money(limits.dollars)}"
+    last = (
+        "revoked" if one.revoked is not None else "never" if one.last_used is None else format_age(one.last_used, now)
+    )
+    dollars = (
+        format_money(used.dollars)
+        if limits.dollars is None
+        else f"{format_money(used.dollars)} / {format_money(limits.dollars)}"
+    )
     return [
         f"et_{key.id}", key.name, key.tenant, " ".join(sorted(key.scopes)), key.mode or "",
-        _of(used.requests, limits.requests), _of(used.tokens, limits.tokens), dollars, last,
+        _format_use(used.requests, limits.requests), _format_use(used.tokens, limits.tokens), dollars, last,
     ]  # fmt: skip
 
 
-def _of(used: int, limit: int | None) -> str:
+def _format_use(used: int, limit: int | None) -> str:
     return f"{used:,}" if limit is None else f"{used:,} / {limit:,}"
 
 
-def _as_json(one: StoredKey) -> dict[str, Any]:
+def _key_as_json(one: StoredKey) -> dict[str, Any]:
     key, use = one.key, dataclasses.asdict(one.today)
     limits = dataclasses.asdict(key.limits)
     for figures in (use, limits):
@@ -138,7 +146,7 @@ def _as_json(one: StoredKey) -> dict[str, Any]:
         "mode": key.mode,
         "limits_per_day": limits,
         "used_today": use,
-        "created": iso(one.created),
-        "last_used": iso(one.last_used),
-        "revoked": iso(one.revoked),
+        "created": format_iso(one.created),
+        "last_used": format_iso(one.last_used),
+        "revoked": format_iso(one.revoked),
     }

@@ -1,4 +1,4 @@
-"""`everthread lab …`: a provider of language models on this machine."""
+"""`everthread lab provider`: a simulated provider of language models on this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
-from everthread.cli.options import end_signal, number_option
+from everthread.cli.options import number_option, watch_end_signals
 from everthread.cli.output import json_text, visible
 from everthread.core.messages import excerpt
 from everthread.errors import InputError
@@ -76,38 +76,38 @@ def provider(
         raise InputError("--script, --transcript and --echo exclude each other; give one of them")
     if shows is not None and shows not in get_args(Shown):
         raise InputError(f"--shows {shows!r} is unknown; use one of: {', '.join(get_args(Shown))}")
-    listed = model or [f"{name}={window}" for name, window in DEFAULT_MODELS.items()]
-    models = [parse_model(text, shows=cast("Shown | None", shows), compacts=compaction) for text in listed]
+    texts = model or [f"{name}={window}" for name, window in DEFAULT_MODELS.items()]
+    models = [parse_model(text, shows=cast("Shown | None", shows), compacts=compaction) for text in texts]
     plan = FaultPlan(dict(map(parse_fault, fault)), seed, seconds) if fault else None
-    answers = _answers(script, transcript)
+    answers = _load_answers(script, transcript)
 
     async def run() -> None:
-        enough = end_signal()
+        ended = watch_end_signals()
 
-        def heard(record: Record) -> None:
-            typer.echo(json_text(record.summary()) if as_json else _line(record))
-            if requests is not None and len(served.log) >= requests:
-                enough.set()
+        def print_record(record: Record) -> None:
+            typer.echo(json_text(record.summary()) if as_json else _format_record(record))
+            if requests is not None and len(server.log) >= requests:
+                ended.set()
 
-        served = Provider(models, answers, faults=plan, port=port, listen=heard, upgrade_status=websocket)
-        await _serve(served, enough, at_once=requests == 0, as_json=as_json)
+        server = Provider(models, answers, faults=plan, port=port, listen=print_record, upgrade_status=websocket)
+        async with server:
+            _print_start(server, as_json=as_json)
+            if requests != 0:
+                await ended.wait()
 
     asyncio.run(run())
 
 
-async def _serve(served: Provider, enough: asyncio.Event, *, at_once: bool, as_json: bool) -> None:
-    async with served:
-        windows = {name: model.window for name, model in served.models.items()}
-        if as_json:
-            typer.echo(json_text({"url": served.url, "models": windows}))
-        else:
-            named = ", ".join(f"{name} ({window:,})" for name, window in windows.items())
-            typer.echo(visible(f"{served.url}/v1 (OpenAI), {served.url} (Anthropic): {named}. Ctrl-C ends it."))
-        if not at_once:
-            await enough.wait()
+def _print_start(server: Provider, *, as_json: bool) -> None:
+    windows = {name: model.window for name, model in server.models.items()}
+    if as_json:
+        typer.echo(json_text({"url": server.url, "models": windows}))
+    else:
+        models = ", ".join(f"{name} ({window:,})" for name, window in windows.items())
+        typer.echo(visible(f"{server.url}/v1 (OpenAI), {server.url} (Anthropic): {models}. Ctrl-C ends it."))
 
 
-def _answers(script: str | None, transcript: str | None) -> Script | None:
+def _load_answers(script: str | None, transcript: str | None) -> Script | None:
     from everthread.lab.provider.script import Recorded, read_script
 
     if transcript:
@@ -124,11 +124,11 @@ def _answers(script: str | None, transcript: str | None) -> Script | None:
         raise InputError(f"{script}: {error}") from error
 
 
-def _line(record: Record) -> str:
+def _format_record(record: Record) -> str:
     status = "gone" if record.status is None else str(record.status)
-    told = f"{record.prompt_tokens:,} tokens, {record.cached_tokens:,} cached"
+    tokens = f"{record.prompt_tokens:,} tokens, {record.cached_tokens:,} cached"
     if record.written_tokens:
-        told += f", {record.written_tokens:,} written"
+        tokens += f", {record.written_tokens:,} written"
     notes = [note for note in (record.fault, excerpt(record.error, 100)) if note]
     kind = f"{record.api}{' stream' if record.stream else ''}"
-    return visible(f"{record.number}  {status}  {record.model or '?'}  {kind}  {told}  {': '.join(notes)}".rstrip())
+    return visible(f"{record.number}  {status}  {record.model or '?'}  {kind}  {tokens}  {': '.join(notes)}".rstrip())

@@ -1,4 +1,4 @@
-"""`everthread mcp`: past conversations for any client that speaks the Model Context Protocol."""
+"""`everthread mcp`: a Model Context Protocol server for past conversations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from everthread.cli.options import StoreUrl, end_signal, store_address
+from everthread.cli.options import StoreUrl, store_address, watch_end_signals
 from everthread.cli.output import visible
 from everthread.errors import ConfigError, InputError
 
@@ -46,13 +46,13 @@ def mcp(
     from everthread.gateway.mcp import LookupTools
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    address = _address(http) if http is not None else None
+    address = _parse_address(http) if http is not None else None
     opened = factory.open_store(store_address(store))
 
     async def run() -> None:
         try:
-            made = server.make_server(LookupTools(opened), await _reach(opened, tenant, thread))
-            await (_listen(made, *address) if address else server.serve_streams(made))
+            app = server.make_server(LookupTools(opened), await _reach(opened, tenant, thread))
+            await (_listen(app, *address) if address else server.serve_streams(app))
         finally:
             await opened.close()
 
@@ -70,7 +70,7 @@ async def _reach(store: Store, tenant: str | None, thread: str | None) -> Reach:
     return Reach(session.tenant, session.thread, confined=True)
 
 
-def _address(text: str) -> tuple[str, int]:
+def _parse_address(text: str) -> tuple[str, int]:
     from everthread.gateway.middleware import is_loopback
 
     host, _, port = text.rpartition(":")
@@ -85,10 +85,10 @@ def _address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-async def _listen(made: Server[Any], host: str, port: int) -> None:
+async def _listen(app: Server[Any], host: str, port: int) -> None:
     from everthread.gateway.mcp import serving
 
-    enough = end_signal()
-    async with serving(made, host, port) as url:
+    ended = watch_end_signals()
+    async with serving(app, host, port) as url:
         typer.echo(visible(f"Everthread answers MCP clients at {url}. Ctrl-C ends it."), err=True)
-        await enough.wait()
+        await ended.wait()

@@ -1,4 +1,4 @@
-"""`everthread models list|show|pull|forget`: what is known about models, and the one on this machine."""
+"""`everthread models list|show|pull|forget`: windows and prices of models, and the model on this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from everthread.cli.options import AsJson, StoreUrl, with_store
-from everthread.cli.output import print_json, print_table, say, visible
+from everthread.cli.output import print_json, print_table, print_text, visible
 from everthread.config import home_directory, load_config
 from everthread.core.messages import counted
 
@@ -38,13 +38,13 @@ def list_models(
     """List the families of the catalogue: window, longest answer, how their providers cache."""
     from everthread.providers.catalog import families, plain_name
 
-    found = [entry for entry in families() if plain_name(text) in entry.family]
+    entries = [entry for entry in families() if plain_name(text) in entry.family]
     if as_json:
-        print_json([_without_exact(entry) for entry in found])
+        print_json([_without_exact(entry) for entry in entries])
         return
     rows = [
         (entry.family, entry.window or "-", entry.max_output or "-", entry.cache or "-", entry.cache_min or "-")
-        for entry in found
+        for entry in entries
     ]
     print_table("Catalogue", _COLUMNS, rows)
 
@@ -66,13 +66,13 @@ def show(
     options = config.model if name is None or name == config.model.default else type(config.model)()
     choice = choice_of(options, name)
     setting = options.context_length
-    window, limits = with_store(store, _looking(choice, setting, offline=offline), or_empty=True)
-    facts = _facts(choice, window, limits)
+    window, limits = with_store(store, _make_lookup(choice, setting, offline=offline), or_empty=True)
+    facts = _describe_model(choice, window, limits)
     if as_json:
         print_json(facts)
         return
     for key, value in facts.items():
-        say(f"{key.replace('_', ' '):<14} {_shown(value)}")
+        print_text(f"{key.replace('_', ' '):<14} {_format_fact(value)}")
 
 
 @app.command()
@@ -94,17 +94,17 @@ def forget(
     typer.echo(f"{counted(count, 'learnt limit')} forgotten")
 
 
-def _looking(choice: Choice, setting: int | None, *, offline: bool) -> Any:
-    """The window of a model, by the rules, and every limit that was learnt for it."""
+def _make_lookup(choice: Choice, setting: int | None, *, offline: bool) -> Any:
+    """A function that loads a model's window and every limit that was learnt for it."""
 
     async def work(store: Store) -> tuple[Window, list[ModelLimit]]:
         from everthread.factory.models import endpoint_of
         from everthread.providers.catalog import LearntLimit, resolve_window
 
         if choice.provider == "local":
-            return _local_window(setting), []
-        known = await store.limit_for(choice.base_url, choice.model)
-        learnt = None if known is None else LearntLimit(known.limit, known.source)
+            return _resolve_local_window(setting), []
+        stored = await store.limit_for(choice.base_url, choice.model)
+        learnt = None if stored is None else LearntLimit(stored.limit, stored.source)
         limits = [limit for limit in await store.limits() if limit.model == choice.model]
         ask = None if offline else endpoint_of(choice)
         return await resolve_window(choice.model, setting=setting, learnt=learnt, ask=ask), limits
@@ -112,7 +112,7 @@ def _looking(choice: Choice, setting: int | None, *, offline: bool) -> Any:
     return work
 
 
-def _local_window(setting: int | None) -> Window:
+def _resolve_local_window(setting: int | None) -> Window:
     from everthread.providers.catalog import Window
     from everthread.providers.local import DEFAULT_WINDOW
 
@@ -121,28 +121,28 @@ def _local_window(setting: int | None) -> Window:
     return Window(DEFAULT_WINDOW, "default", f"{DEFAULT_WINDOW:,} tokens, as it is started here")
 
 
-def _facts(choice: Choice, window: Window, limits: list[ModelLimit]) -> dict[str, Any]:
+def _describe_model(choice: Choice, window: Window, limits: list[ModelLimit]) -> dict[str, Any]:
     from everthread.providers.catalog import known_model
 
-    known = known_model(choice.model)
+    entry = known_model(choice.model)
     return {
         "model": choice.model,
         "provider": choice.provider,
         "protocol": choice.api,
-        "address": choice.base_url or _local_state(),
-        "key": _key_state(choice.key_env),
+        "address": choice.base_url or _describe_local_file(),
+        "key": _describe_key(choice.key_env),
         "window": window.tokens,
         "window_source": window.sentence,
         "window_note": window.note,
-        "max_output": known.max_output if known else None,
-        "cache": known.cache if known else None,
-        "cache_min": known.cache_min if known else None,
-        "prices": _prices(choice),
+        "max_output": entry.max_output if entry else None,
+        "cache": entry.cache if entry else None,
+        "cache_min": entry.cache_min if entry else None,
+        "prices": _list_prices(choice),
         "learnt_limits": [dataclasses.asdict(limit) for limit in limits],
     }
 
 
-def _prices(choice: Choice) -> dict[str, float] | None:
+def _list_prices(choice: Choice) -> dict[str, float] | None:
     """Dollars per million tokens."""
     from everthread.core.pricing import prices_for
 
@@ -152,18 +152,18 @@ def _prices(choice: Choice) -> dict[str, float] | None:
     prices = prices_for(choice.model, at=datetime.now(UTC), provider=provider)
     if prices is None:
         return None
-    stated: dict[str, Decimal | None] = dataclasses.asdict(prices)
-    return {key: float(value) for key, value in stated.items() if value is not None}
+    fields: dict[str, Decimal | None] = dataclasses.asdict(prices)
+    return {key: float(value) for key, value in fields.items() if value is not None}
 
 
-def _local_state() -> str:
+def _describe_local_file() -> str:
     from everthread.providers.local import SMOLLM2
 
     path = SMOLLM2.path(home_directory())
     return f"{path}" if path.is_file() else f"{path} (not there yet: everthread models pull)"
 
 
-def _key_state(variable: str | None) -> str:
+def _describe_key(variable: str | None) -> str:
     if variable is None:
         return "none needed"
     return f"{variable} ({'set' if os.environ.get(variable, '').strip() else 'not set'})"
@@ -173,7 +173,7 @@ def _without_exact(entry: Any) -> dict[str, Any]:
     return {key: value for key, value in dataclasses.asdict(entry).items() if key != "exact"}
 
 
-def _shown(value: Any) -> str:
+def _format_fact(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key.replace('_', ' ')} ${amount:g}" for key, amount in value.items())
     if isinstance(value, list):

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from everthread.cli.output import print_json, say
+from everthread.cli.output import print_json, print_text
 from everthread.compaction import registry
 from everthread.config import config_path, home_directory, load_config
 from everthread.config.file import set_keys
@@ -35,10 +35,10 @@ def plugins(
     for info in engines:
         mark = "*" if info.active else " "
         line = f"{mark} {info.name:<{names}}  {info.source:<{sources}}  {info.location}"
-        say(line.replace("\n", "␊"))  # a directory may be called anything; it takes one line
+        print_text(line.replace("\n", "␊"))  # a directory may be called anything; it takes one line
         if note := info.problem or info.description:
-            say(f"    {note}")
-    say(f"\nActive: {active}" if not problem else f"\nActive is {active}, which cannot be used: {problem}")
+            print_text(f"    {note}")
+    print_text(f"\nActive: {active}" if not problem else f"\nActive is {active}, which cannot be used: {problem}")
 
 
 @app.command()
@@ -51,7 +51,7 @@ def use(name: Annotated[str, typer.Argument(help="An engine's name, as the list 
         raise InputError(str(error)) from error
     EngineChoice(name, config.engines.get(source.name, {})).check()
     changed = set_keys(config_path(), {"context.engine": name})
-    say(f"{source}: {'is used from now on' if changed else 'was in use already'}")
+    print_text(f"{source}: {'is used from now on' if changed else 'was in use already'}")
 
 
 def _problem(active: str, home: Path) -> str:

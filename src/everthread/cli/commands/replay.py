@@ -1,4 +1,4 @@
-"""`everthread replay FILE…`: recorded conversations, played again."""
+"""`everthread replay FILE…`: play recorded conversations again and print what they cost and kept."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from everthread.cli.options import number_option
-from everthread.cli.output import money, print_json, print_table, progress_of, say, write_page
+from everthread.cli.output import format_money, print_json, print_table, print_text, show_progress
 from everthread.core.messages import counted
 from everthread.errors import InputError
 
 if TYPE_CHECKING:
+    from everthread.config import Config
     from everthread.conversation.options import SessionOptions
     from everthread.lab.importers.log import Log
     from everthread.lab.replay.result import Replay, Way
@@ -65,47 +67,55 @@ def replay(
     from everthread.config import load_config
     from everthread.lab.importers.reader import read_log
     from everthread.lab.replay import replay as play
-    from everthread.lab.replay.report import page
 
     config = load_config()
-    options = chosen_options(threshold, ttl, recall, economics)
+    options = _override_options(config, threshold, ttl, recall, economics)
     name = engine or config.context.engine
-    how: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "model": model, "window": window or config.model.context_length, "engine": name,
         "engine_options": dict(config.engines.get(name, {})), "pause": pause, "step": step,
     }  # fmt: skip
-    shares = threshold_shares(thresholds) if thresholds is not None else []
+    shares = _parse_thresholds(thresholds) if thresholds is not None else []
     logs = [read_log(file) for file in files]
     if shares:
-        compare(logs, shares, options, as_json=as_json, **how)
+        _compare_thresholds(logs, shares, options, as_json=as_json, **arguments)
         return
-    with progress_of(len(logs)) as progress:
-        found = [
-            play(log, options=options, progress=progress(number, log.source), **how) for number, log in enumerate(logs)
+    with show_progress(len(logs)) as progress:
+        replays = [
+            play(log, options=options, progress=progress(number, log.source), **arguments)
+            for number, log in enumerate(logs)
         ]
     if html is not None:
-        command = f"everthread {shlex.join(sys.argv[1:])}"
-        date = f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}"
-        write_page(html, page(found, command=command, date=date, uncached=uncached))
+        _write_page(html, replays, uncached=uncached)
     if as_json:
-        print_json([one.as_dict() for one in found])
+        print_json([one.as_dict() for one in replays])
         return
-    for one in found:
-        _print(one, uncached=uncached)
-    if len(found) > 1:
-        _print_sums(found, uncached=uncached)
+    for one in replays:
+        _print_replay(one, uncached=uncached)
+    if len(replays) > 1:
+        _print_sums(replays, uncached=uncached)
     if html is not None:
-        say(f"The page with the charts: {html}")
+        print_text(f"The page with the charts: {html}")
 
 
-def chosen_options(
-    threshold: float | None, ttl: str | None, recall: bool | None, economics: bool | None = None
+def _write_page(file: str, replays: list[Replay], *, uncached: bool) -> None:
+    from everthread.lab.replay.report import page
+
+    command = f"everthread {shlex.join(sys.argv[1:])}"
+    date = f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}"
+    try:
+        Path(file).write_text(page(replays, command=command, date=date, uncached=uncached), "utf-8")
+    except OSError as error:
+        raise InputError(f"{file}: cannot be written: {error.strerror or error}") from error
+
+
+def _override_options(
+    config: Config, threshold: float | None, ttl: str | None, recall: bool | None, economics: bool | None
 ) -> SessionOptions:
-    """The configuration, with what was asked for here."""
-    from everthread.config import load_config
+    """The configured options, overridden by those of the command line."""
     from everthread.factory.conversation import session_options
 
-    options = session_options(load_config())
+    options = session_options(config)
     if threshold is not None:
         options = replace(options, threshold=threshold, threshold_tokens=None, models={})
     if economics is not None:
@@ -117,8 +127,8 @@ def chosen_options(
     return options if recall is None else replace(options, recall=replace(options.recall, enabled=recall))
 
 
-def threshold_shares(text: str) -> list[float]:
-    """Per cent of the window, as they are typed: `15,25,30`."""
+def _parse_thresholds(text: str) -> list[float]:
+    """Read shares of the window in per cent: `15,25,30`."""
     try:
         shares = sorted({float(part) / 100 for part in text.split(",")})
     except ValueError:
@@ -128,30 +138,30 @@ def threshold_shares(text: str) -> list[float]:
     return shares
 
 
-def compare(
-    logs: Sequence[Log], shares: Sequence[float], options: SessionOptions, *, as_json: bool, **how: Any
+def _compare_thresholds(
+    logs: Sequence[Log], shares: Sequence[float], options: SessionOptions, *, as_json: bool, **arguments: Any
 ) -> None:
-    """The same conversations at each threshold: what they cost, how large the context was, what was still known."""
+    """Replay the same conversations at each threshold: their cost, the size of the context, what was kept."""
     from everthread.lab.replay import replay as play
 
-    found: dict[float, list[Replay]] = {share: [] for share in shares}
-    with progress_of(len(logs) * len(shares)) as progress:
+    replays: dict[float, list[Replay]] = {share: [] for share in shares}
+    with show_progress(len(logs) * len(shares)) as progress:
         for number, (share, log) in enumerate((share, log) for log in logs for share in shares):
-            chosen = replace(options, threshold=share, threshold_tokens=None, models={})
-            told = progress(number, f"{log.source} at {share:.0%}")
-            found[share].append(play(log, options=chosen, compared=False, judged=True, progress=told, **how))
-    rows = [(share, *_figures(one)) for share, one in found.items()]
+            at_share = replace(options, threshold=share, threshold_tokens=None, models={})
+            step = progress(number, f"{log.source} at {share:.0%}")
+            replays[share].append(play(log, options=at_share, compared=False, judged=True, progress=step, **arguments))
+    rows = [(share, *_sum_figures(found)) for share, found in replays.items()]
     if as_json:
         print_json([dict(zip(("threshold", *FIGURES), row, strict=True)) for row in rows])
         return
     weighed = "weighed in dollars" if options.economics else "at the threshold only"
-    title = f"{counted(len(logs), 'conversation')}, {found[shares[0]][0].model}, compaction {weighed}"
+    title = f"{counted(len(logs), 'conversation')}, {replays[shares[0]][0].model}, compaction {weighed}"
     print_table(
         title,
         ["threshold>", "dollars>", "mean context>", "peak>", "compactions>", "in context>", "by recall>", "lost>"],
-        [_shown(row) for row in rows],
+        [_format_row(row) for row in rows],
     )
-    say(
+    print_text(
         "Where each of the user's messages, files, commands, errors and ids is at the end: in the context, found by a "
         "search, or lost. "
         "Summaries are written without a model here; a model's would cost its own tokens."
@@ -161,104 +171,87 @@ def compare(
 FIGURES = ("dollars", "mean_context", "peak", "compactions", "in_context", "by_recall", "lost")
 
 
-def _figures(found: Sequence[Replay]) -> tuple[float | None, int, int, int, float, float, float]:
+def _sum_figures(replays: Sequence[Replay]) -> tuple[float | None, int, int, int, float, float, float]:
     from everthread.lab.replay.result import total
 
-    ways = [one.ours for one in found]
+    ways = [one.ours for one in replays]
     cost = total(way.cost for way in ways)
-    calls = [call.use.prompt for way in ways for call in way.calls]
+    prompts = [call.use.prompt for way in ways for call in way.calls]
     facts = [way.facts for way in ways if way.facts is not None]
-    known = max(sum(one.total for one in facts), 1)
-    kept = (sum(getattr(one, name) for one in facts) / known for name in ("retained", "recoverable", "lost"))
-    in_context, by_recall, lost = (round(part, 4) for part in kept)
-    compactions = sum(len(one.compactions) for one in found)
-    return (
-        None if cost is None else round(float(cost), 4), round(sum(calls) / max(len(calls), 1)), max(calls, default=0),
-        compactions, in_context, by_recall, lost,
-    )  # fmt: skip
+    count = max(sum(one.total for one in facts), 1)
+    shares = (sum(getattr(one, name) for one in facts) / count for name in ("retained", "recoverable", "lost"))
+    in_context, by_recall, lost = (round(share, 4) for share in shares)
+    compactions = sum(len(one.compactions) for one in replays)
+    mean = round(sum(prompts) / max(len(prompts), 1))
+    dollars = None if cost is None else round(float(cost), 4)
+    return dollars, mean, max(prompts, default=0), compactions, in_context, by_recall, lost
 
 
-def _shown(row: tuple[Any, ...]) -> list[object]:
-    share, dollars, mean, peak, compactions, *kept = row
-    cost = money(None if dollars is None else Decimal(str(dollars)))
-    return [f"{share:.0%}", cost, mean, peak, compactions, *(f"{part:.1%}" for part in kept)]
+def _format_row(row: tuple[Any, ...]) -> list[object]:
+    threshold, dollars, mean, peak, compactions, *shares = row
+    cost = format_money(None if dollars is None else Decimal(str(dollars)))
+    return [f"{threshold:.0%}", cost, mean, peak, compactions, *(f"{share:.1%}" for share in shares)]
 
 
-def _print(found: Replay, *, uncached: bool) -> None:
+WAY_COLUMNS = (
+    "way", "calls>", "peak>", "mean>", "cache read>", "written>", "uncached>", "input>", "in all>", "saved>",
+)  # fmt: skip
+
+
+def _print_replay(found: Replay, *, uncached: bool) -> None:
     ours = found.ours
     ways = [way for way in found.ways if uncached or way.name != "uncached"]
     calls = counted(len(ours.calls), "call")
     title = f"{found.source}: {calls}, {found.model}, window {found.window:,}, compaction from {found.threshold:,}"
-    print_table(
-        f"{title}, {found.engine}",
-        [
-            "way",
-            "calls>",
-            "peak>",
-            "mean>",
-            "cache read>",
-            "written>",
-            "uncached>",
-            "input>",
-            "in all>",
-            "saved>",
-        ],
-        [_row(found, way) for way in ways],
-    )
+    print_table(f"{title}, {found.engine}", WAY_COLUMNS, [_way_row(found, way) for way in ways])
     saved = found.caching_saves()
     if uncached and saved is not None:
-        say(f"Caching alone (system_and_3, no compaction) saves {saved:.1%} of the input's cost against no caching.")
+        print_text(
+            f"Caching alone (system_and_3, no compaction) saves {saved:.1%} of the input's cost against no caching."
+        )
     if found.recorded_cost is not None:
-        say(f"The log itself states ${found.recorded_cost:,.2f} for these calls.")
+        print_text(f"The log itself states ${found.recorded_cost:,.2f} for these calls.")
     for way in ways:
         if way.refused is not None:
-            say(f"{way.what}: call {way.refused + 1:,} did not fit into the window; the conversation ended there.")
+            print_text(
+                f"{way.what}: call {way.refused + 1:,} did not fit into the window; the conversation ended there."
+            )
     print_table(
         "Compactions" if found.compactions else "Compactions: none",
         ["before call>", "why", "tokens before>", "after>", "messages before>", "after>"],
         [
-            (
-                made.call + 1,
-                made.reason,
-                made.tokens_before,
-                made.tokens_after,
-                made.messages_before,
-                made.messages_after,
-            )
-            for made in found.compactions
+            (one.call + 1, one.reason, one.tokens_before, one.tokens_after, one.messages_before, one.messages_after)
+            for one in found.compactions
         ],
     )
-    _print_misses(ours)
-    _print_facts(found)
-    for note in found.notes:
-        say(f"Note: {note}")
-    say(f"Replayed in {found.seconds:.1f} s; times: {found.timed}.")
-
-
-def _row(found: Replay, way: Way) -> tuple[object, ...]:
-    saved = None if way is found.ours else found.saved(way)
-    return (
-        way.what, f"{len(way.calls):,}" + ("" if way.refused is None else " ✗"), way.peak, round(way.mean), way.read,
-        way.written, way.uncached, money(way.input_cost), money(way.cost), "" if saved is None else f"{saved:.1%}",
-    )  # fmt: skip
-
-
-def _print_misses(ours: Way) -> None:
-    rows = [
+    misses = [
         (cause, count, sum(call.missed for call in ours.calls if call.miss == cause))
         for cause, count in ours.misses.most_common()
     ]
-    print_table("Cache misses", ["cause", "calls>", "tokens>"], rows)
+    print_table("Cache misses", ["cause", "calls>", "tokens>"], misses)
+    _print_facts(found)
+    for note in found.notes:
+        print_text(f"Note: {note}")
+    print_text(f"Replayed in {found.seconds:.1f} s; times: {found.timed}.")
+
+
+def _way_row(found: Replay, way: Way) -> tuple[object, ...]:
+    saved = None if way is found.ours else found.saved(way)
+    return (
+        way.what, f"{len(way.calls):,}" + ("" if way.refused is None else " ✗"), way.peak, round(way.mean), way.read,
+        way.written, way.uncached, format_money(way.input_cost), format_money(way.cost),
+        "" if saved is None else f"{saved:.1%}",
+    )  # fmt: skip
 
 
 def _print_facts(found: Replay) -> None:
     facts = found.ours.facts
     if facts is None or not facts.total:
         return
-    dropped = found.way("truncated").facts
-    rows = [(kind, *counts, dropped.kinds[kind][0] if dropped else "") for kind, counts in [*facts.kinds.items()]]
-    kept = sum(counts[0] for counts in dropped.kinds.values()) if dropped else ""
-    rows.append(("in all", facts.retained, facts.recoverable, facts.lost, kept))
+    truncated = found.way("truncated").facts
+    rows = [(kind, *counts, truncated.kinds[kind][0] if truncated else "") for kind, counts in [*facts.kinds.items()]]
+    left = sum(counts[0] for counts in truncated.kinds.values()) if truncated else ""
+    rows.append(("in all", facts.retained, facts.recoverable, facts.lost, left))
     heads = ["what was said", "in the context>", "by recall>", "lost>", "left by truncation>"]
     print_table("Facts at the end", heads, rows)
 
@@ -268,7 +261,7 @@ def _print_sums(found: list[Replay], *, uncached: bool) -> None:
 
     names = [(way.name, way.what) for way in found[0].ways if uncached or way.name != "uncached"]
     rows = [
-        (what, sum(len(one.way(name).calls) for one in found), money(total(one.way(name).cost for one in found)))
+        (what, sum(len(one.way(name).calls) for one in found), format_money(total(one.way(name).cost for one in found)))
         for name, what in names
     ]
     print_table(f"All {len(found)} conversations", ["way", "calls>", "in all>"], rows)

@@ -1,4 +1,4 @@
-"""`everthread run TASK`: one task, the answer on standard output, in words or JSON lines; `everthread chat`: a talk."""
+"""`everthread run TASK`: one task, its answer on standard output as text or JSON lines; `everthread chat`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import contextlib
 import shlex
 import signal
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,9 +17,9 @@ from rich.text import Text
 from everthread.agent.approval import Approvals, read_rules
 from everthread.agent.events import TurnEnded
 from everthread.agent.loop import Agent
-from everthread.cli.chat.app import model_for, resumed_model, run_chat
+from everthread.cli.chat.app import choose_model, choose_resumed_model, run_chat
 from everthread.cli.chat.input import Asker, Interrupts, LineReader, StoppedError, at_terminal
-from everthread.cli.chat.render import Screen, ToolLines, line_of
+from everthread.cli.chat.render import Screen, ToolLines, render_event
 from everthread.cli.options import (
     NO_ID,
     PLATFORM,
@@ -32,11 +31,11 @@ from everthread.cli.options import (
     StoreUrl,
     Workspace,
     Yes,
-    latest,
+    find_latest_thread,
     store_address,
     with_base_url,
 )
-from everthread.cli.output import json_text, short, unforeseen, visible
+from everthread.cli.output import json_text, report_unexpected, shorten_id, visible
 from everthread.config import Config, home_directory, load_config
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import Event
@@ -48,8 +47,8 @@ from everthread.store.models import NewSession
 from everthread.store.store import Store
 
 
-class Words:
-    """The answer on standard output; on standard error what happens on the way."""
+class TextOutput:
+    """Prints the answer on standard output and the events on standard error."""
 
     def __init__(self, *, quiet: bool) -> None:
         self.screen = Screen(Console(stderr=True, highlight=False, emoji=False))
@@ -63,20 +62,20 @@ class Words:
     def item(self, item: StreamDelta | Event) -> None:
         if self._quiet or isinstance(item, StreamDelta):
             return
-        line = self._tools.line_of(item) or line_of(item)
+        line = self._tools.render(item) or render_event(item)
         if line is not None:
             self.screen.print(line)
 
     def end(self, answer: Answer) -> None:
         typer.echo(visible(answer.text))
 
-    def failed(self, error: str) -> None:
-        told = f"everthread: {error}\nGo on with: everthread chat --resume {short(self._thread)}"
-        typer.echo(visible(told), err=True)
+    def fail(self, error: str) -> None:
+        advice = f"Go on with: everthread chat --resume {shorten_id(self._thread)}"
+        typer.echo(visible(f"everthread: {error}\n{advice}"), err=True)
 
 
 class JsonOutput:
-    """Everything as lines of JSON on standard output: `start`, `text`, the events, then `answer` or `error`."""
+    """Prints JSON lines on standard output: `start`, `text`, the events, then `answer` or `error`."""
 
     def __init__(self) -> None:
         self.screen = Screen(Console(stderr=True, highlight=False, emoji=False))
@@ -84,42 +83,30 @@ class JsonOutput:
 
     def begin(self, conversation: Conversation) -> None:
         self._thread = conversation.id
-        self._say("start", thread=conversation.id, session=conversation.session.id, model=conversation.route.name,
+        self._print("start", thread=conversation.id, session=conversation.session.id, model=conversation.route.name,
                   window=conversation.window, window_source=conversation.route.source)  # fmt: skip
 
     def item(self, item: StreamDelta | Event) -> None:
         if isinstance(item, Event):
             typer.echo(json_text(item.as_dict()))
         elif item.kind in ("text", "reasoning", "refusal"):
-            self._say(item.kind, text=item.text)
+            self._print(item.kind, text=item.text)
 
     def end(self, answer: Answer) -> None:
         used, cost = answer.usage, answer.cost
         tokens = {"prompt": used.prompt_tokens, "cache_read": used.cache_read_tokens, "output": used.output_tokens}
-        self._say("answer", text=answer.text, stop=answer.stop, usage=tokens,
-                  cost=None if cost is None else float(cost), thread=self._thread)  # fmt: skip
+        self._print("answer", text=answer.text, stop=answer.stop, usage=tokens,
+                    cost=None if cost is None else float(cost), thread=self._thread)  # fmt: skip
 
-    def failed(self, error: str) -> None:
-        self._say("error", error=error, thread=self._thread)
+    def fail(self, error: str) -> None:
+        self._print("error", error=error, thread=self._thread)
 
-    def _say(self, event: str, **values: Any) -> None:
+    def _print(self, event: str, **values: Any) -> None:
         typer.echo(json_text({"event": event, **values}))
 
 
-Shown = Words | JsonOutput
-
-
+Output = TextOutput | JsonOutput
 COMMAND = {"cls": ResumeCommand}
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is to be done, by which model, in which thread, where."""
-
-    task: str
-    model: str | None
-    resume: str | None
-    workspace: Path
 
 
 def run(
@@ -134,81 +121,89 @@ def run(
     store: StoreUrl = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON.")] = False,
 ) -> None:
-    """Do one task and print the answer. What its tools do is told on standard error.
+    """Do one task and print the answer. What its tools do is printed on standard error.
 
     Where nobody is at a terminal, what needs approval is refused, unless --yes or a rule in approvals.txt allows it.
     """
-    place, text = Path(workspace).expanduser().resolve(), _task(task)
-    if not place.is_dir():
-        raise InputError(f"--workspace {workspace}: there is no such directory")
+    directory, text = _resolve_workspace(workspace), _read_task(task)
     config = with_base_url(load_config(), base_url)
-    asked = NO_ID if continue_ and resume is None else resume
-    chosen = model if asked else model_for(config, model, ask=False)
-    shown: Shown = JsonOutput() if as_json else Words(quiet=quiet)
+    thread = NO_ID if continue_ and resume is None else resume
+    model = model if thread else choose_model(config, model, ask=False)
+    output: Output = JsonOutput() if as_json else TextOutput(quiet=quiet)
     opened = open_store(store_address(store))
-    done = asyncio.run(_run(config, opened, shown, Wanted(text, chosen, asked, place), yes=yes))
-    if not done:
+    if not asyncio.run(_run(config, opened, output, text, model, thread, directory, yes=yes)):
         raise typer.Exit(1)
 
 
-def _task(given: str) -> str:
+def _resolve_workspace(workspace: str) -> Path:
+    directory = Path(workspace).expanduser().resolve()
+    if not directory.is_dir():
+        raise InputError(f"--workspace {workspace}: there is no such directory")
+    return directory
+
+
+def _read_task(argument: str) -> str:
     try:
-        text = sys.stdin.buffer.read().decode("utf-8") if given == "-" else given
+        text = sys.stdin.buffer.read().decode("utf-8") if argument == "-" else argument
     except UnicodeDecodeError as error:
-        raise InputError(f"the task on standard input is no UTF-8 text: {error}") from error
+        raise InputError(f"the task on standard input is not UTF-8 text: {error}") from error
     if not text.strip():
         raise InputError("the task is empty: say what to do")
     return text.strip()
 
 
-async def _run(config: Config, store: Store, shown: Shown, wanted: Wanted, *, yes: bool) -> bool:
-    """Whether the task was done."""
+async def _run(
+    config: Config, store: Store, output: Output, task: str, model: str | None, resume: str | None, workspace: Path,
+    *, yes: bool,
+) -> bool:  # fmt: skip
+    """Run the task; True where it was answered."""
     try:
-        resume = await latest(store) if wanted.resume == NO_ID else wanted.resume
-        model = wanted.model if resume is None else await resumed_model(store, resume, config, wanted.model, ask=False)
+        if resume == NO_ID:
+            resume = await find_latest_thread(store)
+        if resume is not None:
+            model = await choose_resumed_model(store, resume, config, model, ask=False)
         agent = await open_agent(
-            config, model=model, resume=resume, workspace=wanted.workspace,
-            approve=_approvals(shown, yes=yes), store=store,
-            session=None if resume else NewSession(platform=PLATFORM),
+            config, model=model, resume=resume, workspace=workspace, approve=_open_approvals(output, yes=yes),
+            store=store, session=None if resume else NewSession(platform=PLATFORM),
         )  # fmt: skip
         async with agent:
-            return await _done(agent, shown, wanted.task)
+            return await _run_turn(agent, output, task)
     finally:
         await store.close()
 
 
-def _approvals(shown: Shown, *, yes: bool) -> Approvals:
-    """Somebody at a terminal is asked, on standard error, so that the answer can go elsewhere."""
-    somebody = sys.stdin.isatty() and sys.stderr.isatty()
-    reader = LineReader(shown.screen.console, interactive=True)
+def _open_approvals(output: Output, *, yes: bool) -> Approvals:
+    """Questions go to standard error, so that the answer can be redirected."""
+    has_user = sys.stdin.isatty() and sys.stderr.isatty()
+    reader = LineReader(output.screen.console, interactive=True)
     return Approvals(
-        read_rules(home_directory()), Asker(shown.screen, reader, lambda: None) if somebody else None, everything=yes
+        read_rules(home_directory()), Asker(output.screen, reader, lambda: None) if has_user else None, everything=yes
     )
 
 
-async def _done(agent: Agent, shown: Shown, task: str) -> bool:
-    interrupts = Interrupts(lambda: None, lambda words: shown.screen.print(Text(words)))
-    shown.begin(agent.conversation)
+async def _run_turn(agent: Agent, output: Output, task: str) -> bool:
+    interrupts = Interrupts(lambda: None, lambda words: output.screen.print(Text(words)))
+    output.begin(agent.conversation)
     try:
-        with interrupts.caught():
-            answer, ended = await interrupts.run(_turn(agent, shown, task))
+        with interrupts.handle_signals():
+            answer, ended = await interrupts.run(_stream_turn(agent, output, task))
     except StoppedError:
-        shown.failed("stopped by Ctrl-C")
+        output.fail("stopped by Ctrl-C")
         return False
     except EverthreadError as error:
-        shown.failed(str(error))
+        output.fail(str(error))
         return False
-    except typer.Exit as left:
-        shown.failed(f"ended by {signal.Signals(left.exit_code - 128).name}")
+    except typer.Exit as exit_:
+        output.fail(f"ended by {signal.Signals(exit_.exit_code - 128).name}")
         raise
-    except Exception as error:  # noqa: BLE001 - told, logged with its traceback, and the exit code says that it failed
-        shown.failed(unforeseen(error))
+    except Exception as error:  # noqa: BLE001 - printed, logged with its traceback, and the exit code is 1
+        output.fail(report_unexpected(error))
         return False
-    shown.end(answer)
+    output.end(answer)
     return ended is None or ended.reason == "answered"
 
 
-async def _turn(agent: Agent, shown: Shown, task: str) -> tuple[Answer, TurnEnded | None]:
+async def _stream_turn(agent: Agent, output: Output, task: str) -> tuple[Answer, TurnEnded | None]:
     ended: TurnEnded | None = None
     async with contextlib.aclosing(agent.turn(task)) as items:
         async for item in items:
@@ -216,7 +211,7 @@ async def _turn(agent: Agent, shown: Shown, task: str) -> tuple[Answer, TurnEnde
                 return item, ended
             if isinstance(item, TurnEnded):
                 ended = item
-            shown.item(item)
+            output.item(item)
     raise AssertionError("a turn ends with its answer or an error")
 
 
@@ -230,12 +225,10 @@ def chat(
     store: StoreUrl = None,
 ) -> None:
     """Talk with a model that has tools, in this directory. Threads are kept, and outlive the model's window."""
-    place = Path(workspace).expanduser().resolve()
-    if not place.is_dir():
-        raise InputError(f"--workspace {workspace}: there is no such directory")
+    directory = _resolve_workspace(workspace)
     config = with_base_url(load_config(), base_url)
-    asked = NO_ID if continue_ and resume is None else resume
-    chosen = model if asked else model_for(config, model, ask=at_terminal())
+    thread = NO_ID if continue_ and resume is None else resume
+    model = model if thread else choose_model(config, model, ask=at_terminal())
     opened = open_store(store_address(store))
-    again = "" if base_url is None else f" --base-url {shlex.quote(base_url)}"
-    asyncio.run(run_chat(config, opened, chosen, asked, place, pick=not continue_, yes=yes, again=again))
+    options = "" if base_url is None else f" --base-url {shlex.quote(base_url)}"
+    asyncio.run(run_chat(config, opened, model, thread, directory, pick=not continue_, yes=yes, options=options))

@@ -1,4 +1,4 @@
-"""`everthread serve`: the gateway, until it is told to end; `everthread dashboard`: its pages on a store alone."""
+"""`everthread serve`: run the gateway until Ctrl-C; `everthread dashboard`: its pages on a store alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from everthread.cli.options import StoreUrl, end_signal, number_option, with_store
+from everthread.cli.options import StoreUrl, number_option, watch_end_signals, with_store
 from everthread.cli.output import json_text, visible
 from everthread.config import Config, load_config
 from everthread.errors import InputError
@@ -67,19 +67,21 @@ def serve(
     from everthread.gateway.observability import set_up_logs
 
     config = load_config()
-    known = [named_upstream(text, mode or config.gateway.mode) for text in upstream or []] or upstreams_of(config, mode)
-    known = with_keys(known, auth or config.gateway.auth)
-    task = ServeTask(config, known, host or config.gateway.host, auth, log, verbose=verbose, quiet=quiet or as_json)
+    upstreams = [named_upstream(text, mode or config.gateway.mode) for text in upstream or []] or upstreams_of(
+        config, mode
+    )
+    upstreams = with_keys(upstreams, auth or config.gateway.auth)
+    task = ServeTask(config, upstreams, host or config.gateway.host, auth, log, verbose=verbose, quiet=quiet or as_json)
     set_up_logs(log, verbose=verbose, quiet=task.quiet)
-    chosen = config.gateway.port if port is None else port
+    port = config.gateway.port if port is None else port
     count = workers or config.gateway.workers
-    told = StartText(known, config, auth or config.gateway.auth, as_json=as_json)
-    asyncio.run(_serve_alone(task, chosen, told) if count == 1 else _serve_with_workers(task, chosen, count, told))
+    text = StartText(upstreams, config, auth or config.gateway.auth, as_json=as_json)
+    asyncio.run(_serve_alone(task, port, text) if count == 1 else _serve_with_workers(task, port, count, text))
 
 
 @dataclass(frozen=True, slots=True)
 class ServeTask:
-    """What is served: the same for every worker."""
+    """The options of `serve` that every worker needs."""
 
     config: Config
     upstreams: list[Upstream]
@@ -90,36 +92,36 @@ class ServeTask:
     quiet: bool
 
 
-async def _serve_alone(task: ServeTask, port: int, told: StartText) -> None:
+async def _serve_alone(task: ServeTask, port: int, start_text: StartText) -> None:
     from everthread.factory.gateway import open_gateway
     from everthread.lab.replay.runner import Trials
 
-    enough = end_signal()
+    ended = watch_end_signals()
     opened = open_gateway(
         task.config, host=task.host, port=port, upstreams=task.upstreams, auth=task.auth, trial=Trials().run,
-        announce=told.announce, warm=True,
+        announce=start_text.announce, warm=True,
     )  # fmt: skip
     async with opened as gateway:
-        told.begin(gateway.url, gateway.page())
-        await enough.wait()
+        start_text.begin(gateway.url, gateway.page())
+        await ended.wait()
 
 
 _COMMAND = "from everthread.cli.commands.serve import serve_worker; serve_worker()"
 
 
-async def _serve_with_workers(task: ServeTask, port: int, count: int, told: StartText) -> None:
-    """Several processes, until a signal; a second one ends them at once."""
+async def _serve_with_workers(task: ServeTask, port: int, count: int, start_text: StartText) -> None:
+    """Run several processes until a signal; a second signal kills them."""
     from everthread.factory.gateway import with_local
     from everthread.gateway.supervisor import PortSockets, Supervisor
 
-    enough, loop = asyncio.Event(), asyncio.get_running_loop()
+    ended, loop = asyncio.Event(), asyncio.get_running_loop()
     pages: list[str | None] = []
 
-    def hear(said: dict[str, Any]) -> None:
-        if "link" in said:
-            told.announce(said["link"])
-        elif said.get("ready"):
-            pages.append(said["page"])
+    def on_report(report: dict[str, Any]) -> None:
+        if "link" in report:
+            start_text.announce(report["link"])
+        elif report.get("ready"):
+            pages.append(report["page"])
 
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="everthread-serve-")))
@@ -127,36 +129,36 @@ async def _serve_with_workers(task: ServeTask, port: int, count: int, told: Star
         sockets = PortSockets(task.host, port, count)
         supervisor = Supervisor(
             [sys.executable, "-c", _COMMAND], lambda index: (served, count, folder / "links", index == 0), sockets,
-            folder, count=count, tell=hear,
+            folder, count=count, tell=on_report,
         )  # fmt: skip
 
         def end() -> None:
-            if enough.is_set():
+            if ended.is_set():
                 supervisor.signal(signal.SIGKILL)
-            enough.set()
+            ended.set()
 
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, end)
         async with supervisor:
-            shown = f"[{task.host}]" if ":" in task.host else task.host
-            told.begin(f"http://{shown}:{sockets.port}", next(filter(None, pages), None), count)
-            await enough.wait()
+            host = f"[{task.host}]" if ":" in task.host else task.host
+            start_text.begin(f"http://{host}:{sockets.port}", next(filter(None, pages), None), count)
+            await ended.wait()
 
 
 def serve_worker() -> None:
-    """The process of one worker."""
+    """Run the process of one worker."""
     from everthread.gateway.supervisor import serve_as_worker
 
-    serve_as_worker(_serve_place)
+    serve_as_worker(_serve_in_worker)
 
 
-async def _serve_place(listener: socket.socket, given: tuple[ServeTask, int, Path, bool]) -> None:
+async def _serve_in_worker(listener: socket.socket, arguments: tuple[ServeTask, int, Path, bool]) -> None:
     from everthread.factory.gateway import open_gateway
     from everthread.gateway.observability import set_up_logs
     from everthread.gateway.supervisor import WorkerPlace, report, until_ended
     from everthread.lab.replay.runner import Trials
 
-    task, count, links, is_first = given
+    task, count, links, is_first = arguments
     set_up_logs(task.log, verbose=task.verbose, quiet=task.quiet)
     opened = open_gateway(
         task.config, host=task.host, upstreams=task.upstreams, auth=task.auth, trial=Trials().run,
@@ -168,7 +170,7 @@ async def _serve_place(listener: socket.socket, given: tuple[ServeTask, int, Pat
 
 
 class StartText:
-    """What is printed once the gateway listens, and links that open its pages later on."""
+    """Prints the gateway's address at the start, and later links that open its pages."""
 
     def __init__(self, upstreams: list[Upstream], config: Config, auth: Auth, *, as_json: bool) -> None:
         self._upstreams = upstreams
@@ -180,16 +182,17 @@ class StartText:
     def begin(self, url: str, page: str | None, workers: int = 1) -> None:
         self._url = url
         if self._as_json:
-            listed = [{"name": one.name, "url": one.root, "mode": one.mode} for one in self._upstreams]
-            typer.echo(json_text({"url": url, "upstreams": listed, "page": page, "workers": workers}))
+            upstreams = [{"name": one.name, "url": one.root, "mode": one.mode} for one in self._upstreams]
+            typer.echo(json_text({"url": url, "upstreams": upstreams, "page": page, "workers": workers}))
             return
         width = max(len(one.name) for one in self._upstreams)
         lines = [f"Everthread listens on {url}{f' with {workers} workers' if workers > 1 else ''} in front of"]
         lines += [
-            f"  {one.name:{width}}  {one.root} ({one.mode}); {_key_of(one, self._auth)}" for one in self._upstreams
+            f"  {one.name:{width}}  {one.root} ({one.mode}); {_describe_key(one, self._auth)}"
+            for one in self._upstreams
         ]
         lines += ["Set in a client:", f"  OPENAI_BASE_URL={url}/v1", f"  ANTHROPIC_BASE_URL={url}"]
-        lines.append(writer_text(self._config))
+        lines.append(describe_writer(self._config))
         if page is None:
             lines.append("The pages at / are off: set gateway.dashboard.key_env to see your context.")
         else:
@@ -202,7 +205,7 @@ class StartText:
 
 
 def named_upstream(text: str, mode: Mode) -> Upstream:
-    """What was named on the command line; the clients' own keys go there."""
+    """Read `NAME=URL` of the command line. The upstream gets the clients' own keys."""
     from everthread.factory.gateway import is_local
     from everthread.gateway.router import Upstream
 
@@ -217,14 +220,14 @@ def named_upstream(text: str, mode: Mode) -> Upstream:
     return Upstream(name, url, mode=mode)
 
 
-def _key_of(upstream: Upstream, auth: Auth) -> str:
-    """Which key goes there."""
+def _describe_key(upstream: Upstream, auth: Auth) -> str:
+    """Which key is sent to an upstream."""
     if upstream.api_key is not None:
         return "its own key goes there, for clients that show one of ours"
     return "no key goes there" if auth == "keys" else "the client's own key goes there"
 
 
-def writer_text(config: Config) -> str:
+def describe_writer(config: Config) -> str:
     """Who writes the summaries of proxied clients."""
     if not config.compression.enabled:
         return "compression.enabled is false: nothing is compacted."
@@ -251,15 +254,15 @@ def dashboard(
 
     config = load_config()
 
-    async def run(held: Store) -> None:
-        enough = end_signal()
+    async def run(opened: Store) -> None:
+        ended = watch_end_signals()
         address = ""
 
         def announce(path: str) -> None:
             typer.echo(f"A link that works once: {address}{path}")
 
         trials = Trials()
-        async with open_dashboard(config, held, port=port, trial=trials.run, announce=announce) as (url, pages):
+        async with open_dashboard(config, opened, port=port, trial=trials.run, announce=announce) as (url, pages):
             address = url
             link = f"{url}{pages.new_link()}"
             typer.echo(json_text({"url": url, "link": link}) if as_json else visible(f"See your context: {link}"))
@@ -267,6 +270,6 @@ def dashboard(
                 typer.echo("The link works once. Ctrl-C ends it.")
             if open_browser:
                 webbrowser.open(link)
-            await enough.wait()
+            await ended.wait()
 
     with_store(store, run, or_empty=True)

@@ -1,4 +1,4 @@
-"""`everthread sessions …`: stored conversations: list, move, delete, undo; `session_views` shows and finds them."""
+"""`everthread sessions …`: list, export, import, undo and delete threads; `session_views` has show, tree and search."""
 
 from __future__ import annotations
 
@@ -16,9 +16,28 @@ import typer
 from rich.text import Text
 
 from everthread.cli import session_views
-from everthread.cli.options import AsJson, Limit, Offset, SessionId, StoreUrl, Tenant, ago, iso, with_store
-from everthread.cli.output import console, json_text, print_json, print_table, say, short, size, visible
-from everthread.cli.session_views import state_of, threads, title_of
+from everthread.cli.options import (
+    AsJson,
+    Limit,
+    Offset,
+    SessionId,
+    StoreUrl,
+    Tenant,
+    format_age,
+    format_iso,
+    with_store,
+)
+from everthread.cli.output import (
+    console,
+    format_size,
+    json_text,
+    print_json,
+    print_table,
+    print_text,
+    shorten_id,
+    visible,
+)
+from everthread.cli.session_views import list_thread_ids, short_title, state_of
 from everthread.core.messages import counted, excerpt
 from everthread.errors import EverthreadError, InputError, StoreDamagedError, TranscriptError
 
@@ -30,7 +49,7 @@ if TYPE_CHECKING:
 
 Write = Callable[[str], int]
 MOST_LOST = 20
-"""Of what is lost in a damaged store so many are named."""
+"""Lost items of a damaged store that are named."""
 
 
 def export(
@@ -51,41 +70,41 @@ def export(
     lost: list[str] = []
 
     async def work(opened: Store) -> list[str]:
-        wanted = await _wanted(opened, session_ids, tenant)
-        for thread in wanted:
+        threads = await _threads_to_export(opened, session_ids, tenant)
+        for thread in threads:
             try:
                 lines = await opened.export(thread)
             except StoreDamagedError:
                 lines, missing = await opened.salvage(thread)
                 lost.extend(missing)
             write("".join(f"{json_text(line)}\n" for line in lines))
-        return wanted
+        return threads
 
-    with _target(output) as write:
+    with _open_target(output) as write:
         exported = with_store(store, work)
     if output is not None:
-        typer.echo(f"{counted(len(exported), 'thread')}, {size(Path(output).stat().st_size)}: {visible(output)}")
+        typer.echo(f"{counted(len(exported), 'thread')}, {format_size(Path(output).stat().st_size)}: {visible(output)}")
     if lost:
-        for words in lost[:MOST_LOST]:
-            typer.echo(f"cannot be read: {visible(words)}", err=True)
-        words = f"The store is damaged: {counted(len(lost), 'thing')} could not be read, all else was written."
-        typer.echo(words, err=True)
+        for item in lost[:MOST_LOST]:
+            typer.echo(f"cannot be read: {visible(item)}", err=True)
+        summary = f"The store is damaged: {counted(len(lost), 'item')} could not be read, all else was written."
+        typer.echo(summary, err=True)
         raise typer.Exit(1)
 
 
-async def _wanted(store: Store, session_ids: list[str] | None, tenant: str | None) -> list[str]:
+async def _threads_to_export(store: Store, session_ids: list[str] | None, tenant: str | None) -> list[str]:
     """Each thread once, before its subagents."""
     if session_ids:
         roots = [(await store.resolve(prefix, tenant=tenant)).thread for prefix in session_ids]
     else:
-        roots = (await threads(store, tenant))[::-1]
+        roots = (await list_thread_ids(store, tenant))[::-1]
     families = [[root, *(await store.subagents(root))] for root in roots]
     return list(dict.fromkeys(thread for family in families for thread in family))
 
 
 @contextmanager
-def _target(file: str | None) -> Iterator[Write]:
-    """Where lines go: standard output, or a new file that only the user may read and that is there whole or not."""
+def _open_target(file: str | None) -> Iterator[Write]:
+    """Write to standard output, or to a new file readable by the user alone, which is removed after a failure."""
     if file is None:
         yield lambda text: sys.stdout.buffer.write(text.encode())
         sys.stdout.buffer.flush()
@@ -125,56 +144,53 @@ def import_(
 
     if bool(files) == (client is not None):
         raise InputError("give the files to import, or --from with the name of a program")
-    given = [str(path) for path in find_logs(client)] if client else list(files or ())
-    if not given:
+    sources = [str(path) for path in find_logs(client)] if client else list(files or ())
+    if not sources:
         raise InputError(f"no sessions of {client} were found on this machine")
-    imported, passed = _import_all(given, store, tenant, one_by_one=client is not None or len(given) > 1)
+    imported, skipped = _import_all(sources, store, tenant, skip_bad=client is not None or len(sources) > 1)
     if as_json:
-        print_json({"threads": [thread for thread, _ in imported], "passed_over": passed})
+        print_json({"threads": [thread for thread, _ in imported], "passed_over": skipped})
         return
-    for line in passed:
+    for line in skipped:
         typer.echo(visible(f"passed over: {line}"), err=True)
     new = sum(count for _, count in imported)
-    named = ", ".join(short(thread) for thread, _ in imported[:5]) + (", …" if len(imported) > 5 else "")
-    typer.echo(f"{counted(len(imported), 'thread')} imported, {counted(new, 'message')} new: {named or 'none'}")
+    ids = ", ".join(shorten_id(thread) for thread, _ in imported[:5]) + (", …" if len(imported) > 5 else "")
+    typer.echo(f"{counted(len(imported), 'thread')} imported, {counted(new, 'message')} new: {ids or 'none'}")
 
 
 def _import_all(
-    files: Sequence[str], store: str | None, tenant: str | None, *, one_by_one: bool
+    files: Sequence[str], store: str | None, tenant: str | None, *, skip_bad: bool
 ) -> tuple[list[tuple[str, int]], list[str]]:
-    """The threads with the count of their new messages, and the files that hold none. A single bad file is an error."""
+    """The imported threads with the count of their new messages, and why files were skipped."""
     from everthread.lab.importers.reader import import_log
 
-    passed: list[str] = []
+    skipped: list[str] = []
 
     async def work(opened: Store) -> list[tuple[str, int]]:
-        found: list[tuple[str, int]] = []
+        imported: list[tuple[str, int]] = []
         for file in files:
             try:
-                read = _read_import(file)
-                if isinstance(read, list):
-                    imported = await opened.import_lines(read)
-                    found += [(thread, (await opened.session(thread)).messages) for thread in imported]
+                content = _read_import(file)
+                if isinstance(content, list):
+                    threads = await opened.import_lines(content)
+                    imported += [(thread, (await opened.session(thread)).messages) for thread in threads]
                 else:
-                    found.append(await import_log(opened, read, tenant=tenant))
+                    imported.append(await import_log(opened, content, tenant=tenant))
             except TranscriptError as error:
-                told = str(error) if str(error).startswith(file) else f"{_source(file)}: {error}"
-                if not one_by_one:
+                source = "standard input" if file == "-" else file
+                reason = str(error) if str(error).startswith(file) else f"{source}: {error}"
+                if not skip_bad:
                     raise TranscriptError(
-                        f"{told.removesuffix('; nothing was imported')}; nothing was imported"
+                        f"{reason.removesuffix('; nothing was imported')}; nothing was imported"
                     ) from error
-                passed.append(told)
-        return found
+                skipped.append(reason)
+        return imported
 
-    return with_store(store, work, create=True), passed
-
-
-def _source(file: str) -> str:
-    return "standard input" if file == "-" else file
+    return with_store(store, work, create=True), skipped
 
 
 def _read_import(file: str) -> list[dict[str, Any]] | Log:
-    """The lines of an export, or the conversation that another program wrote down."""
+    """The lines of an export, or the conversation in another program's log."""
     from everthread.lab.importers.reader import EXPORT, parse_log, read_text
 
     source, text = read_text(file)
@@ -182,14 +198,14 @@ def _read_import(file: str) -> list[dict[str, Any]] | Log:
         raise TranscriptError(f"{source}: is empty")
     if not _is_export(text, EXPORT):
         log = parse_log(text, source)
-        if not log.said:
+        if not log.messages:
             raise TranscriptError(f"{source}: holds no message")
         return log
-    return [_line(source, number, line) for number, line in enumerate(text.rstrip().split("\n"), 1)]
+    return [_parse_line(source, number, line) for number, line in enumerate(text.rstrip().split("\n"), 1)]
 
 
 def _is_export(text: str, kind: str) -> bool:
-    """By its first line, also where a later one is spoilt."""
+    """Look at the first line alone: a later one may be damaged."""
     try:
         first = json.loads(text.lstrip().split("\n", 1)[0])
     except (ValueError, RecursionError):
@@ -197,13 +213,13 @@ def _is_export(text: str, kind: str) -> bool:
     return isinstance(first, dict) and first.get("type") == kind
 
 
-def _line(source: str, number: int, line: str) -> dict[str, Any]:
+def _parse_line(source: str, number: int, line: str) -> dict[str, Any]:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise TranscriptError(f"{source}: line {number} is not JSON: {error}; nothing was imported") from error
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
-        raise TranscriptError(f"{source}: line {number} is no line of an export; nothing was imported")
+        raise TranscriptError(f"{source}: line {number} is not a line of an export; nothing was imported")
     return value
 
 
@@ -211,8 +227,8 @@ app = typer.Typer(help="Stored conversations: find, read, move and undo them.", 
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """A line of the list: a thread by its first session, or with `--all` any session."""
+class ListRow:
+    """A row of the list: a thread with its first session, or with `--all` any session."""
 
     session: Session
     state: str
@@ -221,15 +237,15 @@ class Listed:
     title: str
     tokens: int | None = None
     compactions: int | None = None
-    """Both are known of threads."""
+    """Tokens and compactions are counted for threads only."""
     side_calls: int = 0
 
     @property
     def label(self) -> str:
-        """The title, then the model: where there is little room, that is what can be missed."""
+        """The title, then the model, which is cut first where there is little room."""
         return " · ".join(filter(None, (excerpt(self.title, 70), excerpt(self.session.model, 30))))
 
-    def plain(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         session = self.session
         names = ("id", "thread", "parent", "kind", "tenant", "platform", "user", "model", "client", "client_session")
         return {name: getattr(session, name) for name in names} | {
@@ -239,8 +255,8 @@ class Listed:
             "compactions": self.compactions,
             "side_calls": self.side_calls,
             "state": self.state,
-            "started": iso(session.started),
-            "last": iso(self.last),
+            "started": format_iso(session.started),
+            "last": format_iso(self.last),
         }
 
 
@@ -254,62 +270,56 @@ def listing(
 ) -> None:
     """List threads, the last used first: how much was said in them, and how often they were compacted."""
 
-    async def work(opened: Store) -> list[Listed]:
+    async def work(opened: Store) -> list[ListRow]:
         if every:
-            found = await opened.list_sessions(tenant=tenant, limit=limit + 1, offset=offset)
-            return [await _session(opened, session) for session in found]
-        rows = await opened.list_threads(tenant=tenant, limit=limit + 1, offset=offset)
-        return [await _thread(opened, row) for row in rows]
+            sessions = await opened.list_sessions(tenant=tenant, limit=limit + 1, offset=offset)
+            return [await _session_row(opened, session) for session in sessions]
+        threads = await opened.list_threads(tenant=tenant, limit=limit + 1, offset=offset)
+        return [await _thread_row(opened, row) for row in threads]
 
-    found = with_store(store, work, or_empty=True)
-    shown, more = found[:limit], len(found) > limit
+    rows = with_store(store, work, or_empty=True)
+    rows, more = rows[:limit], len(rows) > limit
     if as_json:
-        print_json({"sessions": [row.plain() for row in shown], "offset": offset, "more": more})
+        print_json({"sessions": [row.as_json() for row in rows], "offset": offset, "more": more})
         return
-    if not shown:
+    if not rows:
         console.print("no sessions" if offset else "no sessions yet")
         return
-    _print(shown, time.time(), every=every)
+    _print_list(rows, time.time(), every=every)
     if more:
         console.print(f"… there are more (--offset {offset + limit} shows them)")
 
 
-def _print(shown: list[Listed], now: float, *, every: bool) -> None:
+def _print_list(rows: list[ListRow], now: float, *, every: bool) -> None:
     cells: dict[str, list[object]] = {
-        "title…": [row.label or "(no title)" for row in shown],
-        "id": [short(row.session.id) for row in shown],
-        "last used": [ago(row.last, now) for row in shown],
-        "messages>": [row.messages for row in shown],
+        "title…": [row.label or "(no title)" for row in rows],
+        "id": [shorten_id(row.session.id) for row in rows],
+        "last used": [format_age(row.last, now) for row in rows],
+        "messages>": [row.messages for row in rows],
     }
     if not every:
-        cells |= {"tokens>": [row.tokens for row in shown], "compactions>": [row.compactions for row in shown]}
-    # What every row says says nothing.
+        cells |= {"tokens>": [row.tokens for row in rows], "compactions>": [row.compactions for row in rows]}
+    # A column in which every row has the usual value is left out.
     for name, usual, values in (
-        ("side calls>", 0, [row.side_calls for row in shown]),
-        ("kind", "main", [row.session.label for row in shown]),
-        ("state", "live", [row.state for row in shown]),
+        ("side calls>", 0, [row.side_calls for row in rows]),
+        ("kind", "main", [row.session.label for row in rows]),
+        ("state", "live", [row.state for row in rows]),
     ):
         cells |= {name: [*values]} if set(values) != {usual} else {}
     print_table("sessions" if every else "threads", [*cells], zip(*cells.values(), strict=True))
 
 
-async def _thread(store: Store, row: ThreadRow) -> Listed:
-    title = await title_of(store, row.first)
-    return Listed(
+async def _thread_row(store: Store, row: ThreadRow) -> ListRow:
+    title = await short_title(store, row.first)
+    return ListRow(
         row.first, state_of(row.tip), row.messages, row.active, title, row.tokens, row.compactions, row.side_calls
     )
 
 
-async def _session(store: Store, session: Session) -> Listed:
-    return Listed(
-        session, state_of(session), session.messages, await _last(store, session), await title_of(store, session)
-    )
-
-
-async def _last(store: Store, session: Session) -> float:
-    """When something was last said there."""
-    last = await store.messages(session.id, start=session.messages - 1, limit=1) if session.messages else []
-    return last[0].created if last else session.started
+async def _session_row(store: Store, session: Session) -> ListRow:
+    messages = await store.messages(session.id, start=session.messages - 1, limit=1) if session.messages else []
+    last = messages[0].created if messages else session.started
+    return ListRow(session, state_of(session), session.messages, last, await short_title(store, session))
 
 
 def state(
@@ -326,32 +336,33 @@ def state(
         thread = (await opened.resolve(session_id, tenant=tenant)).thread
         return {"thread": thread, **state_figures(await load_thread_state(opened, thread))}
 
-    found = with_store(store, work)
+    figures = with_store(store, work)
     if as_json:
-        print_json(found)
+        print_json(figures)
         return
     most = None if every else 20
-    place = [found["directory"], f"branch {found['branch']}" if found["branch"] else ""]
-    title = ", ".join(filter(None, (f"thread {short(found['thread'])}", counted(found["messages"], "message"), *place)))
-    say(Text(visible(title), "bold"))
-    files = found["files"] if every else changed_files(found)
+    branch = f"branch {figures['branch']}" if figures["branch"] else ""
+    facts = (counted(figures["messages"], "message"), figures["directory"], branch)
+    title = ", ".join(filter(None, (f"thread {shorten_id(figures['thread'])}", *facts)))
+    print_text(Text(visible(title), "bold"))
+    files = figures["files"] if every else changed_files(figures)
     tables: list[tuple[str, list[str], list[tuple[object, ...]]]] = [
         ("files", ["file…", "last", "turn>"], [(one["path"], one["last"], one["turn"]) for one in files]),
         (
             "commands and tests",
             ["command…", "outcome~", "turn>"],
-            [(one["command"], one["outcome"], one["turn"]) for one in found["commands"]],
+            [(one["command"], one["outcome"], one["turn"]) for one in figures["commands"]],
         ),
-        ("open errors", ["of…", "error~"], [(one["source"], " ".join(one["lines"])) for one in found["open_errors"]]),
-        ("running", ["process~"], [(process,) for process in found["processes"]]),
-        ("to do", ["what~", "state"], [(one["text"], one["status"]) for one in found["todo"]]),
+        ("open errors", ["of…", "error~"], [(one["source"], " ".join(one["lines"])) for one in figures["open_errors"]]),
+        ("running", ["process~"], [(process,) for process in figures["processes"]]),
+        ("to do", ["what~", "state"], [(one["text"], one["status"]) for one in figures["todo"]]),
     ]
     for name, columns, rows in tables:
         if rows:
-            left = f", the last {most} of {len(rows):,}" if most and len(rows) > most else ""
-            print_table(f"{name}{left}", columns, rows[:most])
+            count = f", the last {most} of {len(rows):,}" if most and len(rows) > most else ""
+            print_table(f"{name}{count}", columns, rows[:most])
     if not any(rows for _, _, rows in tables):
-        say("no tool was called in this thread")
+        print_text("no tool was called in this thread")
 
 
 def undo(session_id: SessionId, tenant: Tenant = None, store: StoreUrl = None, as_json: AsJson = False) -> None:
@@ -360,12 +371,12 @@ def undo(session_id: SessionId, tenant: Tenant = None, store: StoreUrl = None, a
     async def work(opened: Store) -> Session:
         return await opened.undo((await opened.resolve(session_id, tenant=tenant)).id)
 
-    now_live = with_store(store, work)
+    session = with_store(store, work)
     if as_json:
-        print_json({"thread": now_live.thread, "session": now_live.id, "messages": now_live.messages})
+        print_json({"thread": session.thread, "session": session.id, "messages": session.messages})
     else:
-        where = f"thread {short(now_live.thread)} goes on in session {short(now_live.id)}"
-        console.print(Text(f"undone: {where}, with {counted(now_live.messages, 'message')}"), soft_wrap=True)
+        text = f"thread {shorten_id(session.thread)} goes on in session {shorten_id(session.id)}"
+        console.print(Text(f"undone: {text}, with {counted(session.messages, 'message')}"), soft_wrap=True)
 
 
 def delete(
@@ -377,25 +388,25 @@ def delete(
 ) -> None:
     """Delete a thread and its subagents' for good. Its costs stay in the accounts; branches keep what they share."""
 
-    async def look(opened: Store) -> tuple[str, str]:
-        found = await opened.resolve(session_id, tenant=tenant)
-        others = len(await opened.subagents(found.thread))
-        also = f" and {counted(others, 'subagent thread')}" if others else ""
-        title = await title_of(opened, found)
-        return found.thread, f"thread {short(found.thread)}{also}" + (f" ({title})" if title else "")
+    async def describe(opened: Store) -> tuple[str, str]:
+        session = await opened.resolve(session_id, tenant=tenant)
+        subagents = len(await opened.subagents(session.thread))
+        also = f" and {counted(subagents, 'subagent thread')}" if subagents else ""
+        title = await short_title(opened, session)
+        return session.thread, f"thread {shorten_id(session.thread)}{also}" + (f" ({title})" if title else "")
 
-    thread, what = with_store(store, look)
+    thread, description = with_store(store, describe)
     if not yes:
         if not sys.stdin.isatty():
-            raise InputError(f"deleting {what} needs --yes, as nobody can be asked here")
-        if not typer.confirm(f"Delete {what} for good?", err=True):
+            raise InputError(f"deleting {description} needs --yes, as nobody can be asked here")
+        if not typer.confirm(f"Delete {description} for good?", err=True):
             typer.echo("nothing was deleted", err=True)
             raise typer.Exit(1)
     count = with_store(store, lambda opened: opened.delete_thread(thread))
     if as_json:
         print_json({"thread": thread, "sessions": count})
     else:
-        console.print(Text(f"deleted: {what}, {counted(count, 'session')}"), soft_wrap=True)
+        console.print(Text(f"deleted: {description}, {counted(count, 'session')}"), soft_wrap=True)
 
 
 app.command("list")(listing)

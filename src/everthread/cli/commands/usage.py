@@ -1,4 +1,4 @@
-"""`everthread usage [ID]`: what calls used and cost, main and auxiliary apart; `everthread insights`: where it went."""
+"""`everthread usage [ID]`: tokens and cost, main and auxiliary calls apart; `everthread insights`: usage over time."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from everthread.cli.options import (
     StoreUrl,
     Tenant,
     Until,
-    ago,
-    iso,
+    format_age,
+    format_iso,
     number_option,
-    read_time,
+    parse_time,
     with_store,
 )
-from everthread.cli.output import console, cost_text, print_bars, print_json, print_table, share, short
+from everthread.cli.output import console, format_cost, format_share, print_bars, print_json, print_table, shorten_id
 from everthread.conversation.thread_state import load_thread_usage
 from everthread.core.messages import counted
 from everthread.errors import InputError
@@ -49,24 +49,24 @@ def usage(
     if calls and session_id is None:
         raise InputError("--calls lists the calls of one thread: give its id")
     now = time.time()
-    first, last = read_time(since, now) or 0.0, read_time(until, now) or now + 1
+    first, last = parse_time(since, now) or 0.0, parse_time(until, now) or now + 1
 
     async def work(opened: Store) -> tuple[str | None, list[UsageRow], list[UsageRecord]]:
         if session_id is None:
-            found = await opened.insights(since=first, until=last, tenant=tenant)
-            by_task = sorted(found.by_task, key=lambda row: row.key != "main")
-            return None, [*by_task, replace(found.total, key="all")], []
+            insights = await opened.insights(since=first, until=last, tenant=tenant)
+            by_task = sorted(insights.by_task, key=lambda row: row.key != "main")
+            return None, [*by_task, replace(insights.total, key="all")], []
         thread = (await opened.resolve(session_id, tenant=tenant)).thread
-        known = await load_thread_usage(opened, thread)
-        parts = {key: [one for one in part if first <= one.created < last] for key, part in known.items()}
+        usage_by_part = await load_thread_usage(opened, thread)
+        parts = {key: [one for one in part if first <= one.created < last] for key, part in usage_by_part.items()}
         own = [record for record in parts["all"] if record.thread == thread]
         return thread, [sum_usage(key, list(map(usage_row, part))) for key, part in parts.items() if part], own
 
     thread, rows, records = with_store(store, work, or_empty=True)
     if as_json:
-        listed = {"calls": [_plain_call(record) for record in records]} if calls else {}
+        extra = {"calls": [_call_as_json(record) for record in records]} if calls else {}
         sums = {row.key: usage_figures(row) for row in rows}
-        print_json({"thread": thread, "since": iso(first), "until": iso(last), "sums": sums} | listed)
+        print_json({"thread": thread, "since": format_iso(first), "until": format_iso(last), "sums": sums} | extra)
     else:
         _print_usage(thread, rows, records if calls else [], now)
 
@@ -77,18 +77,18 @@ BUCKETS: dict[str, Callable[[UsageRow], object]] = {
     "cache write": lambda row: row.cache_write,
     "output": lambda row: row.output,
     "reasoning": lambda row: row.reasoning,
-    "cache hits": lambda row: share(row.cache_read, row.prompt),
-    "cost": cost_text,
+    "cache hits": lambda row: format_share(row.cache_read, row.prompt),
+    "cost": format_cost,
 }
 LINES: dict[str, Callable[[UsageRow], object]] = {"calls": lambda row: row.calls, **BUCKETS}
 
 
-def _plain_call(record: UsageRecord) -> dict[str, Any]:
+def _call_as_json(record: UsageRecord) -> dict[str, Any]:
     return {
         "session": record.session,
         "model": record.model,
         "task": record.task,
-        "created": iso(record.created),
+        "created": format_iso(record.created),
         "estimated": record.estimated,
     } | usage_figures(usage_row(record))
 
@@ -97,7 +97,7 @@ def _print_usage(thread: str | None, rows: list[UsageRow], records: list[UsageRe
     if not any(row.calls for row in rows):
         console.print("no calls to a model are recorded")
         return
-    title = "all threads" if thread is None else f"thread {short(thread)}"
+    title = "all threads" if thread is None else f"thread {shorten_id(thread)}"
     lines = [(name, *(cell_of(row) for row in rows)) for name, cell_of in LINES.items()]
     print_table(title, ["", *(f"{row.key}>" for row in rows)], lines)
     total = rows[-1]
@@ -106,7 +106,12 @@ def _print_usage(thread: str | None, rows: list[UsageRow], records: list[UsageRe
     if records:
         calls = [(record, usage_row(record)) for record in records]
         table = [
-            (ago(record.created, now), record.model, record.task, *(cell_of(row) for cell_of in BUCKETS.values()))
+            (
+                format_age(record.created, now),
+                record.model,
+                record.task,
+                *(cell_of(row) for cell_of in BUCKETS.values()),
+            )
             for record, row in calls
         ]
         print_table("calls", ["when", "model…", "task", *(f"{name}>" for name in BUCKETS)], table)
@@ -116,13 +121,13 @@ def _print_usage(thread: str | None, rows: list[UsageRow], records: list[UsageRe
 
 
 MOST_DAYS, MOST_WEEKS = 62, 400
-"""Up to so many days a bar is a day, up to so many a week, beyond a month."""
+"""Up to 62 days a bar is a day, up to 400 days a week, beyond that a month."""
 COLUMNS: dict[str, Callable[[UsageRow], object]] = {
     "calls": lambda row: row.calls,
     "prompt": lambda row: row.prompt,
-    "cache hits": lambda row: share(row.cache_read, row.prompt),
+    "cache hits": lambda row: format_share(row.cache_read, row.prompt),
     "output": lambda row: row.output,
-    "cost": cost_text,
+    "cost": format_cost,
 }
 COUNTS = ("threads", "sessions", "messages", "compactions", "tokens_saved", "lookups")
 
@@ -137,69 +142,69 @@ def insights(
     """Show usage and cost by day, model, platform, task and tool, and what compaction saved. Days are UTC."""
     until = time.time() + 1
     since = (until // DAY - days + 1) * DAY
-    found = with_store(
+    figures = with_store(
         store,
         lambda opened: opened.insights(since=since, until=until, tenant=tenant, platform=platform),
         or_empty=True,
     )
     if as_json:
-        print_json(_plain_insights(found) | {"days": days, "since": iso(since), "until": iso(until)})
+        print_json(_insights_as_json(figures) | {"days": days, "since": format_iso(since), "until": format_iso(until)})
     else:
-        _print_insights(found, datetime.fromtimestamp(since, tz=UTC).date(), days)
+        _print_insights(figures, datetime.fromtimestamp(since, tz=UTC).date(), days)
 
 
-def _plain_insights(found: Insights) -> dict[str, Any]:
+def _insights_as_json(figures: Insights) -> dict[str, Any]:
     tables = {
-        name: {row.key: usage_figures(row) for row in getattr(found, name)}
+        name: {row.key: usage_figures(row) for row in getattr(figures, name)}
         for name in ("by_day", "by_model", "by_platform", "by_task")
     }
-    tools = {row.tool: {"results": row.results, "tokens": row.tokens} for row in found.by_tool}
-    counts = {name: getattr(found, name) for name in COUNTS}
-    return {"total": usage_figures(found.total), **counts, **tables, "by_tool": tools}
+    tools = {row.tool: {"results": row.results, "tokens": row.tokens} for row in figures.by_tool}
+    counts = {name: getattr(figures, name) for name in COUNTS}
+    return {"total": usage_figures(figures.total), **counts, **tables, "by_tool": tools}
 
 
-def _print_insights(found: Insights, first: date, days: int) -> None:
+def _print_insights(figures: Insights, first: date, days: int) -> None:
     console.print(f"[bold]{counted(days, 'day')} from {first} on[/bold] (UTC)")
-    counts = [counted(getattr(found, f"{noun}s"), noun) for noun in ("thread", "session", "message", "compaction")]
-    console.print(f"{', '.join(counts)}, {counted(found.tokens_saved, 'token')} saved", soft_wrap=True)
-    if found.lookups:
-        console.print(f"{counted(found.lookups, 'lookup')} of what had left the context", soft_wrap=True)
-    total = found.total
+    counts = [counted(getattr(figures, f"{noun}s"), noun) for noun in ("thread", "session", "message", "compaction")]
+    console.print(f"{', '.join(counts)}, {counted(figures.tokens_saved, 'token')} saved", soft_wrap=True)
+    if figures.lookups:
+        console.print(f"{counted(figures.lookups, 'lookup')} of what had left the context", soft_wrap=True)
+    total = figures.total
     if total.calls:
         console.print(
-            f"{counted(total.calls, 'call')}, {total.prompt + total.output:,} tokens, cost {cost_text(total)}, "
-            f"{share(total.cache_read, total.prompt)} of the prompts read from the cache\n",
+            f"{counted(total.calls, 'call')}, {total.prompt + total.output:,} tokens, cost {format_cost(total)}, "
+            f"{format_share(total.cache_read, total.prompt)} of the prompts read from the cache\n",
             soft_wrap=True,
         )
-        unit, rows = chart(found.by_day, first, days)
-        print_bars(f"tokens by {unit}", [(row.key, row.prompt + row.output, cost_text(row)) for row in rows])
+        unit, rows = group_by_period(figures.by_day, first, days)
+        print_bars(f"tokens by {unit}", [(row.key, row.prompt + row.output, format_cost(row)) for row in rows])
     else:
         console.print("no calls to a model are recorded")
     for name in ("model", "platform", "task"):
-        lines: list[UsageRow] = getattr(found, f"by_{name}")
+        lines: list[UsageRow] = getattr(figures, f"by_{name}")
         if lines:
             by_size = sorted(lines, key=lambda row: -(row.prompt + row.output))
             table = [(row.key or "-", *(cell_of(row) for cell_of in COLUMNS.values())) for row in by_size]
             print_table(f"by {name}", [f"{name}…", *(f"{column}>" for column in COLUMNS)], table)
-    if found.by_tool:
-        rows_of_tools = [(row.tool, row.results, row.tokens) for row in found.by_tool]
+    if figures.by_tool:
+        rows_of_tools = [(row.tool, row.results, row.tokens) for row in figures.by_tool]
         print_table("by tool", ["tool…", "results>", "tokens>"], rows_of_tools)
 
 
-def chart(by_day: Sequence[UsageRow], first: date, days: int) -> tuple[str, list[UsageRow]]:
-    """The account by day, or by week or month where there are many days; without gaps, from the first use on."""
-    unit, label = _unit(days)
-    known = {date.fromisoformat(row.key): row for row in by_day}
-    end, day = first + timedelta(days), min(known, default=first)
+def group_by_period(by_day: Sequence[UsageRow], first: date, days: int) -> tuple[str, list[UsageRow]]:
+    """Usage by day, or by week or month for many days; without gaps, from the first use on."""
+    unit, label = _choose_period(days)
+    rows_by_day = {date.fromisoformat(row.key): row for row in by_day}
+    end, day = first + timedelta(days), min(rows_by_day, default=first)
     parts: dict[str, list[UsageRow]] = {}
     while day < end:
         part = parts.setdefault(label(day), [])
-        part += [known[day]] if day in known else []
+        part += [rows_by_day[day]] if day in rows_by_day else []
         day += timedelta(1)
     return unit, [sum_usage(key, part) for key, part in parts.items()]
 
 
-def _unit(days: int) -> tuple[str, Callable[[date], str]]:
+def _choose_period(days: int) -> tuple[str, Callable[[date], str]]:
     if days <= MOST_DAYS:
         return "day", lambda day: f"{day:%a %Y-%m-%d}"
     if days <= MOST_WEEKS:
