@@ -200,6 +200,58 @@ async def test_a_page_shows_what_was_said_alike_once(store: Store) -> None:
     assert len(await recalled(store, "grep", thread=thread.id, limit=8)) == 8, "without a page each is a finding"
 
 
+async def test_a_page_shows_what_came_of_a_call_and_the_call_of_a_result_though_they_share_no_word(
+    store: Store,
+) -> None:
+    thought = NewMessage({"role": "assistant", "content": "The parent folder of walnut.py must be somewhere."})
+    thread = await new_thread(
+        store,
+        thought,
+        call("python", "c1", '{"code": "print(1)"}'),
+        answer("python", "c1", "\n".join(f"line {number} of it" for number in range(300)) + "\nNo such pattern"),
+        user("Go on."),
+        call("bash", "c2", '{"command": "make bread"}'),
+        answer("bash", "c2", "The oven of the bakery is cold."),
+        *(user(f"Nothing new on day {number}.") for number in range(20)),
+    )
+
+    async def first_place(question: str) -> str:
+        query = RecallQuery(question, "default", thread=thread.id, limit=4, as_page=True)
+        return (await store.recall(query))[0].text
+
+    asked = await first_place("where is the parent folder of walnut.py")
+    assert asked.startswith("The parent folder of walnut.py must be somewhere.\n→ …line 2")
+    assert asked.endswith("line 299 of it\nNo such pattern"), "the end of a long result, which says how it ended"
+    assert (
+        await first_place("is the bakery oven cold")
+        == 'bash {"command": "make bread"}\n→ The oven of the bakery is cold.'
+    )
+
+
+async def test_a_page_shows_short_texts_that_differ_in_a_figure_at_one_place(store: Store) -> None:
+    thread = await new_thread(
+        store,
+        *(result("edit", f"Changed README.md, now {number} characters in all.") for number in (272, 1813, 97, 41)),
+        *(user(f"Nothing new on day {number}.") for number in range(20)),
+    )
+    query = RecallQuery("how many characters has the README", "default", thread=thread.id, limit=4, as_page=True)
+    first = (await store.recall(query))[0].text.split("\n≈ ")
+    assert len(first) == 3, "the best and two more"
+    assert len(set(first)) == 3
+
+
+async def test_of_many_places_with_the_same_word_the_ones_next_to_each_other_come_before_the_newest(
+    store: Store,
+) -> None:
+    calls = [call("bash", f"d{number}", f'{{"command": "grep -rn name{number} src"}}') for number in range(400)]
+    apart = [message for one in calls for message in (one, user("Nothing new."))]
+    thread = await new_thread(
+        store, call("bash", "c1", '{"command": "grep -A 10 x"}'), answer("bash", "c1", "grep: not balanced"), *apart
+    )
+    query = RecallQuery("what did grep complain about", "default", thread=thread.id, limit=4, as_page=True)
+    assert any("not balanced" in passage.text for passage in await store.recall(query))
+
+
 async def test_on_a_page_longer_places_have_the_room_that_short_ones_leave(store: Store) -> None:
     record = "reservation LQ940Q " + "of flights and passengers " * 30 + "amount 533"
     thread = await new_thread(store, result("look_up", record), user("I have reservation LQ940Q."))

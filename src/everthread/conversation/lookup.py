@@ -293,13 +293,17 @@ class StoreLookup:
         return SearchPage(tuple(places), None, near=all(passage.closeness < 1 for passage in passages))
 
     async def _with_turns(self, place: Excerpt) -> Excerpt:
-        """The place with how the messages before and after it begin."""
+        """The place with how the messages before and after it begin, unless it shows them."""
         found = _MESSAGE.fullmatch(place.id)
         if found is None:
             return place
         stored = await self.store.message(int(found[1]), tenant=self.tenant)
         around = await self.store.messages(stored.session, start=max(0, stored.seq - 1), limit=3)
-        beside = {message.seq - stored.seq: _beginning(message) for message in around}
+        beside = {
+            message.seq - stored.seq: f"{message.body.get('role', '')}: {text}"
+            for message in around
+            if (text := _beginning(message)) and text.rstrip("…") not in " ".join(place.text.split())
+        }
         return replace(place, before=beside.get(-1, ""), after=beside.get(1, ""))
 
     async def _place(self, hit: SearchHit) -> Excerpt | None:
@@ -444,13 +448,13 @@ def _passage(place: Excerpt, text: str, start: int, most: int) -> Passage:
 
 
 def _beginning(stored: StoredMessage) -> str:
-    """Who said a message and how it begins, on one line; empty for a summary and for what only looked things up."""
+    """How a message begins, on one line; empty for a summary and for what only looked things up."""
     body = stored.body
     tools = [*(call.name for call in calls_of(body)), *(result.name for result in results_of(body))]
     text = " ".join(redact_part(searchable_text(body), 0, BEGINNING, margin=MARGIN).split())
     if stored.kind == "summary" or not text or any(map(is_lookup, tools)):
         return ""
-    return f"{body.get('role', '')}: {text[:BEGINNING]}{'…' if len(text) >= BEGINNING else ''}"
+    return f"{text[:BEGINNING]}{'…' if len(text) >= BEGINNING else ''}"
 
 
 def _is_call(place: SearchHit) -> bool:

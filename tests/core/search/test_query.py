@@ -36,7 +36,7 @@ def at(year: int, month: int, day: int) -> float:
         ("plan", "planned"), ("cities", "city"), ("city", "cities"), ("adopt", "adoption"), ("making", "made"),
         ("children", "child"), ("move", "moving"), ("moving", "moved"), ("classes", "class"), ("class", "classes"),
         ("migration", "migrate"), ("deploy", "deployment"), ("quickly", "quick"), ("studied", "study"),
-        ("filter", "filtered"),
+        ("filter", "filtered"), ("colour", "colors"), ("organize", "organised"), ("center", "centre"),
     ],
 )  # fmt: skip
 def test_a_word_is_looked_for_in_its_other_forms(asked: str, said: str) -> None:
@@ -45,7 +45,7 @@ def test_a_word_is_looked_for_in_its_other_forms(asked: str, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "other"), [("port", "porter's"), ("art", "party"), ("car", "caroline"), ("one", "only")]
+    ("asked", "other"), [("port", "porter's"), ("art", "party"), ("car", "caroline"), ("one", "only"), ("four", "for")]
 )
 def test_a_word_is_no_form_of_one_that_only_begins_alike(asked: str, other: str) -> None:
     assert other not in forms(asked)

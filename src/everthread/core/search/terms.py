@@ -211,6 +211,8 @@ LEAST = 3
 _VOWELS = frozenset("aeiouy")
 _DERIVED = ("ations", "ation", "ions", "ion", "ments", "ment", "ness", "ful", "al")
 _HISSING = ("s", "x", "z", "ch", "sh", "o")
+_SPELLINGS = (("our", "or"), ("ise", "ize"), ("yse", "yze"), ("tre", "ter"), ("ogue", "og"))
+"""Endings that are written in one way in Britain and in another in America."""
 _ENDED = ("ing", "ings", "ed", "ly", "ion", "ions", "ment", "ments", "ness", "ers")
 """What ends so has its ending already."""
 
@@ -239,7 +241,15 @@ def _bases(word: str) -> dict[str, None]:
     bases = {word: None}
     bases |= dict.fromkeys(base for base in _irregular().get(word, ())[:1])
     bases |= dict.fromkeys(base for base in _without_endings(word) if len(base) >= LEAST)
-    return bases
+    return bases | dict.fromkeys(other for base in bases for other in _other_spellings(base))
+
+
+def _other_spellings(base: str) -> Iterator[str]:
+    for pair in _SPELLINGS:
+        for ending, other in (pair, pair[::-1]):
+            stem = base.removesuffix(ending)
+            if stem != base and len(stem) >= LEAST and not (other.endswith(ending) and base.endswith(other)):
+                yield stem + other
 
 
 def _without_endings(word: str) -> Iterator[str]:

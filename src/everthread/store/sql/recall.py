@@ -10,14 +10,24 @@ import bisect
 import itertools
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import NamedTuple
 
 from everthread.core.redaction import redact_part
 from everthread.core.search.lookup import is_lookup
-from everthread.core.search.query import OF_A_DAY, Question, Sought, closeness, dilution, is_telling, rarity, spread
+from everthread.core.search.query import (
+    NEAR,
+    OF_A_DAY,
+    Question,
+    Sought,
+    closeness,
+    dilution,
+    is_telling,
+    rarity,
+    spread,
+)
 from everthread.core.search.terms import encode_term, query_terms
 from everthread.store.database import Database, Tx, chunks, placeholders
 from everthread.store.index import IndexQuery, filter_name
@@ -269,23 +279,44 @@ class RecallCandidate(NamedTuple):
         return self.message, self.output, self.thread
 
     @property
-    def is_call(self) -> bool:
-        return self.role == "assistant" and bool(self.tool)
-
-    @property
     def is_result(self) -> bool:
         """In whichever message it came."""
         return self.role != "assistant" and (bool(self.tool) or self.role == "tool")
 
 
-def load_with_neighbours(tx: Tx, scope: IndexQuery, best: Sequence[int]) -> list[RecallCandidate]:
-    """The pieces and those around them in their threads, thread by thread, in the order they were said."""
-    found = _load_candidates(tx, scope, best)
+def load_with_neighbours(
+    tx: Tx, scope: IndexQuery, weights: Mapping[int, float], best: Sequence[int], certain: Collection[int]
+) -> list[RecallCandidate]:
+    """The best pieces and those around them in their threads, thread by thread, in the order they were said."""
+    found = _keep_best(_load_candidates(tx, scope, best), weights, certain)
     known = {piece.id for piece in found}
     around = find_neighbours(tx, found)
     return sorted(
         [*found, *_load_candidates(tx, scope, sorted(around - known))], key=lambda piece: (piece.thread, piece.id)
     )
+
+
+def _keep_best(
+    pieces: Sequence[RecallCandidate], weights: Mapping[int, float], certain: Collection[int]
+) -> list[RecallCandidate]:
+    """As many as are weighed with their neighbours, the certain ones among them.
+
+    Where one word decides, hundreds of pieces hold the same: then their length tells, and what the messages next to
+    them hold, not which of them is newest.
+    """
+    if len(pieces) <= RECALL_CANDIDATES:
+        return list(pieces)
+    own = {piece.id: weights[piece.id] / dilution(piece.length) for piece in pieces}
+    of_message: dict[int, float] = {}
+    for piece in pieces:
+        if piece.message is not None:
+            of_message[piece.message] = max(own[piece.id], of_message.get(piece.message, 0.0))
+
+    def rough_score(piece: RecallCandidate) -> tuple[bool, float, int]:
+        near = sum(share * of_message.get((piece.message or 0) + step, 0.0) for step, share in NEAR.items())
+        return piece.id in certain, own[piece.id] + near * (piece.message is not None), piece.id
+
+    return sorted(pieces, key=rough_score, reverse=True)[:RECALL_CANDIDATES]
 
 
 def share_scores(pieces: Sequence[RecallCandidate], own: Mapping[int, float]) -> dict[int, float]:
@@ -342,6 +373,8 @@ def _number_sittings(pieces: Iterable[RecallCandidate]) -> Iterator[int]:
 
 RECALL_CANDIDATES = 150
 """So many pieces are weighed, and their neighbours."""
+ROUGH_CANDIDATES = 4 * RECALL_CANDIDATES
+"""They are chosen among so many that hold the most of the words."""
 DECIDING_PLACES = 10
 """Among so many first places one must be close enough."""
 
@@ -353,8 +386,8 @@ class RecallRanking:
     first: list[RecallCandidate] = field(default_factory=list)
     scores: Mapping[int, float] = field(default_factory=dict)
     close: Mapping[int, float] = field(default_factory=dict)
-    calls: Mapping[int, int] = field(default_factory=dict)
-    """The messages of calls, by the pieces of their results."""
+    exchanges: Sequence[Exchange] = ()
+    """Calls with their results, where both were looked at."""
 
 
 def recall_passages(
@@ -399,14 +432,14 @@ def _rank_by_words(
     tx: Tx, scope: IndexQuery, words: Sequence[RecallWord], question: Question, query: RecallQuery
 ) -> RecallRanking:
     weighed = _without_parts(words)
-    weights = weigh_pieces(weighed, RECALL_CANDIDATES)
-    best = _best_pieces(weights, RECALL_CANDIDATES)
+    weights = weigh_pieces(weighed, ROUGH_CANDIDATES)
+    best = _best_pieces(weights, ROUGH_CANDIDATES)
+    of_users: list[int] = []
     if query.as_page:
-        of_users = [replace(word, pieces=word.of_users) for word in weighed]
-        spoken = weigh_pieces(of_users, RECALL_CANDIDATES)
-        best = list(dict.fromkeys([*_best_pieces(spoken, RECALL_CANDIDATES // 2), *best]))[:RECALL_CANDIDATES]
+        spoken = weigh_pieces([replace(word, pieces=word.of_users) for word in weighed], RECALL_CANDIDATES)
+        of_users = _best_pieces(spoken, RECALL_CANDIDATES // 2)
         weights |= spoken
-    pieces = load_with_neighbours(tx, scope, best)
+    pieces = load_with_neighbours(tx, scope, weights, list(dict.fromkeys([*of_users, *best])), set(of_users))
     own = {piece.id: weights[piece.id] / dilution(piece.length) for piece in pieces if piece.id in weights}
     scores = share_scores(pieces, own)
     for piece in pieces if question.spans else ():
@@ -415,26 +448,38 @@ def _rank_by_words(
     most = max(query.limit * (PAGE_DEPTH if query.as_page else 1), DECIDING_PLACES)
     first = list(islice(rank_candidates(pieces, scores, query), most))
     if query.as_page:
-        by_role = {piece.id: scores[piece.id] * role_weight(piece) for piece in pieces}
+        by_role = share_scores(pieces, {p.id: own[p.id] * role_weight(p) for p in pieces if p.id in own})
         first = _take_turns([islice(rank_candidates(pieces, by_role, query), most), first], most)
     close = {piece.id: closeness_of(piece.id, words, as_page=query.as_page) for piece in first}
     if max(list(close.values())[:DECIDING_PLACES], default=0.0) < query.least:
         return RecallRanking()
-    return RecallRanking(first, scores, close, _find_calls(pieces) if query.as_page else {})
+    return RecallRanking(first, scores, close, _find_exchanges(pieces) if query.as_page else ())
 
 
-def _find_calls(pieces: Iterable[RecallCandidate]) -> dict[int, int]:
-    """For pieces of results, in the order they were said, the message of the call that they follow."""
-    found: dict[int, int] = {}
-    call = last = -1
+@dataclass(slots=True)
+class Exchange:
+    """What the assistant said and called, and the results that follow: pieces of both that were looked at."""
+
+    asked: list[RecallCandidate] = field(default_factory=list)
+    results: list[RecallCandidate] = field(default_factory=list)
+
+
+def _find_exchanges(pieces: Iterable[RecallCandidate]) -> list[Exchange]:
+    """Of pieces in the order they were said. Messages of one exchange follow each other."""
+    found = [Exchange()]
+    last = -1
     for piece in pieces:
-        if piece.is_call and piece.message is not None:
-            call = last = piece.message
-        elif piece.is_result and piece.message is not None and piece.message - last in (0, 1):
-            found[piece.id], last = call, piece.message
+        follows = piece.message is not None and piece.message - last in (0, 1)
+        last = piece.message if piece.message is not None else -1
+        if not follows or not (piece.is_result or (piece.role == "assistant" and not found[-1].results)):
+            found.append(Exchange())
+        if piece.is_result:
+            found[-1].results.append(piece)
+        elif piece.role == "assistant":
+            found[-1].asked.append(piece)
         else:
-            call = last = -1
-    return found
+            last = -1
+    return [exchange for exchange in found if exchange.asked and exchange.results]
 
 
 PAGE_DEPTH = 6
@@ -447,35 +492,57 @@ LEAST_WITHIN = 8
 _WORD = re.compile(r"\w+")
 
 
+GLIMPSE_CHARS = 200
+"""Of a call or result that only stands beside a better one."""
+MOST_ALIKE = 2
+"""Short texts that say nearly the same are shown with the place they repeat: where only a figure differs, that figure
+may be what is asked for."""
+
+
 @dataclass(slots=True)
 class _Place:
     """A text that is shown, or a call with its result."""
 
-    first: SearchPiece
+    first: RecallCandidate
     """The better of the two."""
-    parts: list[tuple[SearchPiece, str]]
+    parts: dict[int, tuple[SearchPiece, str]] = field(default_factory=dict)
+    """By the ids of the pieces: a call comes before its result."""
+    glimpse: int = 0
+    """Of these the piece that was not found itself."""
+    alike: list[tuple[SearchPiece, str]] = field(default_factory=list)
 
 
 def _make_passages(
     tx: Tx, arm: RecallRanking, words: Sequence[RecallWord], query: RecallQuery, turns: TurnIndex
 ) -> list[RecallPassage]:
-    held = {piece.id: [word for word in words if piece.id in word.pieces] for piece in arm.first}
+    looked_at = (*arm.first, *(piece for exchange in arm.exchanges for piece in exchange.results))
+    held = {piece.id: [word for word in words if piece.id in word.pieces] for piece in looked_at}
     if query.as_page:
         places = _choose_places(tx, arm, held, query)
-        sizes = [len(text) for place in places for _, text in place.parts]
-        room = _share_room(sizes, query.limit * query.chars)
+        room = _share_room(
+            [len(text) for place in places for _, text in place.parts.values()], query.limit * query.chars
+        )
+        _add_partners(tx, places, arm, held)
     else:
-        places = [_Place(piece, [(piece, text)]) for piece, text in _read_pieces(tx, arm.first[: query.limit])]
+        chosen = arm.first[: query.limit]
+        read = zip(chosen, _read_pieces(tx, [piece.id for piece in chosen]), strict=True)
+        places = [_Place(piece, {piece.id: part}) for piece, part in read]
         room = query.chars
     passages = []
     for place in places:
         piece = place.first
-        text = "\n→ ".join(_make_excerpt(text, part, held[part.id], room) for part, text in place.parts)
+        shown = "\n→ ".join(
+            _make_glimpse(text, part, held.get(part.id, ()))
+            if part.id == place.glimpse
+            else _make_excerpt(text, part, held[part.id], room)
+            for _, (part, text) in sorted(place.parts.items())
+        )
+        shown += "".join(f"\n≈ {_show_part(text, part, 0, len(text))}" for part, text in place.alike)
         turn = turns.of(tx, piece.thread, piece.message, piece.created)
         passages.append(
             RecallPassage(
-                piece.message, piece.output, piece.thread, piece.role, piece.tool, turn, piece.created, text,
-                round(arm.scores[piece.id], 4), round(arm.close[piece.id], 4),
+                piece.message, piece.output, piece.thread, piece.role, piece.tool, turn, piece.created,
+                shown, round(arm.scores[piece.id], 4), round(arm.close[piece.id], 4),
             )
         )  # fmt: skip
     return passages
@@ -485,27 +552,57 @@ def _choose_places(
     tx: Tx, arm: RecallRanking, held: Mapping[int, Sequence[RecallWord]], query: RecallQuery
 ) -> list[_Place]:
     """The best places that each say something of their own, as many as are asked for."""
+    exchanges = {
+        piece.id: number
+        for number, exchange in enumerate(arm.exchanges)
+        for piece in (*exchange.asked, *exchange.results)
+    }
     places: list[_Place] = []
     known: list[frozenset[str]] = []
-    open_groups: dict[tuple[int | None, bool], _Place] = {}
+    open_exchanges: dict[tuple[int | None, bool], _Place] = {}
     for start in range(0, len(arm.first), query.limit):
         some = arm.first[start : start + query.limit]
-        for candidate, (piece, text) in zip(some, _read_pieces(tx, some), strict=True):
-            group = arm.calls.get(piece.id) if candidate.is_result else piece.message if candidate.is_call else None
-            partner = open_groups.pop((group, candidate.is_call), None) if group is not None else None
+        for piece, part in zip(some, _read_pieces(tx, [piece.id for piece in some]), strict=True):
+            number, is_asked = exchanges.get(piece.id), piece.role == "assistant"
+            partner = open_exchanges.get((number, is_asked)) if number is not None else None
             if partner is not None:
-                partner.parts.insert(0 if candidate.is_call else 1, (piece, text))
+                if held[piece.id]:  # else it is given a glimpse
+                    partner.parts[piece.id] = part
+                    del open_exchanges[number, is_asked]
                 continue
-            excerpt = _make_excerpt(text, piece, held[piece.id], query.chars)
-            own = _own_words(excerpt, held[piece.id])
-            if any(_is_repeated(own, other) for other in known):
+            own = _own_words(_make_excerpt(part[1], part[0], held[piece.id], query.chars), held[piece.id])
+            same = next((place for place, other in zip(places, known, strict=True) if _is_repeated(own, other)), None)
+            if same is not None:
+                if len(part[1]) <= GLIMPSE_CHARS and len(same.alike) < MOST_ALIKE:
+                    same.alike.append(part)
                 continue
             if len(places) == query.limit:
                 return places
             known.append(own)
-            places.append(_Place(piece, [(piece, text)]))
-            open_groups[group, not candidate.is_call] = places[-1]
+            places.append(_Place(piece, {piece.id: part}))
+            open_exchanges.setdefault((number, not is_asked), places[-1])
     return places
+
+
+def _add_partners(
+    tx: Tx, places: Sequence[_Place], arm: RecallRanking, held: Mapping[int, Sequence[RecallWord]]
+) -> None:
+    """Gives a call that is shown alone its result, and a result its call: a command is asked for by what came of it."""
+    alone = {place.first.id: place for place in places if len(place.parts) == 1}
+    wanted: dict[int, _Place] = {}
+    for exchange in arm.exchanges:
+        asked = next((alone[piece.id] for piece in exchange.asked if piece.id in alone), None)
+        result = next((alone[piece.id] for piece in exchange.results if piece.id in alone), None)
+        if asked is not None:
+            best = max(exchange.results, key=lambda piece: arm.scores.get(piece.id, 0.0))
+            sql = "SELECT MAX(id) FROM pieces WHERE message_id = ?"  # how it ended stands at the end
+            row = None if held[best.id] else tx.one(sql, (best.message,))
+            wanted[row[0] if row else best.id] = asked
+        elif result is not None:
+            wanted[exchange.asked[-1].id] = result
+    for partner, part in zip(wanted, _read_pieces(tx, list(wanted)), strict=True):
+        wanted[partner].parts[partner] = part
+        wanted[partner].glimpse = partner
 
 
 def _is_repeated(own: frozenset[str], other: frozenset[str]) -> bool:
@@ -531,9 +628,9 @@ def _share_room(sizes: Sequence[int], room: int) -> int:
     return room
 
 
-def _read_pieces(tx: Tx, pieces: Sequence[RecallCandidate]) -> list[tuple[SearchPiece, str]]:
+def _read_pieces(tx: Tx, ids: Sequence[int]) -> list[tuple[SearchPiece, str]]:
     """Pieces with their texts."""
-    shown = _load_in_order(tx, [piece.id for piece in pieces])
+    shown = _load_in_order(tx, ids)
     bodies: dict[int, str] = {}
     for some in chunks([piece.message for piece in shown if piece.message is not None]):
         bodies |= dict(tx.all(f"SELECT id, body FROM messages WHERE id IN ({placeholders(some)})", some))
@@ -554,7 +651,20 @@ def _make_excerpt(text: str, piece: SearchPiece, held: Sequence[RecallWord], cha
     else:
         place = find_richest_place(text, [word.sought.forms for word in held], chars * 3 // 4)
         start = sentence_start(text, max(0, min(place - chars // 4, len(text) - chars)))
-        end = start + chars
+        end = start + chars if len(text) - start > chars * 5 // 4 else len(text)
+    return _show_part(text, piece, start, end)
+
+
+def _make_glimpse(text: str, piece: SearchPiece, held: Sequence[RecallWord]) -> str:
+    """What stands around the words; without any the beginning of a call, or the end of a result."""
+    if held:
+        return _make_excerpt(text, piece, held, GLIMPSE_CHARS)
+    if piece.role == "assistant":
+        return _show_part(text, piece, 0, GLIMPSE_CHARS)
+    return _show_part(text, piece, sentence_start(text, max(0, len(text) - GLIMPSE_CHARS)), len(text))
+
+
+def _show_part(text: str, piece: SearchPiece, start: int, end: int) -> str:
     shown = redact_part(text, start, end, margin=SECRET_MARGIN).strip()
     if piece.role == "assistant" and piece.tool:  # arguments of a call as they were meant, without JSON's escapes
         shown = shown.replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
