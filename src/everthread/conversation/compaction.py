@@ -57,8 +57,8 @@ class Draft:
 
     def still_holds(self, live: ConversationState) -> bool:
         """Whether what it was made from still begins the context."""
-        known = [message.id for message in self.stored]
-        return live.session.id == self.session and [item.id for item in live.stored[: len(known)]] == known
+        ids = [message.id for message in self.stored]
+        return live.session.id == self.session and [item.id for item in live.stored[: len(ids)]] == ids
 
 
 async def draft(
@@ -80,46 +80,46 @@ async def draft(
     if background and reason != COLD:
         size = max(size, live.budget.threshold)  # it is made for the moment at which it will be used
     live.engine.pin([note.text for note in await live.setup.store.pins(live.session.thread)])
-    made = await live.compress(
+    compaction = await live.compress(
         bodies, current_tokens=size, focus_topic=focus, system=live.system, tools=live.toolbox.to_come,
         level=level, manual=manual, dry_run=preview, ids=[message.id for message in stored],
     )  # fmt: skip
-    return Draft(made, session, stored, tuple(bodies))
+    return Draft(compaction, session, stored, tuple(bodies))
 
 
 async def commit(
-    live: ConversationState, made: Draft, *, reason: str, focus: str | None = None, decision: str = ""
+    live: ConversationState, drafted: Draft, *, reason: str, focus: str | None = None, decision: str = ""
 ) -> str:
     """Continue the session with the compacted context; why it was not, empty where it was.
 
     Once begun it comes to its end, whoever goes away meanwhile.
     """
-    cost = await finish(live.accounting.record_summary(live.session.id, made.compaction.usage))
+    cost = await finish(live.accounting.record_summary(live.session.id, drafted.compaction.usage))
     try:
         await live.setup.hooks.before_compaction(live.session.id)
     except Exception as error:  # noqa: BLE001 - it is told; what must outlive the compaction is not risked
         why = f"what must outlive a compaction could not be written down ({type(error).__name__}: {error})"
         live.emit(CompactionFailed(live.session.id, why))
         return why
-    return await finish(_continue(live, made, reason, focus, cost=cost, decision=decision))
+    return await finish(_continue(live, drafted, reason, focus, cost=cost, decision=decision))
 
 
 async def _continue(
-    live: ConversationState, made: Draft, reason: str, focus: str | None, *, cost: Decimal | None, decision: str
+    live: ConversationState, drafted: Draft, reason: str, focus: str | None, *, cost: Decimal | None, decision: str
 ) -> str:
-    compaction, old = _as_used(live, made), live.session
-    tools = {call.id: call.name for body in made.bodies for call in calls_of(body)}
+    compaction, old = _with_current_sizes(live, drafted), live.session
+    tools = {call.id: call.name for body in drafted.bodies for call in calls_of(body)}
     for item in compaction.to_store:
         await store_output(live, item, tool=tools.get(item.call_id, ""))
     system = _continued_system(live, compaction)
     left_out = live.toolbox.choice(system)
-    record = _record(made, compaction, reason, focus, cost, decision=decision)
+    record = _record(drafted, compaction, reason, focus, cost, decision=decision)
     if left_out:
         record = replace(record, figures={**record.figures, LEFT_OUT: list(left_out)})
     continued = await live.setup.store.continue_session(
         old.id,
-        _entries(live, made),
-        seen=len(made.stored),
+        _entries(live, drafted),
+        seen=len(drafted.stored),
         compaction=record,
         system=system,
         nodes=compaction.nodes,
@@ -133,17 +133,19 @@ async def _continue(
     return ""
 
 
-async def discard(live: ConversationState, made: Draft, why: str) -> None:
+async def discard(live: ConversationState, drafted: Draft, why: str) -> None:
     """A compaction that is not used: what it cost was spent all the same."""
-    await live.accounting.record_summary(made.session, made.compaction.usage)
+    await live.accounting.record_summary(drafted.session, drafted.compaction.usage)
     live.emit(CompactionVoid(live.session.id, why))
 
 
-def _as_used(live: ConversationState, made: Draft) -> Compaction:
+def _with_current_sizes(live: ConversationState, drafted: Draft) -> Compaction:
     """The compaction with the sizes of this moment: what was said since the draft comes along."""
-    grown = live.counter.messages(live.bodies[len(made.stored) :])
-    after = made.compaction.tokens_after + grown
-    return replace(made.compaction, tokens_before=max(live.tokens, made.compaction.tokens_before), tokens_after=after)
+    grown = live.counter.messages(live.bodies[len(drafted.stored) :])
+    after = drafted.compaction.tokens_after + grown
+    return replace(
+        drafted.compaction, tokens_before=max(live.tokens, drafted.compaction.tokens_before), tokens_after=after
+    )
 
 
 async def _switch(
@@ -186,24 +188,24 @@ async def _switch(
         )
 
 
-def _entries(live: ConversationState, made: Draft) -> list[int | NewMessage]:
+def _entries(live: ConversationState, drafted: Draft) -> list[int | NewMessage]:
     """The compacted context for the store: ids of what stays as it is, and what was made for it."""
     entries: list[int | NewMessage] = []
-    for message, index in zip(made.compaction.messages, made.compaction.kept, strict=True):
+    for message, index in zip(drafted.compaction.messages, drafted.compaction.kept, strict=True):
         if index is None:
             kind: MessageKind = "summary" if is_summary(message) else "derived"
             entries.append(NewMessage(strip_marks([message])[0], kind, tokens=live.counter.message(message)))
-        elif message is made.bodies[index]:
-            entries.append(made.stored[index].id)
+        elif message is drafted.bodies[index]:
+            entries.append(drafted.stored[index].id)
         else:
-            source = made.stored[index]
+            source = drafted.stored[index]
             origin = source.id if source.origin is None else source.origin
             entries.append(NewMessage(message, "derived", tokens=live.counter.message(message), origin=origin))
     return entries
 
 
 def _record(
-    made: Draft, compaction: Compaction, reason: str, focus: str | None, cost: Decimal | None, *, decision: str
+    drafted: Draft, compaction: Compaction, reason: str, focus: str | None, cost: Decimal | None, *, decision: str
 ) -> NewCompaction:
     figures = asdict(compaction.verification) | {
         "phases": [asdict(phase) for phase in compaction.phases],
@@ -211,7 +213,7 @@ def _record(
         "decision": decision,
     }
     return NewCompaction(
-        covered=[made.stored[index].id for index in compaction.covered],
+        covered=[drafted.stored[index].id for index in compaction.covered],
         tokens_before=compaction.tokens_before, tokens_after=compaction.tokens_after, summary=compaction.summary,
         author=compaction.author, figures=figures, warnings=compaction.warnings, reason=reason, focus=focus,
         duration=compaction.duration, cost=cost,
@@ -226,8 +228,8 @@ def _continued_system(live: ConversationState, compaction: Compaction) -> System
         try:
             fresh = live.setup.written_system()
         except Exception as error:  # noqa: BLE001 - it is told; the prompt that was there still holds
-            said = f"The system prompt could not be written anew, the old one stays: {type(error).__name__}: {error}"
-            live.emit(Notice(live.session.id, said))
+            warning = f"The system prompt could not be written anew, the old one stays: {type(error).__name__}: {error}"
+            live.emit(Notice(live.session.id, warning))
     return with_note(fresh, note)
 
 
@@ -340,12 +342,12 @@ class Compactor:
         """A compaction that is waited for. An engine that fails is told; the call goes on with what there is."""
         live = self.live
         await self.preparation.drop("another compaction takes its place")
-        made: Draft | None = None
+        drafted: Draft | None = None
         try:
-            made = await draft(live, reason=reason)
+            drafted = await draft(live, reason=reason)
         except EverthreadError as error:
             live.emit(CompactionFailed(live.session.id, str(error)))
-        await self._use(made, reason, decision)
+        await self._use(drafted, reason, decision)
 
     async def prepare_ahead(self) -> None:
         """From 80 % of the threshold on a summary may be written beside the conversation."""
@@ -429,32 +431,32 @@ class Compactor:
         self.preparation.start(reason)
         if not await self.preparation.done(must_wait=decision.must_wait):
             return
-        made = await self.preparation.take()
-        if made is not None and made.compaction.changed and not self._usable(made):
-            await discard(live, made, "the conversation changed or outgrew it meanwhile")
+        drafted = await self.preparation.take()
+        if drafted is not None and drafted.compaction.changed and not self._is_usable(drafted):
+            await discard(live, drafted, "the conversation changed or outgrew it meanwhile")
             await self.compact(reason, why)
         else:
-            await self._use(made, reason, why)
+            await self._use(drafted, reason, why)
 
-    def _usable(self, made: Draft) -> bool:
+    def _is_usable(self, drafted: Draft) -> bool:
         live = self.live
-        grown = live.counter.messages(live.bodies[len(made.stored) :])
-        return made.still_holds(live) and made.compaction.tokens_after + grown < live.budget.threshold
+        grown = live.counter.messages(live.bodies[len(drafted.stored) :])
+        return drafted.still_holds(live) and drafted.compaction.tokens_after + grown < live.budget.threshold
 
-    async def _use(self, made: Draft | None, reason: str, decision: str) -> None:
+    async def _use(self, drafted: Draft | None, reason: str, decision: str) -> None:
         """Commit a compaction; one that failed or could make nothing smaller is not tried again at once."""
         live = self.live
-        if made is not None and made.compaction.changed:
+        if drafted is not None and drafted.compaction.changed:
             before = live.session.id
-            await commit(live, made, reason=reason, decision=decision)
+            await commit(live, drafted, reason=reason, decision=decision)
             if live.session.id != before:
                 live.context.futile = 0
             else:
                 live.context.fail(live.tokens)
             return
         live.context.fail(live.tokens)
-        if made is not None:
-            await discard(live, made, made.compaction.reason)
+        if drafted is not None:
+            await discard(live, drafted, drafted.compaction.reason)
 
 
 # After a refusal
@@ -467,12 +469,12 @@ async def recover(live: ConversationState, tried: RecoveryAttempts, error: Excep
         verdict = classify_error(status=error.status, body=error.body, near_limit=True)
     if verdict.kind not in TOO_LARGE:
         raise error
-    asked, enabled = output_cap(sent) if sent else None, live.setup.options.enabled
-    await _learn(live, verdict, error, asked)
+    requested_cap, enabled = output_cap(sent) if sent else None, live.setup.options.enabled
+    await _learn_limit(live, verdict, error, requested_cap)
     while True:
-        step = tried.next_step(verdict, asked=asked, enabled=enabled)
+        step = tried.next_step(verdict, asked=requested_cap, enabled=enabled)
         if step.action == "give_up":
-            raise _overflow(live, tried, verdict, error) from error
+            raise _overflow_error(live, tried, verdict, error) from error
         live.emit(RecoveryEvent(live.session.id, verdict.kind, step.attempt, step.text))
         if step.action == "lower_cap" and step.cap is not None:
             live.output_cap = step.cap
@@ -483,7 +485,9 @@ async def recover(live: ConversationState, tried: RecoveryAttempts, error: Excep
             return
 
 
-def _overflow(live: ConversationState, tried: RecoveryAttempts, verdict: ErrorVerdict, error: Exception) -> Exception:
+def _overflow_error(
+    live: ConversationState, tried: RecoveryAttempts, verdict: ErrorVerdict, error: Exception
+) -> Exception:
     name = live.route.name
     if not live.setup.options.enabled:
         return ContextOverflowError(
@@ -497,18 +501,20 @@ def _overflow(live: ConversationState, tried: RecoveryAttempts, verdict: ErrorVe
     )
 
 
-async def _learn(live: ConversationState, verdict: ErrorVerdict, error: Exception, asked: int | None) -> None:
+async def _learn_limit(
+    live: ConversationState, verdict: ErrorVerdict, error: Exception, requested_cap: int | None
+) -> None:
     """What the refusal teaches of the window."""
     if live.answering != live.route.name or verdict.kind == "payload_too_large":
         return  # another model stepped in: its limit says nothing about the window of this one
     if verdict.kind == "max_tokens_too_large" and verdict.context_limit is None:
         return
     believed = is_overflow_error(getattr(error, "status", None), getattr(error, "body", None))
-    size = live.tokens + (asked or 0 if verdict.kind == "max_tokens_too_large" else 0)
-    found = await live.limits.learn_window(live.limit_key, verdict, live.window, size, believed=believed)
-    if found is not None:
-        live.fit(found.tokens)
-        live.emit(LimitLearnt(live.session.id, live.route.name, found.tokens, found.source, stored=found.stored))
+    size = live.tokens + (requested_cap or 0 if verdict.kind == "max_tokens_too_large" else 0)
+    limit = await live.limits.learn_window(live.limit_key, verdict, live.window, size, believed=believed)
+    if limit is not None:
+        live.fit(limit.tokens)
+        live.emit(LimitLearnt(live.session.id, live.route.name, limit.tokens, limit.source, stored=limit.stored))
 
 
 async def _slim(live: ConversationState) -> bool:
@@ -517,23 +523,25 @@ async def _slim(live: ConversationState) -> bool:
     slim, stored = slim_messages(bodies, live.budget.preview_chars)
     if all(new is old for new, old in zip(slim, bodies, strict=True)):
         return False
-    made = Compaction(
+    compaction = Compaction(
         messages=slim, summary="", tokens_before=live.tokens,
         tokens_after=live.counter.request(slim, system=live.system, tools=live.tools),
         kept=tuple(range(len(bodies))), author="none", reason="payload", to_store=tuple(stored),
         steps=("dropped old images and stored big results",),
     )  # fmt: skip
-    return not await commit(live, Draft(made, live.session.id, tuple(live.stored), tuple(bodies)), reason="payload")
+    return not await commit(
+        live, Draft(compaction, live.session.id, tuple(live.stored), tuple(bodies)), reason="payload"
+    )
 
 
 async def _compact_harder(live: ConversationState, step: RecoveryStep, verdict: ErrorVerdict) -> bool:
     try:
-        made = await draft(live, reason="overflow", level=step.level, tokens=verdict.input_tokens)
+        drafted = await draft(live, reason="overflow", level=step.level, tokens=verdict.input_tokens)
     except EverthreadError as failure:
         live.emit(CompactionFailed(live.session.id, str(failure)))
         return False
-    if not made.compaction.changed:
-        await discard(live, made, made.compaction.reason)
+    if not drafted.compaction.changed:
+        await discard(live, drafted, drafted.compaction.reason)
         return False
-    await commit(live, made, reason="overflow")
+    await commit(live, drafted, reason="overflow")
     return True

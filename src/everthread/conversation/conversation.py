@@ -214,7 +214,7 @@ class Conversation:
                     await self._recorder.account_lost()
                     prepared = await self.recover(error)
                 except asyncio.CancelledError:
-                    await finish(self._recorder.interrupted(""))
+                    await finish(self._recorder.record_interrupted(""))
                     raise
                 else:
                     return await finish(self.record(reply))
@@ -228,31 +228,33 @@ class Conversation:
             prepared = await self.prepare(message, event=event, inject=inject, max_tokens=max_tokens)
             reply: Reply | None = None
             while reply is None:
-                said: list[str] = []
+                spoken: list[str] = []
                 try:
                     async with closing(model.stream(prepared.request)) as pieces:
                         async for piece in pieces:
                             if isinstance(piece, Reply):
                                 reply = piece
                             else:
-                                said.append(piece.text if piece.kind == "text" else "")
+                                spoken.append(piece.text if piece.kind == "text" else "")
                                 yield piece
                 except ModelError as error:
                     self._recorder.lose(error)
                     await self._recorder.account_lost()
                     prepared = await self.recover(error)
                 except (asyncio.CancelledError, GeneratorExit):
-                    await finish(self._recorder.interrupted("".join(said)))
+                    await finish(self._recorder.record_interrupted("".join(spoken)))
                     raise
             yield await finish(self.record(reply))
 
     async def add_results(self, messages: Sequence[Message]) -> list[Message]:
         """Store the results of the tools the last answer asked for, those too large outside the context."""
         live = self._live
-        given, others = split_results(as_messages(messages))
-        if others:
-            raise InputError(f"add_results takes tool results only, not a message of role {others[0]['role']!r}")
-        answered = [result.call_id for message in given for result in results_of(message)]
+        results, other_messages = split_results(as_messages(messages))
+        if other_messages:
+            raise InputError(
+                f"add_results takes tool results only, not a message of role {other_messages[0]['role']!r}"
+            )
+        answered = [result.call_id for message in results for result in results_of(message)]
         unknown = [call_id or "(none given)" for call_id in answered if call_id not in live.open_calls]
         if unknown:
             raise InputError(
@@ -261,7 +263,7 @@ class Conversation:
         twice = {call_id for call_id in answered if answered.count(call_id) > 1}
         if twice:
             raise InputError(f"a call has one result; there are several for {', '.join(sorted(twice))}")
-        fitting = await limit_results(live, given)
+        fitting = await limit_results(live, results)
         await live.append([NewMessage(message) for message in fitting])
         return fitting
 
@@ -284,8 +286,8 @@ class Conversation:
                     batch += (NewMessage(stub) for stub in open_stubs(opened))
                     batch.append(item)
                     opened = {call.id for call in calls_of(item.body)}
-                given = {item.event for item in new}
-                stored += (item for item in await self._live.append(batch) if item.event in given)
+                events = {item.event for item in new}
+                stored += (item for item in await self._live.append(batch) if item.event in events)
         return stored
 
     async def add(self, message: Given) -> None:
@@ -319,18 +321,18 @@ class Conversation:
             raise ConfigError("compression is disabled (compression.enabled: false); nothing was changed")
         async with self._turn:
             await self._compactor.preparation.drop("a person asked for another")
-            made = await draft(live, reason="manual", focus=focus, manual=True)
+            drafted = await draft(live, reason="manual", focus=focus, manual=True)
             self._compactor.forget()
-            if not made.compaction.changed:
-                await discard(live, made, made.compaction.reason)
-                return made.compaction
-            unused = await commit(live, made, reason="manual", focus=focus)
-            return replace(made.compaction, changed=False, reason=unused) if unused else made.compaction
+            if not drafted.compaction.changed:
+                await discard(live, drafted, drafted.compaction.reason)
+                return drafted.compaction
+            unused = await commit(live, drafted, reason="manual", focus=focus)
+            return replace(drafted.compaction, changed=False, reason=unused) if unused else drafted.compaction
 
     async def preview(self, focus: str | None = None) -> Compaction:
         """What `compress` would keep, cut and summarise; nothing is changed."""
-        made = await draft(self._live, reason="preview", focus=focus, manual=True, preview=True)
-        return made.compaction
+        drafted = await draft(self._live, reason="preview", focus=focus, manual=True, preview=True)
+        return drafted.compaction
 
     async def hygiene(self) -> None:
         """The safety net of a gateway, before it takes an incoming message."""
@@ -366,7 +368,7 @@ class Conversation:
                 system=old.system, client=old.client, client_session=old.client_session,
             )  # fmt: skip
         session = await live.setup.store.branch(live.session.id, at, new=new)
-        return Conversation(await load_state(self._shared(), session, live.toolbox.given, reason="branch"))
+        return Conversation(await load_state(self._shared_setup(), session, live.toolbox.given, reason="branch"))
 
     async def another(
         self,
@@ -378,7 +380,7 @@ class Conversation:
         listener: Listener | None = None,
     ) -> Conversation:
         """Another conversation with the same model, store and engine: new, or resumed. It closes nothing but itself."""
-        setup = self._shared()
+        setup = self._shared_setup()
         setup = replace(setup, system=system or setup.system, listener=listener or setup.listener)
         offered = self._live.toolbox.given if tools is None else tools
         return await Conversation.open(setup, resume=resume, new=new, tools=offered)
@@ -404,7 +406,7 @@ class Conversation:
 
     # Inside
 
-    def _shared(self) -> Setup:
+    def _shared_setup(self) -> Setup:
         """What another conversation of the same kind is made of; what was opened stays this one's to close."""
         return replace(self._live.setup, route=self._live.route, limits=self._live.limits, closing=())
 
@@ -417,9 +419,9 @@ class Conversation:
 
     async def _store(self, messages: list[Message], event: str | None) -> None:
         live = self._live
-        given, messages = split_results(messages)
-        if given:
-            await self.add_results(given)
+        results, messages = split_results(messages)
+        if results:
+            await self.add_results(results)
         if not messages:
             return
         new = [NewMessage(message, event=new_id()) for message in messages]

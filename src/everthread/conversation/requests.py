@@ -77,14 +77,14 @@ def as_messages(given: Given) -> list[Message]:
             raise InputError("the message is empty; nothing was stored")
         return [{"role": "user", "content": given}]
     if isinstance(given, Mapping):
-        return [_message(given)]
+        return [_check_message(given)]
     several: Any = given
     if not isinstance(several, list | tuple):
         raise InputError(f"a message is text or an object with a role, not {type(given).__name__}; nothing was stored")
     items: list[Any] = list(several)
     if items and all(isinstance(item, Mapping) and "role" not in item and "type" in item for item in items):
-        return [_message({"role": "user", "content": [dict(item) for item in items]})]
-    return [_message(item) for item in items]
+        return [_check_message({"role": "user", "content": [dict(item) for item in items]})]
+    return [_check_message(item) for item in items]
 
 
 def open_stubs(calls: Mapping[str, Call] | Iterable[str]) -> list[Message]:
@@ -92,7 +92,7 @@ def open_stubs(calls: Mapping[str, Call] | Iterable[str]) -> list[Message]:
     return [{"role": "tool", "tool_call_id": call_id, "content": NEVER_RAN} for call_id in calls]
 
 
-def _message(value: Any) -> Message:
+def _check_message(value: Any) -> Message:
     if not isinstance(value, Mapping) or not isinstance(value.get("role"), str):
         raise InputError(f"a message is an object with a role, not {type(value).__name__}; nothing was stored")
     if value["role"] not in ROLES:
@@ -120,14 +120,14 @@ def split_results(messages: Iterable[Message]) -> tuple[list[Message], list[Mess
             others.append(message)
             continue
         parts = parts_of(message)
-        results += [_result(part) for part in parts if kind_of(part) in RESULT_BLOCKS]
+        results += [_result_message(part) for part in parts if kind_of(part) in RESULT_BLOCKS]
         rest = with_content(message, [part for part in parts if kind_of(part) not in RESULT_BLOCKS])
         if not is_empty(rest):
             others.append(rest)
     return results, others
 
 
-def _result(part: Part) -> Message:
+def _result_message(part: Part) -> Message:
     message: Message = {"role": "tool", "tool_call_id": part.get("tool_use_id", ""), "content": part.get("content")}
     return {**message, "is_error": True} if part.get("is_error") is True else message
 
@@ -167,10 +167,10 @@ async def _table_results(live: ConversationState, message: Message) -> Message:
             originals.append(ToStore(0, "", cited, text, table))
         return table
 
-    made: Message = table_results(message, convert)
+    converted: Message = table_results(message, convert)
     for item in originals:
         await store_output(live, item)
-    return made
+    return converted
 
 
 async def store_output(live: ConversationState, item: ToStore, *, tool: str = "") -> None:
@@ -192,11 +192,11 @@ async def read_output(live: ConversationState, cited: str, *, offset: int = 0, l
 def _as_output(live: ConversationState, result: Result) -> ToolOutput:
     call = live.open_calls.get(result.call_id) or Call(result.call_id, result.name, "")
     return ToolOutput(
-        result.call_id, result.name or call.name, result.text, exempt=reads_stored(call) or _looks(live, call)
+        result.call_id, result.name or call.name, result.text, exempt=reads_stored(call) or _is_own_lookup(live, call)
     )
 
 
-def _looks(live: ConversationState, call: Call) -> bool:
+def _is_own_lookup(live: ConversationState, call: Call) -> bool:
     """Whether it is a lookup of the engine's own: it limits itself, and stored it would have to be looked up again."""
     return is_lookup(call.name) and any(
         tool["function"]["name"] == call.name for tool in live.engine.get_tool_schemas()
@@ -233,7 +233,7 @@ def build_request(
     route, options = live.route, live.setup.options
     messages, system = live.bodies, as_sent(live.system)
     if route.caches_by_marks:
-        messages, system = _marked(live), mark_system(system, ttl=options.cache_ttl)
+        messages, system = _mark_messages(live), mark_system(system, ttl=options.cache_ttl)
     limit = cap or options.max_tokens
     if limit and live.output_cap:
         limit = min(limit, live.output_cap)
@@ -257,18 +257,18 @@ def decode_response(response: Any, *, api: Api, model: str) -> Reply:
     if isinstance(response, list | tuple):
         decoder = CODECS[api].stream_decoder(model=model)
         for chunk in response:
-            decoder.feed(_json(chunk))
+            decoder.feed(_as_json(chunk))
         return decoder.reply()
-    return CODECS[api].decode_reply(_json(response), model=model)
+    return CODECS[api].decode_reply(_as_json(response), model=model)
 
 
-def _json(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     """An SDK's object as the JSON it was made from."""
     dump = getattr(value, "model_dump", None)
     return dump(mode="json", exclude_unset=True) if callable(dump) else value
 
 
-def _marked(live: ConversationState) -> list[Message]:
+def _mark_messages(live: ConversationState) -> list[Message]:
     """The messages with marks on the last three, and where the last request had its last one if that is far back."""
     bodies, previous = live.bodies, live.marked
     start = marks_begin(len(bodies), previous)
@@ -343,29 +343,29 @@ async def recall_message(live: ConversationState) -> list[Message]:
     """The message to inject; none where nothing is out of view, nothing is close, or there is no room."""
     options = live.setup.options.recall
     room = min(options.max_tokens, live.window // RECALL_SHARE, live.size.hard_limit - live.tokens)
-    if not options.enabled or room < LEAST_TOKENS or not _may_be_more(live):
+    if not options.enabled or room < LEAST_TOKENS or not _has_hidden_history(live):
         return []
     try:
-        passages = await _found(live, min(EXCERPT_CHARS, 2 * room))
+        passages = await _find_passages(live, min(EXCERPT_CHARS, 2 * room))
     except StoreError as error:
         live.emit(Notice(live.session.id, f"Nothing was recalled for this call: {error}"))
         return []
-    chosen = _fitting(live, passages, room)
+    chosen = _choose_passages(live, passages, room)
     if not chosen:
         return []
     message = _recall_message(chosen, live.session.thread)
-    cited = tuple(_id(passage) for passage in chosen)
+    cited = tuple(_citation(passage) for passage in chosen)
     live.emit(Recalled(live.session.id, cited, live.counter.message(message)))
     return [message]
 
 
-def _may_be_more(live: ConversationState) -> bool:
+def _has_hidden_history(live: ConversationState) -> bool:
     """Whether there can be anything that is not in view."""
     everywhere = live.setup.options.recall.scope == "tenant"
     return everywhere or live.compactions > 0 or live.session.kind in ("branch", "continuation")
 
 
-async def _found(live: ConversationState, chars: int) -> list[RecallPassage]:
+async def _find_passages(live: ConversationState, chars: int) -> list[RecallPassage]:
     """What is close, the best first."""
     options, last = live.setup.options.recall, live.stored[-1].body
     spoken = bool(results_of(last))
@@ -388,21 +388,21 @@ async def _found(live: ConversationState, chars: int) -> list[RecallPassage]:
 
 def _new_in_calls(live: ConversationState) -> str:
     """What the model has just called tools with; nothing where this turn has named all of it before."""
-    latest, before = "", []
+    latest, earlier = "", []
     for body in reversed(live.bodies):
         if is_user_message(body):
-            before.append(text_of(body)[:LONGEST_ARGUMENTS])
+            earlier.append(text_of(body)[:LONGEST_ARGUMENTS])
             break
-        said = "\n".join(call.arguments[:LONGEST_ARGUMENTS] for call in calls_of(body))
+        arguments = "\n".join(call.arguments[:LONGEST_ARGUMENTS] for call in calls_of(body))
         if latest:
-            before.append(said)
+            earlier.append(arguments)
         else:
-            latest = said
-    known = set(query_terms("\n".join(before)))
-    return latest if any(term not in known for term in query_terms(latest)) else ""
+            latest = arguments
+    earlier_terms = set(query_terms("\n".join(earlier)))
+    return latest if any(term not in earlier_terms for term in query_terms(latest)) else ""
 
 
-def _fitting(live: ConversationState, passages: Sequence[RecallPassage], room: int) -> list[RecallPassage]:
+def _choose_passages(live: ConversationState, passages: Sequence[RecallPassage], room: int) -> list[RecallPassage]:
     """The best that have room together, in the order they were said. What a summary quotes is in view."""
     quoted = "\n".join(text_of(message.body) for message in live.stored if message.kind == "summary")
     chosen: list[RecallPassage] = []
@@ -420,21 +420,21 @@ def _fitting(live: ConversationState, passages: Sequence[RecallPassage], room: i
 
 
 def _recall_message(passages: Sequence[RecallPassage], thread: str) -> Message:
-    lines = "\n".join(_lines(passages, thread))
+    lines = "\n".join(_excerpt_lines(passages, thread))
     return {"role": "user", "content": f"<system-reminder>\n{RECALL_OPENING}\n{lines}\n</system-reminder>"}
 
 
-def _lines(passages: Sequence[RecallPassage], thread: str) -> Iterator[str]:
+def _excerpt_lines(passages: Sequence[RecallPassage], thread: str) -> Iterator[str]:
     for passage in passages:
         when = datetime.fromtimestamp(passage.created, UTC).strftime("%Y-%m-%d %H:%M UTC")
         who = f"{passage.role} ({passage.tool})" if passage.tool else passage.role
         where = "" if passage.thread == thread else f", thread {passage.thread}"
         # An excerpt cannot end the frame it stands in.
-        said = passage.text.replace("</system-reminder", "</ system-reminder")
-        yield f"\n[{_id(passage)}, turn {passage.turn}, {when}{where}] {who}:\n{said}"
+        excerpt = passage.text.replace("</system-reminder", "</ system-reminder")
+        yield f"\n[{_citation(passage)}, turn {passage.turn}, {when}{where}] {who}:\n{excerpt}"
 
 
-def _id(passage: RecallPassage) -> str:
+def _citation(passage: RecallPassage) -> str:
     return passage.output or f"message:{passage.message}"
 
 
@@ -468,24 +468,24 @@ def storable(message: Message) -> Message:
     """
     ids = [call.id for call in calls_of(message)]
     if not ids:
-        return {**off_the_wire(message), "content": ""} if _says_nothing(message) else message
+        return {**off_the_wire(message), "content": ""} if _is_silent(message) else message
     if all(ids) and len(set(ids)) == len(ids):
         return message
-    return with_call_ids(message, list(_own_ids(ids)))
+    return with_call_ids(message, list(_unique_ids(ids)))
 
 
-def _says_nothing(message: Message) -> bool:
+def _is_silent(message: Message) -> bool:
     """Neither here nor in what was on the wire, which may hold reasoning: an empty block would be refused."""
     native = message.get("_native", {}).get("value")
-    said = native.get("content") if isinstance(native, dict) else native
-    return is_empty(message) and is_empty({"role": "assistant", "content": said})
+    content = native.get("content") if isinstance(native, dict) else native
+    return is_empty(message) and is_empty({"role": "assistant", "content": content})
 
 
-def _own_ids(ids: list[str]) -> Iterator[str]:
-    seen: set[str] = set()
-    for given in ids:
-        yield given if given and given not in seen else f"call_{new_id()}"
-        seen.add(given)
+def _unique_ids(ids: list[str]) -> Iterator[str]:
+    used: set[str] = set()
+    for call_id in ids:
+        yield call_id if call_id and call_id not in used else f"call_{new_id()}"
+        used.add(call_id)
 
 
 # The answer
@@ -539,21 +539,21 @@ class Recorder:
         return self.sent.api if self.sent else self._live.route.api
 
     @property
-    def _asked(self) -> str:
+    def _requested_model(self) -> str:
         return self.sent.request.model if self.sent else self._live.route.name
 
     @property
-    def _answered(self) -> str:
+    def _answering_model(self) -> str:
         """The model that answers the request under way."""
-        return self._live.answering if self._asked == self._live.route.name else self._asked
+        return self._live.answering if self._requested_model == self._live.route.name else self._requested_model
 
     async def record(self, response: Any, event: str | None = None) -> Answer:
         """Store and account for an answer, in whichever form it came."""
         live = self._live
-        reply = decode_response(response, api=self._api, model=self._asked)
+        reply = decode_response(response, api=self._api, model=self._requested_model)
         message = storable(reply.message)
         usage, estimated = usage_of(reply, self._prompt, api=self._api, counter=live.counter)
-        answered = self._answered
+        answered = self._answering_model
         own = answered == live.route.name
         if self.sent and not estimated and own:
             live.context.calibration.observe(answered, usage.prompt_tokens, self.sent.estimate)
@@ -578,9 +578,9 @@ class Recorder:
 
     async def account(self, response: Any) -> None:
         """What an answer used, without the answer."""
-        reply = decode_response(response, api=self._api, model=self._asked)
+        reply = decode_response(response, api=self._api, model=self._requested_model)
         usage, estimated = usage_of(reply, self._prompt, api=self._api, counter=self._live.counter)
-        await self._account(usage, estimated=estimated, model=self._answered)
+        await self._account(usage, estimated=estimated, model=self._answering_model)
 
     async def _account(self, usage: CanonicalUsage, *, estimated: bool, model: str | None = None) -> Decimal | None:
         live = self._live
@@ -599,11 +599,11 @@ class Recorder:
             usage, estimated = usage_of(reply, self._prompt, api=self._api, counter=self._live.counter)
             await self._account(usage, estimated=estimated)
 
-    async def interrupted(self, said: str) -> None:
+    async def record_interrupted(self, text: str) -> None:
         """An answer nobody reads any more: what was said is kept, what it used is estimated."""
         live = self._live
-        message: Message = {"role": "assistant", "content": f"{said}\n\n{INTERRUPTED}" if said else INTERRUPTED}
-        usage = CanonicalUsage(input_tokens=self._prompt, output_tokens=live.counter.text(said))
+        message: Message = {"role": "assistant", "content": f"{text}\n\n{INTERRUPTED}" if text else INTERRUPTED}
+        usage = CanonicalUsage(input_tokens=self._prompt, output_tokens=live.counter.text(text))
         await asyncio.gather(live.append([NewMessage(message)]), self._account(usage, estimated=True))
 
     async def _learn_success(self, usage: CanonicalUsage) -> None:

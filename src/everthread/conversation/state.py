@@ -56,7 +56,7 @@ class ConversationState:
         self.toolbox = Toolbox(self, tools)
         self.stored: list[StoredMessage] = []
         self.bodies: list[Message] = []
-        self._known: set[int] = set()
+        self._ids_in_view: set[int] = set()
         self.open_calls: dict[str, Call] = {}
         self.summarizer = self._make_summarizer()
         self._report = report_in_loop(self.tell)
@@ -89,27 +89,27 @@ class ConversationState:
     @property
     def in_view(self) -> AbstractSet[int]:
         """Ids of the messages that are."""
-        return self._known
+        return self._ids_in_view
 
     def show(self, session: Session, stored: Sequence[StoredMessage]) -> None:
         """Another session, or the same read anew."""
         self.session = session
         self.stored, self.bodies, self.open_calls = [], [], {}
-        self._known.clear()
+        self._ids_in_view.clear()
         self._recount()
         for message in stored:
             self.add(message)
 
     def add(self, message: StoredMessage) -> None:
         self.stored.append(message)
-        self._known.add(message.id)
+        self._ids_in_view.add(message.id)
         self.bodies.append(mark_summary(message.body) if message.kind == "summary" else message.body)
         self._total.append(message.body)
         for result in results_of(message.body):
             self.open_calls.pop(result.call_id, None)
         for call in calls_of(message.body):
             self.open_calls[call.id] = call
-            self.toolbox.saw(call.name)
+            self.toolbox.note_call(call.name)
 
     async def append(self, new: Sequence[NewMessage]) -> list[StoredMessage]:
         """Store messages and take them into view; also what others stored meanwhile."""
@@ -118,7 +118,7 @@ class ConversationState:
         for message in stored:
             if message.session == self.session.id and message.seq == len(self.stored):
                 self.add(message)
-            elif message.id not in self._known:
+            elif message.id not in self._ids_in_view:
                 await self.reload()
                 break
         return stored
@@ -249,7 +249,7 @@ class ConversationState:
         self._fit_budget()
 
     def _make_summarizer(self) -> LoopSummarizer:
-        return LoopSummarizer(self.setup.summarizer(self._desk()), self.counter, patience=GRACE)
+        return LoopSummarizer(self.setup.summarizer(self._summarizer_context()), self.counter, patience=GRACE)
 
     async def has_content_to_compress(self) -> bool:
         """Whether the engine finds anything to make smaller; it is asked in a thread, as it may plan for that."""
@@ -259,7 +259,7 @@ class ConversationState:
         """The engine's compaction, made in a thread: its summariser and its events stay in this loop."""
         return await self.summarizer.run(lambda: self.engine.compress(messages, **how))
 
-    def _desk(self) -> SummarizerContext:
+    def _summarizer_context(self) -> SummarizerContext:
         return SummarizerContext(
             self.route,
             self.counter,
@@ -325,8 +325,8 @@ class ConversationState:
             return
         parents, out = await store.get_state(session.parent, CALIBRATION), None
         if session.kind == "continuation":
-            made = [record for record in await store.compactions(session.thread) if record.session == session.id]
-            out = [name for record in made for name in record.record.figures.get(LEFT_OUT, ())]
+            records = [record for record in await store.compactions(session.thread) if record.session == session.id]
+            out = [name for record in records for name in record.record.figures.get(LEFT_OUT, ())]
         self.toolbox.load(_tools_in(parents), out=out)
 
 
@@ -346,15 +346,15 @@ class SessionArchive(ThreadGraph):
 
     async def originals(self, ids: Sequence[int]) -> list[Original]:
         """What is in view is at hand; of a smaller form the message it stands for is given."""
-        shown = {stored.id: stored for stored in self._live.stored}
-        found: list[Original] = []
+        in_view = {stored.id: stored for stored in self._live.stored}
+        originals: list[Original] = []
         for number in ids:
-            stored = shown.get(number) or await self._stored(number)
+            stored = in_view.get(number) or await self._stored(number)
             if stored is not None and stored.origin is not None:
                 stored = await self._stored(stored.origin)
             if stored is not None:
-                found.append(Original(stored.id, stored.body, stored.created))
-        return found
+                originals.append(Original(stored.id, stored.body, stored.created))
+        return originals
 
     async def covered(self) -> list[int]:
         records = await self._live.setup.store.compactions(self._live.session.thread)
@@ -370,11 +370,11 @@ class SessionArchive(ThreadGraph):
 # Opening
 
 
-async def create_session(setup: Setup, given: NewSession) -> Session:
+async def create_session(setup: Setup, new: NewSession) -> Session:
     """A new session, with the system prompt written for it."""
-    model = given.model or setup.route.name
-    system = setup.written_system() if given.system is None else given.system
-    return await setup.store.create_session(replace(given, model=model, system=system))
+    model = new.model or setup.route.name
+    system = setup.written_system() if new.system is None else new.system
+    return await setup.store.create_session(replace(new, model=model, system=system))
 
 
 async def find_tip(setup: Setup, prefix: str, *, tenant: str | None) -> Session:

@@ -62,14 +62,14 @@ def name_of(tool: Mapping[str, Any]) -> str:
 
 def card_of(tool: Mapping[str, Any], tokens: int = 0) -> Card:
     holder = _holder(tool)
-    name, described = name_of(tool), holder.get("description")
-    said = described if isinstance(described, str) else ""
+    name, raw_description = name_of(tool), holder.get("description")
+    description = raw_description if isinstance(raw_description, str) else ""
     schema = holder.get("parameters") or holder.get("input_schema")
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     parameters = [name for name in properties if isinstance(name, str)] if isinstance(properties, Mapping) else []
-    about = clip(" ".join(said.split()), CARD_CHARS)
+    about = clip(" ".join(description.split()), CARD_CHARS)
     named = frozenset(terms(name))
-    return Card(name, about, named, named | frozenset(terms(" ".join((said, *parameters)))), tokens)
+    return Card(name, about, named, named | frozenset(terms(" ".join((description, *parameters)))), tokens)
 
 
 def presses(tools: int, *, threshold: int, others: int, share: float = TOOLS_SHARE) -> bool:
@@ -117,16 +117,16 @@ def matching(cards: Sequence[Card], query: str) -> list[Card]:
 
 def scores(cards: Sequence[Card], text: str) -> list[float]:
     """How well each tool matches a text: the words they share, in whatever form, weighed by how rare they are."""
-    asked = dict.fromkeys(terms(text))
-    empty = stop_words(list(asked))
+    words = dict.fromkeys(terms(text))
+    empty = stop_words(list(words))
     common = Counter(word for card in cards for word in card.words)
     points = [0.0] * len(cards)
-    for word in asked:
+    for word in words:
         if word in empty or len(word) < 2:
             continue
         alike = {form for form in forms(word) if form in common}
-        held = max((common[form] for form in alike), default=0)
-        weight = math.log(1 + len(cards) / held) if held else 0.0
+        count = max((common[form] for form in alike), default=0)
+        weight = math.log(1 + len(cards) / count) if count else 0.0
         for index, card in enumerate(cards):
             if alike & card.words:
                 points[index] += weight * (_IN_NAME if alike & card.named else 1.0)
@@ -241,10 +241,10 @@ class Toolbox:
     def saved(self) -> int:
         """Tokens that every request is smaller by."""
         counter = self._live.counter
-        whole = counter.tools([*self.given, *self._live.engine.get_tool_schemas()])
-        return max(0, whole - counter.tools(self.schemas)) if self.out else 0
+        all_tokens = counter.tools([*self.given, *self._live.engine.get_tool_schemas()])
+        return max(0, all_tokens - counter.tools(self.schemas)) if self.out else 0
 
-    def saw(self, tool: str) -> None:
+    def note_call(self, tool: str) -> None:
         """A call of a tool: from now on it is in use."""
         if tool in self._names:
             self.used.setdefault(tool)
@@ -307,32 +307,32 @@ class Toolbox:
 
     async def answer(self, arguments: Mapping[str, Any]) -> str:
         """Of a call of `find_tools` that nobody was asked about: nothing is shown at once."""
-        asked = arguments.get("query")
-        return (await self.find(asked if isinstance(asked, str) else "", refused=arguments.get("now") is True)).text
+        query = arguments.get("query")
+        return (await self.find(query if isinstance(query, str) else "", refused=arguments.get("now") is True)).text
 
     async def find(self, query: str, *, now: bool = False, refused: bool = False) -> FoundTools:
         """Tools left out that match; they come back with the next compaction, with `now` at once.
 
         `refused`: that was asked for and not allowed.
         """
-        found = self.look(query)
-        names = [card.name for card in found.tools]
+        matches = self.look(query)
+        names = [card.name for card in matches.tools]
         self._back |= dict.fromkeys(names)
         if now and names:
             self.use([name for name in self.out if name not in names], "somebody asked for tools", now=True)
         if names:
             await self._live.save()
-        return replace(found, now=now and bool(names), refused=refused)
+        return replace(matches, now=now and bool(names), refused=refused)
 
     def look(self, query: str) -> FoundTools:
         """The same without any consequence."""
-        asked = " ".join(query.split())
-        if not asked or len(asked) > QUERY_CHARS:
+        wanted = " ".join(query.split())
+        if not wanted or len(wanted) > QUERY_CHARS:
             raise InputError(f"say in up to {QUERY_CHARS:,} characters what the tool shall do, or its name")
         cards = [card for card in self._all() if card.name in self.out] if self.out else []
-        named = [card for card in cards if card.name == asked] or matching(cards, asked)[:NAMED]
+        named = [card for card in cards if card.name == wanted] or matching(cards, wanted)[:NAMED]
         chosen = {card.name for card in named}
-        return FoundTools(asked, tuple(named), tuple(card.name for card in cards if card.name not in chosen))
+        return FoundTools(wanted, tuple(named), tuple(card.name for card in cards if card.name not in chosen))
 
     def price(self) -> str:
         """What offering other tools now costs, in words: the next prompt is not read from the cache."""
@@ -352,11 +352,11 @@ class Toolbox:
 
     def load(self, state: Any, *, out: Sequence[str] | None = None) -> None:
         """Go on from what was saved. `out`: what the compaction that made this session left out."""
-        known = state if isinstance(state, Mapping) else {}
-        self.used = dict.fromkeys([*self.used, *_names(known, "used")])
-        self._back = {} if out is not None else dict.fromkeys(_names(known, "back"))
-        self._settled = str(known.get("for", ""))
-        names = _names(known, "out") if out is None else out
+        fields = state if isinstance(state, Mapping) else {}
+        self.used = dict.fromkeys([*self.used, *_names(fields, "used")])
+        self._back = {} if out is not None else dict.fromkeys(_names(fields, "back"))
+        self._settled = str(fields.get("for", ""))
+        names = _names(fields, "out") if out is None else out
         self.out = tuple(name for name in names if name in self._names)
         self._live.offer(self.schemas)
 
@@ -379,15 +379,15 @@ class Toolbox:
         return [tool for tool in self.given if name_of(tool) not in out] if out else list(self.given)
 
     def _task(self) -> str:
-        said: list[str] = []
+        texts: list[str] = []
         for body in reversed(self._live.bodies):
             if text := user_text(body):
-                said.append(text)
-            if len(said) == LATEST:
+                texts.append(text)
+            if len(texts) == LATEST:
                 break
-        return "\n".join(said)
+        return "\n".join(texts)
 
 
 def _names(state: Mapping[str, Any], key: str) -> list[str]:
-    found = state.get(key)
-    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
+    names = state.get(key)
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []

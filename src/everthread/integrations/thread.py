@@ -227,7 +227,7 @@ class ManagedThread:
                 self._tools = [name_of(tool) for tool in call.tools]
                 self.conversation.use_tools(call.tools)
             for name in self._tools:  # a framework's tools are its own: none is left out
-                self.conversation.toolbox.saw(name)
+                self.conversation.toolbox.note_call(name)
             await self._store(call.messages)
             return self._turn(call, await self.conversation.prepare(max_tokens=call.max_tokens))
 

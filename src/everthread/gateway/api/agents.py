@@ -30,7 +30,7 @@ from everthread.store.models import (
 from everthread.store.store import Store
 
 
-class Fenced:
+class LeasedStore:
     """Every write to the thread goes with the lease held now. Other threads (subagents, branches) are not held.
 
     Reads, and writes that can do no harm twice, go to the store as they are.
@@ -52,8 +52,10 @@ class Fenced:
     async def append(self, session_id: str, new: Sequence[NewMessage], **_lease: Any) -> list[StoredMessage]:
         return await self._store.append(session_id, new, lease=await self._held(session_id))
 
-    async def continue_session(self, session_id: str, *given: Any, **more: Any) -> Continuation:
-        return await self._store.continue_session(session_id, *given, **more | {"lease": await self._held(session_id)})
+    async def continue_session(self, session_id: str, *entries: Any, **more: Any) -> Continuation:
+        return await self._store.continue_session(
+            session_id, *entries, **more | {"lease": await self._held(session_id)}
+        )
 
     async def undo(self, session_id: str, **_lease: Any) -> Session:
         return await self._store.undo(session_id, lease=await self._held(session_id))
@@ -110,10 +112,10 @@ class NewThread:
 
 
 @dataclass(slots=True)
-class Seat:
+class AgentSlot:
     """An agent in its thread."""
 
-    store: Fenced
+    store: LeasedStore
     tools: bool
     model: str | None
     expects: int
@@ -139,7 +141,7 @@ class AgentPool:
         self._open_agent = open_agent
         self._options = options
         self._clock = clock
-        self._seats: OrderedDict[str, Seat] = OrderedDict()
+        self._slots: OrderedDict[str, AgentSlot] = OrderedDict()
 
     def check_model(self, name: str | None) -> None:
         """`Refused` for a model that clients may not choose. A file of this machine is never theirs to name."""
@@ -154,17 +156,17 @@ class AgentPool:
         """A new thread with its first session, and what its owner says of it."""
         self.check_model(new.model)
         first = NewSession(id=new_id(), tenant=tenant, title=new.title, user=new.user, platform=new.platform)
-        seat = Seat(Fenced(self._store, first.id), tools, new.model, expects=1)
-        await self._open(seat, tenant, session=first)
+        slot = AgentSlot(LeasedStore(self._store, first.id), tools, new.model, expects=1)
+        await self._open(slot, tenant, session=first)
         await self._store.put_state(first.id, SETTINGS, {"model": new.model, "metadata": dict(new.metadata)})
-        self._seats[first.id] = seat
+        self._slots[first.id] = slot
         await self.shrink()
         return await self._store.session(first.id)
 
     async def settings(self, thread: str) -> dict[str, Any]:
         """What the owner of a thread chose: `model`, `metadata`."""
-        found = await self._store.get_state(thread, SETTINGS)
-        return found if isinstance(found, dict) else {}
+        state = await self._store.get_state(thread, SETTINGS)
+        return state if isinstance(state, dict) else {}
 
     async def choose_model(self, thread: str, name: str) -> None:
         """Whoever goes on with the thread uses this model."""
@@ -176,55 +178,55 @@ class AgentPool:
             model = (await self.settings(parent)).get("model")
             await self._store.put_state(thread, SETTINGS, {"model": model, "metadata": {}})
 
-    async def take(self, turn: QueuedTurn, lease: Lease) -> Seat:
+    async def take(self, turn: QueuedTurn, lease: Lease) -> AgentSlot:
         """The agent for a turn under this lease. One that may have missed something is opened anew."""
         thread, tools = turn.thread, turn.options.get("tools") is True
-        seat = self._seats.get(thread)
-        if seat is None or seat.tools != tools or lease.fence != seat.expects:
+        slot = self._slots.get(thread)
+        if slot is None or slot.tools != tools or lease.fence != slot.expects:
             await self.drop(thread)
             model = (await self.settings(thread)).get("model")
-            seat = Seat(Fenced(self._store, thread), tools, model, expects=lease.fence)
-            await self._open(seat, turn.tenant, resume=thread)
-            self._seats[thread] = seat
-        seat.store.lease, seat.expects, seat.busy, seat.used = lease, lease.fence, True, self._clock()
-        self._seats.move_to_end(thread)
+            slot = AgentSlot(LeasedStore(self._store, thread), tools, model, expects=lease.fence)
+            await self._open(slot, turn.tenant, resume=thread)
+            self._slots[thread] = slot
+        slot.store.lease, slot.expects, slot.busy, slot.used = lease, lease.fence, True, self._clock()
+        self._slots.move_to_end(thread)
         await self.shrink()
-        return seat
+        return slot
 
     def release(self, lease: Lease) -> None:
         """The lease is given back: giving back and taking again count one each."""
-        seat = self._seats.get(lease.thread)
-        if seat is not None:
-            seat.store.lease, seat.expects, seat.busy, seat.tell = None, lease.fence + 2, False, None
+        slot = self._slots.get(lease.thread)
+        if slot is not None:
+            slot.store.lease, slot.expects, slot.busy, slot.tell = None, lease.fence + 2, False, None
 
     async def drop(self, thread: str) -> None:
-        seat = self._seats.pop(thread, None)
-        if seat is not None:
-            await self._close(thread, seat)
+        slot = self._slots.pop(thread, None)
+        if slot is not None:
+            await self._close(thread, slot)
 
     async def close(self) -> None:
-        for thread in list(self._seats):
+        for thread in list(self._slots):
             await self.drop(thread)
 
-    async def _open(self, seat: Seat, tenant: str, **which: Any) -> None:
-        seat.used = self._clock()
-        seat.agent = await self._open_agent(
-            store=seat.store.as_store, tenant=tenant, tools=seat.tools, model=seat.model, listener=seat.hear, **which
+    async def _open(self, slot: AgentSlot, tenant: str, **which: Any) -> None:
+        slot.used = self._clock()
+        slot.agent = await self._open_agent(
+            store=slot.store.as_store, tenant=tenant, tools=slot.tools, model=slot.model, listener=slot.hear, **which
         )
 
     async def shrink(self) -> None:
         """Close what has been idle for long, and what there is too much of."""
         oldest = self._clock() - self._options.idle_seconds
-        idle = [key for key, seat in self._seats.items() if not seat.busy]
-        spare = idle[: max(0, len(self._seats) - self._options.agents)]
-        for thread in [*spare, *(key for key in idle if self._seats[key].used < oldest and key not in spare)]:
-            if thread in self._seats and not self._seats[thread].busy:  # closing takes time: it may be needed again
+        idle = [key for key, slot in self._slots.items() if not slot.busy]
+        spare = idle[: max(0, len(self._slots) - self._options.agents)]
+        for thread in [*spare, *(key for key in idle if self._slots[key].used < oldest and key not in spare)]:
+            if thread in self._slots and not self._slots[thread].busy:  # closing takes time: it may be needed again
                 await self.drop(thread)
 
-    async def _close(self, thread: str, seat: Seat) -> None:
-        if seat.agent is None:
+    async def _close(self, thread: str, slot: AgentSlot) -> None:
+        if slot.agent is None:
             return
         try:
-            await seat.agent.close()
+            await slot.agent.close()
         except EverthreadError as error:
             _LOG.warning("the agent of %s could not be closed: %s", thread, redact(str(error)))

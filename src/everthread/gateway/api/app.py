@@ -17,7 +17,7 @@ from everthread._version import __version__
 from everthread.core.redaction import redact
 from everthread.errors import EverthreadError, InputError, StoreError, UnknownIdError
 from everthread.gateway.api import HEARTBEAT_SECONDS
-from everthread.gateway.api.http import Ask, Endpoint, JsonAnswer, Sender, error_answer, read
+from everthread.gateway.api.http import ApiRequest, Endpoint, JsonAnswer, Sender, error_answer, read
 from everthread.gateway.api.queue import TurnDesk
 from everthread.gateway.api.routes import AccountPages, ThreadPages, TurnPages
 from everthread.gateway.api.schemas import (
@@ -155,12 +155,15 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
         content["text/event-stream"] = {"schema": {"type": "string"}, "example": _EVENTS}
     answers: dict[str, Any] = {str(endpoint.status): {"description": "Done.", "content": content}}
     if endpoint.streams and endpoint.method == "POST":
-        shown = {"application/json": {"schema": _ref(TurnView)}}
-        answers["202"] = {"description": "It is queued or runs; its address is in `location`.", "content": shown}
+        schema_of_answer = {"application/json": {"schema": _ref(TurnView)}}
+        answers["202"] = {
+            "description": "It is queued or runs; its address is in `location`.",
+            "content": schema_of_answer,
+        }
     general = {400, 401, 403, 429, 503} | ({408, 413, 415} if endpoint.method == "POST" else set())
     for status in sorted({*general, *endpoint.errors}):
-        shown = {"application/json": {"schema": _ref(ErrorView)}}
-        answers[str(status)] = {"description": _WORDS[status], "content": shown}
+        schema_of_answer = {"application/json": {"schema": _ref(ErrorView)}}
+        answers[str(status)] = {"description": _WORDS[status], "content": schema_of_answer}
     operation: dict[str, Any] = {
         "operationId": _operation_id(endpoint), "summary": endpoint.summary, "parameters": _parameters(endpoint),
         "responses": answers,
@@ -175,17 +178,17 @@ _EVENTS = 'id: 7\nevent: delta\ndata: {"event": "delta", "kind": "text", "text":
 
 
 def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = [
+    parameters: list[dict[str, Any]] = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in re.findall(r"\{(\w+)\}", endpoint.path)
     ]
     schema = endpoint.query.model_json_schema(ref_template=_REF)
     for name, field in schema.get("properties", {}).items():
-        shown = {"name": name, "in": "query", "required": name in schema.get("required", ()), "schema": field}
-        found.append(shown | ({"description": field["description"]} if "description" in field else {}))
+        parameter = {"name": name, "in": "query", "required": name in schema.get("required", ()), "schema": field}
+        parameters.append(parameter | ({"description": field["description"]} if "description" in field else {}))
     if endpoint.path.endswith(("/messages", "/compress", "/undo")):
-        found.append(_KEY)
-    return [*found, _LAST] if endpoint.path.endswith("/events") else found
+        parameters.append(_KEY)
+    return [*parameters, _LAST] if endpoint.path.endswith("/events") else parameters
 
 
 def _operation_id(endpoint: Endpoint) -> str:
@@ -241,7 +244,7 @@ class NativeApp:
         with contextlib.suppress(ClientGone):
             try:
                 with self._admission.enter():
-                    answer = await self._answered(call, receive, sender)
+                    answer = await self._answer(call, receive, sender)
             except Refused as refused:
                 answer = error_answer(refused)
             except ClientGone:
@@ -254,16 +257,18 @@ class NativeApp:
             if answer is not None and not sender.started:
                 await sender.answer(answer)
 
-    async def _answered(self, call: RequestHead, receive: Receive, sender: Sender) -> JsonAnswer | None:
+    async def _answer(self, call: RequestHead, receive: Receive, sender: Sender) -> JsonAnswer | None:
         if call.path == OPENAPI and call.method == "GET":
             return self._document
         endpoint, names = self._route(call)
         if endpoint.method == "POST":
             call.caller.admit()
         query, body = await read(endpoint, call, receive, self._limits)
-        ask = Ask(call.caller, self._may_use_tools(call.caller), names, query, body, call.headers, receive, sender)
+        request = ApiRequest(
+            call.caller, self._may_use_tools(call.caller), names, query, body, call.headers, receive, sender
+        )
         try:
-            return await endpoint.handler(ask)
+            return await endpoint.handler(request)
         except UnknownIdError:
             raise Refused(404, "not_found", "There is no such thread.") from None
         except InputError as error:
@@ -276,11 +281,11 @@ class NativeApp:
             raise Refused(503, "failed", redact(str(error))) from error
 
     def _route(self, call: RequestHead) -> tuple[Endpoint, dict[str, str]]:
-        found = [(endpoint, match) for pattern, endpoint in self._routes if (match := pattern.fullmatch(call.path))]
-        for endpoint, match in found:
+        matches = [(endpoint, match) for pattern, endpoint in self._routes if (match := pattern.fullmatch(call.path))]
+        for endpoint, match in matches:
             if endpoint.method == call.method:
                 return endpoint, match.groupdict()
-        if found or call.path == OPENAPI:
+        if matches or call.path == OPENAPI:
             raise Refused(405, "method_not_allowed", f"{call.method[:20]} is not possible here.")
         raise Refused(404, "not_found", "There is no such thread.")
 

@@ -40,43 +40,43 @@ class CompactApp:
         call = RequestHead.of(scope, caller)
         try:
             await _check(call)
-            body = await self._compacted(call, await read_body(receive, call, self._limits))
+            body = await self._compact(call, await read_body(receive, call, self._limits))
         except ClientGone:
             return
         except Refused as refused:
-            said = error_body(call.speaks, refused)
+            error = error_body(call.speaks, refused)
             await send(
-                {"type": "http.response.start", "status": refused.status, "headers": error_headers(refused, said)}
+                {"type": "http.response.start", "status": refused.status, "headers": error_headers(refused, error)}
             )
-            await send({"type": "http.response.body", "body": said})
+            await send({"type": "http.response.body", "body": error})
             return
         text = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(text)).encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": text})
 
-    async def _compacted(self, call: RequestHead, raw: bytes) -> dict[str, Any]:
+    async def _compact(self, call: RequestHead, raw: bytes) -> dict[str, Any]:
         body = decoded(raw, call.headers.get("content-encoding", ""), self._limits.body_bytes) or b""
         refuse_duplicates(body)
         try:
-            asked: Any = json.loads(body)
+            fields: Any = json.loads(body)
         except (ValueError, RecursionError):
-            asked = None
-        if not isinstance(asked, dict) or not isinstance(asked.get("model"), str):
+            fields = None
+        if not isinstance(fields, dict) or not isinstance(fields.get("model"), str):
             raise Refused(400, "invalid_request", "The body is no object with `model` and `messages` or `input`.")
-        window = asked.get("window")
+        window = fields.get("window")
         if window is not None and (not isinstance(window, int) or isinstance(window, bool) or window < _LEAST):
             raise Refused(400, "invalid_request", f"`window` is a number of tokens from {_LEAST:,} on.")
-        api = _api(asked, call)
+        api = _api(fields, call)
         caller = call.caller
         incoming = Incoming(api, call.path, call.headers, body, body, caller.tenant, self._upstream, "managed",
                             caller.account)  # fmt: skip
         try:
-            made = await self._manager.compact_once(incoming, CompactionLevel.NORMAL, window)
+            compacted = await self._manager.compact_once(incoming, CompactionLevel.NORMAL, window)
         except EverthreadError as error:
             raise Refused(400, "not_compacted", str(error)) from error
-        messages = made.pop("messages")
-        return {LIST_FIELD[api]: messages, **made}
+        messages = compacted.pop("messages")
+        return {LIST_FIELD[api]: messages, **compacted}
 
 
 async def _check(call: RequestHead) -> None:
@@ -88,7 +88,7 @@ async def _check(call: RequestHead) -> None:
         raise Refused(403, "unknown_credential", "No upstream has accepted this credential yet.")
 
 
-def _api(asked: dict[str, Any], call: RequestHead) -> Api:
-    if "input" in asked:
+def _api(fields: dict[str, Any], call: RequestHead) -> Api:
+    if "input" in fields:
         return "openai_responses"
-    return "anthropic" if "system" in asked or "anthropic-version" in call.headers else "openai_chat"
+    return "anthropic" if "system" in fields or "anthropic-version" in call.headers else "openai_chat"

@@ -81,8 +81,8 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """What a client asks for."""
+class ApiRequest:
+    """A request that was let in and read."""
 
     caller: Caller
     tools: bool
@@ -108,13 +108,13 @@ class Ask:
         return "text/event-stream" in self.headers.get("accept", "")
 
 
-Handler = Callable[[Ask], Awaitable[JsonAnswer | None]]
+Handler = Callable[[ApiRequest], Awaitable[JsonAnswer | None]]
 """None: it has answered already, with a stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One way to ask."""
+    """One path and method of the API."""
 
     method: str
     path: str
@@ -134,7 +134,7 @@ async def read(endpoint: Endpoint, call: RequestHead, receive: Receive, limits: 
     pairs = parse_qsl(call.target.partition(b"?")[2].decode("latin-1"), keep_blank_values=True, max_num_fields=50)
     if len({name for name, _ in pairs}) < len(pairs):
         raise Refused(400, "invalid_query", "A name stands twice in the query.")
-    query = _checked(endpoint.query, "invalid_query", lambda kind: kind.model_validate(dict(pairs)))
+    query = _validate(endpoint.query, "invalid_query", lambda kind: kind.model_validate(dict(pairs)))
     if endpoint.method != "POST":
         return query, NoBody()
     kind = call.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -143,17 +143,17 @@ async def read(endpoint: Endpoint, call: RequestHead, receive: Receive, limits: 
     if call.headers.get("content-encoding", "identity").lower() != "identity":
         raise Refused(415, "unsupported_encoding", "Send the body without a content-encoding.")
     raw = await read_body(receive, call, limits) or b"{}"
-    return query, _checked(endpoint.body, "invalid_body", lambda model: model.model_validate_json(raw))
+    return query, _validate(endpoint.body, "invalid_body", lambda model: model.model_validate_json(raw))
 
 
-def _checked(kind: type[T], code: str, parse: Callable[[type[T]], T]) -> T:
+def _validate(kind: type[T], code: str, parse: Callable[[type[T]], T]) -> T:
     try:
         return parse(kind)
     except ValidationError as error:
-        raise Refused(400, code, _told(error)) from None
+        raise Refused(400, code, _describe_problems(error)) from None
 
 
-def _told(error: ValidationError) -> str:
+def _describe_problems(error: ValidationError) -> str:
     """What is wrong, without what was sent."""
     details = error.errors(include_input=False, include_url=False, include_context=False)
     lines = [
@@ -194,7 +194,7 @@ class TurnLog:
             return
         self._count += 1
         self._events.append(TurnEvent(self._count, name, data, turn))
-        self._ring()
+        self._wake_readers()
 
     def end(self, turn: QueuedTurn) -> None:
         """The turn is over."""
@@ -204,14 +204,14 @@ class TurnLog:
     def close(self) -> None:
         """Nothing more is told here, whether the turn is over or not."""
         self.over.set()
-        self._ring()
+        self._wake_readers()
 
     async def read(self, after: int = 0) -> AsyncIterator[TurnEvent]:
         """What came after the event of this number, and what comes. The end is told also to who has it already."""
         ended = False
         while not ended:
             changed = self._changed
-            for event in self._since(after):
+            for event in self._events_after(after):
                 after, ended = event.number, event.turn is not None
                 yield event
             if self.over.is_set() and after >= self._count:
@@ -220,13 +220,13 @@ class TurnLog:
         if not ended and self._events and self._events[-1].turn is not None:
             yield self._events[-1]
 
-    def _since(self, after: int) -> Iterator[TurnEvent]:
+    def _events_after(self, after: int) -> Iterator[TurnEvent]:
         first = self._count - len(self._events) + 1
         if after + 1 < first:
             yield TurnEvent(first - 1, GAP, {"event": GAP, "missed": first - 1 - after})
         yield from list(itertools.islice(self._events, max(0, after + 1 - first), None))
 
-    def _ring(self) -> None:
+    def _wake_readers(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -242,7 +242,7 @@ class TurnLogs:
         log = self._logs.get(turn.id)
         if log is None:
             log = self._logs[turn.id] = TurnLog(turn, self._most)
-            self._forget()
+            self._drop_old()
         return log
 
     def unfinished(self, thread: str) -> list[TurnLog]:
@@ -252,7 +252,7 @@ class TurnLogs:
         for log in self._logs.values():
             log.close()
 
-    def _forget(self) -> None:
+    def _drop_old(self) -> None:
         over = [key for key, log in self._logs.items() if log.over.is_set()]
         for key in over[: max(0, len(over) - self._kept)]:
             del self._logs[key]

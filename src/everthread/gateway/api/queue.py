@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal
@@ -30,7 +30,7 @@ from everthread.errors import (
     UnknownIdError,
 )
 from everthread.gateway.api import DeskOptions
-from everthread.gateway.api.agents import AgentPool, NewThread, OpenAgent, Seat
+from everthread.gateway.api.agents import AgentPool, AgentSlot, NewThread, OpenAgent
 from everthread.gateway.api.http import TurnEvent, TurnLog, TurnLogs
 from everthread.gateway.errors import Refused
 from everthread.gateway.quotas import utc_day
@@ -80,9 +80,9 @@ ENDED = "The process that answered it ended in the middle; it was not begun agai
 
 async def settle(store: Store, turn: QueuedTurn, lease: Lease) -> tuple[TurnState, dict[str, Any]]:
     """Make the history whole: the message stays, open calls get a result. An answer that is whole counts."""
-    said = turn.message.get("content")
+    content = turn.message.get("content")
     interrupted: dict[str, Any] = {"code": "interrupted", "message": ENDED}
-    if isinstance(said, str) and commands.parse(said):
+    if isinstance(content, str) and commands.parse(content):
         return "interrupted", interrupted
     own = f"{turn.id}.0"  # as a conversation names the message of this event
     tip = await store.get_compression_tip(turn.thread)
@@ -151,21 +151,21 @@ class Spent:
 class MessageRunner:
     """Does what a message asks for and tells of it."""
 
-    def __init__(self, pool: AgentPool, seat: Seat, log: TurnLog, spent: Spent) -> None:
-        if seat.agent is None:
-            raise AssertionError("a seat that was taken has an agent")
-        self._pool, self._seat, self._log, self._spent = pool, seat, log, spent
-        self._agent: Agent = seat.agent
+    def __init__(self, pool: AgentPool, slot: AgentSlot, log: TurnLog, spent: Spent) -> None:
+        if slot.agent is None:
+            raise AssertionError("a slot that was taken has an agent")
+        self._pool, self._seat, self._log, self._spent = pool, slot, log, spent
+        self._agent: Agent = slot.agent
         self._reading = False
 
     async def answer(self, turn: QueuedTurn) -> dict[str, Any]:
         """What came of it, as JSON values."""
-        self._seat.tell = self._heard
+        self._seat.tell = self._on_event
         try:
-            said = turn.message.get("content")
-            if isinstance(said, str) and commands.parse(said):
-                return await self._command(turn, said)
-            await self._tidied()
+            content = turn.message.get("content")
+            if isinstance(content, str) and commands.parse(content):
+                return await self._command(turn, content)
+            await self._run_hygiene()
             answer = await self._turn(turn)
         finally:
             self._seat.tell = None
@@ -198,13 +198,13 @@ class MessageRunner:
 
     # A message
 
-    async def _tidied(self) -> None:
+    async def _run_hygiene(self) -> None:
         """The safety net before the agent sees the message. Whatever goes wrong is told, and the message goes on."""
         talk = self._agent.conversation
         try:
             await talk.hygiene()
         except Exception as error:  # noqa: BLE001 - it is told; a message is not dropped for it
-            self._heard(CompactionFailed(talk.session.id, redact(f"{type(error).__name__}: {error}")))
+            self._on_event(CompactionFailed(talk.session.id, redact(f"{type(error).__name__}: {error}")))
 
     async def _turn(self, turn: QueuedTurn) -> Answer:
         async with contextlib.aclosing(self._agent.turn(dict(turn.message), event=turn.id)) as items:
@@ -214,24 +214,24 @@ class MessageRunner:
                     if isinstance(item, Answer):
                         return item
                     if isinstance(item, StreamDelta):
-                        self._said(item)
+                        self._report_delta(item)
                     else:
-                        self._tell(item)
+                        self._report(item)
             finally:
                 self._reading = False  # from here on nobody reads the turn, and the rest is heard
         raise AssertionError("a turn ends with its answer or an error")
 
-    def _heard(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         """What happens outside a turn; within one its events come in order with what is said."""
         if not self._reading:
-            self._tell(event)
+            self._report(event)
 
-    def _tell(self, event: Event) -> None:
+    def _report(self, event: Event) -> None:
         if isinstance(event, UsageRecorded):
             self._spent.add(event)
         self._log.tell(event.kind, event.as_dict())
 
-    def _said(self, piece: StreamDelta) -> None:
+    def _report_delta(self, piece: StreamDelta) -> None:
         if piece.kind in SPOKEN and piece.text:
             self._log.tell("delta", {"event": "delta", "kind": piece.kind, "text": piece.text})
 
@@ -317,14 +317,14 @@ class Workers:
         try:
             while not self._closing:
                 bell.clear()
-                if await self._looked_after(thread) and not bell.is_set():
+                if await self._serve_thread(thread) and not bell.is_set():
                     break
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(bell.wait(), self._options.poll_seconds)
         finally:
             del self._tasks[thread], self._bells[thread]
 
-    async def _looked_after(self, thread: str) -> bool:
+    async def _serve_thread(self, thread: str) -> bool:
         """Answer what waits, if we may; True when nothing is open any more."""
         try:
             if await self._store.turns(thread, only_open=True, limit=1):
@@ -353,34 +353,34 @@ class Workers:
         lease = await self._store.acquire(thread, self._holder, self._options.lease_seconds)
         if lease is None:
             return
-        held = ThreadLease(lease)
+        thread_lease = ThreadLease(lease)
         try:
             while not self._closing:
-                begun = await self._store.begin_turn(held.lease)
+                begun = await self._store.begin_turn(thread_lease.lease)
                 for lost in begun.lost:
-                    await self._end(lost, held, *await settle(self._store, lost, held.lease))
+                    await self._end(lost, thread_lease, *await settle(self._store, lost, thread_lease.lease))
                 if begun.turn is not None:
-                    await self._run(begun.turn, held)
+                    await self._run(begun.turn, thread_lease)
                 elif not begun.lost:
                     break
         finally:
-            await finish(self._let_go(held))
+            await finish(self._release_lease(thread_lease))
 
-    async def _let_go(self, held: ThreadLease) -> None:
-        self._pool.release(held.lease)
+    async def _release_lease(self, thread_lease: ThreadLease) -> None:
+        self._pool.release(thread_lease.lease)
         try:
-            await self._store.release(held.lease)
+            await self._store.release(thread_lease.lease)
         except EverthreadError as error:
-            _LOG.warning("the lease of %s is left to run out: %s", held.lease.thread, redact(str(error)))
+            _LOG.warning("the lease of %s is left to run out: %s", thread_lease.lease.thread, redact(str(error)))
 
     # One turn
 
-    async def _run(self, turn: QueuedTurn, held: ThreadLease) -> None:
+    async def _run(self, turn: QueuedTurn, thread_lease: ThreadLease) -> None:
         log = self._logs.of(turn)
         log.tell("turn_started", {"event": "turn_started", "turn": turn.id, "thread": turn.thread})
         spent = Spent()
-        run = self._runs[turn.id] = Run(asyncio.create_task(self._attempt(turn, held, log, spent)), spent)
-        watch = asyncio.create_task(self._watch(turn, held, run))
+        run = self._runs[turn.id] = Run(asyncio.create_task(self._answer_turn(turn, thread_lease, log, spent)), spent)
+        watch = asyncio.create_task(self._watch(turn, thread_lease, run))
         try:
             await asyncio.wait([run.work])
         finally:
@@ -394,11 +394,13 @@ class Workers:
         await self._charge(turn, run.spent)
         if run.why == "lost":
             raise LeaseLostError(f"the thread {turn.thread} was taken over by another process")
-        await self._end(turn, held, state, result)
+        await self._end(turn, thread_lease, state, result)
 
-    async def _attempt(self, turn: QueuedTurn, held: ThreadLease, log: TurnLog, spent: Spent) -> dict[str, Any]:
-        seat = await self._pool.take(turn, held.lease)
-        return await MessageRunner(self._pool, seat, log, spent).answer(turn)
+    async def _answer_turn(
+        self, turn: QueuedTurn, thread_lease: ThreadLease, log: TurnLog, spent: Spent
+    ) -> dict[str, Any]:
+        slot = await self._pool.take(turn, thread_lease.lease)
+        return await MessageRunner(self._pool, slot, log, spent).answer(turn)
 
     async def _charge(self, turn: QueuedTurn, spent: Spent) -> None:
         """To the account of the key it was sent with, which counts for every process. Delegated work is in it."""
@@ -424,11 +426,11 @@ class Workers:
             run.why = "lost"
         return "failed", failure(error)
 
-    async def _end(self, turn: QueuedTurn, held: ThreadLease, state: TurnState, result: dict[str, Any]) -> None:
-        ended = await self._store.end_turn(turn.id, state, result, lease=held.lease)
+    async def _end(self, turn: QueuedTurn, thread_lease: ThreadLease, state: TurnState, result: dict[str, Any]) -> None:
+        ended = await self._store.end_turn(turn.id, state, result, lease=thread_lease.lease)
         self._logs.of(ended).end(ended)
 
-    async def _watch(self, turn: QueuedTurn, held: ThreadLease, run: Run) -> None:
+    async def _watch(self, turn: QueuedTurn, thread_lease: ThreadLease, run: Run) -> None:
         """Keep the lease, and see whether somebody elsewhere asked to stop the turn."""
         options, now = self._options, asyncio.get_running_loop().time
         renewed = now()
@@ -436,7 +438,7 @@ class Workers:
             await asyncio.sleep(min(options.poll_seconds, options.lease_seconds / 4))
             try:
                 if now() - renewed >= options.lease_seconds / 4:
-                    held.lease = await self._store.renew(held.lease, options.lease_seconds)
+                    thread_lease.lease = await self._store.renew(thread_lease.lease, options.lease_seconds)
                     renewed = now()
                 if (await self._store.turn(turn.id, tenant=turn.tenant)).cancel:
                     run.stop("cancelled")
@@ -445,9 +447,6 @@ class Workers:
                 return
             except StoreError as error:
                 _LOG.warning("the lease of %s could not be renewed: %s", turn.thread, redact(str(error)))
-
-
-__all__ = ["NewThread", "TurnDesk", "TurnEvent", "answer_text"]
 
 
 class TurnDesk:
@@ -492,7 +491,7 @@ class TurnDesk:
     async def create(self, tenant: str, new: NewThread | None = None, *, tools: bool = False) -> Session:
         """A new thread. `tools`: as for a message; an agent is made ready for them."""
         if self._closing:
-            raise _ending()
+            raise _shutdown_error()
         return await self.agents.create(tenant, new or NewThread(), tools=tools)
 
     # Turns
@@ -514,13 +513,13 @@ class TurnDesk:
         turn's calls go to.
         """
         if self._closing:
-            raise _ending()
-        known = await self.thread(tenant, thread)
+            raise _shutdown_error()
+        first = await self.thread(tenant, thread)
         (body,) = [dict(item) for item in as_messages(message)] or [{}]
         if body.get("role") != "user":
             raise Refused(400, "invalid_message", "Only a message of the user can be sent.")
         fresh = new_id()
-        new = NewQueuedTurn(fresh, known.id, tenant, body, key or fresh, {"tools": tools, "payer": payer})
+        new = NewQueuedTurn(fresh, first.id, tenant, body, key or fresh, {"tools": tools, "payer": payer})
         turn = await self.store.queue_turn(new, most=self.options.queue)
         if turn is None:
             words = f"{self.options.queue} messages of this thread wait for their answer already; try again later."
@@ -589,11 +588,5 @@ class TurnDesk:
             await asyncio.sleep(self.options.sweep_seconds)
 
 
-def _ending() -> Refused:
+def _shutdown_error() -> Refused:
     return Refused(503, "shutting_down", "The gateway is shutting down; send it again.", retry_after=1)
-
-
-def answer_text(turn: QueuedTurn) -> str:
-    """What a person is told of a turn that is over: the answer, or why there is none."""
-    result: Mapping[str, Any] = turn.result or {}
-    return str(result.get("text") or result.get("message") or "")

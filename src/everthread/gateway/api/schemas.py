@@ -12,7 +12,6 @@ from everthread.gateway.api import WAIT_SECONDS
 from everthread.store.models import (
     CompactionRecord,
     QueuedTurn,
-    SearchHit,
     Session,
     StoredMessage,
     ThreadRow,
@@ -161,7 +160,7 @@ Figures = dict[str, int | float | None]
 
 
 class View(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", from_attributes=True)
 
 
 class ErrorDetail(View):
@@ -364,21 +363,20 @@ def thread_view(first: Session, tip: Session, settings: Mapping[str, Any], title
 
 
 def thread_item(row: ThreadRow, settings: Mapping[str, Any], title: str) -> ThreadItem:
-    own = {
-        "messages": row.messages, "tokens": row.tokens, "active": row.active, "compactions": row.compactions,
-        "side_calls": row.side_calls,
-    }  # fmt: skip
-    return ThreadItem(**thread_view(row.first, row.tip, settings, title), **own)
+    return ThreadItem(
+        **thread_view(row.first, row.tip, settings, title), messages=row.messages, tokens=row.tokens,
+        active=row.active, compactions=row.compactions, side_calls=row.side_calls,
+    )  # fmt: skip
 
 
-def compaction_view(made: CompactionRecord, covered: int) -> CompactionView:
-    record = made.record
+def compaction_view(stored: CompactionRecord, covered: int) -> CompactionView:
+    record = stored.record
     return CompactionView(
-        id=made.id, created=made.created, reverted=made.reverted, tokens_before=record.tokens_before,
+        id=stored.id, created=stored.created, reverted=stored.reverted, tokens_before=record.tokens_before,
         tokens_after=record.tokens_after, messages=len(record.covered) or covered, author=record.author,
         reason=record.reason, summary=redact(record.summary), cost=None if record.cost is None else float(record.cost),
         duration=record.duration, warnings=[redact(words) for words in record.warnings],
-        recall=f"/api/threads/{made.thread}/search",
+        recall=f"/api/threads/{stored.thread}/search",
     )  # fmt: skip
 
 
@@ -387,13 +385,6 @@ def message_view(stored: StoredMessage) -> MessageView:
     return MessageView(
         id=stored.id, kind=stored.kind, role=str(body["role"]), body=body, tokens=stored.tokens, created=stored.created
     )
-
-
-def hit_view(hit: SearchHit) -> HitView:
-    return HitView(
-        thread=hit.thread, message=hit.message, output=hit.output, role=hit.role, tool=hit.tool, created=hit.created,
-        snippet=hit.snippet, score=hit.score,
-    )  # fmt: skip
 
 
 def paged(rows: Sequence[Any], limit: int, offset: int) -> tuple[Sequence[Any], int | None]:
