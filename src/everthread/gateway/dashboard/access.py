@@ -53,24 +53,24 @@ class LoginLinks:
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
-        self._known: dict[str, None] = {}
+        self._digests: dict[str, None] = {}
         if folder is not None:
             folder.mkdir(mode=0o700, exist_ok=True)
 
     def add(self, digest: str) -> None:
         if self._folder is None:
-            self._known[digest] = None
-            while len(self._known) > LINKS:
-                del self._known[next(iter(self._known))]
+            self._digests[digest] = None
+            while len(self._digests) > LINKS:
+                del self._digests[next(iter(self._digests))]
             return
         (self._folder / digest).touch(mode=0o600)
-        for old in sorted(self._folder.iterdir(), key=_changed, reverse=True)[LINKS:]:
+        for old in sorted(self._folder.iterdir(), key=_modified_time, reverse=True)[LINKS:]:
             old.unlink(missing_ok=True)
 
     def take(self, digest: str) -> bool:
         """Whether it was there; it is not any more."""
         if self._folder is None:
-            return self._known.pop(digest, _MISSING) is None
+            return self._digests.pop(digest, _MISSING) is None
         try:
             (self._folder / digest).unlink()
         except FileNotFoundError:
@@ -81,7 +81,7 @@ class LoginLinks:
 _MISSING: Any = object()
 
 
-def _changed(file: Path) -> float:
+def _modified_time(file: Path) -> float:
     try:
         return file.stat().st_mtime
     except FileNotFoundError:  # used at this moment
@@ -122,21 +122,21 @@ class Access:
         """A cookie for who has a link; None where it was used or never was."""
         if self.door != "local" or not self._links.take(_digest(code)):
             return None
-        return self._signed({"kind": "local", "tenant": None, "who": "this machine"})
+        return self._sign({"kind": "local", "tenant": None, "who": "this machine"})
 
     async def use_key(self, key: str) -> str | None:
         """A cookie for who has a key; None where it is not known."""
         key = key.strip()
         if self._operator and hmac.compare_digest(_digest(key), self._operator):
             mark = self._mark(self._operator)
-            return self._signed({"kind": "operator", "tenant": None, "who": "operator", "key": mark})
+            return self._sign({"kind": "operator", "tenant": None, "who": "operator", "key": mark})
         if self.door != "keys" or not is_key(key):
             return None
         digest = digest_of(key)
-        found = await self._store.find_key(digest, self._day())
-        if found is None or found.revoked is not None:
+        stored = await self._store.find_key(digest, self._day())
+        if stored is None or stored.revoked is not None:
             return None
-        return self._signed({"kind": "key", "tenant": found.key.tenant, "who": found.key.id, "key": digest})
+        return self._sign({"kind": "key", "tenant": stored.key.tenant, "who": stored.key.id, "key": digest})
 
     async def viewer(self, cookies: str) -> Viewer | None:
         """Who it is, by the cookie; None where there is none that counts."""
@@ -145,12 +145,12 @@ class Access:
             jar.load(cookies)
         except CookieError:
             return None
-        held = jar.get(self.cookie)
-        said = self._read(held.value) if held is not None else None
-        if said is None or not await self._counts(said):
+        cookie = jar.get(self.cookie)
+        claims = self._read(cookie.value) if cookie is not None else None
+        if claims is None or not await self._is_valid(claims):
             return None
-        nonce = str(said["nonce"])
-        return Viewer(said["tenant"], str(said["who"]), nonce, self._mark(f"csrf {nonce}"))
+        nonce = str(claims["nonce"])
+        return Viewer(claims["tenant"], str(claims["who"]), nonce, self._mark(f"csrf {nonce}"))
 
     def is_genuine(self, viewer: Viewer, token: str) -> bool:
         """Whether a form was ours, made for this session."""
@@ -159,30 +159,30 @@ class Access:
     def set_cookie(self, value: str, *, life: float = LIFE) -> str:
         return f"{self.cookie}={value}; Path=/; Max-Age={life:.0f}; HttpOnly; SameSite=Strict"
 
-    async def _counts(self, said: Mapping[str, Any]) -> bool:
-        kind = said["kind"]
+    async def _is_valid(self, claims: Mapping[str, Any]) -> bool:
+        kind = claims["kind"]
         if kind == "local":
             return self.door == "local"
         if kind == "operator":
-            return self._operator is not None and said.get("key") == self._mark(self._operator)
+            return self._operator is not None and claims.get("key") == self._mark(self._operator)
         if self.door != "keys":
             return False
-        found = await self._store.find_key(str(said.get("key")), self._day())
-        return found is not None and found.revoked is None and found.key.tenant == said["tenant"]
+        stored = await self._store.find_key(str(claims.get("key")), self._day())
+        return stored is not None and stored.revoked is None and stored.key.tenant == claims["tenant"]
 
     # Signing
 
-    def _signed(self, said: dict[str, Any]) -> str:
-        said |= {"nonce": secrets.token_hex(12), "until": self._wall() + LIFE}
-        text = base64.urlsafe_b64encode(json.dumps(said).encode()).decode().rstrip("=")
+    def _sign(self, claims: dict[str, Any]) -> str:
+        claims |= {"nonce": secrets.token_hex(12), "until": self._wall() + LIFE}
+        text = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
         return f"{text}.{self._mark(text)}"
 
     def _read(self, value: str) -> dict[str, Any] | None:
         text, _, mark = value.partition(".")
         if not hmac.compare_digest(mark.encode(), self._mark(text).encode()):
             return None
-        said: dict[str, Any] = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-        return said if said["until"] > self._wall() else None
+        claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        return claims if claims["until"] > self._wall() else None
 
     def _mark(self, text: str) -> str:
         return hmac.new(self._secret, text.encode("utf-8", "replace"), "sha256").hexdigest()

@@ -53,7 +53,7 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
-_SAID = {
+_OUTCOMES = {
     "undone": "The compaction was undone: everything it took out is in view again.",
     "pinned": "Pinned: every later compaction carries it word for word.",
     "unpinned": "The pin was taken back.",
@@ -103,24 +103,24 @@ class Dashboard:
         route = "/dashboard/threads/{thread}"
         self._app = Starlette(
             routes=[
-                Route("/", self._seen(self._threads)),
+                Route("/", self._for_viewer(self._threads)),
                 Route("/dashboard", _to_root),
                 Route("/dashboard/", _to_root),
                 Route("/dashboard/login", self._login, methods=["GET", "POST"]),
-                Route("/dashboard/logout", self._done(self._logout), methods=["POST"]),
+                Route("/dashboard/logout", self._for_form(self._logout), methods=["POST"]),
                 Route("/dashboard/static/{mark}/{name}", self._file),
-                Route("/dashboard/live", self._seen(self._live)),
-                Route("/dashboard/overview", self._seen(self._overview)),
-                Route(route, self._seen(self._thread)),
-                Route(f"{route}/compactions/{{number:int}}", self._seen(self._compaction)),
-                Route(f"{route}/messages/{{number:int}}", self._seen(self._message)),
-                Route(f"{route}/messages/{{number:int}}/reveal", self._done(self._reveal), methods=["POST"]),
-                Route(f"{route}/undo", self._done(self._undo), methods=["POST"]),
-                Route(f"{route}/pin", self._done(self._pin), methods=["POST"]),
-                Route(f"{route}/unpin", self._done(self._unpin), methods=["POST"]),
-                Route(f"{route}/branch", self._done(self._branch), methods=["POST"]),
-                Route(f"{route}/try", self._seen(self._settings_page)),
-                Route(f"{route}/try", self._done(self._try), methods=["POST"]),
+                Route("/dashboard/live", self._for_viewer(self._live)),
+                Route("/dashboard/overview", self._for_viewer(self._overview)),
+                Route(route, self._for_viewer(self._thread)),
+                Route(f"{route}/compactions/{{number:int}}", self._for_viewer(self._compaction)),
+                Route(f"{route}/messages/{{number:int}}", self._for_viewer(self._message)),
+                Route(f"{route}/messages/{{number:int}}/reveal", self._for_form(self._reveal), methods=["POST"]),
+                Route(f"{route}/undo", self._for_form(self._undo), methods=["POST"]),
+                Route(f"{route}/pin", self._for_form(self._pin), methods=["POST"]),
+                Route(f"{route}/unpin", self._for_form(self._unpin), methods=["POST"]),
+                Route(f"{route}/branch", self._for_form(self._branch), methods=["POST"]),
+                Route(f"{route}/try", self._for_viewer(self._settings_page)),
+                Route(f"{route}/try", self._for_form(self._try), methods=["POST"]),
             ],
             exception_handlers={404: self._missing, 405: self._missing},
         )
@@ -128,8 +128,8 @@ class Dashboard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
-                given = {name.decode("latin-1").lower() for name, _ in message.get("headers", ())}
-                ours = [(n.encode(), v.encode()) for n, v in _HEADERS.items() if n not in given]
+                names = {name.decode("latin-1").lower() for name, _ in message.get("headers", ())}
+                ours = [(n.encode(), v.encode()) for n, v in _HEADERS.items() if n not in names]
                 message = {**message, "headers": [*message.get("headers", ()), *ours]}
             await send(message)
 
@@ -151,7 +151,7 @@ class Dashboard:
 
     # Who, and whether
 
-    def _seen(
+    def _for_viewer(
         self, page: Callable[[Request, Viewer], Awaitable[Response]], failed: str = "This page cannot be shown now."
     ) -> Callable[[Request], Awaitable[Response]]:
         """A page for who was let in; others get the way in."""
@@ -170,7 +170,7 @@ class Dashboard:
 
         return answer
 
-    def _done(
+    def _for_form(
         self, change: Callable[[Request, Viewer, Mapping[str, str]], Awaitable[Response]]
     ) -> Callable[[Request], Awaitable[Response]]:
         """A change: only with the token of the session, and from our own pages."""
@@ -186,7 +186,7 @@ class Dashboard:
             except InputError as error:
                 return self._error(409, "That cannot be done.", text.clean(str(error)), viewer)
 
-        return self._seen(changed, "That could not be done now.")
+        return self._for_viewer(changed, "That could not be done now.")
 
     def _way_in(self, request: Request, problem: str = "", status: int = 401) -> Response:
         """What a stranger sees. On this machine a fresh link is printed where the gateway runs."""
@@ -228,7 +228,7 @@ class Dashboard:
     async def _threads(self, request: Request, viewer: Viewer) -> Response:
         query = request.query_params.get("q", "").strip()[:500]
         if query:
-            items = await self._reader.found(viewer, query)
+            items = await self._reader.search_threads(viewer, query)
             return self._page("threads.html", viewer, items=items, query=text.clean(query), page=1, more=False)
         page = _number(request.query_params.get("page"), 1, 100_000)
         items, more = await self._reader.threads(viewer, page)
@@ -236,36 +236,36 @@ class Dashboard:
         return self._page("threads.html", viewer, items=items, query="", page=page, more=more, live=live)
 
     async def _thread(self, request: Request, viewer: Viewer) -> Response:
-        asked = request.query_params.get("page")
-        page = None if asked is None else _number(asked, 1, 10_000_000)
+        wanted_page = request.query_params.get("page")
+        page = None if wanted_page is None else _number(wanted_page, 1, 10_000_000)
         thread = request.path_params["thread"]
         title = await self._reader.title(*await self._reader.thread(viewer, thread))
-        said = _SAID.get(request.query_params.get("said", ""), "")
+        outcome = _OUTCOMES.get(request.query_params.get("said", ""), "")
         live = f"/dashboard/live?thread={quote(thread, safe='')}"
 
         async def body() -> AsyncIterator[str]:
             """The page's head at once: a thread of ten thousand messages takes a moment to be reckoned."""
-            yield _until_main(self._rendered("base.html", viewer, live=live, title=title))
+            yield _until_main(self._render("base.html", viewer, live=live, title=title))
             try:
                 model = await self._reader.thread_page(viewer, thread, page)
-                whole = self._rendered("thread.html", viewer, said=said, said_bad=False, live=live, **model)
+                html = self._render("thread.html", viewer, said=outcome, said_bad=False, live=live, **model)
             except EverthreadError as error:
                 _LOG.warning("a page could not be shown: %s", error)
-                shown = {"title": "This page cannot be shown now.", "message": text.clean(str(error))}
-                whole = self._rendered("error.html", viewer, **shown)
-            yield whole[len(_until_main(whole)) :]
+                problem = {"title": "This page cannot be shown now.", "message": text.clean(str(error))}
+                html = self._render("error.html", viewer, **problem)
+            yield html[len(_until_main(html)) :]
 
-        return StreamingResponse(_encoded(body()), media_type="text/html; charset=utf-8")
+        return StreamingResponse(_encode_pieces(body()), media_type="text/html; charset=utf-8")
 
     async def _compaction(self, request: Request, viewer: Viewer) -> Response:
-        given = request.path_params
-        model = await self._reader.compaction_page(viewer, given["thread"], given["number"])
+        path = request.path_params
+        model = await self._reader.compaction_page(viewer, path["thread"], path["number"])
         return self._page("compaction.html", viewer, **model)
 
     async def _message(self, request: Request, viewer: Viewer) -> Response:
-        given = request.path_params
+        path = request.path_params
         start = _number(request.query_params.get("start"), 0, 10**12)
-        model = await self._reader.message_page(viewer, given["thread"], given["number"], start, revealed=False)
+        model = await self._reader.message_page(viewer, path["thread"], path["number"], start, revealed=False)
         return self._page("message.html", viewer, **model)
 
     async def _overview(self, request: Request, viewer: Viewer) -> Response:
@@ -275,15 +275,15 @@ class Dashboard:
 
     async def _settings_page(self, request: Request, viewer: Viewer) -> Response:
         threshold, ratio = round(100 * self.settings.threshold), round(100 * self.settings.ratio)
-        return await self._tried(request, viewer, threshold, ratio)
+        return await self._trial_page(request, viewer, threshold, ratio)
 
     # Changes
 
     async def _reveal(self, request: Request, viewer: Viewer, form: Mapping[str, str]) -> Response:
-        given = request.path_params
+        path = request.path_params
         start = _number(form.get("start"), 0, 10**12)
-        model = await self._reader.message_page(viewer, given["thread"], given["number"], start, revealed=True)
-        _LOG.warning("message %d of thread %s was revealed to %s", given["number"], given["thread"], viewer.name)
+        model = await self._reader.message_page(viewer, path["thread"], path["number"], start, revealed=True)
+        _LOG.warning("message %d of thread %s was revealed to %s", path["number"], path["thread"], viewer.name)
         return self._page("message.html", viewer, **model)
 
     async def _undo(self, request: Request, viewer: Viewer, form: Mapping[str, str]) -> Response:
@@ -322,16 +322,16 @@ class Dashboard:
         thread = request.path_params["thread"]
         first, tip = await self._reader.thread(viewer, thread)
         message = await self._reader.message(viewer, thread, _number(form.get("message"), 0, 2**62))
-        made = await self._store.branch(tip.id, message.id)
-        _LOG.info("thread %s was branched to %s by %s", first.id, made.id, viewer.name)
-        return _back(made.id, "branched")
+        branch = await self._store.branch(tip.id, message.id)
+        _LOG.info("thread %s was branched to %s by %s", first.id, branch.id, viewer.name)
+        return _back(branch.id, "branched")
 
     async def _try(self, request: Request, viewer: Viewer, form: Mapping[str, str]) -> Response:
         threshold = max(5, _number(form.get("threshold"), 50, 95))
         ratio = max(10, _number(form.get("ratio"), 20, 80))
-        return await self._tried(request, viewer, threshold, ratio, run=True)
+        return await self._trial_page(request, viewer, threshold, ratio, run=True)
 
-    async def _tried(
+    async def _trial_page(
         self, request: Request, viewer: Viewer, threshold: int, ratio: int, *, run: bool = False
     ) -> Response:
         thread = request.path_params["thread"]
@@ -374,13 +374,13 @@ class Dashboard:
     async def _changes(self, viewer: Viewer, thread: str | None) -> AsyncIterator[str]:
         self._watchers += 1
         try:
-            known = await self._store.last_change(tenant=viewer.tenant, thread=thread)
+            last_change = await self._store.last_change(tenant=viewer.tenant, thread=thread)
             yield "retry: 2000\n\n"
             beat = self._clock()
             while not await self._pause():
                 now = await self._store.last_change(tenant=viewer.tenant, thread=thread)
-                if now != known:
-                    known, beat = now, self._clock()
+                if now != last_change:
+                    last_change, beat = now, self._clock()
                     yield "event: changed\ndata: yes\n\n"
                 elif self._clock() - beat > HEARTBEAT:
                     beat = self._clock()
@@ -402,11 +402,11 @@ class Dashboard:
     # Answers
 
     async def _file(self, request: Request) -> Response:
-        held = self._static.get(request.path_params["name"])
-        if held is None or held.mark != request.path_params["mark"]:
+        static_file = self._static.get(request.path_params["name"])
+        if static_file is None or static_file.mark != request.path_params["mark"]:
             return PlainTextResponse("no such file\n", 404)
-        kept = {"cache-control": "public, max-age=31536000, immutable"}
-        return Response(held.data, media_type=held.kind, headers=kept)
+        headers = {"cache-control": "public, max-age=31536000, immutable"}
+        return Response(static_file.data, media_type=static_file.kind, headers=headers)
 
     async def _missing(self, _request: Request, _error: Exception) -> Response:
         return self._error(404, "There is no such page.", "Its address is not one of ours.", None)
@@ -415,12 +415,12 @@ class Dashboard:
         return self._page("error.html", viewer, status=status, title=title, message=message)
 
     def _page(self, name: str, viewer: Viewer | None, *, status: int = 200, **model: Any) -> Response:
-        return HTMLResponse(self._rendered(name, viewer, **model).encode("utf-8", "replace"), status)
+        return HTMLResponse(self._render(name, viewer, **model).encode("utf-8", "replace"), status)
 
-    def _rendered(self, name: str, viewer: Viewer | None, **model: Any) -> str:
+    def _render(self, name: str, viewer: Viewer | None, **model: Any) -> str:
         here = {"threads.html": "threads", "overview.html": "overview"}.get(name, "")
-        given = {"query": "", "live": "", "here": here, "base": self.settings.base} | model
-        return self._pages.get_template(name).render(viewer=viewer, **given)
+        fields = {"query": "", "live": "", "here": here, "base": self.settings.base} | model
+        return self._pages.get_template(name).render(viewer=viewer, **fields)
 
     def _compile(self) -> None:
         """Read every template, before somebody waits for it."""
@@ -441,7 +441,7 @@ def _until_main(page: str) -> str:
     return page[: page.index(_MAIN) + len(_MAIN)]
 
 
-async def _encoded(pieces: AsyncIterator[str]) -> AsyncIterator[bytes]:
+async def _encode_pieces(pieces: AsyncIterator[str]) -> AsyncIterator[bytes]:
     async for piece in pieces:
         yield piece.encode("utf-8", "replace")
 
@@ -461,15 +461,15 @@ async def _form(request: Request) -> dict[str, str] | None:
     return dict(parse_qsl(b"".join(pieces).decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=100))
 
 
-def _number(given: str | None, otherwise: int, most: int) -> int:
+def _number(value: str | None, otherwise: int, most: int) -> int:
     """A whole number that was asked for; what is none counts as not asked."""
-    if given is None or not given.isascii() or not given.isdecimal() or len(given) > 20:
+    if value is None or not value.isascii() or not value.isdecimal() or len(value) > 20:
         return otherwise
-    return min(int(given), most)
+    return min(int(value), most)
 
 
-def _back(thread: str, said: str, anchor: str = "") -> Response:
-    where = f"/dashboard/threads/{quote(thread, safe='')}?said={said}"
+def _back(thread: str, outcome: str, anchor: str = "") -> Response:
+    where = f"/dashboard/threads/{quote(thread, safe='')}?said={outcome}"
     return RedirectResponse(f"{where}#{anchor}" if anchor else where, 303)
 
 
@@ -481,12 +481,12 @@ class _StaticFile:
 
 
 def _static_files() -> dict[str, _StaticFile]:
-    found = {}
+    static = {}
     for entry in (files(__package__ or "everthread.gateway.dashboard") / "static").iterdir():
         data = entry.read_bytes()
         kind = mimetypes.guess_type(entry.name)[0] or "application/octet-stream"
-        found[entry.name] = _StaticFile(data, kind, hashlib.sha256(data).hexdigest()[:12])
-    return found
+        static[entry.name] = _StaticFile(data, kind, hashlib.sha256(data).hexdigest()[:12])
+    return static
 
 
 def _environment(static: Mapping[str, _StaticFile]) -> Environment:
@@ -499,7 +499,9 @@ def _environment(static: Mapping[str, _StaticFile]) -> Environment:
         "version": __version__,
         "fates": views.FATES,
         "static": lambda name: f"/dashboard/static/{static[name].mark}/{name}",
-        "bar": lambda pieces, whole, told, mark=None: bar([Piece(*piece) for piece in pieces], whole, told, mark=mark),
+        "bar": lambda pieces, total, description, mark=None: bar(
+            [Piece(*piece) for piece in pieces], total, description, mark=mark
+        ),
     }
     pages.filters |= {
         "comma": lambda number: f"{number:,}",
@@ -541,6 +543,6 @@ def _trial_chart(result: TrialResult, window: int, threshold: int) -> str:
     near = {at: number for number, at in enumerate(places)}
     marks = [Mark(near[at], "compaction with these settings") for at in tried.compactions if at in near]
     limits = [Limit("window", window), Limit("compaction from here on", threshold)]
-    told = " ".join(f"{run.name}: at most {max(run.prompts, default=0):,} tokens." for run in result.runs)
+    description = " ".join(f"{run.name}: at most {max(run.prompts, default=0):,} tokens." for run in result.runs)
     names = [f"{at + 1:,}" for at in places]
-    return draw(Chart("trial-chart", "Context, call by call", told, "tokens", lines, limits, marks, names=names))
+    return draw(Chart("trial-chart", "Context, call by call", description, "tokens", lines, limits, marks, names=names))

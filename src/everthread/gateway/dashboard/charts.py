@@ -43,7 +43,7 @@ class Mark:
 class Chart:
     id: str
     title: str
-    told: str
+    description: str
     """What a reader who does not see it must know."""
     unit: str
     lines: Sequence[Line]
@@ -87,14 +87,14 @@ def draw(chart: Chart) -> Markup:
     """The chart, its legend and its values for the script that shows them."""
     tops = _tops(chart)
     scale = Scale.up_to(max([*(value for top in tops for value in top), *(lim.value for lim in chart.limits), 1e-9]))
-    name, told = f"{chart.id}-title", f"{chart.id}-told"
+    name, description = f"{chart.id}-title", f"{chart.id}-told"
     opening = (
         f'<svg id="{chart.id}" class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" tabindex="0" '
-        f'aria-labelledby="{name} {told}" data-left="{LEFT}" data-right="{RIGHT}" data-count="{chart.count}">'
+        f'aria-labelledby="{name} {description}" data-left="{LEFT}" data-right="{RIGHT}" data-count="{chart.count}">'
     )
     parts = [
         opening,
-        f'<title id="{name}">{escape(chart.title)}</title><desc id="{told}">{escape(chart.told)}</desc>',
+        f'<title id="{name}">{escape(chart.title)}</title><desc id="{description}">{escape(chart.description)}</desc>',
         *_grid(chart, scale),
         *(_shape(chart, at, top, scale) for at, top in reversed([*enumerate(tops)])),
         *(_limit(limit, scale) for limit in chart.limits),
@@ -108,13 +108,13 @@ def draw(chart: Chart) -> Markup:
 
 def _values(chart: Chart) -> str:
     """The values for the script; what could end the element is written otherwise."""
-    held = {
+    values = {
         "unit": chart.unit,
         "axis": chart.axis,
         "names": list(chart.names),
         "lines": [{"name": line.name, "values": list(line.values)} for line in chart.lines],
     }
-    text = json.dumps(held, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
+    text = json.dumps(values, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
     return f'<script type="application/json" id="{chart.id}-data">{text}</script>'
 
 
@@ -127,9 +127,9 @@ class Piece:
     value: float
 
 
-def bar(pieces: Sequence[Piece], whole: float, told: str, *, mark: float | None = None) -> Markup:
+def bar(pieces: Sequence[Piece], size: float, description: str, *, mark: float | None = None) -> Markup:
     """A stacked bar as wide as its place, with a line where something begins."""
-    total = max(whole, sum(piece.value for piece in pieces), 1e-9)
+    total = max(size, sum(piece.value for piece in pieces), 1e-9)
     parts, at = [], 0.0
     for piece in pieces:
         width = 1_000 * piece.value / total
@@ -142,7 +142,8 @@ def bar(pieces: Sequence[Piece], whole: float, told: str, *, mark: float | None 
         x = min(1_000 * mark / total, 998)
         parts.append(f'<line class="threshold" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="100"/>')
     return Markup(  # noqa: S704  escaped above  # nosec B704
-        f'<svg class="bar" viewBox="0 0 1000 100" preserveAspectRatio="none" role="img" aria-label="{escape(told)}">'
+        f'<svg class="bar" viewBox="0 0 1000 100" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(description)}">'
         f"{''.join(parts)}</svg>"
     )
 

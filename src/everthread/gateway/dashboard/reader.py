@@ -118,10 +118,10 @@ class PageReader:
         rows = await self.store.list_threads(tenant=viewer.tenant, limit=THREADS + 1, offset=start)
         return await self._items(rows[:THREADS], {}), len(rows) > THREADS
 
-    async def found(self, viewer: Viewer, query: str) -> list[ThreadEntry]:
+    async def search_threads(self, viewer: Viewer, query: str) -> list[ThreadEntry]:
         """Threads with what was searched for, each with its first matches."""
-        asked = SearchQuery(query, tenant=viewer.tenant, limit=HITS)
-        hits = await self.store.search(asked) or await self.store.search_closest(asked)
+        wanted = SearchQuery(query, tenant=viewer.tenant, limit=HITS)
+        hits = await self.store.search(wanted) or await self.store.search_closest(wanted)
         snippets: dict[str, list[views.Snippet]] = {}
         for hit in hits:
             listed = snippets.setdefault(hit.thread, [])
@@ -150,21 +150,21 @@ class PageReader:
         openings = {first.id: title for first, title in zip(untitled, words, strict=True)}
         items = []
         for row in rows:
-            known = figures.get(row.first.id) or ThreadFigures(row.first.id)
-            model = known.model or row.tip.model
+            totals = figures.get(row.first.id) or ThreadFigures(row.first.id)
+            model = totals.model or row.tip.model
             size = self._window(model, limits.get(model))
             thread = row.first.id
             title = views.thread_title(row.first, row.tip, openings.get(thread, ""))
             saved = savings[thread].saved if thread in savings else None
-            items.append(ThreadEntry(row, known, size, title, saved, snippets.get(thread, ())))
+            items.append(ThreadEntry(row, totals, size, title, saved, snippets.get(thread, ())))
         return items
 
     async def _limits(self) -> dict[str, int]:
         """Windows that were learnt, by model."""
-        found: dict[str, int] = {}
+        windows: dict[str, int] = {}
         for limit in await self.store.limits():
-            found[limit.model] = min(limit.limit, found.get(limit.model, limit.limit))
-        return found
+            windows[limit.model] = min(limit.limit, windows.get(limit.model, limit.limit))
+        return windows
 
     async def _savings(self, threads: Sequence[str], limits: Mapping[str, int]) -> dict[str, CostComparison]:
         if not threads:
@@ -173,12 +173,12 @@ class PageReader:
             self.store.call_rows(threads), self.store.period_compactions(threads=threads, limit=100_000)
         )
         by_thread: dict[str, list[CallRow]] = {thread: [] for thread in threads}
-        made: dict[str, list[CompactionRecord]] = {thread: [] for thread in threads}
+        records_by_thread: dict[str, list[CompactionRecord]] = {thread: [] for thread in threads}
         for call in calls:
             by_thread[call.thread].append(call)
         for record in records:
-            made[record.thread].append(record)
-        return {thread: self._saving(by_thread[thread], made[thread], limits) for thread in threads}
+            records_by_thread[record.thread].append(record)
+        return {thread: self._saving(by_thread[thread], records_by_thread[thread], limits) for thread in threads}
 
     def _saving(
         self, calls: Sequence[CallRow], records: Sequence[CompactionRecord], limits: Mapping[str, int]
@@ -205,9 +205,9 @@ class PageReader:
             raise NotFoundError
         first, tip = row.first, row.tip
         pages = max(1, -(-row.messages // MESSAGES))
-        shown = pages if page is None else max(1, min(page, pages))
-        start = max(0, row.messages - (pages - shown + 1) * MESSAGES)  # the last page is a full one
-        most = row.messages - (pages - shown) * MESSAGES - start
+        page_number = pages if page is None else max(1, min(page, pages))
+        start = max(0, row.messages - (pages - page_number + 1) * MESSAGES)  # the last page is a full one
+        most = row.messages - (pages - page_number) * MESSAGES - start
         account, side_calls, history, pinned, todo = await asyncio.gather(
             self._account(row),
             self._side_calls(viewer, row),
@@ -224,7 +224,7 @@ class PageReader:
                 views.message_view(message, chars=CHARS, fate=context.fate(message, start + number), show=excerpt)
                 for number, message in enumerate(history)
             ],
-            "page": shown, "pages": pages, "side_calls": side_calls,
+            "page": page_number, "pages": pages, "side_calls": side_calls,
         }  # fmt: skip
         return model
 
@@ -233,29 +233,29 @@ class PageReader:
         if not row.side_calls:
             return []
         started = [child for child in await self.store.started_by(row.first.id) if child.kind == "side"]
-        found = [await self._row(viewer, child.id) for child in started[: -THREADS - 1 : -1]]
-        return await self._items([side for side in found if side is not None], {})
+        rows = [await self._row(viewer, child.id) for child in started[: -THREADS - 1 : -1]]
+        return await self._items([side for side in rows if side is not None], {})
 
     async def _context(self, account: _Account, tip: Session, history: Sequence[StoredMessage]) -> views.ContextView:
         if account.rewrite is not None:
             return views.rewritten_context(account.rewrite, history)
-        shown, shortened = await self.store.shown_of(tip.id, [message.id for message in history])
-        return views.stored_context(shown, shortened, account.summaries)
+        in_view, shortened = await self.store.shown_of(tip.id, [message.id for message in history])
+        return views.stored_context(in_view, shortened, account.summaries)
 
     async def _account(self, row: ThreadRow) -> _Account:
         """A thread's figures, reckoned once for each change of the thread."""
         thread = row.first.id
         limits = await self._limits()
         mark = f"{await self.store.last_change(thread=thread)} {sorted(limits.items())}"
-        held = self._accounts.get(thread)
-        if held is None or held.mark != mark:
-            held = self._accounts[thread] = await self._reckoned(row, limits, mark)
+        account = self._accounts.get(thread)
+        if account is None or account.mark != mark:
+            account = self._accounts[thread] = await self._compute_account(row, limits, mark)
         self._accounts.move_to_end(thread)
         while len(self._accounts) > ACCOUNTS:
             self._accounts.popitem(last=False)
-        return held
+        return account
 
-    async def _reckoned(self, row: ThreadRow, limits: Mapping[str, int], mark: str) -> _Account:
+    async def _compute_account(self, row: ThreadRow, limits: Mapping[str, int], mark: str) -> _Account:
         store, thread, tip = self.store, row.first.id, row.tip
         (figures, calls, records, rewrites), (heaviest, tools, summaries, recent) = await asyncio.gather(
             asyncio.gather(
@@ -271,8 +271,8 @@ class PageReader:
                 store.history(tip.id, start=max(0, row.messages - STATE_MESSAGES), limit=STATE_MESSAGES),
             ),
         )
-        known = figures.get(thread) or ThreadFigures(thread)
-        model = known.model or tip.model
+        totals = figures.get(thread) or ThreadFigures(thread)
+        model = totals.model or tip.model
         size = self._window(model, limits.get(model))
         used = next((one.rewrite for one in reversed(rewrites) if not one.rewrite.is_undone), None)
         texts = [text_of(message.body) for message in summaries]
@@ -285,13 +285,13 @@ class PageReader:
         else:
             sizes = views.stored_sizes(await store.context_sizes(tip.id), texts)
         window = views.window_view(tip.system, sizes, size, calls)
-        seen = views.calls_view(calls, records, ttl=self._ttl)
+        calls_shown = views.calls_view(calls, records, ttl=self._ttl)
         model_of_page = {
-            "model": model, "figures": known, "window": window, "window_bar": _window_bar(window), "calls": seen,
-            "calls_chart": _calls_chart(seen, size),
-            "cache_share": known.read / known.prompts if known.prompts else None,
-            "cached": any(call.read for call in seen.calls),
-            "causes": [(cause, f"{count:,}", f"{tokens:,}") for cause, count, tokens in seen.causes],
+            "model": model, "figures": totals, "window": window, "window_bar": _window_bar(window),
+            "calls": calls_shown, "calls_chart": _calls_chart(calls_shown, size),
+            "cache_share": totals.read / totals.prompts if totals.prompts else None,
+            "cached": any(call.read for call in calls_shown.calls),
+            "causes": [(cause, f"{count:,}", f"{tokens:,}") for cause, count, tokens in calls_shown.causes],
             "compactions": views.compaction_items(records, calls),
             "saving": self._saving(calls, records, limits) if records else None,
             "heaviest": heaviest,
@@ -311,32 +311,32 @@ class PageReader:
             raise NotFoundError
         item = next(one for one in views.compaction_items(records, calls) if one.id == number)
         sides = await self._sides(record, rewrites)
-        made = record.record
+        compaction = record.record
         live = [one for one in records if one.reverted is None]
         is_last = bool(live) and live[-1].id == record.id
         why = "Only the last compaction can be undone." if not is_last else ""
         return {
             "thread": first, "title": await self.title(first, tip), "made": item,
-            "focus": line_of(made.focus or "", 200), "left": len(sides.left),
+            "focus": line_of(compaction.focus or "", 200), "left": len(sides.left),
             "may_undo": is_last and record.reverted is None, "why_no_undo": why,
-            "branch_at": sides.last, "warnings": [clean(redact(text)) for text in made.warnings],
+            "branch_at": sides.last, "warnings": [clean(redact(text)) for text in compaction.warnings],
             "before": _side(sides.before, sides.left), "before_more": max(0, len(sides.before) - SIDE),
             "after": _side(sides.after, frozenset()), "after_more": max(0, len(sides.after) - SIDE),
-            "before_bar": _side_bar(sides.before, made.tokens_before), "after_bar": _side_bar(
-                sides.after, made.tokens_before
+            "before_bar": _side_bar(sides.before, compaction.tokens_before), "after_bar": _side_bar(
+                sides.after, compaction.tokens_before
             ),
             "sections": summary_sections(
-                made.summary, [(one.id, body_text(one.body)) for one in sides.before if one.id in sides.left]
+                compaction.summary, [(one.id, body_text(one.body)) for one in sides.before if one.id in sides.left]
             ),
-            "checks": views.verification(made.figures),
-            "decision": clean(str(made.figures.get("decision") or "")),
-            "steps": [clean(str(step)) for step in made.figures.get("steps") or ()],
+            "checks": views.verification(compaction.figures),
+            "decision": clean(str(compaction.figures.get("decision") or "")),
+            "steps": [clean(str(step)) for step in compaction.figures.get("steps") or ()],
             "phases": [
                 (clean(str(one.get("name"))), f"{one.get('before', 0):,}", f"{one.get('after', 0):,}",
                  clean(str(one.get("note") or "")))
-                for one in made.figures.get("phases") or () if isinstance(one, dict)
+                for one in compaction.figures.get("phases") or () if isinstance(one, dict)
             ],
-            "spared_dollars": _spared(item, calls),
+            "spared_dollars": _spared_dollars(item, calls),
         }  # fmt: skip
 
     async def _sides(self, record: CompactionRecord, rewrites: Sequence[StoredRewrite]) -> _Sides:
@@ -346,23 +346,19 @@ class PageReader:
             )
             covered = frozenset(record.record.covered)
             before = [message for message in before if message.created <= record.created]
-            carried = await self._carried(record, after)
-            said = [one.id for one in before if one.kind == "message"]
-            return _Sides(before, after[:carried], covered, said[-1] if said else None)
-        found = views.rewrite_of(record, rewrites)
-        if found is None:
+            carried = sum(message.created <= record.created for message in after)
+            ids = [one.id for one in before if one.kind == "message"]
+            return _Sides(before, after[:carried], covered, ids[-1] if ids else None)
+        match = views.rewrite_of(record, rewrites)
+        if match is None:
             return _Sides([], [], frozenset(), None)
-        rewrite = found.rewrite
-        whole = await self.store.history(record.session, limit=rewrite.length)
+        rewrite = match.rewrite
+        history = await self.store.history(record.session, limit=rewrite.length)
         values = views.replacement_messages(rewrite)
-        kept = {body_text(value) for value in values}
-        left = frozenset(one.id for one in whole if body_text(one.body) not in kept)
-        made = [_as_stored(value, number, record) for number, value in enumerate(values)]
-        return _Sides(whole, made, left, whole[-1].id if whole else None)
-
-    async def _carried(self, record: CompactionRecord, after: Sequence[StoredMessage]) -> int:
-        """How many messages a continuation began with: what it holds up to its creation."""
-        return sum(message.created <= record.created for message in after)
+        texts = {body_text(value) for value in values}
+        hidden = frozenset(one.id for one in history if body_text(one.body) not in texts)
+        replaced = [_as_stored_message(value, number, record) for number, value in enumerate(values)]
+        return _Sides(history, replaced, hidden, history[-1].id if history else None)
 
     # A message
 
@@ -391,8 +387,8 @@ class PageReader:
             raise NotFoundError from None
         if owner.thread == thread:
             return message
-        whole, _ = await self.store.shown_of(thread, [number])  # a branch shares messages with its parent
-        if number not in whole:
+        in_view, _ = await self.store.shown_of(thread, [number])  # a branch shares messages with its parent
+        if number not in in_view:
             raise NotFoundError
         return message
 
@@ -402,7 +398,7 @@ class PageReader:
         until = self._wall() + 1
         since = (until // DAY - days + 1) * DAY
         tenant = viewer.tenant
-        found, clients, failures, records, limits = await asyncio.gather(
+        insights, clients, failures, records, limits = await asyncio.gather(
             self.store.insights(since=since, until=until, tenant=tenant),
             self.store.usage_by_client(since=since, until=until, tenant=tenant),
             self.store.failures(since=since, tenant=tenant),
@@ -411,22 +407,22 @@ class PageReader:
         )
         savings = await self._period_savings(records, limits, since)
         recent = [record for record in records if record.created >= since]
-        slowest = sorted(views.compaction_items(recent), key=lambda made: -made.duration)[:8]
-        groups = [("model", "model", found.by_model), ("client", "client", clients)]
+        slowest = sorted(views.compaction_items(recent), key=lambda item: -item.duration)[:8]
+        groups = [("model", "model", insights.by_model), ("client", "client", clients)]
         if tenant is None:
             tenants = await self.store.usage_by_tenant(since=since, until=until)
             groups += [("tenant", "tenant", tenants)] if len(tenants) > 1 else []
-        groups.append(("day", "day", list(reversed(found.by_day))[:31]))
+        groups.append(("day", "day", list(reversed(insights.by_day))[:31]))
         tables = [
             (name, [_sum_row(row, savings.by.get(kind, {}).get(row.key, 0.0)) for row in rows])
             for name, kind, rows in groups
             if rows
         ]
         return {
-            "days": days, "total": found.total, "threads": found.threads, "savings": savings,
-            "compactions_count": found.compactions, "tokens_saved": found.tokens_saved, "tables": tables,
+            "days": days, "total": insights.total, "threads": insights.threads, "savings": savings,
+            "compactions_count": insights.compactions, "tokens_saved": insights.tokens_saved, "tables": tables,
             "slowest": slowest, "failures": [(what, f"{count:,}") for what, count in failures],
-            "chart": _day_chart(found.by_day, savings, since, days),
+            "chart": _day_chart(insights.by_day, savings, since, days),
         }  # fmt: skip
 
     async def savings(self, since: float) -> CostComparison:
@@ -438,8 +434,8 @@ class PageReader:
         self, records: Sequence[CompactionRecord], limits: Mapping[str, int], since: float
     ) -> CostComparison:
         compacted = list(dict.fromkeys(record.thread for record in records if record.reverted is None))
-        found = await self._savings(compacted[:500], limits)
-        return views.total_savings(list(found.values()), since=since, day=_day)
+        savings = await self._savings(compacted[:500], limits)
+        return views.total_savings(list(savings.values()), since=since, day=_day)
 
     # Settings, tried
 
@@ -450,8 +446,8 @@ class PageReader:
         )
         model = (figures[thread].model if thread in figures else "") or tip.model
         size = self._window(model, limits.get(model))
-        said = [(message.body, message.created) for message in history]
-        return TrialRequest(first.id, model, size.tokens, first.system, said, threshold / 100, ratio / 100)
+        messages = [(message.body, message.created) for message in history]
+        return TrialRequest(first.id, model, size.tokens, first.system, messages, threshold / 100, ratio / 100)
 
     async def window_of(self, viewer: Viewer, thread: str) -> WindowSize:
         _, tip = await self.thread(viewer, thread)
@@ -485,40 +481,40 @@ class _Prices:
     """Prices by model and day, asked for once."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str, bool], Prices | None] = {}
+        self._prices: dict[tuple[str, str, bool], Prices | None] = {}
 
     def __call__(self, model: str, at: float, prompt: int) -> Prices | None:
         key = (model, _day(at), prompt > 200_000)
-        if key not in self._known:
+        if key not in self._prices:
             moment = datetime.fromtimestamp(at, UTC)
-            self._known[key] = prices_for(model, at=moment, prompt_tokens=prompt)
-        return self._known[key]
+            self._prices[key] = prices_for(model, at=moment, prompt_tokens=prompt)
+        return self._prices[key]
 
 
 def _day(at: float) -> str:
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d}"
 
 
-def _as_stored(value: Message, number: int, record: CompactionRecord) -> StoredMessage:
+def _as_stored_message(value: Message, number: int, record: CompactionRecord) -> StoredMessage:
     """A message of a rewrite as a page shows one. It has no id of its own."""
     kind: MessageKind = "summary" if is_summary(value) else "derived"
     return StoredMessage(0, record.session, number, kind, value, "", None, "", "", record.created)
 
 
-def _side(messages: Sequence[StoredMessage], left: frozenset[int]) -> list[views.MessageRow | None]:
+def _side(messages: Sequence[StoredMessage], hidden: frozenset[int]) -> list[views.MessageRow | None]:
     """Brief messages; in the place of those in the middle that are not shown stands None."""
-    shown: list[StoredMessage | None] = list(messages)
+    rows: list[StoredMessage | None] = list(messages)
     if len(messages) > SIDE:
-        shown = [*messages[: SIDE // 2], None, *messages[-SIDE // 2 :]]
-    return [None if message is None else _brief(message, left) for message in shown]
+        rows = [*messages[: SIDE // 2], None, *messages[-SIDE // 2 :]]
+    return [None if message is None else _brief(message, hidden) for message in rows]
 
 
-def _brief(message: StoredMessage, left: frozenset[int]) -> views.MessageRow:
-    fate = "recall" if message.id in left else "view" if left and message.kind == "message" else ""
+def _brief(message: StoredMessage, hidden: frozenset[int]) -> views.MessageRow:
+    fate = "recall" if message.id in hidden else "view" if hidden and message.kind == "message" else ""
     return views.message_view(message, chars=BRIEF, fate=fate, show=excerpt)
 
 
-def _side_bar(messages: Sequence[StoredMessage], whole: int) -> str:
+def _side_bar(messages: Sequence[StoredMessage], total: int) -> str:
     sizes = dict.fromkeys(views.PARTS, 0)
     for message in messages:
         tokens = message.tokens or views.estimate(body_text(message.body))
@@ -526,19 +522,19 @@ def _side_bar(messages: Sequence[StoredMessage], whole: int) -> str:
         sizes[kind] += tokens
     filled = [(kind, tokens) for kind, tokens in sizes.items() if tokens]
     pieces = [Piece(kind, f"{views.PARTS[kind]}: {tokens:,} tokens", tokens) for kind, tokens in filled]
-    told = ", ".join(piece.name for piece in pieces) or "nothing"
-    return bar(pieces, max(whole, sum(sizes.values())), told)
+    description = ", ".join(piece.name for piece in pieces) or "nothing"
+    return bar(pieces, max(total, sum(sizes.values())), description)
 
 
 def _window_bar(window: views.WindowView) -> str:
     pieces = [Piece(part.kind, f"{part.name}: {part.tokens:,} tokens", part.tokens) for part in window.parts]
-    told = "; ".join(piece.name for piece in pieces) + f"; free: {window.free:,} tokens"
-    return bar(pieces, window.size.tokens, told, mark=window.size.threshold)
+    description = "; ".join(piece.name for piece in pieces) + f"; free: {window.free:,} tokens"
+    return bar(pieces, window.size.tokens, description, mark=window.size.threshold)
 
 
-def _calls_chart(seen: views.CallsView, size: WindowSize) -> str:
-    places = views.thinned(seen.calls)
-    calls = [seen.calls[at] for at in places]
+def _calls_chart(view: views.CallsView, size: WindowSize) -> str:
+    places = views.thinned(view.calls)
+    calls = [view.calls[at] for at in places]
     nearest = {at: number for number, at in enumerate(places)}
 
     def place(at: int) -> int:
@@ -549,48 +545,56 @@ def _calls_chart(seen: views.CallsView, size: WindowSize) -> str:
         Line("written to it", "write", [call.write for call in calls]),
         Line("fresh", "none", [call.input for call in calls]),
     ]
-    marks = [Mark(place(at), text) for at, text in seen.marks[-100:]]
-    unmarked = [miss for miss in seen.misses if miss.cause != "compaction"]
+    marks = [Mark(place(at), text) for at, text in view.marks[-100:]]
+    unmarked = [miss for miss in view.misses if miss.cause != "compaction"]
     marks += [Mark(place(miss.call - 1), f"miss: {miss.cause}", "miss") for miss in unmarked[-100:]]
     top = max((call.prompt for call in calls), default=0)
     limits = [Limit("compaction from here on", size.threshold)]
     limits += [Limit("window", size.tokens)] if size.tokens < 3 * max(top, size.threshold) else []
-    told = (
-        f"{counted(len(seen.calls), 'call')}; the largest prompt has {top:,} tokens; "
-        f"{counted(len(seen.marks), 'compaction')}; {counted(len(seen.misses), 'cache miss')[:-1]}."
+    description = (
+        f"{counted(len(view.calls), 'call')}; the largest prompt has {top:,} tokens; "
+        f"{counted(len(view.marks), 'compaction')}; {counted(len(view.misses), 'cache miss')[:-1]}."
     )
     names = [f"{at + 1:,}" for at in places]
     return draw(
-        Chart("calls-chart", "Every call’s prompt", told, "tokens", lines, limits, marks, stacked=True, names=names)
+        Chart(
+            "calls-chart", "Every call’s prompt", description, "tokens", lines, limits, marks, stacked=True, names=names
+        )
     )
 
 
 def _day_chart(by_day: Sequence[Any], savings: CostComparison, since: float, days: int) -> str:
-    known = {row.key: float(row.cost) for row in by_day}
+    cost_by_day = {row.key: float(row.cost) for row in by_day}
     names = [_day(since + number * DAY) for number in range(days)]
-    if len(known) < 2:
+    if len(cost_by_day) < 2:
         return ""
-    first = next(number for number, name in enumerate(names) if name in known) if known.keys() & set(names) else 0
+    first = (
+        next(number for number, name in enumerate(names) if name in cost_by_day)
+        if cost_by_day.keys() & set(names)
+        else 0
+    )
     names = names[first:]
-    cost = [known.get(name, 0.0) for name in names]
+    cost = [cost_by_day.get(name, 0.0) for name in names]
     without = [spent + savings.by["day"].get(name, 0.0) for name, spent in zip(names, cost, strict=True)]
     lines = [Line("spent", "a", cost)]
     if any(gain for gain in savings.by["day"].values()):
         lines.append(Line("without compaction", "b", without))
-    told = f"Dollars by day: {sum(cost):.2f} spent in {len(names)} days."
-    return draw(Chart("days-chart", "Dollars by day", told, "$", lines, axis="day", names=[name[5:] for name in names]))
+    description = f"Dollars by day: {sum(cost):.2f} spent in {len(names)} days."
+    return draw(
+        Chart("days-chart", "Dollars by day", description, "$", lines, axis="day", names=[name[5:] for name in names])
+    )
 
 
 def _sum_row(row: Any, saved: float) -> tuple[str, ...]:
     share = row.cache_share
-    known = row.unpriced < row.calls
+    is_priced = row.unpriced < row.calls
     return (
         line_of(row.key or "–", 60), f"{row.calls:,}", f"{row.prompt:,}", "–" if share is None else f"{share:.1%}",
-        f"{row.output:,}", f"${row.cost:,.2f}" if known else "unknown", f"${saved:,.2f}" if saved else "–",
+        f"{row.output:,}", f"${row.cost:,.2f}" if is_priced else "unknown", f"${saved:,.2f}" if saved else "–",
     )  # fmt: skip
 
 
-def _spared(item: views.CompactionItem, calls: Sequence[CallRow]) -> float | None:
+def _spared_dollars(item: views.CompactionItem, calls: Sequence[CallRow]) -> float | None:
     """Dollars of the tokens that later calls did not carry, at the price their cache would have read them for."""
     later = [call for call in calls if call.task == "main" and call.created > item.created]
     if not later:
@@ -606,7 +610,7 @@ def _state(state: ThreadState, todo: Any) -> list[tuple[str, list[str]]]:
     """How things stand: where the work is, files, commands with their last outcome, open errors, what is to do."""
     listed = todo if isinstance(todo, list) and todo else state.todo
     commands = [f"{name} \u2192 {one.outcome}" for name, one in state.commands.items()]
-    found = [
+    groups = [
         ("Where", [where for where in (state.directory, state.branch and f"branch {state.branch}") if where]),
         ("Changed files", state.changed_files()[-12:]),
         ("Commands, as they went last", commands[-8:]),
@@ -614,4 +618,4 @@ def _state(state: ThreadState, todo: Any) -> list[tuple[str, list[str]]]:
         ("Running", state.processes),
         ("To do", [f"[{one.get('status', '')}] {one.get('text', '')}" for one in listed if isinstance(one, dict)]),
     ]
-    return [(name, [line_of(line, 240) for line in lines]) for name, lines in found if lines]
+    return [(name, [line_of(line, 240) for line in lines]) for name, lines in groups if lines]

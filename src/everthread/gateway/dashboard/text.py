@@ -21,11 +21,11 @@ _SPECIAL = re.compile(
 
 def clean(text: str) -> str:
     """The text without what would move, hide or break other text: such characters are shown by their names."""
-    return _SPECIAL.sub(_named, text.replace("\r\n", "\n"))
+    return _SPECIAL.sub(_name_character, text.replace("\r\n", "\n"))
 
 
-def _named(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _name_character(match: re.Match[str]) -> str:
+    code = ord(match[0])
     if code < 0x20:
         return chr(0x2400 + code)
     if 0xD800 <= code <= 0xDFFF:
@@ -36,14 +36,14 @@ def _named(found: re.Match[str]) -> str:
 def excerpt(text: str, most: int, *, start: int = 0, revealed: bool = False) -> str:
     """At most so many characters of a text from a place on, redacted unless it was asked for."""
     end = min(len(text), start + most)
-    shown = text[start:end] if revealed else redact_part(text, start, end, margin=MARGIN)
-    return clean(shown)
+    passage = text[start:end] if revealed else redact_part(text, start, end, margin=MARGIN)
+    return clean(passage)
 
 
 def line_of(text: str, most: int) -> str:
     """The beginning of a text on one line, redacted."""
-    shown = " ".join(excerpt(text, 4 * most).split())
-    return shown if len(shown) <= most else shown[: most - 1].rstrip() + "…"
+    line = " ".join(excerpt(text, 4 * most).split())
+    return line if len(line) <= most else line[: most - 1].rstrip() + "…"
 
 
 def highlight(text: str, query: str) -> list[tuple[bool, str]]:
@@ -51,8 +51,8 @@ def highlight(text: str, query: str) -> list[tuple[bool, str]]:
     words = sorted({word.lower() for word in re.findall(r"[^\s\"*]{2,60}", query)}, key=len, reverse=True)[:20]
     if not words:
         return [(False, text)]
-    found = re.split(f"({'|'.join(map(re.escape, words))})", text, flags=re.IGNORECASE)
-    return [(number % 2 == 1, piece) for number, piece in enumerate(found) if piece]
+    pieces = re.split(f"({'|'.join(map(re.escape, words))})", text, flags=re.IGNORECASE)
+    return [(number % 2 == 1, piece) for number, piece in enumerate(pieces) if piece]
 
 
 def body_text(message: Mapping[str, Any]) -> str:
@@ -165,13 +165,13 @@ def summary_sections(text: str, sources: Sequence[tuple[int, str]] = ()) -> list
 
 
 def _pieces(line: str) -> tuple[tuple[str, str], ...]:
-    found: list[tuple[str, str]] = []
+    pieces: list[tuple[str, str]] = []
     at = 0
     for match in _PIECE.finditer(line):
-        found.append(("text", line[at : match.start()]))
-        found.append(("code", match[1]) if match[1] is not None else ("strong", match[2]))
+        pieces.append(("text", line[at : match.start()]))
+        pieces.append(("code", match[1]) if match[1] is not None else ("strong", match[2]))
         at = match.end()
-    return tuple((kind, words) for kind, words in (*found, ("text", line[at:])) if words)
+    return tuple((kind, words) for kind, words in (*pieces, ("text", line[at:])) if words)
 
 
 class SourceIndex:
@@ -188,10 +188,10 @@ class SourceIndex:
                 self._places.setdefault(word, set()).add(number)
 
     def find(self, line: str) -> tuple[int, ...]:
-        held = {word for word in _words(line) if word in self._places}
-        known = sorted(held, key=lambda word: len(self._places[word]))
+        known_words = {word for word in _words(line) if word in self._places}
+        rarest = sorted(known_words, key=lambda word: len(self._places[word]))
         votes: dict[int, float] = {}
-        for word in known[:12]:
+        for word in rarest[:12]:
             places = self._places[word]
             if len(places) > 40:
                 break

@@ -159,29 +159,29 @@ def window_view(system: Any, sizes: Mapping[str, int], size: WindowSize, calls: 
     """The parts of the next prompt. What the provider counted beyond them is tools and framing."""
     parts = {**sizes, "system": estimate(content_text(system)) if system else 0}
     main = [call for call in calls if call.task == "main"]
-    known = sum(parts.values())
+    estimated = sum(parts.values())
     reported = bool(main) and not main[-1].estimated
-    used = known
+    used = estimated
     if reported:
         used = main[-1].prompt + main[-1].output
-        if used >= known:
-            parts["tools"] = used - known
+        if used >= estimated:
+            parts["tools"] = used - estimated
         else:  # the estimate was too high: the provider is right
-            parts = {kind: round(tokens * used / known) for kind, tokens in parts.items()}
+            parts = {kind: round(tokens * used / estimated) for kind, tokens in parts.items()}
             used = sum(parts.values())
-    shown = tuple(ContextPart(kind, PARTS[kind], parts[kind]) for kind in PARTS if parts[kind])
-    return WindowView(size, shown, used, reported, _ahead(main, used, size.threshold))
+    filled = tuple(ContextPart(kind, PARTS[kind], parts[kind]) for kind in PARTS if parts[kind])
+    return WindowView(size, filled, used, reported, _ahead(main, used, size.threshold))
 
 
 def user_words(summary: str) -> list[str]:
     """The part of a summary that holds the user's own words."""
     lines = summary.split("\n")
     starts = [number for number, line in enumerate(lines) if line.strip("# ") == WORDS and line.startswith("#")]
-    found = []
+    sections = []
     for start in starts:
         end = next((n for n in range(start + 1, len(lines)) if lines[n].startswith("## ")), len(lines))
-        found.append("\n".join(lines[start + 1 : end]))
-    return found
+        sections.append("\n".join(lines[start + 1 : end]))
+    return sections
 
 
 def _ahead(main: Sequence[CallRow], used: int, threshold: int) -> str:
@@ -224,31 +224,31 @@ class CallsView:
         for miss in self.misses:
             calls, tokens = sums.get(miss.cause, (0, 0))
             sums[miss.cause] = calls + 1, tokens + miss.missed
-        return sorted(((cause, *found) for cause, found in sums.items()), key=lambda row: -row[2])
+        return sorted(((cause, *sums_of_cause) for cause, sums_of_cause in sums.items()), key=lambda row: -row[2])
 
 
 def calls_view(calls: Sequence[CallRow], compactions: Sequence[CompactionRecord], *, ttl: float) -> CallsView:
     main = [call for call in calls if call.task == "main"]
-    held = sorted((one for one in compactions if one.reverted is None), key=lambda one: one.created)
+    standing = sorted((one for one in compactions if one.reverted is None), key=lambda one: one.created)
     marks = []
-    for made in held:
-        at = next((n for n, call in enumerate(main) if call.created > made.created), len(main))
-        record = made.record
+    for compaction in standing:
+        at = next((n for n, call in enumerate(main) if call.created > compaction.created), len(main))
+        record = compaction.record
         marks.append((at, f"compaction: {record.tokens_before:,} to {record.tokens_after:,} tokens"))
     return CallsView(tuple(main), tuple(marks), tuple(_misses(main, {at for at, _ in marks}, ttl)))
 
 
 def _misses(main: Sequence[CallRow], compacted: set[int], ttl: float) -> list[CacheMissRow]:
-    found = []
+    misses = []
     if not any(call.read or call.write for call in main):
         return []
     for number, call in enumerate(main):
         if number == 0:
             continue
         before = main[number - 1]
-        left = min(before.prompt, call.prompt)
-        missed = left - call.read
-        if left < CACHED_FROM or missed <= max(CACHED_FROM, left // 10):
+        reusable = min(before.prompt, call.prompt)
+        missed = reusable - call.read
+        if reusable < CACHED_FROM or missed <= max(CACHED_FROM, reusable // 10):
             continue
         gap = call.created - before.created
         if number in compacted:
@@ -259,8 +259,8 @@ def _misses(main: Sequence[CallRow], compacted: set[int], ttl: float) -> list[Ca
             cause = "the cache had forgotten"
         else:
             cause = "the prompt changed, or the provider dropped it"
-        found.append(CacheMissRow(number + 1, call.created, cause, missed))
-    return found
+        misses.append(CacheMissRow(number + 1, call.created, cause, missed))
+    return misses
 
 
 # Dollars with and without
@@ -318,7 +318,7 @@ def saving_of(
     A call that found the cache warm finds it warm with the whole history too; what was taken out until then is read
     there at the cache's price, or paid in full where the cache was cold or there is none.
     """
-    held = sorted((one for one in compactions if one.reverted is None), key=lambda one: one.created)
+    standing = sorted((one for one in compactions if one.reverted is None), key=lambda one: one.created)
     caching = any(call.read or call.write for call in calls)
     auxiliary = [call for call in calls if call.task != "main"]
     cost = sum(float(call.cost) for call in auxiliary if call.cost is not None)
@@ -331,33 +331,33 @@ def saving_of(
         if call.task != "main":
             continue
         fresh_start = False
-        while at < len(held) and held[at].created <= call.created:
-            removed += max(0, held[at].record.tokens_before - held[at].record.tokens_after)
+        while at < len(standing) and standing[at].created <= call.created:
+            removed += max(0, standing[at].record.tokens_before - standing[at].record.tokens_after)
             at, fresh_start = at + 1, True
-        whole = call.prompt + removed
+        full_prompt = call.prompt + removed
         paid = call.cost
         if paid is None:
             unpriced += 1
-        elif whole > window(call.model):
+        elif full_prompt > window(call.model):
             outgrown.append(call)
         elif not removed:
             rows.append(PricedCall(call, float(paid), float(paid)))
         else:
-            prices = price(call.model, call.created, whole)
+            prices = price(call.model, call.created, full_prompt)
             same = last is not None and last.model == call.model
             near = last is not None and call.created - last.created <= ttl
             if not caching:
                 read = 0
             elif fresh_start and same and near:
-                read = min(whole_before, whole)
+                read = min(whole_before, full_prompt)
             else:
                 read = call.read + removed if call.read else 0
-            without = _price(prices, whole, read, call)
+            without = _price(prices, full_prompt, read, call)
             if without is None:
                 unpriced += 1
             else:
                 rows.append(PricedCall(call, float(paid), without))
-        last, whole_before = call, whole
+        last, whole_before = call, full_prompt
     return CostComparison(
         cost + sum(row.cost for row in rows),
         sum(row.without for row in rows),
@@ -368,13 +368,13 @@ def saving_of(
     )
 
 
-def _price(prices: Prices | None, whole: int, read: int, call: CallRow) -> float | None:
+def _price(prices: Prices | None, prompt: int, read: int, call: CallRow) -> float | None:
     """Dollars of a prompt of which a part is read from the cache."""
     if prices is None or prices.input is None:
         return None
     fresh = prices.cache_write_5m if call.write and prices.cache_write_5m is not None else prices.input
     cached = prices.cache_read if prices.cache_read is not None else prices.input
-    tokens = (whole - read) * fresh + read * cached + call.output * (prices.output or 0)
+    tokens = (prompt - read) * fresh + read * cached + call.output * (prices.output or 0)
     return float(tokens) / _MILLION
 
 
@@ -427,9 +427,9 @@ class ContextView:
         if is_user_message(message.body):
             words = " ".join(text_of(message.body).split())[:60]
             return "words" if words and words in self.words else "recall"
-        return "journal" if self._is_told(message.body) else "recall"
+        return "journal" if self._is_in_summary(message.body) else "recall"
 
-    def _is_told(self, body: Message) -> bool:
+    def _is_in_summary(self, body: Message) -> bool:
         """Whether the summary names what this message did."""
         if not self.summary:
             return False
@@ -440,21 +440,21 @@ class ContextView:
         return False
 
 
-def stored_context(shown: set[int], shortened: set[int], summaries: Sequence[str]) -> ContextView:
+def stored_context(in_view: set[int], shortened: set[int], summaries: Sequence[str]) -> ContextView:
     """Of a thread whose sessions hold what the model sees."""
     summary = "\n".join(summaries)
     words = " ".join(" ".join(user_words(summary)).split())
-    return ContextView(frozenset(shown), frozenset(shortened), " ".join(summary.split()), words)
+    return ContextView(frozenset(in_view), frozenset(shortened), " ".join(summary.split()), words)
 
 
 def rewritten_context(rewrite: Rewrite, page: Sequence[StoredMessage]) -> ContextView:
     """Of a proxied thread: what stands for its beginning, and which of a page's messages are in that word for word."""
     values = replacement_messages(rewrite)
     summary = "\n".join(text_of(value) for value in values if is_summary(value))
-    kept = {text for value in values if not is_summary(value) and (text := body_text(value))}
-    shown = frozenset(message.id for message in page if body_text(message.body) in kept)
+    texts = {text for value in values if not is_summary(value) and (text := body_text(value))}
+    in_view = frozenset(message.id for message in page if body_text(message.body) in texts)
     flat, words = " ".join(summary.split()), " ".join(" ".join(user_words(summary)).split())
-    return ContextView(shown, frozenset(), flat, words, rewrite.length)
+    return ContextView(in_view, frozenset(), flat, words, rewrite.length)
 
 
 def replacement_messages(rewrite: Rewrite) -> list[Message]:
@@ -463,11 +463,11 @@ def replacement_messages(rewrite: Rewrite) -> list[Message]:
         values = json.loads(f"[{rewrite.replacement.decode()}]")
     except ValueError:
         return []
-    found = [value for value in values if isinstance(value, dict) and isinstance(value.get("role"), str)]
-    return [_marked(value) for value in cast("list[Message]", found)]
+    messages = [value for value in values if isinstance(value, dict) and isinstance(value.get("role"), str)]
+    return [_mark_if_summary(value) for value in cast("list[Message]", messages)]
 
 
-def _marked(message: Message) -> Message:
+def _mark_if_summary(message: Message) -> Message:
     """What we stored as a replacement is ours: the summary in it needs no proof."""
     marked = mark_summary(message)
     return marked if message["role"] in ("user", "assistant") and summary_text(marked) else message
@@ -524,14 +524,14 @@ def compaction_items(records: Sequence[CompactionRecord], calls: Sequence[CallRo
     """In the order they were made, those that were undone in their place."""
     main = [call.created for call in calls if call.task == "main"]
     items = []
-    for number, made in enumerate(sorted(records, key=lambda one: one.id), 1):
-        record = made.record
-        since = sum(created > made.created for created in main) if made.reverted is None else 0
+    for number, stored in enumerate(sorted(records, key=lambda one: one.id), 1):
+        record = stored.record
+        since = sum(created > stored.created for created in main) if stored.reverted is None else 0
         items.append(
             CompactionItem(
-                made.id, number, made.created, record.tokens_before, record.tokens_after, record.author or "nobody",
-                REASONS.get(record.reason, record.reason), record.duration, record.cost, made.reverted is not None,
-                made.parent == made.session, made.thread, since,
+                stored.id, number, stored.created, record.tokens_before, record.tokens_after, record.author or "nobody",
+                REASONS.get(record.reason, record.reason), record.duration, record.cost, stored.reverted is not None,
+                stored.parent == stored.session, stored.thread, since,
                 since * max(0, record.tokens_before - record.tokens_after),
             )
         )  # fmt: skip
