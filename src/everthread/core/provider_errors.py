@@ -131,7 +131,7 @@ _BOUND = re.compile(
     r"|allow\w*|context (?:length|window|size)|context(?= ?[:=] ?$)|n ctx|configured|expected"
     r"|supera|excede|máxim|höchst|maximal|überschreit|dépass|上限|最大|最多|限制|超过|超出|以内|초과|최대)"
     r"|(?P<value>requested|asked for|resulted in(?: over)?|supplied|contain\w*|\bha(?:s|ve|d)\b|provided|given|received"
-    r"|\bgot\b|passed|sent\b|used\b|current\w*|actual\w*|count (?:is|of)|total of|keep the first|n keep"
+    r"|\bgot\b|passed|sent\b|used\b|current\w*|actual\w*|needs?\b|count (?:is|of)|total of|keep the first|n keep"
     r"|value (?:of|=|is)|too (?:long|large|big|high|many)(?: tokens?)?(?= ?[:(]* ?$)|当前|实际|现有)"
     r"|(?P<available>available(?: output)? tokens?|remaining|tokens left)"
 )
@@ -151,8 +151,9 @@ _VALUE_AFTER = re.compile(
     r"|(?:must|should) (?:not |be )|cannot (?:be|exceed))"
 )
 _LIMIT_AFTER = re.compile(
-    r"[ )]*(?:tokens? )?(?:(?:is|are) )?(?:the )?(?:max(?:imum)?\b|limit\b|token limit|context\b|allowed\b|上限)"
+    r"[ )]*(?:tokens? )?(?:(?:is|are) )?(?:the )?(?:max(?:imum)?\b|limit\b|token limit|context\b|window\b|allowed\b|上限)"
 )
+_AVAILABLE_AFTER = re.compile(r" ?(?:output )?(?:tokens? )?(?:remain|(?:are|is) left\b)")
 _PART_AFTER = re.compile(
     r"[ )]*(?:tokens? )?(?:in|of|for|from)(?: (?:the|your|text|tool|image|audio|system|input))* "
     rf"(?:(?P<input>{_INPUT}|tools?|system)|(?P<output>{_OUTPUT}))\b"
@@ -224,7 +225,7 @@ def _numbers(sentence: str, default: list[str]) -> Iterator[_Number]:
         taken = match.end() + (own.end() if own else 0)
         if _OPERATOR_ONLY.fullmatch(before) is None:
             nouns = _nouns(before) or default
-        yield from _role(value, before, after, nouns)
+        yield from _role(value, before, after, nouns, alone=alone)
 
 
 def _number(match: re.Match[str]) -> int:
@@ -247,7 +248,7 @@ def _is_foreign(before: str, after: str, *, first: bool, alone: bool, value: int
     return alone and bracketed and value < 10_000 and value % 256 != 0 and value % 1000 != 0
 
 
-def _role(value: int, before: str, after: str, nouns: list[str]) -> Iterator[_Number]:
+def _role(value: int, before: str, after: str, nouns: list[str], *, alone: bool) -> Iterator[_Number]:
     part = _PART_AFTER.match(after)
     noun = part or _NOUN_AFTER.match(after)
     if noun:
@@ -255,13 +256,13 @@ def _role(value: int, before: str, after: str, nouns: list[str]) -> Iterator[_Nu
     last = ""
     for match in _BOUND.finditer(before):
         last = str(match.lastgroup)
-    if last == "available":
-        yield _Number(value, last)
+    if last == "available" or _AVAILABLE_AFTER.match(after):
+        yield _Number(value, "available")
     elif part and last != "limit":
         yield _Number(value, nouns[0], part=nouns == ["input"])
     elif _VALUE_AFTER.match(after):
         yield _value(value, nouns)
-    elif last == "limit" or _LIMIT_AFTER.match(after):
+    elif last == "limit" or _LIMIT_AFTER.match(after) or (alone and not last and nouns[-1:] == ["context"]):
         yield from (found for found in [_bound(value, nouns)] if found.role == "cap" or value >= _SMALLEST_WINDOW)
     elif last == "value" or nouns:
         yield _value(value, nouns)
@@ -301,9 +302,9 @@ _ONE_FIELD = re.compile(
 )
 _CHARACTERS = re.compile(
     r"(?:at most|up to|than|max\w{0,7}|limit)\b.{0,30}?\d[\d,]{0,12} ?(?:characters?|chars)\b"
-    r"|string (?:too long|above max|value length)"
+    r"|string (?:too long|above max|value length)|must have length less than"
 )
-_CONTENT = re.compile(r"(?<![a-z])(?:messages?|contents?|inputs?|prompts?)(?![a-z])")
+_CONTENT = re.compile(r"(?<![a-z])(?:messages?|contents?|inputs?|prompts?|body)(?![a-z])")
 _LONG_STRING = 100_000
 """No name, id or label may be so long: a limit like this on one string is a limit on what is said."""
 _OTHER_FAULT = re.compile(
@@ -362,8 +363,8 @@ _WINDOW = (
 _PLAINLY = re.compile(r"(?:prompts?|inputs?|conversation) (?:is |was )?too (?:long|large|big)(?![a-z])")
 _PROMPT = re.compile(
     rf"(?:prompts?|inputs?|conversation|history|(?<!number of )messages)(?: [\w()]+){{0,4}}? (?:{_LONG})"
-    r"|(?:larger|bigger|longer|greater|more) than\b.{0,60}?(?<![a-z])(?:context|window)(?![a-z])"
-    rf"|(?:exceed\w{{0,5}}|than|over|beyond|overflow\w{{0,5}}|fit)\b.{{0,60}}?(?:{_WINDOW}|tokens?(?![a-z]))"
+    r"|(?:(?:larger|bigger|longer|greater|more) than|fits?)\b.{0,60}?(?<![a-z])(?:context|window)(?![a-z])"
+    rf"|(?:exceed\w{{0,5}}|than|over|beyond|overflow\w{{0,5}}|fits?)\b.{{0,60}}?(?:{_WINDOW}|tokens?(?![a-z]))"
     rf"|(?:{_WINDOW}).{{0,40}}?(?:exceed|overflow|too (?:long|large)|is full|reached)"
     rf"|reached (?:\w+ ){{0,2}}(?:{_WINDOW})"
     r"|tokens? (?:limit |count |number |length |budget )?(?:(?:is|are|has|have|been|was) )*(?:exceed|too (?:lo|la|ma))"
@@ -384,8 +385,14 @@ _PAYLOAD = re.compile(
     r"|max(?:imum)? (?:payload|request (?:size|length))"
     r"|request(?: \w+){0,4}? exceed\w{0,5}(?: \w+){0,5}? (?:size|upload)|exceed\w{0,5}(?: \w+){0,5}? bytes"
     r"|string value length|stream read constraints|too many total text bytes|length limit exceeded"
-    r"|value at body\b.{0,120}?length less|请求体?(?:内容)?(?:过大|太大)|报文过大"
+    r"|请求体?(?:内容)?(?:过大|太大)|报文过大"
 )
+_BYTES_OF_REQUEST = (
+    re.compile(r"\d ?(?:bytes?|[kmg]i?b)(?![a-z])"),
+    re.compile(r"(?<![a-z])(?:request|body|payload|message)(?![a-z])"),
+    re.compile(r"limit|max|exceed|over\b|than\b|at most|up to"),
+)
+"""A size in bytes, of the request, against a bound."""
 
 
 def is_relevant(sentence: str) -> bool:
@@ -413,7 +420,9 @@ def overflow_said(sentence: str) -> Overflow | None:
 
 def payload_said(sentence: str) -> bool:
     """Whether a sentence says that the request is too large in bytes."""
-    return _PAYLOAD.search(sentence) is not None and _MEDIA.search(sentence) is None
+    if _MEDIA.search(sentence):
+        return False
+    return bool(_PAYLOAD.search(sentence) or all(part.search(sentence) for part in _BYTES_OF_REQUEST))
 
 
 _MAX_DEPTH = 16
@@ -579,9 +588,10 @@ def classify_error(
     codes = [plain(code) for code in evidence.codes]
     texts = [plain(text) for text in evidence.texts]
     everything = " ; ".join([*codes, *texts])
-    if evidence.status == 402 or (_MONEY.search(everything) and not _RATE.search(everything)):
+    is_rate = _RATE.search(_MONEY.sub(" ", everything)) is not None
+    if evidence.status == 402 or (_MONEY.search(everything) and not is_rate):
         return ErrorVerdict("other", "It is about money, not about size.")
-    if evidence.status == 429 or _RATE.search(everything):
+    if evidence.status == 429 or is_rate:
         return ErrorVerdict("rate_limit", "The account or the server is out of allowance for now.")
     if evidence.status in _NO_OVERFLOW or _OTHER_FAULT.search(everything):
         return ErrorVerdict("other", "It is about a value of the request, not about its size.")
