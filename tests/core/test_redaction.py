@@ -542,6 +542,13 @@ def test_a_part_that_begins_or_ends_inside_a_secret_shows_nothing_of_it() -> Non
         ("密码是:hunter2Xy9", "密码是:"),
         ("密码是：hunter2Xy9", "密码是："),
         ("the password is: hunter2Xy9", "the password is: "),
+        ("Das Passwort lautet Gx8$kdl29Qa", "Das Passwort lautet "),
+        ("密钥=n8nOz27vGPuKaGmSaWHGOKxG8pKHBJwJ", "密钥="),
+        ("访问令牌：q13TcoKBzDPhYD5nlo0Laa8nzFTkmUip", "访问令牌："),
+        ("mysql -uroot -pJx82kd!0aZ", "mysql -uroot -p"),
+        ("sshpass -p Pq0!28dkw", "sshpass -p "),
+        ("docker login registry.io -u bob -p Lw9!x02kdQ", "docker login registry.io -u bob -p "),
+        ("machine api.example.com login bob password Wm28!dkqp0", "machine api.example.com login bob password "),
         ("AccountKey=/a9K/" + "Kd93kdKDk3kd93kdq7" * 4 + "aA==", "AccountKey="),
     ],
 )
@@ -557,6 +564,8 @@ def test_a_password_after_a_word_and_a_colon_and_a_key_that_begins_like_a_path(t
         ('密码是:"', "my dog Rex2019!", '"，请记住'),
         ('the passphrase is "', "correct horse battery staple", '".'),
         ('{"password": "', "blue R1ver stone", '"}'),
+        ('{"password":"', "Open sesame 42 now", '"}'),
+        ("Le mot de passe est « ", "Vz3!pol88kd", " »"),
         ("password: ", "Tr0ub4dor&3", ""),
         ("curl -d 'password=", "hunter2xyz", "&next=/home'"),
         ("a=1&amp;password=", "hunter2xyz", "&amp;next=2"),
@@ -576,6 +585,7 @@ def test_a_field_named_password_may_hold_several_words() -> None:
     [
         'password = "Please enter your password"',
         'password: "must be at least 8 characters"',
+        'password: "Minimum 8 letters or digits"',
         'password: "The password field is required."',
         "errors.password = 'is too short'",
         'password: "too short for this site"',
@@ -588,6 +598,17 @@ def test_what_is_said_about_a_password_stays(text: str) -> None:
     assert redact(text) == text
 
 
-@pytest.mark.parametrize("text", ["密码是:不正确", "password is: required", "key_file = /etc/ssl/private/key.pem"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "密码是:不正确",
+        "令牌数：48211",
+        "password is: required",
+        "the password reset2go sent",
+        "mysql -p shop2024 < dump.sql",
+        "ssh login -p 2222",
+        "key_file = /etc/ssl/private/key.pem",
+    ],
+)
 def test_words_and_paths_after_such_names_stay(text: str) -> None:
     assert redact(text) == text

@@ -123,7 +123,8 @@ class Rules:
     digits: Mapping[str, int]
     stems: tuple[str, ...]
     """What a name that announces a secret has in it, in lower case."""
-    foreign: frozenset[str]
+    foreign: Mapping[str, Says]
+    """Names in other languages, and what they say."""
     password_name: re.Pattern[str]
     secret_name: re.Pattern[str]
     harmless_name: re.Pattern[str]
@@ -144,6 +145,7 @@ def rules() -> Rules:
     starts = {start for start, _ in forms}
     names, providers, placeholders = data["names"], data["providers"], data["placeholders"]
     either = {key: "|".join(words) for key, words in names.items()}
+    foreign = dict.fromkeys(names["foreign"], Says.PASSWORD) | dict.fromkeys(names["foreign_secret"], Says.SECRET)
     trailing = rf"(?:_(?:\d+|{either['trailing']}))*$"
     return Rules(
         starts=_start_pattern(starts),
@@ -153,8 +155,8 @@ def rules() -> Rules:
         providers=re.compile(trie(providers["names"])),
         uuids=frozenset(providers["uuid"]),
         digits=providers["digits"],
-        stems=("key", "pass", "pwd", "secret", "token", "auth", "cred", *names["foreign"]),
-        foreign=frozenset(names["foreign"]),
+        stems=("key", "pass", "pwd", "secret", "token", "auth", "cred", *foreign),
+        foreign=foreign,
         password_name=re.compile(rf"(?:{either['password']}|(?:^|_)(?:{either['password_word']})){trailing}"),
         secret_name=re.compile(
             rf"(?:{either['secret']}|(?:^|_)(?:{either['secret_word']}|(?:{either['key']})_key)){trailing}"
@@ -233,6 +235,7 @@ _ADDRESS = re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]*[A-Za-z]|[\w.-]+:\d{2,5}")
 _MIXED = re.compile(r"(?=.*[A-Za-z])[!-~]*?(?:\d|[@#$%^&*+=~|!?][!-~])")
 _DRAWN = re.compile(r"[a-z]{3,10}")
 """As words are drawn from a list for a passphrase."""
+_BESIDE_FIGURES = re.compile(r"[A-Za-z]{2,12}[!?]?|\d{1,8}[!?]?")
 _STRONG = re.compile(r"(?=.*[A-Za-z]).*[0-9!@#$%^&*+=?~|]|\d+$", re.S)
 
 
@@ -274,6 +277,8 @@ def is_issued(value: str, level: Says, *, quoted: bool) -> bool:
 def is_passphrase(value: str, level: Says) -> bool:
     """Whether quoted words after a password's name are one: one holds a figure or a sign, or they make no sentence.
 
+    Four words or more without one that makes a sentence are a passphrase if one is a figure or all could be drawn.
+
     What names a password itself is a label or a message.
     """
     words = value.split()
@@ -285,7 +290,10 @@ def is_passphrase(value: str, level: Says) -> bool:
     own = [word for word, plain in zip(words, letters, strict=True) if plain not in rules().sentence_words]
     if any(4 <= len(word) <= ENOUGH and _MIXED.match(word) is not None for word in own):
         return True
-    return len(words) >= 4 and len(own) == len(words) and all(_DRAWN.fullmatch(word) for word in words)
+    if len(own) < len(words) or len(words) < 4:
+        return False
+    form = _DRAWN if all(letters) else _BESIDE_FIGURES
+    return all(form.fullmatch(word) for word in words)
 
 
 def _is_code(value: str) -> bool:

@@ -237,8 +237,8 @@ def _curl_users(text: str, _lowered: str) -> Iterator[Secret]:
 _ASSIGNS = r"""
     (?:["'\\]{0,4}+,?\s{1,40}+["'\\]{0,4}+value)?+                        # {"name": "…", "value": …}, name="…" value=…
     [ \t"'`\]\\)]{0,6}+                                                   # the name's closing quote
-    (?:\??[=:>|,]{1,3}+|\?=|[是为は는은]?+：|[是为は는은]:?+|(?:is|was|ist|est?)(?::|(?=[ \t])))  # = : => || , is
-    [ \t"'`=\\]{0,8}+                                                     # the value's opening quote
+    (?:\??[=:>|,]{1,3}+|\?=|[是为は는은]?+：|[是为は는은]:?+|(?:is|was|ist|lautet|est?)(?::|(?=[ \t])))  # = : => || , is
+    [ \t"'`=\\«„“「『]{0,8}+                                               # the value's opening quote
     """
 _NAMED = re.compile(
     rf"""([\w.-]{{0,40}}+) {_ASSIGNS}
@@ -262,7 +262,7 @@ def _named(text: str, lowered: str) -> Iterator[Secret]:
         if found:
             before = text[max(0, start - 64) : start][::-1]
             name = before[: _end(_NAME_BEFORE.match(before, 0), 0)][::-1] + text[start : found.end(1)]
-            level = Says.PASSWORD if stem in rules().foreign else says(name)
+            level = rules().foreign.get(stem) or says(name)
             if phrase and is_passphrase(phrase[2], level):
                 claimed = phrase.end()
                 yield Secret(phrase.start(2), claimed, "assignment")
@@ -297,15 +297,27 @@ def _is_assigned(text: str, level: Says, match: re.Match[str]) -> bool:
     return not call and not argument
 
 
-_FLAG = re.compile(r"--([\w-]{2,40}+)[ \t]{1,4}+[\"']?([^\s\"'`\\]{4,512}+)", re.A)
+_FLAG = re.compile(r"(?:--|(?<![\w.-])(?=password ))([\w-]{2,40}+)[ \t]{1,4}+[\"']?([^\s\"'`\\]{4,512}+)", re.A)
+_SHORT_FLAG = re.compile(
+    r"(?<![\w-])(?:(?:sshpass|mysql\w{0,9}+|mariadb\w{0,9}+)[^\n;|&]{0,200}?[ \t]-(p)"
+    r"|(?:sshpass|redis-cli|mongo\w{0,6}+|ldap\w{2,8}+|login)[^\n;|&]{0,200}?[ \t]-([apw])[ \t]{1,4}+)"
+    r"[\"']?([^\s\"'`\\]{6,512}+)",
+    re.A,
+)
+"""Of commands whose short flag takes a password. `mysql -p` takes one only without a space."""
 
 
 def _flags(text: str, _lowered: str) -> Iterator[Secret]:
-    """`--password value`, `--api-key value`."""
-    if "--" in text:
+    """`--password value`, `--api-key value`, `password value` as in a netrc file, `docker login -p value`."""
+    if "--" in text or "password " in text:
         for match in _FLAG.finditer(text):
-            if is_issued(match[2], says(match[1]), quoted=False):
+            is_flag = text[match.start()] == "-"
+            if is_issued(match[2], says(match[1]), quoted=False) and (is_flag or is_random(match[2])):
                 yield Secret(match.start(2), _end(_GOES_ON.match(text, match.end()), match.end()), "flag")
+    if " -" in text:
+        for match in _SHORT_FLAG.finditer(text):
+            if is_issued(match[3], Says.PASSWORD, quoted=False):
+                yield Secret(match.start(3), match.end(3), "flag")
 
 
 # --- by provider ----------------------------------------------------------------------------------------------------
