@@ -63,6 +63,19 @@ def test_a_thread_goes_on_with_its_own_model(task: Any, home: Path) -> None:
     assert [entry.request.model for entry in served.log if entry.request] == ["second", "second"]
 
 
+def test_a_thread_whose_model_cannot_be_reached_names_it_and_the_way_back(task: Any) -> None:
+    with provider(["One.", *[Fault("server_error")] * 4], [ServedModel("gpt-4o", 64_000)]) as served:
+        url = f"{served.url}/v1"
+        route = ("--base-url", url)
+        assert task("begin", "-m", "gpt-4o", *route).stdout == "One.\n"
+        failure = task("go on", "--continue", *route)
+    assert f"--base-url {url}" in failure.stderr, "the command to go on with has the server's address"
+    lost = task("go on", "--continue")
+    assert lost.returncode == 2
+    assert lost.stderr.startswith("everthread: gpt-4o needs a key"), lost.stderr
+    assert "--base-url http" in lost.stderr
+
+
 def test_quiet_is_quiet(task: Any, home: Path) -> None:
     with provider([calls(ECHO), "Done."]) as served:
         use(home, served)

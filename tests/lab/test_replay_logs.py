@@ -313,6 +313,8 @@ def test_where_logs_are_found(tmp_path: Path) -> None:
         assert find_logs(client, home=tmp_path, env={}) == [tmp_path / place]
     with pytest.raises(InputError, match="known are claude-code, codex, pi, opencode"):
         find_logs("vim")
+    with pytest.raises(InputError, match=r"no sessions of opencode in .*storage/session; XDG_DATA_HOME names another"):
+        find_logs("opencode", home=tmp_path, env={})
 
 
 @pytest.mark.parametrize(

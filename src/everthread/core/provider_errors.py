@@ -151,7 +151,8 @@ _VALUE_AFTER = re.compile(
     r"|(?:must|should) (?:not |be )|cannot (?:be|exceed))"
 )
 _LIMIT_AFTER = re.compile(
-    r"[ )]*(?:tokens? )?(?:(?:is|are) )?(?:the )?(?:max(?:imum)?\b|limit\b|token limit|context\b|window\b|allowed\b|上限)"
+    r"[ )]*(?:tokens? )?(?:(?:is|are) )?(?:the )?"
+    r"(?:max(?:imum)?\b|limit\b|token limit|context\b|window\b|allowed\b|上限)"
 )
 _AVAILABLE_AFTER = re.compile(r" ?(?:output )?(?:tokens? )?(?:remain|(?:are|is) left\b)")
 _PART_AFTER = re.compile(

@@ -237,7 +237,7 @@ def _curl_users(text: str, _lowered: str) -> Iterator[Secret]:
 _ASSIGNS = r"""
     (?:["'\\]{0,4}+,?\s{1,40}+["'\\]{0,4}+value)?+                        # {"name": "…", "value": …}, name="…" value=…
     [ \t"'`\]\\)]{0,6}+                                                   # the name's closing quote
-    (?:\??[=:>|,]{1,3}+|\?=|[是为は는은]?+：|[是为は는은]:?+|(?:is|was|ist|lautet|est?)(?::|(?=[ \t])))  # = : => || , is
+    (?:\??[=:>|,]{1,3}+|\?=|[是为は는은]?+：|[是为は는은]:?+|(?:is|was|ist|lautet|est?)(?::|(?=[ \t])))  # = : => , is
     [ \t"'`=\\«„“「『]{0,8}+                                               # the value's opening quote
     """
 _NAMED = re.compile(

@@ -56,7 +56,7 @@ or write it down in {path}:
     model:
       default: claude-sonnet-4-5
 
-A server of your own: model.base_url, such as http://localhost:8000/v1.
+A server of your own: give --base-url http://localhost:8000/v1, or set model.base_url.
 Without any: the small model on this machine, `everthread models pull`, then `everthread chat --model {local}`.
 `everthread doctor` shows what works here."""
 OFFER = "Use the small model on this machine now (no key; good for trying things out, not for work)?"
@@ -105,13 +105,16 @@ def choose_model(config: Config, model: str | None, *, ask: bool) -> str | None:
 async def choose_resumed_model(
     store: Store, resume: str, config: Config, model: str | None, *, ask: bool
 ) -> str | None:
-    """The model to continue a thread with: the named one, else the thread's own if usable, else the default."""
+    """The model to continue a thread with: the named one, else the thread's own if usable, else the default.
+
+    If neither is usable, the error says what the thread's own model lacks.
+    """
     if model is None:
         session = await store.resolve(resume)
         tip = await store.session(await store.get_compression_tip(session.id))
         name = tip.model or session.model
-        if name and find_model_problem(config, name) is None:
-            return name
+        if name and (find_model_problem(config, name) is None or find_model_problem(config, None) is not None):
+            model = name
     return choose_model(config, model, ask=ask)
 
 
@@ -137,7 +140,7 @@ def render_greeting(conversation: Conversation, config: Config, workspace: Path,
     thread = f"thread {shorten_id(conversation.id)}"
     count = counted(len(conversation.messages), "message")
     lines.append(f"{thread} goes on: {count} in context" if resumed else f"{thread} · {visible(str(workspace))}")
-    lines.append("/help for commands · Alt-Enter for another line · Ctrl-C stops a turn, Ctrl-D ends")
+    lines.append("/help · Alt-Enter: new line · Ctrl-C: stop · Ctrl-D: end")
     return Text("\n".join(lines), "dim")
 
 

@@ -393,7 +393,7 @@ class _Waiting:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         seconds = time.monotonic() - self._start
-        yield Text(f"{self._words} {seconds:.0f} s" if seconds >= 1 else self._words, "dim")
+        yield Text(f"{self._words} ({seconds:.0f} s)" if seconds >= 1 else self._words, "dim")
 
 
 class _UnfinishedBlock:

@@ -50,9 +50,9 @@ from everthread.store.store import Store
 class TextOutput:
     """Prints the answer on standard output and the events on standard error."""
 
-    def __init__(self, *, quiet: bool) -> None:
+    def __init__(self, *, quiet: bool, options: str) -> None:
         self.screen = Screen(Console(stderr=True, highlight=False, emoji=False))
-        self._quiet = quiet
+        self._quiet, self._options = quiet, options
         self._tools = ToolLines()
         self._thread = ""
 
@@ -70,7 +70,7 @@ class TextOutput:
         typer.echo(visible(answer.text))
 
     def fail(self, error: str) -> None:
-        advice = f"Go on with: everthread chat --resume {shorten_id(self._thread)}"
+        advice = f"Go on with: everthread chat --resume {shorten_id(self._thread)}{self._options}"
         typer.echo(visible(f"everthread: {error}\n{advice}"), err=True)
 
 
@@ -123,16 +123,21 @@ def run(
 ) -> None:
     """Do one task and print the answer. What its tools do is printed on standard error.
 
-    Where nobody is at a terminal, what needs approval is refused, unless --yes or a rule in approvals.txt allows it.
+    Without a terminal, what needs approval is refused, unless --yes or a rule in approvals.txt allows it.
     """
     directory, text = _resolve_workspace(workspace), _read_task(task)
     config = with_base_url(load_config(), base_url)
     thread = NO_ID if continue_ and resume is None else resume
     model = model if thread else choose_model(config, model, ask=False)
-    output: Output = JsonOutput() if as_json else TextOutput(quiet=quiet)
+    output: Output = JsonOutput() if as_json else TextOutput(quiet=quiet, options=repeat_base_url(base_url))
     opened = open_store(store_address(store))
     if not asyncio.run(_run(config, opened, output, text, model, thread, directory, yes=yes)):
         raise typer.Exit(1)
+
+
+def repeat_base_url(base_url: str | None) -> str:
+    """The option that a later command needs to reach the same server."""
+    return "" if base_url is None else f" --base-url {shlex.quote(base_url)}"
 
 
 def _resolve_workspace(workspace: str) -> Path:
@@ -230,5 +235,5 @@ def chat(
     thread = NO_ID if continue_ and resume is None else resume
     model = model if thread else choose_model(config, model, ask=at_terminal())
     opened = open_store(store_address(store))
-    options = "" if base_url is None else f" --base-url {shlex.quote(base_url)}"
+    options = repeat_base_url(base_url)
     asyncio.run(run_chat(config, opened, model, thread, directory, pick=not continue_, yes=yes, options=options))

@@ -145,8 +145,6 @@ def import_(
     if bool(files) == (client is not None):
         raise InputError("give the files to import, or --from with the name of a program")
     sources = [str(path) for path in find_logs(client)] if client else list(files or ())
-    if not sources:
-        raise InputError(f"no sessions of {client} were found on this machine")
     imported, skipped = _import_all(sources, store, tenant, skip_bad=client is not None or len(sources) > 1)
     if as_json:
         print_json({"threads": [thread for thread, _ in imported], "passed_over": skipped})

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -156,39 +156,35 @@ def _of_export(values: list[dict[str, Any]], source: str) -> Log:
 TITLE = 80
 
 
-def _claude_code(home: Path, env: Mapping[str, str]) -> Iterator[Path]:
-    root = Path(env.get("CLAUDE_CONFIG_DIR") or home / ".claude")
-    yield from (root / "projects").glob("*/*.jsonl")
+@dataclass(frozen=True, slots=True)
+class LogPlace:
+    """Where a program keeps its sessions: below the folder that a variable names, else below one in the home."""
+
+    variable: str
+    default: str
+    folder: str
+    pattern: str
 
 
-def _codex(home: Path, env: Mapping[str, str]) -> Iterator[Path]:
-    yield from (Path(env.get("CODEX_HOME") or home / ".codex") / "sessions").rglob("rollout-*.jsonl")
-
-
-def _pi(home: Path, env: Mapping[str, str]) -> Iterator[Path]:
-    root = Path(env.get("PI_CODING_AGENT_DIR") or home / ".pi" / "agent")
-    yield from (root / "sessions").glob("*/*.jsonl")
-
-
-def _opencode(home: Path, env: Mapping[str, str]) -> Iterator[Path]:
-    data = Path(env.get("XDG_DATA_HOME") or home / ".local" / "share")
-    yield from (data / "opencode" / "storage" / "session").glob("*/ses_*.json")
-
-
-CLIENTS: dict[str, Callable[[Path, Mapping[str, str]], Iterator[Path]]] = {
-    "claude-code": _claude_code,
-    "codex": _codex,
-    "pi": _pi,
-    "opencode": _opencode,
+PLACES = {
+    "claude-code": LogPlace("CLAUDE_CONFIG_DIR", ".claude", "projects", "*/*.jsonl"),
+    "codex": LogPlace("CODEX_HOME", ".codex", "sessions", "**/rollout-*.jsonl"),
+    "pi": LogPlace("PI_CODING_AGENT_DIR", ".pi/agent", "sessions", "*/*.jsonl"),
+    "opencode": LogPlace("XDG_DATA_HOME", ".local/share", "opencode/storage/session", "*/ses_*.json"),
 }
 
 
 def find_logs(client: str, *, home: Path | None = None, env: Mapping[str, str] | None = None) -> list[Path]:
-    """The session files of a program on this machine, the oldest first."""
-    if client not in CLIENTS:
-        raise InputError(f"--from {client!r} is not known; known are {', '.join(CLIENTS)}")
-    found = CLIENTS[client](home or Path.home(), os.environ if env is None else env)
-    return sorted(found, key=lambda path: (path.stat().st_mtime, path))
+    """The session files of a program on this machine, the oldest first. None at all is an `InputError`."""
+    place = PLACES.get(client)
+    if place is None:
+        raise InputError(f"--from {client!r} is not known; known are {', '.join(PLACES)}")
+    named = (os.environ if env is None else env).get(place.variable)
+    folder = Path(named or (home or Path.home()) / place.default) / place.folder
+    logs = sorted(folder.glob(place.pattern), key=lambda path: (path.stat().st_mtime, path))
+    if not logs:
+        raise InputError(f"there are no sessions of {client} in {folder}; {place.variable} names another folder")
+    return logs
 
 
 def thread_id(log: Log) -> str:
