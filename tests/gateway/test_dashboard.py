@@ -14,7 +14,8 @@ import pytest
 from everthread.core.pricing import CanonicalUsage
 from everthread.gateway.dashboard.reader import TrialRequest, TrialResult, TrialRun
 from everthread.gateway.dashboard.text import summary_sections
-from everthread.store.models import NewCompaction, NewUsage, Rewrite
+from everthread.gateway.dashboard.views import saving_of
+from everthread.store.models import CallRow, CompactionRecord, NewCompaction, NewUsage, Rewrite
 from tests.gateway.pages import MODEL, SUMMARY, Browser, Desk, compact_thread, desk, make_thread
 from tests.store.test_proxied import point
 
@@ -27,6 +28,18 @@ def see(folder: Path, work: Work, **more: Any) -> None:
             await work(here, await here.browser().enter())
 
     asyncio.run(run())
+
+
+def test_a_compaction_that_was_made_ahead_counts_from_the_call_that_it_makes_smaller() -> None:
+    prompts = (10_000, 60_000, 90_000, 20_000, 30_000)
+    calls = [
+        CallRow("t", float(at), "gpt-4o", "main", "default", "agent", prompt, 10, 0, 0, Decimal(1))
+        for at, prompt in enumerate(prompts)
+    ]
+    made = CompactionRecord(1, "t", "s", "s", 0.5, None, NewCompaction(tokens_before=100_000, tokens_after=10_000))
+    found = saving_of(calls, [made], price=lambda *_: None, window=lambda _: 100_000, ttl=300)
+    assert found.outgrown == tuple(calls[3:])
+    assert found.calls == 3
 
 
 def test_an_empty_store_has_pages_too(tmp_path: Path) -> None:

@@ -58,6 +58,8 @@ def _bash(argument: str = "command") -> dict[str, Any]:
     return {argument: "cat {name}"}
 
 
+_CLAUDE = ["--dangerously-skip-permissions"]
+_SESSION = "0b5c9a52-7f0e-4d0e-9a3c-5f1f6f0e2d11"
 _CODEX = ["--dangerously-bypass-approvals-and-sandbox", "--skip-git-repo-check", "-m", "gpt-5.2-codex"]
 _CODEX_PROVIDER = [
     "-c", 'model_provider="lab"', "-c",
@@ -112,8 +114,8 @@ PROGRAMS = {
     for program in (
         Program(  # of the versions that answer a second reading with "File unchanged since last read."
             "claude-2.1.100", "claude", ["@anthropic-ai/claude-code@2.1.100"], "anthropic", "claude-sonnet-4-6",
-            ["-p", "{task}", "--dangerously-skip-permissions", "--model", "claude-sonnet-4-6"],
-            ["-p", "{question}", "--continue", "--dangerously-skip-permissions", "--model", "claude-sonnet-4-6"],
+            [*_CLAUDE, "--model", "claude-sonnet-4-6", "-p", "{task}", "--session-id", _SESSION],
+            [*_CLAUDE, "--model", "claude-sonnet-4-6", "-p", "{question}", "--resume", _SESSION],
             {"Bash": {**_bash(), "description": "Read a part"}, "Read": {"file_path": "{folder}/{name}"}},
             {"ANTHROPIC_API_KEY": "any", "IS_SANDBOX": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"},
             window=200_000, stated=False, width=2, steps=96, characters=9_000, thinks=True,
@@ -121,8 +123,8 @@ PROGRAMS = {
         ),
         Program(  # as it is installed: its own choice of models, and whatever else it asks for
             "claude-defaults", "claude", ["@anthropic-ai/claude-code@2.1.325"], "anthropic", "claude-opus-5-5",
-            ["-p", "{task}", "--dangerously-skip-permissions"],
-            ["-p", "{question}", "--continue", "--dangerously-skip-permissions"],
+            [*_CLAUDE, "-p", "{task}"],
+            [*_CLAUDE, "-p", "{question}", "--continue"],
             {"Bash": {**_bash(), "description": "Read a part"}, "Read": {"file_path": "{folder}/{name}"}},
             {"ANTHROPIC_API_KEY": "any", "IS_SANDBOX": "1"},
             window=200_000, stated=False, width=2, steps=96, characters=9_000, thinks=True,

@@ -315,8 +315,9 @@ def saving_of(
 ) -> CostComparison:
     """A thread's own traffic, reckoned again without compaction: the method of the replay.
 
-    A call that found the cache warm finds it warm with the whole history too; what was taken out until then is read
-    there at the cache's price, or paid in full where the cache was cold or there is none.
+    A compaction is made ahead and takes effect with the first call whose prompt is smaller than the one before. A call
+    that found the cache warm finds it warm with the whole history too; what was taken out until then is read there at
+    the cache's price, or paid in full where the cache was cold or there is none.
     """
     standing = sorted((one for one in compactions if one.reverted is None), key=lambda one: one.created)
     caching = any(call.read or call.write for call in calls)
@@ -325,15 +326,15 @@ def saving_of(
     unpriced = sum(call.cost is None for call in auxiliary)
     rows: list[PricedCall] = []
     outgrown: list[CallRow] = []
-    removed = at = whole_before = 0
+    removed = pending = at = whole_before = 0
     last: CallRow | None = None
-    for call in calls:
-        if call.task != "main":
-            continue
-        fresh_start = False
+    for call in (call for call in calls if call.task == "main"):
         while at < len(standing) and standing[at].created <= call.created:
-            removed += max(0, standing[at].record.tokens_before - standing[at].record.tokens_after)
-            at, fresh_start = at + 1, True
+            pending += max(0, standing[at].record.tokens_before - standing[at].record.tokens_after)
+            at += 1
+        fresh_start = bool(pending) and last is not None and call.prompt < last.prompt
+        if fresh_start:
+            removed, pending = removed + pending, 0
         full_prompt = call.prompt + removed
         paid = call.cost
         if paid is None:

@@ -78,7 +78,7 @@ def _problems(api: Api, request: Request, body: Mapping[str, Any], reasoned: Map
         if not body.get("messages"):
             yield "messages: at least one message is required"
         yield from _thinking_problems(body)
-        yield from (_anthropic_words(problem) for problem in validate_messages(body["messages"], api="anthropic"))
+        yield from map(_anthropic_words, _anthropic_problems(body["messages"]))
         yield from _forged_thoughts(body["messages"])
         yield from _missing_thoughts(body)
     elif api == "openai_chat":
@@ -173,6 +173,13 @@ _NOTHING: Mapping[str, Any] = {}
 
 def _is_input(item: Mapping[str, Any]) -> bool:
     return item.get("role", "assistant") != "assistant" or kind_of(item).endswith("_output")
+
+
+def _anthropic_problems(messages: Sequence[Any]) -> Iterator[Problem]:
+    """Claude Code 2.1.325 sends a system message without content after `/compact`."""
+    for problem in validate_messages(messages, api="anthropic"):
+        if problem.rule != "empty-content" or messages[problem.index].get("role") != "system":
+            yield problem
 
 
 def _anthropic_words(problem: Problem) -> str:
