@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from everthread.core.pricing import CanonicalUsage
 from everthread.gateway.auth import Caller
-from everthread.gateway.body import refuse_duplicates
+from everthread.gateway.body import ExcessError, OuterFields, refuse_duplicates, slice_body
 from everthread.gateway.encoding import readable_encodings
 from everthread.gateway.errors import Refused
 from everthread.gateway.quotas import charged_model
+from tests.gateway.house import CHAT as CHAT_MODEL
+from tests.gateway.house import house
 from tests.gateway.raw import JSON, Heard, Plain, ask, gateway, post, raw_upstream, say
 
 CHAT = "/v1/chat/completions"
@@ -25,6 +29,9 @@ CHAT = "/v1/chat/completions"
     [
         json.dumps({"model": "m", "messages": [{"role": "user", "content": "x"}] * 10_001}).encode(),
         b'{"model": "m", "messages": [' + b"{}," * 400_000 + b"{}]}",
+        b'{"model": "m", "messages": [' + b"1," * 400_000 + b"1]}",
+        b'{"model": "m", "messages": [{"role": "user", "content": [' + b"1," * 400_000 + b"1]}]}",
+        json.dumps({"model": "m" * 301, "messages": [{"role": "user", "content": "Hello"}]}).encode(),
     ],
 )
 async def test_what_would_keep_the_others_waiting_is_passed_on_and_says_so(body: bytes) -> None:
@@ -37,6 +44,54 @@ async def test_what_would_keep_the_others_waiting_is_passed_on_and_says_so(body:
     assert proxy.metrics.value("unmanaged") == 1
 
 
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b'{"model": "m", "messages": [' + b'"",' * 41_000 + b'""]}', "more than 40,000 messages"),
+        (b'{"model": "m", "messages": [{"role": "user", "content": [' + b"1," * 51_000 + b"1]}]}", "50,000 values"),
+        (b'{"model": "m", "messages": [], "tools": [' + b"1," * 51_000 + b"1]}", "`tools` has more than 50,000 values"),
+        (b'{"model": "m", "messages": []' + b"".join(b',"k%d":1' % n for n in range(1_001)) + b"}", "1,000 fields"),
+    ],
+)
+def test_a_part_of_many_tiny_values_is_not_looked_into(body: bytes, why: str) -> None:
+    with pytest.raises(ExcessError, match=why):
+        slice_body(body, "openai_chat")
+
+
+async def test_a_request_with_a_part_of_many_values_goes_on_as_it_came(tmp_path: Path) -> None:
+    """The attack: ten megabytes of numbers in one message kept everybody waiting for twenty seconds."""
+    body = json.dumps({"model": CHAT_MODEL, "messages": [{"role": "user", "content": [1] * 51_000}]}).encode()
+    async with house(tmp_path) as home:
+        url, key = await home.gateway(), await home.key()
+        answer = await ask(url, post(CHAT, body, (b"authorization", f"Bearer {key}".encode())))
+    assert "one of its messages has more than 50,000 values" in answer.names["x-everthread-notice"]
+
+
+def test_commas_in_texts_are_no_values() -> None:
+    text = json.dumps({"model": "m", "messages": [{"role": "user", "content": "1," * 400_000}]}).encode()
+    assert not OuterFields(text).is_excessive
+    assert len(slice_body(text, "openai_chat").elements) == 1
+    assert OuterFields(b'{"a":"' + b'\\",' * 400_000).is_excessive  # no JSON, and not to be looked at again and again
+
+
+def test_escaped_names_are_looked_for_once() -> None:
+    """The attack: millions of short names in escapes, each of which was decoded."""
+    body = b'{"model": "m", "messages": ["\\ud800", {' + b'"\\u0041b": 1, ' * 300_000 + b'"b": 1}]}'
+    counted = sys.getprofile()
+    calls = 0
+
+    def count(_frame: Any, event: str, _argument: Any) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        assert OuterFields(body).model == "m"
+    finally:
+        sys.setprofile(counted)
+    assert calls < 1_000
+
+
 async def test_a_body_that_swells_is_passed_on_as_it_came() -> None:
     packed = gzip.compress(b'{"model": "m", "messages": [' + b" " * 20_000_000 + b"]}")
     manager = Plain()
@@ -44,6 +99,14 @@ async def test_a_body_that_swells_is_passed_on_as_it_came() -> None:
         answer = await ask(url, post(CHAT, packed, (b"content-encoding", b"gzip")))
     assert (answer.status, upstream.heard[0].body == packed, manager.prepared) == (200, True, [])
     assert "times as large" in answer.names["x-everthread-notice"]
+
+
+@pytest.mark.parametrize(("name", "packed"), [(b"br", b"brotli"), (b"gzip", gzip.compress(b"") * 5_000)])
+async def test_a_body_that_cannot_be_decoded_is_passed_on_and_says_so(name: bytes, packed: bytes) -> None:
+    async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url) as (url, _):
+        answer = await ask(url, post(CHAT, packed, (b"content-encoding", name)))
+    assert (answer.status, upstream.heard[0].body == packed) == (200, True)
+    assert answer.names["x-everthread-notice"] == "passed on unmanaged: its body cannot be decoded here"
 
 
 @pytest.mark.parametrize(

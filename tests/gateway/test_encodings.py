@@ -79,3 +79,10 @@ def test_a_frame_that_needs_much_memory_is_left_alone() -> None:
 )
 def test_what_cannot_be_read_is_left_alone(body: bytes, name: str) -> None:
     assert decoded(body, name, 1_000) is None
+
+
+@pytest.mark.parametrize(("name", "pack"), [("gzip", gzip.compress), ("zstd", zstd.compress)])
+def test_a_body_of_very_many_members_is_not_read(name: str, pack: Callable[[bytes], bytes]) -> None:
+    """The attack: each empty member copied the rest of the body: a megabyte took seconds, ten took minutes."""
+    assert decoded(pack(b"") * 3_000 + pack(b"{}"), name, 100) == b"{}"
+    assert decoded(pack(b"") * 5_000, name, 100) is None

@@ -140,6 +140,44 @@ async def test_what_broke_off_or_is_no_conversation_counts_too(tmp_path: Path) -
             assert (await ask(url, request)).status == 429
 
 
+_USAGE = b'"usage": {"prompt_tokens": 70, "total_tokens": 70}'
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer"),
+    [
+        (b"text/event-stream", b'data: {"choices": [{"text": "a"}]}\n\ndata: {"choices": [], %b}\n\n' % _USAGE),
+        (b"text/event-stream", b'data: {"type": "response.completed", "response": {%b}}\n\n' % _USAGE),
+        (b"text/event-stream", b'data: {"choices": [{"text": "a"}]}\n\n' * 70),
+        (b"application/json", b'{"data": ["%b"], %b}' % (b"x" * 9_000_000, _USAGE)),
+        (b"application/json", b'{"data": [{"usage": 1}, "%b"], %b, "object": "list"}' % (b"x" * 9_000_000, _USAGE)),
+    ],
+)
+async def test_streams_and_long_answers_of_other_endpoints_are_charged(
+    tmp_path: Path, kind: bytes, answer: bytes
+) -> None:
+    """The evasion: streamed completions, and embeddings of more than eight megabytes, cost nothing."""
+    headers = [(b"content-type", kind)]
+    async with house(tmp_path) as here, raw_upstream(say(200, headers, answer)) as upstream:
+        url = await here.gateway(upstreams=[Upstream("raw", upstream.url, api_key=UPSTREAM_KEY)])
+        token = await here.key(tokens=70)
+        request = post("/v1/completions", b'{"prompt": "Go"}', (b"Authorization", b"Bearer " + token.encode()))
+        assert [(await ask(url, request)).status for _ in range(2)] == [200, 429]
+
+
+async def test_a_slash_at_the_end_evades_no_limit(tmp_path: Path) -> None:
+    """Some upstreams take it, so it is the conversation that it is there: read, stored and charged."""
+    answer = b'{"model": "gpt-4o", "choices": [{"index": 0, "message": {"role": "assistant", "content": "Gone."}}]}'
+    async with house(tmp_path) as here, raw_upstream(say(200, JSON, answer)) as upstream:
+        url = await here.gateway(upstreams=[Upstream("raw", upstream.url, api_key=UPSTREAM_KEY)])
+        token = await here.key(tokens=1)
+        body = b'{"model": "gpt-4o", "messages": [{"role": "user", "content": "Go"}]}'
+        request = post("/v1/chat/completions/", body, (b"Authorization", b"Bearer " + token.encode()))
+        heard = [await ask(url, request) for _ in range(2)]
+    assert [one.status for one in heard] == [200, 429]
+    assert heard[0].names["x-everthread-thread"]
+
+
 class Failing:
     """A store that takes nothing while it is down."""
 

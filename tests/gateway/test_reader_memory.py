@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import tracemalloc
 
-from everthread.gateway.management.reader import ByteCache, RequestReader, Sizes
+from everthread.gateway.management.clients import scope_of
+from everthread.gateway.management.reader import ByteCache, RequestReader, Sizes, TableCache
 
 
 def test_the_values_used_last_fit_into_so_many_bytes() -> None:
@@ -38,3 +39,33 @@ def test_many_requests_with_other_tools_keep_little() -> None:
     finally:
         tracemalloc.stop()
     assert kept < 160 * 1024 * 1024
+
+
+def test_many_tables_keep_little() -> None:
+    """The attack: each request has another result of a megabyte that goes as a table."""
+    tables, reader = TableCache(most=4_000_000), RequestReader(Sizes())
+    for number in range(8):
+        rows = [{"identifier": f"{number} {row}", "owner": "somebody"} for row in range(2_000)]
+        messages = [
+            {"role": "assistant", "content": None, "tool_calls": [
+                {"id": "c", "type": "function", "function": {"name": "list", "arguments": "{}"}}]},
+            {"role": "tool", "tool_call_id": "c", "content": json.dumps(rows)},
+        ]  # fmt: skip
+        read = reader.read("openai_chat", json.dumps({"model": "gpt-4o", "messages": messages}).encode())
+        assert list(tables.read(read.history, read.sliced.elements)) == [1]
+    assert tables.size <= 4_000_000
+
+
+def test_sizes_keep_no_text() -> None:
+    sizes = Sizes()
+    sizes.values("openai_chat", "gpt-4o", ("hidden", "x" * 100_000), [{"role": "user", "content": "Hello"}])
+    assert len(repr(sizes.__dict__)) < 1_000
+
+
+def test_a_long_session_name_is_kept_by_its_digest() -> None:
+    """The attack: sessions that are named by a megabyte, each of which stayed with its thread."""
+    scopes = [scope_of({}, {"prompt_cache_key": "x" * 1_000_000 + end}) for end in "ab"]
+    scopes.append(scope_of({"x-everthread-session": "x" * 60_000}))
+    assert len(set(scopes)) == 3
+    assert max(map(len, scopes)) < 120
+    assert scope_of({"session_id": "short"}) == "session_id:short"

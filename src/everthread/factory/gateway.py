@@ -153,6 +153,8 @@ _STORE_SECONDS = 1.0
 STORE_AWAY_SECONDS = 0.7
 """What a database that does not answer costs a request, which then goes on without it."""
 _LOG = logging.getLogger("everthread.gateway")
+_MOST_AUXILIARIES = 100
+"""Where clients' own models write: of so many names; for others the journal does."""
 COMPACTION_SHARE, SUMMARY_SHARE = 0.75, 0.5
 """Of the time a request may take in all: for a compaction, and in it for a model's summary; then the journal serves."""
 
@@ -382,13 +384,14 @@ async def _manager(
     keys = {upstream.root: upstream.api_key for upstream in upstreams}
 
     def writer(desk: SummarizerContext) -> Summarizer:
-        if desk.route.name not in auxiliaries:
+        name = config.auxiliary.compression.model or desk.route.name
+        if name not in auxiliaries and len(auxiliaries) < _MOST_AUXILIARIES:
             made = auxiliary_model(desk, config)
             if made is not None:
                 stack.push_async_callback(closing_of(made))
                 made = TimeLimitedModel(made, TimeLimits(*[SUMMARY_SHARE * seconds] * 3))
-            auxiliaries[desk.route.name] = made
-        chosen = auxiliaries[desk.route.name]
+            auxiliaries[name] = made
+        chosen = auxiliaries.get(name)
         return summarizer_for(desk, config, chosen, floor=DeferringFloor(), rest_until=rest_until)
 
     async def window(api: Api, model: str, upstream: str) -> int:

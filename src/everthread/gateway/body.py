@@ -27,7 +27,17 @@ _ESCAPE = re.compile(rb"\\(?:(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL)
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _UNREAD: Any = object()
+_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_STRING_BYTES = re.compile(_STRING.pattern.encode(), re.DOTALL)
+_MOST_FIELDS, _MOST_ELEMENTS = 1_000, 40_000
+_MOST_VALUES, _MOST_ALL_VALUES = 50_000, 300_000
+"""Of one message or of all fields beside them, and of a whole body: each value costs microseconds on the event loop."""
 LIST_FIELD: dict[Api, str] = {"openai_chat": "messages", "openai_responses": "input", "anthropic": "messages"}
+
+
+class ExcessError(WireError):
+    """A request would cost more to look into than it may: it goes on as it came."""
+
 
 Span = tuple[int, int]
 Fields = dict[str, Any]
@@ -159,6 +169,23 @@ class Sliced:
         return self.text[element.start : element.end]
 
 
+def has_too_many_values(body: bytes) -> bool:
+    """Whether a body has so many values, or may have and is no JSON; commas in its texts do not count."""
+    if body.count(b",") <= _MOST_ALL_VALUES:
+        return False
+    try:
+        msgspec.json.decode(body, type=msgspec.Raw)
+    except (msgspec.DecodeError, RecursionError):
+        return True
+    return _STRING_BYTES.sub(b"", body).count(b",") > _MOST_ALL_VALUES
+
+
+def check_values(text: str, what: str) -> None:
+    """`ExcessError` where one part of a request has so many values that reading it would keep the others waiting."""
+    if text.count(",") > _MOST_VALUES and _STRING.sub("", text).count(",") > _MOST_VALUES:
+        raise ExcessError(f"{what} more than {_MOST_VALUES:,} values")
+
+
 Rest = Callable[[str, int], tuple[Fields, Spans] | None]
 """Of a text and a place behind its list: the fields that follow, where that text is known."""
 
@@ -260,6 +287,8 @@ class _Reader:
     def _object(self, found: dict[str, msgspec.Raw], at: int, *, is_first: bool = True) -> None:
         """Where the fields are that were found, up to the end of the text. One that stands there twice is refused."""
         text = self.text
+        if len(found) > _MOST_FIELDS:
+            raise ExcessError(f"it has more than {_MOST_FIELDS:,} fields")
         for key, raw in found.items():
             if not is_first:
                 at = _expect(text, _skip(text, at), ",")
@@ -274,6 +303,7 @@ class _Reader:
                     return
             else:
                 at += self._length(raw)
+                check_values(text[begun:at], f"its field `{key[:50]}` has")
                 self.fields[key] = _decode_value(text[begun:at])
                 self.spans[key] = begun, at
         if _skip(text, _expect(text, _skip(text, at), "}")) != len(text):
@@ -299,10 +329,14 @@ class _Reader:
 
     def _elements(self, begun: int, at: int, found: list[msgspec.Raw]) -> int:
         """The messages from one that begins here on; behind the list."""
+        if len(self.starts) + len(found) > _MOST_ELEMENTS:
+            raise ExcessError(f"it has more than {_MOST_ELEMENTS:,} messages")
         length, behind = self._length, self._behind
         starts, ends = self.starts.append, self.ends.append
         for raw in found:
             end = at + length(raw)
+            if end - at > _MOST_VALUES:
+                check_values(self.text[at:end], "one of its messages has")
             starts(at)
             ends(end)
             at = behind(end)
@@ -388,7 +422,14 @@ class Field:
 
 _WEIGHTY = ("model", "messages", "input", "stream", "max_tokens", "max_completion_tokens", "max_output_tokens", "n")
 """Fields of which two would be read differently here and upstream."""
-_ESCAPED_KEY = re.compile(rb'(?<!\\)"((?:[A-Za-z0-9_]|\\u00[0-9a-fA-F]{2}){1,200})"\s*:')
+_ESCAPED_KEY = re.compile(
+    rb'"(?=\w*\\u00)('
+    + b"|".join(
+        b"".join(b"(?:%c|\\\\u00(?i:%02x))" % (letter, letter) for letter in name.encode()) for name in _WEIGHTY
+    )
+    + rb')"\s*:'
+)
+"""One of them, spelt with escapes."""
 _OUTER_KEY = re.compile(rb'[ \t\n\r]*"((?:[^"\\]|\\.)*)"[ \t\n\r]*:[ \t\n\r]*', re.DOTALL)
 _BEHIND_VALUE = re.compile(rb"[ \t\n\r]*([,}])")
 
@@ -402,9 +443,10 @@ class OuterFields:
 
     def __init__(self, body: bytes) -> None:
         self._body = body
+        self.is_excessive = has_too_many_values(body)
         self._spans = _outer_spans(body)
         if self._spans is None:
-            _refuse_slowly(body)
+            _refuse_slowly(body, is_excessive=self.is_excessive)
 
     def find(self, name: str) -> Field | None:
         """The field; None where it is absent."""
@@ -434,6 +476,8 @@ def _outer_spans(body: bytes) -> Spans | None:
         found = _FIELDS.decode(body)
     except (msgspec.DecodeError, RecursionError):
         return None
+    if len(found) > _MOST_FIELDS:
+        return None
     at = len(body) - len(body.lstrip())
     spans: Spans = {}
     sign = b"{"
@@ -456,14 +500,15 @@ def refuse_duplicates(body: bytes) -> None:
     OuterFields(body)
 
 
-def _refuse_slowly(body: bytes) -> None:
-    if b"\\u00" in body:
-        for match in _ESCAPED_KEY.finditer(body):
-            if b"\\" in match[1] and json.loads(b'"' + match[1] + b'"') in _WEIGHTY:
-                raise _duplicate(json.loads(b'"' + match[1] + b'"'))
+def _refuse_slowly(body: bytes, *, is_excessive: bool) -> None:
+    escaped = _ESCAPED_KEY.search(body) if b"\\u00" in body else None
+    if escaped is not None:
+        raise _duplicate(json.loads(b'"' + escaped[1] + b'"'))
     doubtful = [name for name in _WEIGHTY if body.count(b'"%s"' % name.encode()) > 1]
     if not doubtful:
         return
+    if is_excessive:  # to look closely would take seconds
+        raise _duplicate(doubtful[0])
     outermost: list[tuple[str, Any]] = []
 
     def keep(pairs: list[tuple[str, Any]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import zlib
+from collections.abc import Callable
 from typing import Protocol
 
 from everthread.gateway.errors import Refused
@@ -17,6 +18,10 @@ UNREADABLE = (zlib.error, zstd.ZstdError)
 """What a decoder raises for a body that is not what its header says."""
 _WINDOW_LOG = 23
 """A zstd frame that needs more than 8 MB to be read is none for HTTP (RFC 9659)."""
+
+
+_PIECE, _MEMBERS = 16 * 1024, 4_000
+"""A body is decoded in pieces of so many bytes, and may have so many members: each one copies the rest of its piece."""
 
 
 READABLE = ("gzip", "deflate", "zstd", "identity", "x-gzip")
@@ -41,6 +46,16 @@ class Decoder(Protocol):
     def feed(self, data: bytes) -> bytes: ...
 
 
+class _Member(Protocol):
+    """zlib's and zstd's decoder of one member."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
+
+
 class _Plain:
     complete = True
 
@@ -48,72 +63,74 @@ class _Plain:
         return data
 
 
-class _Zipped:
-    """gzip, also of several members, or deflate with or without its header. At most `limit` bytes come out at all."""
+class _Members:
+    """A body of one member or several, each with a decoder of its own. At most `limit` bytes come out at all."""
 
-    def __init__(self, encoding: str, limit: int) -> None:
-        self._gzip = encoding in ("gzip", "x-gzip")
+    def __init__(self, limit: int, begin: Callable[[], _Member]) -> None:
         self._left = limit
-        self._zip = zlib.decompressobj(31 if self._gzip else 15)
-        self._begun = False
+        self._begin = begin
+        self._member = begin()
+        self._count = 1
 
     @property
     def complete(self) -> bool:
-        return self._zip.eof
+        return self._member.eof
 
     def feed(self, data: bytes) -> bytes:
         found: list[bytes] = []
-        while data:
-            if self._zip.eof:
-                if not self._gzip:
+        for start in range(0, len(data), _PIECE):
+            rest = data[start : start + _PIECE]
+            while rest:
+                if self._member.eof and not self._go_on():
                     break
-                self._zip = zlib.decompressobj(31)
-            piece = self._piece(data)
-            self._left -= len(piece)
-            if self._left < 0:
-                raise too_large()
-            found.append(piece)
-            data = self._zip.unused_data
+                piece = self._decompress(rest)
+                self._left -= len(piece)
+                if self._left < 0:
+                    raise too_large()
+                found.append(piece)
+                rest = self._member.unused_data
         return b"".join(found)
 
-    def _piece(self, data: bytes) -> bytes:
-        begun, self._begun = self._begun, True
-        try:
-            return self._zip.decompress(data, self._left + 1)
-        except zlib.error:
-            if self._gzip or begun:
-                raise
-            self._zip = zlib.decompressobj(-15)
-            return self._zip.decompress(data, self._left + 1)
+    def _go_on(self) -> bool:
+        """Whether another member may follow."""
+        self._count += 1
+        if self._count > _MEMBERS:
+            raise zlib.error(f"the body has more than {_MEMBERS:,} members")
+        self._member = self._begin()
+        return True
+
+    def _decompress(self, data: bytes) -> bytes:
+        return self._member.decompress(data, self._left + 1)
 
 
-class _Zstd:
-    """zstd, also of several frames. At most `limit` bytes come out at all."""
+class _Deflate(_Members):
+    """deflate with or without its header; what follows its end is passed over."""
+
+    _begun = False
 
     def __init__(self, limit: int) -> None:
-        self._left = limit
-        self._frame = self._begin()
+        super().__init__(limit, zlib.decompressobj)
 
-    @property
-    def complete(self) -> bool:
-        return self._frame.eof
+    def _go_on(self) -> bool:
+        return False
 
-    def feed(self, data: bytes) -> bytes:
-        found: list[bytes] = []
-        while data:
-            if self._frame.eof:
-                self._frame = self._begin()
-            piece = self._frame.decompress(data, self._left + 1)
-            self._left -= len(piece)
-            if self._left < 0:
-                raise too_large()
-            found.append(piece)
-            data = self._frame.unused_data
-        return b"".join(found)
+    def _decompress(self, data: bytes) -> bytes:
+        begun, self._begun = self._begun, True
+        try:
+            return super()._decompress(data)
+        except zlib.error:
+            if begun:
+                raise
+            self._member = zlib.decompressobj(-15)
+            return super()._decompress(data)
 
-    @staticmethod
-    def _begin() -> zstd.ZstdDecompressor:
-        return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG})
+
+def _gzip_member() -> _Member:
+    return zlib.decompressobj(31)
+
+
+def _zstd_frame() -> _Member:
+    return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG})
 
 
 def decoder(encoding: str, limit: int) -> Decoder | None:
@@ -122,8 +139,10 @@ def decoder(encoding: str, limit: int) -> Decoder | None:
     if name in ("", "identity"):
         return _Plain()
     if name == "zstd":
-        return _Zstd(limit)
-    return _Zipped(name, limit) if name in ("gzip", "x-gzip", "deflate") else None
+        return _Members(limit, _zstd_frame)
+    if name in ("gzip", "x-gzip"):
+        return _Members(limit, _gzip_member)
+    return _Deflate(limit) if name == "deflate" else None
 
 
 def decoded(body: bytes, encoding: str, limit: int) -> bytes | None:

@@ -20,7 +20,7 @@ from everthread.core.types import Reply
 from everthread.errors import WireError
 from everthread.gateway.auth import Caller
 from everthread.gateway.base import NOTICE, THREAD, Incoming, Manager, Outcome, Outgoing, ProxyTurn, UnmanagedTurn
-from everthread.gateway.body import OuterFields
+from everthread.gateway.body import ExcessError, OuterFields
 from everthread.gateway.encoding import decoded
 from everthread.gateway.errors import Refused, error_body, error_event
 from everthread.gateway.limits import Limits
@@ -35,7 +35,15 @@ from everthread.gateway.management.compaction_items import (
 from everthread.gateway.management.notice import NoticeStream, with_notice
 from everthread.gateway.management.rounds import MERGED, RECALL, merge_bodies
 from everthread.gateway.middleware import Admission
-from everthread.gateway.observability import FORWARDED, REFUSED, FailureLog, Metrics, StoreWatch, about_thread
+from everthread.gateway.observability import (
+    FORWARDED,
+    REFUSED,
+    FailureLog,
+    Metrics,
+    StoreWatch,
+    about_thread,
+    printable,
+)
 from everthread.gateway.quotas import PassthroughMeter, charged_model, used_in
 from everthread.gateway.requests import ClientGone, RequestHead, Upload, read_body, until_gone
 from everthread.gateway.router import Routes, Upstream, family_of
@@ -104,10 +112,11 @@ class FailOpenManager:
         try:
             return await self._manager.prepare(incoming)
         except WireError as error:
-            self._metrics.count("unmanaged", why="unreadable")
+            why = str(error) if isinstance(error, ExcessError) else "it cannot be read here"
+            self._metrics.count("unmanaged", why="excess" if isinstance(error, ExcessError) else "unreadable")
             _LOG.info("a request is passed on unmanaged: %s", _without_credentials(str(error), incoming))
             turn = UnmanagedTurn(incoming)
-            turn.sent = replace(turn.sent, headers={NOTICE: "passed on unmanaged: it cannot be read here"})
+            turn.sent = replace(turn.sent, headers={NOTICE: f"passed on unmanaged: {printable(why)}"})
             return turn
 
     async def attempt(
@@ -592,7 +601,7 @@ def _unmeasured(headers: Headers) -> Headers:
 
 _MODELS = "/v1/models/"
 _RATIO, _RATIO_FREE = 50, 4 * 1024 * 1024
-_MESSAGES, _OBJECTS = 10_000, 400_000
+_MESSAGES, _OBJECTS, _MODEL_NAME = 10_000, 400_000, 300
 """Above these a request goes on unmanaged: looking into it would keep the others waiting."""
 _LEAST_EXCESS = 2 * _MESSAGES * len(b'"role"')
 """A shorter body cannot have so many."""
@@ -687,17 +696,17 @@ class Proxy:
         model = outer.model
         upstream = self._routes.choose(model, family_of(call.speaks))
         mode = call.caller.mode or upstream.mode
-        if api is None or body is None or mode == "off":
+        if api is None or mode == "off":
             await self._pass(call, raw, model, writer)
             return
-        if why := _excess(raw, body):
+        if why := "its body cannot be decoded here" if body is None else _excess(raw, body, outer):
             self.metrics.count("unmanaged", why=why)
             _LOG.warning("a request is passed on unmanaged: %s", why)
             await self._pass(call, raw, model, writer, {NOTICE: f"passed on unmanaged: {why}"})
             return
         caller = call.caller
         incoming = Incoming(
-            api, call.path, call.headers, raw, body, caller.tenant, upstream.root, mode, caller.account
+            api, call.path, call.headers, raw, body or b"", caller.tenant, upstream.root, mode, caller.account
         )  # fmt: skip
         passage = ProxyExchange(self._desk, call, upstream, incoming, outer)
         try:
@@ -778,8 +787,10 @@ class Proxy:
         return outcome
 
 
-def _excess(raw: bytes, body: bytes) -> str:
+def _excess(raw: bytes, body: bytes, outer: OuterFields) -> str:
     """Why a request would cost more to look into than it may; empty: it would not."""
+    if len(outer.model or "") > _MODEL_NAME:
+        return f"its model's name has more than {_MODEL_NAME} characters"
     if len(body) > _RATIO * len(raw) + _RATIO_FREE:
         return f"its body is more than {_RATIO} times as large as it came"
     if len(body) < _LEAST_EXCESS:
@@ -787,7 +798,9 @@ def _excess(raw: bytes, body: bytes) -> str:
     objects = len(body) - len(body.replace(b"{", b""))  # a tenth of what `count` takes
     if objects > _MESSAGES and body.count(b'"role"') > _MESSAGES:
         return f"it has more than {_MESSAGES:,} messages"
-    return f"it has more than {_OBJECTS:,} objects" if objects > _OBJECTS else ""
+    if objects > _OBJECTS:
+        return f"it has more than {_OBJECTS:,} objects"
+    return "it has too many values" if outer.is_excessive else ""
 
 
 async def _while_there(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import re
@@ -17,14 +18,15 @@ from everthread.core.messages import calls_of, text_of
 from everthread.core.pricing import CanonicalUsage, cost_of, normalize_usage
 from everthread.errors import EverthreadError
 from everthread.gateway.base import Outcome, Outgoing
-from everthread.gateway.encoding import decoded
+from everthread.gateway.encoding import UNREADABLE, decoder
 from everthread.gateway.errors import Refused
 from everthread.gateway.streaming import UsageReader, usage_of
 from everthread.store.models import NO_USE, KeyUse, NewKey
 from everthread.store.store import Store
+from everthread.wire.common import SseParser
 
 if TYPE_CHECKING:
-    from everthread.gateway.requests import RequestHead
+    from everthread.gateway.requests import RequestHead, Upload
 
 _LOG = logging.getLogger("everthread.gateway")
 _DAY = 86_400
@@ -194,8 +196,10 @@ class KeyAccount:
         self.ledger.spend(self.key, usage, model)
 
 
-_MOST = 8 * 1024 * 1024
-"""An answer longer than this is not read for its usage."""
+_MOST, _END = 8 * 1024 * 1024, 64 * 1024
+"""Of an answer longer than this only the end is read for its usage, so many bytes."""
+_LARGEST = 1 << 40
+_USAGE = re.compile(rb'"usage"\s*:\s*(?={)')
 _FILE = re.compile(rb"[A-Za-z0-9+/=_-]{2000,}")
 """Base64: a picture or a document, which is not paid by the letter."""
 _FILE_TOKENS = 1_500
@@ -230,53 +234,103 @@ def rough_tokens(body: bytes) -> int:
     return len(text) // _BYTES_PER_TOKEN + files * _FILE_TOKENS
 
 
+class StatedUsage:
+    """Reads the `usage` in an answer that is no conversation's: in one object, or in the events of a stream."""
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        self._decoder = decoder(headers.get("content-encoding", ""), _LARGEST)
+        self._events = SseParser() if headers.get("content-type", "").startswith("text/event-stream") else None
+        self._text = b""
+        self._is_whole = True
+        self._usage: dict[str, Any] = {}
+        self.count = 0
+        """Events of a stream."""
+        self.model = ""
+        """That the answer names, which is the one that is paid."""
+
+    def feed(self, piece: bytes) -> None:
+        if self._decoder is None:
+            return
+        try:
+            data = self._decoder.feed(piece)
+        except (Refused, *UNREADABLE):
+            self._decoder = None
+            return
+        if self._events is not None:
+            for event in self._events.feed(data):
+                self._hear(event.data)
+            return
+        self._text += data
+        if len(self._text) > (_MOST if self._is_whole else 2 * _END):
+            self._text, self._is_whole = self._text[-_END:], False
+
+    def usage(self) -> CanonicalUsage | None:
+        if self._events is None and self._is_whole:
+            self._read(self._text)
+        for match in _USAGE.finditer(self._text) if not self._is_whole else ():
+            with contextlib.suppress(ValueError, RecursionError):  # the word in somebody's text
+                end = self._text[match.end() :].decode("utf-8", "replace")
+                self._usage = json.JSONDecoder().raw_decode(end)[0]
+        return normalize_usage(self._usage) if self._usage else None
+
+    def _hear(self, data: str) -> None:
+        self.count += 1
+        if '"usage"' in data or not self.model:
+            self._read(data.encode("utf-8", "replace"))
+
+    def _read(self, text: bytes) -> None:
+        try:
+            value: Any = json.loads(text)
+        except (ValueError, RecursionError):
+            return  # no JSON
+        if not isinstance(value, dict):
+            return
+        for part in (value, value.get("response"), value.get("message")):  # where the providers' events have it
+            if isinstance(part, dict):
+                self.model = part["model"] if isinstance(part.get("model"), str) else self.model
+                self._usage |= part["usage"] if isinstance(part.get("usage"), dict) else {}
+
+
 class PassthroughMeter:
     """Reads the usage in an answer that is passed on unseen, for the account that pays. Without one it does nothing."""
 
     def __init__(
-        self, call: RequestHead, model: str | None, body: object, status: int, headers: Mapping[str, str]
+        self, call: RequestHead, model: str | None, body: bytes | Upload, status: int, headers: Mapping[str, str]
     ) -> None:
         self._account = call.caller.account if 200 <= status < 300 else None
         self._api = call.conversation
         self._model = model or ""
-        self._sent = body if isinstance(body, bytes) else b""
+        self._sent = body
         self._status = status
-        self._encoding = headers.get("content-encoding", "")
         self._tap = UsageReader(self._api, status, headers, model=model) if self._account and self._api else None
-        self._pieces: list[bytes] = []
-        self._size = 0
-        self._answered = ""
-        """The model that the answer names, which is the one that is paid."""
+        self._stated = StatedUsage(headers)
 
     def feed(self, piece: bytes) -> None:
         if self._tap is not None:
             self._tap.feed(piece)
-        elif self._account is not None and self._size <= _MOST:
-            self._size += len(piece)
-            self._pieces.append(piece)
+        elif self._account is not None:
+            self._stated.feed(piece)
 
     def settle(self) -> None:
         """Count what was heard."""
         if self._account is None:
             return
-        usage = self._stated() if self._tap is None else self._heard(self._tap)
+        usage, answered = self._read_usage() if self._tap is None else self._heard(self._tap)
         if usage is not None:
-            self._account.spend(usage, charged_model(self._model, self._answered))
+            self._account.spend(usage, charged_model(self._model, answered))
 
-    def _heard(self, tap: UsageReader) -> CanonicalUsage | None:
+    def _heard(self, tap: UsageReader) -> tuple[CanonicalUsage | None, str]:
         reply = tap.end()
-        self._answered = reply.model if reply is not None else ""
         usage = usage_of(self._api, reply) if self._api else None
-        return used_in(Outcome(self._status, reply, usage), Outgoing(self._sent))
+        sent = self._sent if isinstance(self._sent, bytes) else b""
+        return used_in(Outcome(self._status, reply, usage), Outgoing(sent)), reply.model if reply is not None else ""
 
-    def _stated(self) -> CanonicalUsage | None:
-        """Of an answer that is no conversation, such as embeddings, the `usage` it has."""
-        try:
-            text = decoded(b"".join(self._pieces), self._encoding, _MOST) if self._size <= _MOST else None
-            answer: Any = json.loads(text) if text else None
-        except (Refused, ValueError, RecursionError):
-            return None  # not JSON, or too long to be read for a figure
-        if isinstance(answer, dict) and isinstance(answer.get("model"), str):
-            self._answered = answer["model"]
-        stated = answer.get("usage") if isinstance(answer, dict) else None
-        return normalize_usage(stated) if isinstance(stated, dict) else None
+    def _read_usage(self) -> tuple[CanonicalUsage | None, str]:
+        """Of embeddings, completions and the like. A stream that states none counts by its size and its events."""
+        stated = self._stated
+        usage = stated.usage()
+        if usage is None and stated.count:
+            sent = self._sent
+            size = rough_tokens(sent) if isinstance(sent, bytes) else sent.size // _BYTES_PER_TOKEN
+            usage = CanonicalUsage(size, stated.count)
+        return usage, stated.model

@@ -53,7 +53,7 @@ class RequestHead:
     @property
     def conversation(self) -> Api | None:
         """The protocol where this asks for an answer to a whole conversation."""
-        return PATHS.get(self.path) if self.method == "POST" else None
+        return PATHS.get(self.path.rstrip("/")) if self.method == "POST" else None
 
     @property
     def is_json(self) -> bool:
@@ -105,6 +105,8 @@ class Upload:
         self._receive = receive
         self._seconds = seconds
         self.done = asyncio.Event()
+        self.size = 0
+        """Bytes that came so far."""
         self.is_there = "content-length" in call.headers or "transfer-encoding" in call.headers
         if not self.is_there:
             self.done.set()
@@ -120,6 +122,7 @@ class Upload:
                 raise _too_slow(self._seconds) from None
             if piece is None:
                 break
+            self.size += len(piece)
             yield piece
         self.done.set()
 

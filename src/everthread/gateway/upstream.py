@@ -282,7 +282,8 @@ def for_upstream(
 
 def without_sessions(cookies: bytes) -> bytes:
     """The cookies without those that open our own pages."""
-    return b"; ".join(part for part in cookies.split(b"; ") if not part.strip().startswith(b"everthread_"))
+    parts = [part.strip() for part in cookies.split(b";")]
+    return b"; ".join(part for part in parts if not part.startswith(b"everthread_"))
 
 
 def rewritten(headers: Headers) -> Headers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 from everthread.core.messages import json_value
@@ -73,7 +74,14 @@ def body_session(fields: Mapping[str, Any]) -> str:
 def scope_of(headers: Mapping[str, str], fields: Mapping[str, Any] | None = None) -> str:
     """The client's own session, where it names one; an explicit session of ours before any other."""
     if headers.get(SESSION_HEADER):
-        return f"{SESSION_HEADER}:{headers[SESSION_HEADER]}"
-    named = next((f"{name}:{headers[name]}" for name in SCOPE_HEADERS if headers.get(name)), "")
+        return f"{SESSION_HEADER}:{_short(headers[SESSION_HEADER])}"
+    named = next((f"{name}:{_short(headers[name])}" for name in SCOPE_HEADERS if headers.get(name)), "")
     inner = "" if named or fields is None else body_session(fields)
-    return named or (f"{BODY}{inner}" if inner else "")
+    return named or (f"{BODY}{_short(inner)}" if inner else "")
+
+
+def _short(name: str) -> str:
+    """A long name by its digest: it is kept with every point of its threads."""
+    if len(name) <= _LONGEST:
+        return name
+    return f"sha256:{sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()}"

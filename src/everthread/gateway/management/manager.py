@@ -130,6 +130,8 @@ class ManagerSetup:
 
 
 _STATE = "gateway"
+_MOST_WINDOWS = 1_000
+"""Models whose windows are remembered: clients name them."""
 _CLOSE_SECONDS = 5.0
 """Seconds for summaries that are being written when the gateway ends."""
 _CANCEL_SECONDS = 1.0
@@ -312,6 +314,8 @@ class ProxyManager:
         incoming = turn.incoming
         key = (incoming.upstream, turn.model, window_headers(incoming.headers))
         if key not in self._windows:
+            if len(self._windows) >= _MOST_WINDOWS:
+                self._windows.clear()
             self._windows[key] = await self.setup.window(incoming.api, turn.model, incoming.upstream)
         return self._windows[key]
 

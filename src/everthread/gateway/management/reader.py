@@ -145,27 +145,31 @@ class Beginnings(Generic[T]):
 
 
 _LEAST_TABLE = 400
-_MOST_TABLES = 5_000
+_TABLES_BYTES = 32 * 1024 * 1024
 
 
 class TableCache:
     """Which messages hold lists that go as tables, and as what text; kept by the messages' own text."""
 
-    def __init__(self) -> None:
-        self._known: OrderedDict[bytes, str | None] = OrderedDict()
+    def __init__(self, most: int = _TABLES_BYTES) -> None:
+        self._known: ByteCache[bytes, str] = ByteCache(most)
+        """By the message's key; empty where its lists stay as they are."""
+
+    @property
+    def size(self) -> int:
+        return self._known.size
 
     def read(self, history: History, elements: Sequence[Element]) -> dict[int, str]:
         found = {}
         for place, (piece, element) in enumerate(zip(history.pieces, elements, strict=True)):
             if not piece.results or element.end - element.start < _LEAST_TABLE:
                 continue
-            if piece.key not in self._known:
+            text = self._known.find(piece.key)
+            if text is None:
                 value = table_results(element.value)
-                self._known[piece.key] = None if value is element.value else written(value)
-                if len(self._known) > _MOST_TABLES:
-                    self._known.popitem(last=False)
-            text = self._known[piece.key]
-            if text is not None:
+                text = "" if value is element.value else written(value)
+                self._known.keep(piece.key, text, _MARK_BYTES + 4 * len(text))
+            if text:
                 found[place] = text
         return found
 
@@ -255,9 +259,9 @@ class Sizes:
         ]
 
     def values(self, api: Api, model: str, key: Any, values: Sequence[Any]) -> int:
-        """Tokens of messages that are known under a name; of a long one its digest is kept."""
-        if isinstance(key, bytes) and len(key) > 64:
-            key = sha256(key).digest()
+        """Tokens of messages that are known under a name, of which a digest is kept: it may be a whole text."""
+        if not isinstance(key, bytes) or len(key) > 64:
+            key = sha256(repr(key).encode("utf-8", "surrogatepass")).digest()
         return self._known_or((model, key), lambda: TokenCounter(model).messages(decode_messages(api, values, model)))
 
     def _known_or(self, key: tuple[str, Any], count: Callable[[], int]) -> int:
