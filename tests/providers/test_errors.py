@@ -11,7 +11,14 @@ import pytest
 from everthread.core.provider_errors import classify_error
 from everthread.core.types import Api
 from everthread.errors import ModelError, ModelTimeoutError, ModelUnreachableError
-from everthread.providers.errors import ModelAddress, failed_within, is_out_of_service, is_passing, refused, retry_after
+from everthread.providers.errors import (
+    ModelAddress,
+    answer_error,
+    is_out_of_service,
+    is_passing,
+    refusal_error,
+    retry_after,
+)
 from tests.core.test_provider_errors import CASES
 from tests.providers.reach import APIS, ask, failure_of, model_at
 from tests.wire.recording import json_reply, recording_server
@@ -65,7 +72,7 @@ def test_how_long_to_wait(headers: dict[str, str], body: Any, seconds: float | N
 
 
 def status(number: int, message: str = "no", **error: Any) -> ModelError:
-    return refused(ROUTE, number, {}, json.dumps({"error": {"message": message, **error}}).encode())
+    return refusal_error(ROUTE, number, {}, json.dumps({"error": {"message": message, **error}}).encode())
 
 
 TOO_LONG = "This model's maximum context length is 8192 tokens. However, your messages resulted in 9001 tokens."
@@ -83,9 +90,9 @@ TOO_LONG = "This model's maximum context length is 8192 tokens. However, your me
         (ModelTimeoutError("late"), True, True),
         (ModelUnreachableError("gone"), True, True),
         (ModelError("odd"), False, False),
-        (failed_within(ROUTE, {"type": "overloaded_error", "message": "Overloaded"}, {}, None), True, True),
-        (failed_within(ROUTE, {"code": 503, "message": "busy"}, {}, None), True, True),
-        (failed_within(ROUTE, {"message": TOO_LONG}, {}, None), False, False),
+        (answer_error(ROUTE, {"type": "overloaded_error", "message": "Overloaded"}, {}, None), True, True),
+        (answer_error(ROUTE, {"code": 503, "message": "busy"}, {}, None), True, True),
+        (answer_error(ROUTE, {"message": TOO_LONG}, {}, None), False, False),
     ],
     ids=lambda value: str(value)[:60] if isinstance(value, ModelError) else str(value),
 )
@@ -97,13 +104,13 @@ def test_what_passes_and_what_calls_for_another_model(error: ModelError, passing
 def test_a_sentence_says_who_where_what_and_what_to_do() -> None:
     assert str(status(401)) == "m at http://here/v1 answered with status 401: no. Check the key in A_KEY."
     assert str(status(404)).endswith("Check the model's name and the base_url.")
-    empty = refused(ROUTE, 502, {}, b"")
+    empty = refusal_error(ROUTE, 502, {}, b"")
     assert str(empty) == "m at http://here/v1 answered with status 502."
     assert empty.body == ""
 
 
 def test_a_key_of_one_letter_takes_no_letters_out_of_words() -> None:
-    assert ModelAddress("gpt-5", "https://api.example", key="a").told("a bad request") == "a bad request"
-    assert "sesame-open-1" not in ModelAddress("gpt-5", "https://api.example", key="sesame-open-1").told(
+    assert ModelAddress("gpt-5", "https://api.example", key="a").clean_words("a bad request") == "a bad request"
+    assert "sesame-open-1" not in ModelAddress("gpt-5", "https://api.example", key="sesame-open-1").clean_words(
         "key sesame-open-1?"
     )

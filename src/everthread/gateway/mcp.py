@@ -30,7 +30,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from everthread._version import __version__
-from everthread.agent.tools import arguments as given
+from everthread.agent.tools import arguments as argument
 from everthread.agent.tools.arguments import schema
 from everthread.compaction.lossless.tools import GREP, NAMES, Tools
 from everthread.compaction.lossless.tools import SCHEMAS as LOSSLESS
@@ -64,27 +64,23 @@ class Reach:
     confined: bool = False
 
 
-async def thread_meant(store: Store, reach: Reach, named: str) -> str | None:
+async def find_thread(store: Store, reach: Reach, named: str) -> str | None:
     """The thread a call is about; None where nobody named one. `UnknownIdError` for another tenant's as for none."""
     if reach.thread is None:
-        return await _resolved(store, reach.tenant, named) if named else None
-    own = await _resolved(store, reach.tenant, reach.thread)
+        return await _resolve_thread(store, reach.tenant, named) if named else None
+    own = await _resolve_thread(store, reach.tenant, reach.thread)
     if not named:
         return own
-    other = await _resolved(store, reach.tenant, named)
+    other = await _resolve_thread(store, reach.tenant, named)
     if reach.confined and other != own:
         raise UnknownIdError(f"there is no thread {named[:80]!r} here; leave the thread out")
     return other
 
 
-def lookup_in(store: Store, reach: Reach, thread: str | None, known: LookupCache) -> StoreLookup:
-    return StoreLookup(store, reach.tenant, thread, reach="thread" if reach.confined else "all", known=known)
-
-
-async def _resolved(store: Store, tenant: str, name: str) -> str:
-    for known in (name, named_thread_id(tenant, name)):
+async def _resolve_thread(store: Store, tenant: str, name: str) -> str:
+    for candidate in (name, named_thread_id(tenant, name)):
         try:
-            session = await store.resolve(known, tenant=tenant)
+            session = await store.resolve(candidate, tenant=tenant)
         except UnknownIdError:
             continue
         except AmbiguousIdError as error:
@@ -137,7 +133,7 @@ PIN = schema(
     {
         "text": {"type": "string", "description": f"At most {PIN_CHARS:,} characters."},
         "id": {"type": "string", "description": "message:123, whose text is pinned."},
-        "remove": {"type": "string", "description": "output:0123456789abcdef, a pin's id."},
+        "remove": {"type": "string", "description": "pin:0123456789abcdef, a pin's id."},
         "thread": _THREAD,
     },
     [],
@@ -186,10 +182,10 @@ async def status_text(store: Store, thread: str) -> str:
         lines.append(f"- in view now: {len(context):,} messages{_tokens(sum(item.tokens or 0 for item in context))}")
     lines.append(f"- {len(records):,} compactions")
     for record in records[-LISTED:]:
-        made = record.record
+        compaction = record.record
         lines.append(
-            f"  - compaction:{record.id}, {moment(record.created)}: {len(made.covered):,} messages covered, "
-            f"{made.tokens_before:,} → {made.tokens_after:,} tokens"
+            f"  - compaction:{record.id}, {moment(record.created)}: {len(compaction.covered):,} messages covered, "
+            f"{compaction.tokens_before:,} → {compaction.tokens_after:,} tokens"
         )
     lines.append(f"- {total.calls:,} calls: {total.prompt:,} tokens in, {total.output:,} out, cost {_cost(total)}")
     lines += (f"- pinned as {note.id}: {_line(note.text)}" for note in await store.pins(thread))
@@ -242,7 +238,7 @@ class LookupTools:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._known = LookupCache()
+        self._cache = LookupCache()
         self._tools: dict[str, Callable[[Reach, Mapping[str, Any]], Awaitable[str]]] = {
             "search": self._search,
             "expand": self._expand,
@@ -257,7 +253,7 @@ class LookupTools:
         if tool is None:
             return ToolAnswer(f"There is no tool {name[:80]!r}; there are {', '.join(self._tools)}.", failed=True)
         try:
-            given.check_names(arguments, SCHEMAS[name])
+            argument.check_names(arguments, SCHEMAS[name])
             return ToolAnswer(await tool(reach, arguments))
         except UnknownIdError as error:
             return ToolAnswer(redact(f"{_sentence(error)} {_FINAL}"), failed=True)
@@ -268,49 +264,49 @@ class LookupTools:
             return ToolAnswer("This could not be looked up now: the store does not answer as it should.", failed=True)
 
     async def _search(self, reach: Reach, arguments: Mapping[str, Any]) -> str:
-        query = given.text(arguments, "query", longest=1_000).strip()
+        query = argument.text(arguments, "query", longest=1_000).strip()
         mode = cast(SearchMode, _one_of(arguments, "mode", ("text", "regex"), "text"))
         thread = await self._thread(reach, arguments)
         default: Literal["thread", "all"] = "all" if thread is None else "thread"
         scope = cast(SearchScope, _one_of(arguments, "scope", ("thread", "all"), default))
-        limit = given.number(arguments, "limit", default=PLACES, least=1, most=MOST_PLACES)
-        offset = given.number(arguments, "offset", default=0)
+        limit = argument.number(arguments, "limit", default=PLACES, least=1, most=MOST_PLACES)
+        offset = argument.number(arguments, "offset", default=0)
         role, tool = (
-            given.text(arguments, key, default="", empty=True, longest=200) or None for key in ("role", "tool")
+            argument.text(arguments, key, default="", empty=True, longest=200) or None for key in ("role", "tool")
         )
         if not query:
             raise InputError("the argument query is empty")
-        found = await self._lookup(reach, thread).search(
+        hits = await self._lookup(reach, thread).search(
             query, mode=mode, scope=scope, role=role, tool=tool, limit=limit, offset=offset
         )
         where = "this thread" if scope == "thread" else "all threads"
-        return found_text(found, query, tool="search", where=where, offset=offset, threads=scope == "all")
+        return found_text(hits, query, tool="search", where=where, offset=offset, threads=scope == "all")
 
     async def _expand(self, reach: Reach, arguments: Mapping[str, Any]) -> str:
-        wanted = given.text(arguments, "id", longest=200)
-        offset = given.number(arguments, "offset", default=0)
-        limit = given.number(arguments, "limit", default=CHARS, least=1, most=MOST_CHARS)
+        wanted = argument.text(arguments, "id", longest=200)
+        offset = argument.number(arguments, "offset", default=0)
+        limit = argument.number(arguments, "limit", default=CHARS, least=1, most=MOST_CHARS)
         thread = await self._thread(reach, arguments)
         passage = await expand(self._lookup(reach, thread), wanted, offset=offset, limit=limit)
         return passage_text(passage, tool="expand")
 
     async def _pin(self, reach: Reach, arguments: Mapping[str, Any]) -> str:
-        text, wanted, gone = (
-            given.text(arguments, key, default="", empty=True, longest=100_000) for key in ("text", "id", "remove")
+        text, wanted, removed = (
+            argument.text(arguments, key, default="", empty=True, longest=100_000) for key in ("text", "id", "remove")
         )
-        if sum(map(bool, (text, wanted, gone))) != 1:
+        if sum(map(bool, (text, wanted, removed))) != 1:
             raise InputError("give one of text, id and remove")
         thread = await self._thread(reach, arguments)
         if thread is None:
             raise InputError("name the thread to pin it to; `status` lists the latest ones")
-        if gone:
-            await self.store.delete_pin(thread, gone.strip())
-            return f"{gone.strip()} is no longer pinned; the next compaction leaves it out."
+        if removed:
+            await self.store.delete_pin(thread, removed.strip())
+            return f"{removed.strip()} is no longer pinned; the next compaction leaves it out."
         if wanted:
             passage = await self._lookup(reach, thread).read(wanted, limit=PIN_CHARS + 1)
             text = passage.text
-        kept = await add_pin(self.store, thread, text)
-        return f"Pinned as {kept.id}: every later compaction of thread {thread} carries it word for word."
+        pin = await add_pin(self.store, thread, text)
+        return f"Pinned as {pin.id}: every later compaction of thread {thread} carries it word for word."
 
     async def _status(self, reach: Reach, arguments: Mapping[str, Any]) -> str:
         thread = await self._thread(reach, arguments)
@@ -336,15 +332,16 @@ class LookupTools:
         return await Tools(lookup, ThreadGraph(lookup)).call(name, rest)
 
     def _lookup(self, reach: Reach, thread: str | None) -> StoreLookup:
-        return lookup_in(self.store, reach, thread, self._known)
+        scope: SearchScope = "thread" if reach.confined else "all"
+        return StoreLookup(self.store, reach.tenant, thread, reach=scope, known=self._cache)
 
     async def _thread(self, reach: Reach, arguments: Mapping[str, Any]) -> str | None:
-        named = given.text(arguments, "thread", default="", empty=True, longest=400).strip()
-        return await thread_meant(self.store, reach, named)
+        named = argument.text(arguments, "thread", default="", empty=True, longest=400).strip()
+        return await find_thread(self.store, reach, named)
 
 
 def _one_of(arguments: Mapping[str, Any], name: str, allowed: tuple[str, ...], default: str) -> str:
-    value = given.text(arguments, name, default=default)
+    value = argument.text(arguments, name, default=default)
     if value not in allowed:
         raise InputError(f"the argument {name} is one of {', '.join(allowed)}, not {value[:80]!r}")
     return value
@@ -367,16 +364,16 @@ INSTRUCTIONS = (
 def make_server(tools: LookupTools, fixed: Reach | None = None) -> Server[Any]:
     """The server. `fixed`: whose conversations every call sees; None: the caller's, as the gateway let it in."""
 
-    async def listed(_context: Any, _params: PaginatedRequestParams | None) -> ListToolsResult:
+    async def list_tools(_context: Any, _params: PaginatedRequestParams | None) -> ListToolsResult:
         return ListToolsResult(tools=[_tool(name, schema["function"]) for name, schema in SCHEMAS.items()])
 
-    async def called(context: Any, params: CallToolRequestParams) -> CallToolResult:
+    async def call_tool(context: Any, params: CallToolRequestParams) -> CallToolResult:
         reach = fixed or _reach_of(context.request.scope)
         answer = await tools.call(reach, params.name, params.arguments or {})
         return CallToolResult(content=[TextContent(type="text", text=answer.text)], is_error=answer.failed)
 
     return Server(
-        "everthread", version=__version__, instructions=INSTRUCTIONS, on_list_tools=listed, on_call_tool=called
+        "everthread", version=__version__, instructions=INSTRUCTIONS, on_list_tools=list_tools, on_call_tool=call_tool
     )
 
 
@@ -423,19 +420,21 @@ async def serving(server: Server[Any], host: str, port: int) -> AsyncIterator[st
     """The application alone, listening on an address of this machine; its URL."""
     listener = listen(port, host)
     port = listener.getsockname()[1]
-    shown = f"[{host}]" if ":" in host else host
-    async with application(server, [f"{name}:{port}" for name in (shown, "127.0.0.1", "localhost", "[::1]")]) as app:
+    display_host = f"[{host}]" if ":" in host else host
+    async with application(
+        server, [f"{name}:{port}" for name in (display_host, "127.0.0.1", "localhost", "[::1]")]
+    ) as app:
 
-        async def routed(scope: Scope, receive: Receive, send: Send) -> None:
+        async def route(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http" and scope["path"].rstrip("/") != PATH:
                 await PlainTextResponse(f"Only {PATH} is answered here.\n", 404)(scope, receive, send)
             else:
                 await app(scope, receive, send)
 
-        running = LoopServer(routed, listener, server_header=False, log_level="critical")
+        running = LoopServer(route, listener, server_header=False, log_level="critical")
         await running.start()
         try:
-            yield f"http://{shown}:{port}{PATH}"
+            yield f"http://{display_host}:{port}{PATH}"
         finally:
             await running.stop()
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
@@ -108,17 +108,17 @@ async def from_first_word(
 
     A stream that told only what the prompt cost has not begun: it can fail and be asked for again unnoticed.
     """
-    held: list[StreamDelta] = []
+    usage_pieces: list[StreamDelta] = []
     begun = False
     async with closing(pieces):
         async for piece in pieces:
             if not begun and isinstance(piece, StreamDelta) and piece.kind == "usage":
-                held.append(piece)
+                usage_pieces.append(piece)
                 continue
             begun = True
-            for earlier in held:
+            for earlier in usage_pieces:
                 yield earlier
-            held.clear()
+            usage_pieces.clear()
             yield piece
 
 
@@ -176,7 +176,9 @@ class HttpModel(ABC):
         reading = _Reading(CODECS[self.api].stream_decoder(model=request.model), self._route(request))
         try:
             if not _is_stream(response):
-                reply = self._read(await _body(response, reading), request)
+                with reading.connection():
+                    content = await response.aread()
+                reply = self._read(content, request)
                 yield StreamDelta("text", text=text_of(reply.message))
                 yield reply
                 return
@@ -203,11 +205,11 @@ class HttpModel(ABC):
         try:
             reply = CODECS[self.api].decode_reply(body, model=request.model)
         except WireError as error:
-            if isinstance(body, dict) and (said := _error_within(body)):
-                raise errors.failed_within(route, said, body, None) from error
-            raise errors.not_understood(route, error, body) from error
-        if said := _error_within(body):
-            raise errors.failed_within(route, said, body, reply)
+            if isinstance(body, dict) and (inner_error := _error_within(body)):
+                raise errors.answer_error(route, inner_error, body, None) from error
+            raise errors.unreadable_error(route, error, body) from error
+        if inner_error := _error_within(body):
+            raise errors.answer_error(route, inner_error, body, reply)
         return reply
 
     @abstractmethod
@@ -231,15 +233,11 @@ class HttpModel(ABC):
             )
         except sdk.APIStatusError as error:
             response = error.response
-            raise errors.refused(route, response.status_code, response.headers, response.content) from error
-        except sdk.APITimeoutError as error:
-            raise errors.timed_out(route, error) from error
-        except sdk.APIConnectionError as error:
-            raise errors.unreachable(route, error) from error
-        except httpx2.TimeoutException as error:
-            raise errors.timed_out(route, error) from error
-        except (httpx2.TransportError, httpx2.InvalidURL) as error:
-            raise errors.unreachable(route, error) from error
+            raise errors.refusal_error(route, response.status_code, response.headers, response.content) from error
+        except (sdk.APITimeoutError, httpx2.TimeoutException) as error:
+            raise errors.timeout_error(route, error) from error
+        except (sdk.APIConnectionError, httpx2.TransportError, httpx2.InvalidURL) as error:
+            raise errors.connection_error(route, error) from error
 
     def _client(self, timeout: httpx2.Timeout) -> AsyncOpenAI | AsyncAnthropic:
         """The SDK's client. Its connections belong to an event loop, and are useless in the next one."""
@@ -271,11 +269,11 @@ class _Reading:
         try:
             deltas = self._decoder.feed(event)
         except WireError as error:
-            raise errors.not_understood(self._route, error, event.data, self.partial()) from error
+            raise errors.unreadable_error(self._route, error, event.data, self.partial()) from error
         for delta in deltas:
             if delta.kind == "error":
                 body = errors.read_body(event.data.encode("utf-8", "replace"))
-                raise errors.failed_within(self._route, delta.raw, body, self.partial())
+                raise errors.answer_error(self._route, delta.raw, body, self.partial())
         if event.data.strip() in _LAST_EVENTS or event.event in _LAST_EVENTS:
             self.finished = True
         return deltas
@@ -283,10 +281,10 @@ class _Reading:
     def whole(self) -> Reply:
         """The reply. Some servers leave out the mark of the end, but none the reason why the model stopped."""
         if not self._events:
-            raise errors.silent(self._route)
+            raise errors.empty_stream_error(self._route)
         reply = self.partial()
         if reply is None or (reply.stop is None and not self.finished):
-            raise errors.cut_off(self._route, reply)
+            raise errors.truncation_error(self._route, reply)
         return reply
 
     def partial(self) -> Reply | None:
@@ -296,24 +294,25 @@ class _Reading:
         except WireError:
             return None
 
-    def broken(self, error: Exception, *, in_time: bool) -> ModelError:
-        if in_time:
-            return errors.unreachable(self._route, error, self.partial())
-        return errors.timed_out(self._route, error, self.partial())
+    @contextlib.contextmanager
+    def connection(self) -> Iterator[None]:
+        """A connection that breaks here is a `ModelError` with what was said so far."""
+        import httpx2  # noqa: PLC0415 - it came with the SDK
+
+        try:
+            yield
+        except httpx2.TimeoutException as error:
+            raise errors.timeout_error(self._route, error, self.partial()) from error
+        except (httpx2.TransportError, httpx2.DecodingError) as error:
+            raise errors.connection_error(self._route, error, self.partial()) from error
 
 
 async def _events(response: httpx2.Response, reading: _Reading) -> AsyncGenerator[SseEvent, None]:
-    import httpx2  # noqa: PLC0415 - as above
-
     parser = SseParser()
-    try:
+    with reading.connection():
         async for chunk in response.aiter_bytes():
             for event in parser.feed(chunk):
                 yield event
-    except httpx2.TimeoutException as error:
-        raise reading.broken(error, in_time=False) from error
-    except (httpx2.TransportError, httpx2.DecodingError) as error:
-        raise reading.broken(error, in_time=True) from error
     for event in parser.close():
         yield event
 
@@ -330,17 +329,6 @@ def _is_stream(response: httpx2.Response) -> bool:
     """Some servers answer whole although a stream was asked for; a proxy's page is no stream either."""
     kind = response.headers.get("content-type", "").lower()
     return not kind.startswith(("application/json", "text/html"))
-
-
-async def _body(response: httpx2.Response, reading: _Reading) -> bytes:
-    import httpx2  # noqa: PLC0415 - as above
-
-    try:
-        return await response.aread()
-    except httpx2.TimeoutException as error:
-        raise reading.broken(error, in_time=False) from error
-    except (httpx2.TransportError, httpx2.DecodingError) as error:
-        raise reading.broken(error, in_time=True) from error
 
 
 def json_bytes(body: Mapping[str, Any]) -> bytes:

@@ -45,15 +45,15 @@ class KnownModel:
 
 def known_model(name: str, *, provider: str | None = None) -> KnownModel | None:
     """What is known about the model of this name, as it is called at any provider."""
-    found = _family(name)
-    if found is not None and found.exact:
-        return found
+    model = _family(name)
+    if model is not None and model.exact:
+        return model
     window = stated_window(name, provider=provider)
     if window is None:
-        return found
-    found = found or KnownModel(plain_name(name))
-    capped = found.max_output is not None and found.max_output < window
-    return replace(found, window=window, max_output=found.max_output if capped else None)
+        return model
+    model = model or KnownModel(plain_name(name))
+    capped = model.max_output is not None and model.max_output < window
+    return replace(model, window=window, max_output=model.max_output if capped else None)
 
 
 def plain_name(name: str) -> str:
@@ -73,10 +73,10 @@ def families() -> list[KnownModel]:
 def _family(name: str) -> KnownModel | None:
     plain, table = plain_name(name), _families()
     ends = [len(plain), *(at for at in range(len(plain) - 1, 0, -1) if not plain[at].isalnum())]
-    found = next((plain[:end] for end in ends if plain[:end] in table), None)
-    if found is None:
+    family = next((plain[:end] for end in ends if plain[:end] in table), None)
+    if family is None:
         return None
-    return replace(table[found], exact=_VARIANT.fullmatch(plain[len(found) :]) is not None)
+    return replace(table[family], exact=_VARIANT.fullmatch(plain[len(family) :]) is not None)
 
 
 @functools.cache
@@ -149,7 +149,7 @@ async def ask_endpoint(  # noqa: PLR0913 - an address and how one is let in ther
             entry = _entry(body, model)
             for name, value in _windows(entry):
                 return EndpointReport(value, f"{url} ({name})")
-            trained = trained or _trained(entry, url)
+            trained = trained or _trained_window(entry, url)
     return trained or EndpointReport(None, note=f"The server did not tell the window ({'; '.join(notes) or base_url}).")
 
 
@@ -214,7 +214,7 @@ def _windows(entry: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
         yield from sorted(sizes, key=lambda item: item[1])
 
 
-def _trained(entry: Mapping[str, Any], url: str) -> EndpointReport | None:
+def _trained_window(entry: Mapping[str, Any], url: str) -> EndpointReport | None:
     """The length a model was trained with: what a server may have at most, taken where it says nothing else."""
     meta = entry.get("meta")
     size = _size(meta.get("n_ctx_train")) if isinstance(meta, Mapping) else None
@@ -266,7 +266,7 @@ async def resolve_window(
     headers: Mapping[str, str] | None = None,
 ) -> Window:
     """The window of `model`. `ask` is called only if neither a setting nor a learnt limit decides."""
-    decided = _decided(setting, learnt)
+    decided = _window_without_asking(setting, learnt)
     if decided is not None:
         return decided
     report = await ask() if ask else EndpointReport(None)
@@ -277,30 +277,30 @@ async def resolve_window(
 
 def catalogue_window(model: str, *, headers: Mapping[str, str] | None = None, note: str = "") -> Window:
     """The window without asking anybody."""
-    known = known_model(model)
-    tokens = known.window if known else None
-    if known is None or tokens is None:
+    model_facts = known_model(model)
+    tokens = model_facts.window if model_facts else None
+    if model_facts is None or tokens is None:
         sentence = (
             f"{DEFAULT_WINDOW:,} tokens, assumed: nothing is known about {model}. "
             "Set model.context_length if it is another."
         )
         return Window(DEFAULT_WINDOW, "default", sentence, note)
-    if tokens < LONG_CONTEXT and "claude" in known.family and "context-1m" in window_headers(headers):
+    if tokens < LONG_CONTEXT and "claude" in model_facts.family and "context-1m" in window_headers(headers):
         return Window(LONG_CONTEXT, "catalogue", f"{LONG_CONTEXT:,} tokens, by the header anthropic-beta", note)
-    return Window(tokens, "catalogue", f"{tokens:,} tokens, from the catalogue ({known.family})", note)
+    return Window(tokens, "catalogue", f"{tokens:,} tokens, from the catalogue ({model_facts.family})", note)
 
 
 def window_headers(headers: Mapping[str, str] | None) -> str:
     """The part of the headers that changes the window, in one form: a learnt limit is kept for it."""
-    given = headers or {}
-    asked = given.get("anthropic-beta")
-    if asked is None:
-        asked = next((value for name, value in given.items() if name.lower() == "anthropic-beta"), "")
-    betas = sorted({beta.strip() for beta in asked.split(",") if beta.strip().startswith("context-")})
+    fields = headers or {}
+    beta_header = fields.get("anthropic-beta")
+    if beta_header is None:
+        beta_header = next((value for name, value in fields.items() if name.lower() == "anthropic-beta"), "")
+    betas = sorted({beta.strip() for beta in beta_header.split(",") if beta.strip().startswith("context-")})
     return ",".join(betas)
 
 
-def _decided(setting: int | None, learnt: LearntLimit | None) -> Window | None:
+def _window_without_asking(setting: int | None, learnt: LearntLimit | None) -> Window | None:
     if learnt is not None and (setting is None or learnt.limit < setting):
         return Window(learnt.limit, "learnt", f"{learnt.limit:,} tokens, learnt from the server: {learnt.source}")
     if setting is not None:
@@ -346,5 +346,5 @@ def cap_field(api: Api, base_url: str = "") -> str:
 
 def own_cap(model: str, window: int) -> int:
     """What the model can write, but never so much that half the window is not left for the prompt."""
-    known = known_model(model)
-    return min((known and known.max_output) or DEFAULT_MAX_TOKENS, max(window // 2, 1))
+    model_facts = known_model(model)
+    return min((model_facts and model_facts.max_output) or DEFAULT_MAX_TOKENS, max(window // 2, 1))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from everthread.core.types import Api, Request
 from everthread.providers.base import NO_KEY, HttpModel
 from everthread.providers.catalog import host_of, output_cap, own_cap, with_output_cap
-from everthread.wire import anthropic, openai_chat, openai_responses
+from everthread.wire.codecs import CODECS
 
 if TYPE_CHECKING:
     import httpx2
@@ -41,6 +41,13 @@ class OpenAIModel(HttpModel):
 
         return openai
 
+    def _encode(self, request: Request, *, stream: bool) -> dict[str, Any]:
+        if self.max_tokens is not None and output_cap(request) is None:
+            request = with_output_cap(request, self.max_tokens, api=self.api, base_url=self.base_url)
+        body = CODECS[self.api].encode_request(request)
+        body.pop("stream", None)
+        return {**body, "stream": True} if stream else body
+
 
 class OpenAIChatModel(OpenAIModel):
     """A model behind `/chat/completions`."""
@@ -49,15 +56,11 @@ class OpenAIChatModel(OpenAIModel):
     path: ClassVar[str] = "/chat/completions"
 
     def _encode(self, request: Request, *, stream: bool) -> dict[str, Any]:
-        if self.max_tokens is not None and output_cap(request) is None:
-            request = with_output_cap(request, self.max_tokens, api=self.api, base_url=self.base_url)
-        body = openai_chat.encode_request(request)
-        asked = body.pop("stream_options", None)
-        body.pop("stream", None)
-        if not stream:
-            return body
-        options = asked if isinstance(asked, dict) else {}
-        return {**body, "stream": True, "stream_options": {**options, "include_usage": True}}
+        body = super()._encode(request, stream=stream)
+        options = body.pop("stream_options", None)
+        if stream:
+            body["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
+        return body
 
 
 class OpenAIResponsesModel(OpenAIModel):
@@ -71,15 +74,12 @@ class OpenAIResponsesModel(OpenAIModel):
     path: ClassVar[str] = "/responses"
 
     def _encode(self, request: Request, *, stream: bool) -> dict[str, Any]:
-        if self.max_tokens is not None and output_cap(request) is None:
-            request = with_output_cap(request, self.max_tokens, api=self.api)
-        body = openai_responses.encode_request(request)
-        body.pop("stream", None)
+        body = super()._encode(request, stream=stream)
         if "store" not in body and "previous_response_id" not in body and "conversation" not in body:
             body["store"] = False
             if "include" not in body and is_reasoning_model(request.model):
                 body["include"] = [ENCRYPTED_REASONING]
-        return {**body, "stream": True} if stream else body
+        return body
 
 
 class AnthropicModel(HttpModel):
@@ -107,7 +107,7 @@ class AnthropicModel(HttpModel):
     def _encode(self, request: Request, *, stream: bool) -> dict[str, Any]:
         if output_cap(request) is None:
             request = with_output_cap(request, self.max_tokens or own_cap(request.model, self.window), api=self.api)
-        body = anthropic.encode_request(request)
+        body = CODECS[self.api].encode_request(request)
         body.pop("stream", None)
         return {**body, "stream": True} if stream else body
 

@@ -57,7 +57,7 @@ class ModelAddress:
     key_env: str | None = None
     key: str | None = field(default=None, repr=False)
 
-    def told(self, words: str) -> str:
+    def clean_words(self, words: str) -> str:
         """Words of others on one line, without secrets: the key that was sent least of all."""
         if self.key and len(self.key) >= _SHORTEST_KEY:
             words = words.replace(self.key, "[REDACTED]")
@@ -67,56 +67,56 @@ class ModelAddress:
         return f"{self.model} at {self.base_url}"
 
 
-def refused(route: ModelAddress, status: int, headers: Mapping[str, str], content: bytes) -> ModelError:
+def refusal_error(route: ModelAddress, status: int, headers: Mapping[str, str], content: bytes) -> ModelError:
     """An answer with an error's status."""
     body = read_body(content)
     wait = retry_after(headers, body)
-    said = _said(route, body)
-    sentence = f"{route} answered with status {status}{f': {said}' if said else '.'}"
+    message = _provider_message(route, body)
+    sentence = f"{route} answered with status {status}{f': {message}' if message else '.'}"
     advice = _advice(route, status) or (f"Wait {wait:g} s." if wait else "")
-    return ModelError(_joined(sentence, advice), status=status, body=body, retry_after=wait)
+    return ModelError(_join_sentences(sentence, advice), status=status, body=body, retry_after=wait)
 
 
-def failed_within(route: ModelAddress, error: Mapping[str, Any], body: Any, partial: Reply | None) -> ModelError:
+def answer_error(route: ModelAddress, error: Mapping[str, Any], body: Any, partial: Reply | None) -> ModelError:
     """An error told inside an answer that had begun well."""
     status = _status_within(error)
-    said = _said(route, error)
-    sentence = f"{route} broke off{f': {said}' if said else '.'}"
+    message = _provider_message(route, error)
+    sentence = f"{route} broke off{f': {message}' if message else '.'}"
     advice = _advice(route, status) if status else ""
     wait = retry_after({}, error)
-    return ModelError(_joined(sentence, advice), status=status, body=body, retry_after=wait, partial=partial)
+    return ModelError(_join_sentences(sentence, advice), status=status, body=body, retry_after=wait, partial=partial)
 
 
-def cut_off(route: ModelAddress, partial: Reply | None) -> ModelError:
+def truncation_error(route: ModelAddress, partial: Reply | None) -> ModelError:
     """A stream that ended in the middle of the answer."""
     return ModelUnreachableError(
         f"{route} closed the connection in the middle of its answer. Ask again.", status=None, partial=partial
     )
 
 
-def silent(route: ModelAddress) -> ModelError:
+def empty_stream_error(route: ModelAddress) -> ModelError:
     """A stream without a single event: so a local server says that it could not take the prompt in."""
     return ModelError(
         f"{route} answered with an empty stream, as servers do when the prompt is too long.", status=200, body=""
     )
 
 
-def not_understood(route: ModelAddress, reason: object, body: Any, partial: Reply | None = None) -> ModelError:
+def unreadable_error(route: ModelAddress, reason: object, body: Any, partial: Reply | None = None) -> ModelError:
     """An answer that is not of the protocol, as of a proxy's login page or a wrong base_url."""
-    told = route.told(str(reason))
-    sentence = f"{route} sent something that cannot be read: {told}. Check the base_url."
+    detail = route.clean_words(str(reason))
+    sentence = f"{route} sent something that cannot be read: {detail}. Check the base_url."
     return ModelError(sentence, body=body, partial=partial)
 
 
-def timed_out(route: ModelAddress, error: Exception, partial: Reply | None = None) -> ModelTimeoutError:
+def timeout_error(route: ModelAddress, error: Exception, partial: Reply | None = None) -> ModelTimeoutError:
     kind = type(error.__cause__ or error).__name__
     return ModelTimeoutError(f"{route} did not answer in time ({kind}). Ask again.", partial=partial)
 
 
-def unreachable(route: ModelAddress, error: Exception, partial: Reply | None = None) -> ModelUnreachableError:
+def connection_error(route: ModelAddress, error: Exception, partial: Reply | None = None) -> ModelUnreachableError:
     cause = error.__cause__ or error
-    told = route.told(str(cause))
-    detail = f"{type(cause).__name__}{f': {told}' if told else ''}"
+    words = route.clean_words(str(cause))
+    detail = f"{type(cause).__name__}{f': {words}' if words else ''}"
     if partial is not None:
         return ModelUnreachableError(f"The connection to {route} broke ({detail}). Ask again.", partial=partial)
     return ModelUnreachableError(
@@ -184,11 +184,11 @@ def _status_within(error: Mapping[str, Any]) -> int | None:
     return None
 
 
-def _said(route: ModelAddress, body: Any) -> str:
+def _provider_message(route: ModelAddress, body: Any) -> str:
     if isinstance(body, list) and body:
         body = body[0]  # Google wraps its errors once more
     words = error_text(body) or (body if isinstance(body, str) else json.dumps(body, ensure_ascii=False))
-    return route.told(words)
+    return route.clean_words(words)
 
 
 def _advice(route: ModelAddress, status: int) -> str:
@@ -199,7 +199,7 @@ def _advice(route: ModelAddress, status: int) -> str:
     return _ADVICE.get(status, "")
 
 
-def _joined(sentence: str, advice: str) -> str:
+def _join_sentences(sentence: str, advice: str) -> str:
     end = "" if sentence[-1] in ".!?…" else "."
     return f"{sentence}{end} {advice}".strip()
 

