@@ -80,7 +80,9 @@ def decode_any(value: Any) -> tuple[str, Request]:
     elif isinstance(value, Mapping):
         body = {key: entry for key, entry in value.items() if entry is not None}
     else:
-        raise TranscriptError(f"a conversation is a list of messages or an object with `messages`, not {_named(value)}")
+        raise TranscriptError(
+            f"a conversation is a list of messages or an object with `messages`, not {_describe_value(value)}"
+        )
     messages = body.get("messages")
     if isinstance(messages, list):
         _check(messages)
@@ -94,7 +96,7 @@ def decode_any(value: Any) -> tuple[str, Request]:
 def _check(messages: Sequence[Any]) -> None:
     for index, message in enumerate(messages):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise TranscriptError(f"message {index} is not an object with a role, but {_named(message)}")
+            raise TranscriptError(f"message {index} is not an object with a role, but {_describe_value(message)}")
 
 
 def _is_anthropic(body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> bool:
@@ -113,6 +115,6 @@ def _is_anthropic(body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]
     )
 
 
-def _named(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -79,10 +79,10 @@ class SseParser:
         *lines, rest = _LINE_END.split(text)
         events: list[SseEvent] = []
         for line in lines:
-            whole = "".join((*self._rest, line))
+            full_line = "".join((*self._rest, line))
             self._rest = []
-            if whole:
-                self._line(whole)
+            if full_line:
+                self._line(full_line)
             else:
                 events += self._dispatch()
         if rest:

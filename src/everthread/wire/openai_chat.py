@@ -100,7 +100,7 @@ def _text(text: str) -> Part:
     return {"type": "text", "text": text}
 
 
-def _uncited(part: Part) -> list[Part]:
+def _without_citations(part: Part) -> list[Part]:
     return [{key: value for key, value in part.items() if key != "citations"}]
 
 
@@ -160,7 +160,7 @@ _SERVER_BLOCKS = (
     "container_upload",
 )
 _CONVERT: dict[str, Callable[[Part], list[Part]]] = {
-    "text": _uncited,
+    "text": _without_citations,
     "input_text": lambda part: [_text(content_text(part.get("text")))],
     "output_text": lambda part: [_text(content_text(part.get("text")))],
     "image": _image,
@@ -269,11 +269,11 @@ def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
     if not choices:
         raise WireError("the reply holds no choice")
     first = an_object(choices[0], "choices[0]")
-    told, rest = reply_fields(body)
-    message = _decode(first.get("message"), "choices[0].message", model or told.get("model"))
+    fields, rest = reply_fields(body)
+    message = _decode(first.get("message"), "choices[0].message", model or fields.get("model"))
     shell = {key: value for key, value in first.items() if key != "message"}
     raw = {**rest, "choices": [shell, *choices[1:]], "_api": API}
-    return Reply(message=message, stop=stop_of(first.get("finish_reason"), message), raw=raw, **told)
+    return Reply(message=message, stop=stop_of(first.get("finish_reason"), message), raw=raw, **fields)
 
 
 def encode_reply(reply: Reply) -> dict[str, Any]:
@@ -298,8 +298,8 @@ def encode_reply(reply: Reply) -> dict[str, Any]:
 def reply_fields(body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """What a `Reply` has fields for, and the rest."""
     kinds = {"id": str, "model": str, "usage": dict}
-    told = {key: body[key] for key, kind in kinds.items() if body.get(key) and isinstance(body[key], kind)}
-    return told, {key: value for key, value in body.items() if key not in told}
+    fields = {key: body[key] for key, kind in kinds.items() if body.get(key) and isinstance(body[key], kind)}
+    return fields, {key: value for key, value in body.items() if key not in fields}
 
 
 def stop_of(finish_reason: Any, message: Message) -> str | None:
@@ -391,10 +391,10 @@ def _without_reasoning(message: Message) -> Message:
     if not signed and REASONING_FIELDS.isdisjoint(message):
         return message
     fields = {key: value for key, value in message.items() if key not in REASONING_FIELDS}
-    return cast("Message", {**fields, "tool_calls": [_unsigned(call) for call in calls]} if signed else fields)
+    return cast("Message", {**fields, "tool_calls": [_without_signature(call) for call in calls]} if signed else fields)
 
 
-def _unsigned(call: Any) -> Any:
+def _without_signature(call: Any) -> Any:
     if not isinstance(call, dict):
         return call
     return {key: value for key, value in call.items() if key != "extra_content"}
@@ -431,20 +431,20 @@ class ChatStreamDecoder:
         chunk = event_object(event)
         if chunk is None:
             return []
-        said: list[StreamDelta] = []
+        deltas: list[StreamDelta] = []
         self._head |= {k: v for k, v in chunk.items() if k not in _HEAD and (v is not None or k not in self._head)}
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else []:
             if isinstance(choice, Mapping) and choice.get("index", 0) in (0, None):
-                said += self._take(choice)
+                deltas += self._take(choice)
         if isinstance(chunk.get("usage"), dict):
-            said.append(self._take_usage(chunk["usage"]))
+            deltas.append(self._take_usage(chunk["usage"]))
         elif "usage" in chunk:
             self._head.setdefault("usage", None)
         if error := chunk.get("error"):
             raw = error if isinstance(error, dict) else {"message": error_text(error) or str(error)}
-            said.append(StreamDelta("error", text=error_text(raw), raw=raw))
-        return said
+            deltas.append(StreamDelta("error", text=error_text(raw), raw=raw))
+        return deltas
 
     def reply(self) -> Reply:
         """What came so far, in the form of a whole reply."""
@@ -520,9 +520,9 @@ class _Calls:
         if call_id in self._by_id:
             return self._by_id[call_id]
         new, last = len(self._calls), max(len(self._calls) - 1, 0)
-        known = self._by_index.get(index) if isinstance(index, int) else None
-        if known is not None:
-            return new if call_id and self._calls[known].id else known
+        call_at_index = self._by_index.get(index) if isinstance(index, int) else None
+        if call_at_index is not None:
+            return new if call_id and self._calls[call_at_index].id else call_at_index
         return new if call_id or names else last
 
     def fold(self) -> list[dict[str, Any]]:
@@ -588,22 +588,22 @@ def _fold_fields(fragments: list[Any]) -> dict[str, Any]:
 
 
 def _fold(key: str, values: list[Any]) -> Any:
-    given = [value for value in values if value is not None]
-    if not given:
+    present = [value for value in values if value is not None]
+    if not present:
         return None
     if key == "arguments":
-        return "".join(map(json_text, given))
+        return "".join(map(json_text, present))
     if key == "name":
-        return "".join(dict.fromkeys(map(str, given)))
-    if key == "reasoning_details" and all(isinstance(value, list) for value in given):
-        return _fold_details(given)
-    if all(isinstance(value, str) for value in given):
-        return "".join(given) if key in _JOINED else next(filter(None, reversed(given)), "")
-    if all(isinstance(value, dict) for value in given):
-        return _fold_fields(given)
-    if all(isinstance(value, list) for value in given):
-        return list(chain.from_iterable(given))
-    return _fold_content(given) if key == "content" else given[-1]
+        return "".join(dict.fromkeys(map(str, present)))
+    if key == "reasoning_details" and all(isinstance(value, list) for value in present):
+        return _fold_details(present)
+    if all(isinstance(value, str) for value in present):
+        return "".join(present) if key in _JOINED else next(filter(None, reversed(present)), "")
+    if all(isinstance(value, dict) for value in present):
+        return _fold_fields(present)
+    if all(isinstance(value, list) for value in present):
+        return list(chain.from_iterable(present))
+    return _fold_content(present) if key == "content" else present[-1]
 
 
 def _fold_content(values: list[Any]) -> list[Any]:

@@ -77,13 +77,13 @@ def decode_messages(wire: str | Sequence[Mapping[str, Any]], *, model: str | Non
         if run:
             messages.append(decode_run(run, model=model))
             run = []
-        messages.append(with_native(_result(item) if role == "tool" else _said(item, role), API, item))
+        messages.append(with_native(_result(item) if role == "tool" else _plain_message(item, role), API, item))
     return [*messages, decode_run(run, model=model)] if run else messages
 
 
 def decode_run(items: Sequence[Item], *, model: str | None = None) -> Message:
     """One assistant message. Calls answered inside the run were the provider's own business."""
-    answered = {"", *(_answered(item) for item in items if kind_of(item) in _ANSWERS)}
+    answered = {"", *(_answered_call_id(item) for item in items if kind_of(item) in _ANSWERS)}
     calls = [_call(item) for item in items if kind_of(item) in CALLS and call_id(item) not in answered]
     parts = [part for item in items if "role" in item for part in _content(item)]
     refusals = [content_text([part]) for part in parts if kind_of(part) == "refusal"]
@@ -126,7 +126,7 @@ def call_id(item: Mapping[str, Any]) -> str:
     return as_text(value)
 
 
-def _answered(item: Mapping[str, Any]) -> str:
+def _answered_call_id(item: Mapping[str, Any]) -> str:
     """The id of the call this is the result of."""
     value = item.get("approval_request_id" if item["type"] == "mcp_approval_response" else "call_id")
     if value is None and item["type"] == "local_shell_call_output":
@@ -141,14 +141,14 @@ def _role(item: Item, where: str) -> str:
         if role == "tool":
             raise WireError(f"{where}.role must not be tool: a result is an item of its own here")
         return role
-    return "tool" if kind in _ANSWERS and _answered(item) else "assistant"
+    return "tool" if kind in _ANSWERS and _answered_call_id(item) else "assistant"
 
 
 def _kind(item: Item) -> str:
     return kind_of(item) or ("message" if "role" in item else "item_reference")
 
 
-def _said(item: Item, role: str) -> Message:
+def _plain_message(item: Item, role: str) -> Message:
     content = item.get("content")
     return {"role": role, "content": content if isinstance(content, str) else _content(item)}
 
@@ -188,7 +188,7 @@ def _result(item: Item) -> Message:
         content = json.dumps(item["tools"], ensure_ascii=False) if item.get("tools") else ""
     else:
         content = content_text(output)
-    return {"role": "tool", "tool_call_id": _answered(item), "content": content}
+    return {"role": "tool", "tool_call_id": _answered_call_id(item), "content": content}
 
 
 def _run(items: list[Item], rewritten: set[str], *, reasoning: bool) -> list[Item]:
@@ -198,11 +198,13 @@ def _run(items: list[Item], rewritten: set[str], *, reasoning: bool) -> list[Ite
     Reasoning seals what follows it: where one is changed the other goes, and the ids by which the provider would miss
     it.
     """
-    told = [_as_function(item) if _is_built_in(item) and call_id(item) in rewritten else item for item in items]
-    if reasoning and all(new is old for new, old in zip(told, items, strict=True)):
+    rewritten_items = [
+        _as_function(item) if _is_built_in(item) and call_id(item) in rewritten else item for item in items
+    ]
+    if reasoning and all(new is old for new, old in zip(rewritten_items, items, strict=True)):
         return items
-    rest = [item for item in told if kind_of(item) != "reasoning"]
-    return rest if len(rest) == len(told) else [_unnamed(item) for item in rest]
+    rest = [item for item in rewritten_items if kind_of(item) != "reasoning"]
+    return rest if len(rest) == len(rewritten_items) else [_without_id(item) for item in rest]
 
 
 def _is_built_in(item: Item) -> bool:
@@ -213,7 +215,7 @@ def _as_function(item: Item) -> Item:
     return _call_item(_call(item))
 
 
-def _unnamed(item: Item) -> Item:
+def _without_id(item: Item) -> Item:
     return {key: value for key, value in item.items() if key != "id"} if _kind(item) in ("message", *_FREE) else item
 
 
@@ -222,19 +224,19 @@ def _still_answers(item: Item, kinds: Mapping[str, Any]) -> bool:
     if kind_of(item) not in _ANSWERS:
         return True
     call = _ANSWERS[item["type"]]
-    return bool(kinds.get(_answered(item), call) == call)
+    return bool(kinds.get(_answered_call_id(item), call) == call)
 
 
 def _from_chat(message: Message, kinds: Mapping[str, Any]) -> list[Item]:
     role = message.get("role")
     if role != "assistant":
         parts = [_input_part(part) for part in parts_of(message)]
-        said = parts if isinstance(message.get("content"), list) else text_of(message)
+        content = parts if isinstance(message.get("content"), list) else text_of(message)
         if role not in ("tool", "function"):
-            return [{"role": role, "content": said}]
-        answered = content_text(message.get("tool_call_id") or message.get("name"))
-        kind = CALLS["custom_tool_call" if kinds.get(answered) == "custom_tool_call" else "function_call"]
-        return [{"type": kind, "call_id": answered, "output": said}]
+            return [{"role": role, "content": content}]
+        answered_id = content_text(message.get("tool_call_id") or message.get("name"))
+        kind = CALLS["custom_tool_call" if kinds.get(answered_id) == "custom_tool_call" else "function_call"]
+        return [{"type": kind, "call_id": answered_id, "output": content}]
     parts = _output_parts(message)
     spoken: list[Item] = [{"type": "message", "role": "assistant", "content": parts}] if parts else []
     calls = tool_calls_of(message)
@@ -283,8 +285,8 @@ def decode_request(body: Mapping[str, Any]) -> Request:
     messages = decode_messages(body.get("input") or [], model=model)
     tools = decode_tools(body.get("tools") or [])
     system: System = body["instructions"] if isinstance(body.get("instructions"), str) else None
-    told = {"input": messages, "tools": tools, "instructions": system is not None, "model": True}
-    params = {key: value for key, value in body.items() if not told.get(key)}
+    expressed = {"input": messages, "tools": tools, "instructions": system is not None, "model": True}
+    params = {key: value for key, value in body.items() if not expressed.get(key)}
     return Request(model=model, messages=messages, system=system, tools=tools, params=params)
 
 
@@ -318,10 +320,10 @@ def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
         raise WireError(f"the reply is an error, not a response: {error_text(body['error']) or repr(body['error'])}")
     items = a_list(body.get("output"), "output")
     output = [dict(an_object(item, f"output[{at}]")) for at, item in enumerate(items)]
-    told, rest = reply_fields(body)
-    message = decode_run(output, model=model or told.get("model"))
+    fields, rest = reply_fields(body)
+    message = decode_run(output, model=model or fields.get("model"))
     raw = {key: value for key, value in rest.items() if key != "output"}
-    return Reply(message=message, stop=_stop(raw, message), raw={**raw, "_api": API}, **told)
+    return Reply(message=message, stop=_stop(raw, message), raw={**raw, "_api": API}, **fields)
 
 
 def encode_reply(reply: Reply) -> dict[str, Any]:
@@ -517,8 +519,8 @@ class ResponsesStreamDecoder:
         item.start, item.done = dict(value), done
         if kind_of(value) not in CALLS or not call_id(value):
             return []
-        whole = value.get("arguments", value.get("input")) if done and not item.words else ""
-        arguments = whole if isinstance(whole, str) else ""
+        final_arguments = value.get("arguments", value.get("input")) if done and not item.words else ""
+        arguments = final_arguments if isinstance(final_arguments, str) else ""
         if item.call is not None:
             return [StreamDelta("call", index=item.call, arguments=arguments)] if arguments else []
         item.call = next(self._calls)
@@ -530,11 +532,11 @@ class ResponsesStreamDecoder:
         if not isinstance(words, str):
             return []
         pieces = item.words.setdefault((slot, _place(data, slot.index)), [])
-        said = done and bool(pieces)
+        is_repeat = done and bool(pieces)
         if done:
             pieces.clear()
         pieces.append(words)
-        if said or not words or slot.kind is None:
+        if is_repeat or not words or slot.kind is None:
             return []
         if slot.kind != "call":
             return [StreamDelta(slot.kind, text=words)]

@@ -180,7 +180,7 @@ def decode_message(message: Any, where: str, *, model: str | None = None) -> lis
     blocks = objects(content, f"{where}.content")
     if role == "user":
         return _user(message, blocks, where)
-    core = _assistant(blocks, where) if role == "assistant" else _said(role, blocks)
+    core = _assistant(blocks, where) if role == "assistant" else _plain_message(role, blocks)
     return [with_native(core, API, message, model=author)]
 
 
@@ -189,7 +189,7 @@ def objects(value: Any, where: str) -> list[Mapping[str, Any]]:
     return [an_object(item, f"{where}[{at}]") for at, item in enumerate(a_list(value, where))]
 
 
-def _said(role: str, blocks: Sequence[Mapping[str, Any]]) -> Message:
+def _plain_message(role: str, blocks: Sequence[Mapping[str, Any]]) -> Message:
     return {"role": role, "content": [part_from(block) for block in blocks]}
 
 
@@ -219,10 +219,10 @@ def _call(block: Mapping[str, Any], where: str) -> ToolCall:
 def _user(message: Mapping[str, Any], blocks: Sequence[Mapping[str, Any]], where: str) -> list[Message]:
     pieces = list(_wire_runs(blocks))
     if len(pieces) <= 1 and not _is_result(blocks[:1]):
-        return [with_native(_said("user", blocks), API, message)]
+        return [with_native(_plain_message("user", blocks), API, message)]
     decoded: list[Message] = []
     for at, run in pieces:
-        core = _result(run[0], f"{where}.content[{at}]") if _is_result(run) else _said("user", run)
+        core = _result(run[0], f"{where}.content[{at}]") if _is_result(run) else _plain_message("user", run)
         value = {**message, "content": list(run)} if len(pieces) > 1 else message
         decoded.append(with_native(core, API, value, joined=bool(decoded)))
     return decoded
@@ -262,15 +262,15 @@ _FREE_TEXT = {"type": "object", "properties": {"input": {"type": "string"}}, "re
 
 def decode_tools(wire: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Core tools. A custom tool keeps its native value only where its core form would not give it back."""
-    return [_decoded(tool, f"tools[{index}]") for index, tool in enumerate(objects(wire, "tools"))]
+    return [_decode_tool(tool, f"tools[{index}]") for index, tool in enumerate(objects(wire, "tools"))]
 
 
 def encode_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The tools Anthropic can call; what is built into another API is not among them."""
-    return [encoded for tool in tools if (encoded := _encoded(tool)) is not None]
+    return [encoded for tool in tools if (encoded := _encode_tool(tool)) is not None]
 
 
-def _decoded(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _decode_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
     native = {"_native": {"api": API, "value": dict(tool)}}
     if tool.get("type") not in (None, "custom"):
         return {**tool, **native}
@@ -279,12 +279,12 @@ def _decoded(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
         "parameters": tool.get("input_schema"),
         "strict": tool.get("strict"),
     }
-    function = {"name": a_text(tool.get("name"), f"{where}.name")} | _given(optional)
+    function = {"name": a_text(tool.get("name"), f"{where}.name")} | _without_none(optional)
     core = {"type": "function", "function": function}
-    return core if _encoded(core) == tool else {**core, **native}
+    return core if _encode_tool(core) == tool else {**core, **native}
 
 
-def _encoded(tool: Mapping[str, Any]) -> dict[str, Any] | None:
+def _encode_tool(tool: Mapping[str, Any]) -> dict[str, Any] | None:
     native = native_value(tool, API)
     if isinstance(native, dict):
         return native
@@ -300,12 +300,12 @@ def _encoded(tool: Mapping[str, Any]) -> dict[str, Any] | None:
             return {
                 "name": inner.get("name"),
                 "input_schema": _FREE_TEXT if kind == "custom" else schema,
-                **_given(optional),
+                **_without_none(optional),
             }
     return None if "_native" in tool else own(tool)
 
 
-def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value is not None}
 
 
@@ -318,7 +318,7 @@ def encode_messages(
     """
     reused = written if written and written.begins(messages, model) else Written()
     wire, calls, at = reused.wire[:], reused.calls.copy(), len(reused.messages)
-    settled = _settled(messages, at) if written else at
+    settled = _settled_length(messages, at) if written else at
     if written and settled > at:
         new = _wire(messages[at:settled], model, calls, begins=not at)
         wire += new
@@ -330,13 +330,13 @@ def encode_messages(
 
 def _wire(messages: Messages, model: str | None, calls: _CallIds, *, begins: bool) -> list[dict[str, Any]]:
     pieces = [piece for message in messages if (piece := _piece(message, model, calls)) is not None]
-    wire = [_assembled(run) for run in _runs(pieces)]
+    wire = [_join_pieces(run) for run in _runs(pieces)]
     if begins and messages and (not pieces or (pieces[0].role == "assistant" and pieces[0].native is None)):
         wire.insert(0, {"role": "user", "content": OPENING})
     return wire
 
 
-def _settled(messages: Messages, at: int) -> int:
+def _settled_length(messages: Messages, at: int) -> int:
     """Up to where a list will hardly change any more, cut between two messages that are never joined."""
     if len(messages) - at < _NEAR_END + _SETTLED_AT_ONCE:
         return at
@@ -374,7 +374,7 @@ def encode_system(system: System, leading: Messages) -> System:
         blocks_here = [_no_media(block) for part in parts_of(message) if (block := block_from(part)) is not None]
         piece = _Piece("system", blocks_here)
         marker = _marker(message, native=False)
-        blocks += (_marked(piece, marker) if marker else piece).blocks
+        blocks += (_mark_piece(piece, marker) if marker else piece).blocks
     return blocks or None
 
 
@@ -474,7 +474,7 @@ def _runs(pieces: list[_Piece]) -> Iterator[list[_Piece]]:
         yield run
 
 
-def _assembled(run: list[_Piece]) -> dict[str, Any]:
+def _join_pieces(run: list[_Piece]) -> dict[str, Any]:
     first = run[0]
     if len(run) == 1 and first.native is not None:
         return dict(first.native)
@@ -497,7 +497,7 @@ def _piece(message: Message, model: str | None, calls: _CallIds) -> _Piece | Non
     piece = _native_piece(message, model, calls) or _foreign_piece(message, calls)
     marker = _marker(message, native=piece.native is not None)
     if marker and piece.blocks:
-        piece = _marked(piece, marker)
+        piece = _mark_piece(piece, marker)
     return piece if piece.blocks or piece.native is not None else None
 
 
@@ -523,10 +523,12 @@ def _native_piece(message: Message, model: str | None, calls: _CallIds) -> _Piec
     joined = bool(record.get("joined"))
     if keep_reasoning(message, API, model):
         return _Piece(value["role"], blocks, value, joined)
-    kept = [block for block in blocks if kind_of(block) not in REASONING]
-    if len(kept) == len(blocks):
+    without_reasoning = [block for block in blocks if kind_of(block) not in REASONING]
+    if len(without_reasoning) == len(blocks):
         return _Piece(value["role"], blocks, value, joined)
-    return _Piece(value["role"], kept, {**value, "content": kept} if kept else None, joined)
+    return _Piece(
+        value["role"], without_reasoning, {**value, "content": without_reasoning} if without_reasoning else None, joined
+    )
 
 
 def _foreign_piece(message: Message, calls: _CallIds) -> _Piece:
@@ -577,7 +579,9 @@ def _result_block(part: Part, calls: _CallIds) -> Part:
     block = {**part, "tool_use_id": calls.result(as_text(part.get("tool_use_id")))}
     content = block.pop("content", None)
     if isinstance(content, list):
-        inner = [kept for each in parts_of({"content": content}) if (kept := block_from(each)) is not None]
+        inner = [
+            block_inside for each in parts_of({"content": content}) if (block_inside := block_from(each)) is not None
+        ]
         return {**block, "content": inner} if inner else block
     text = content_text(content)
     return {**block, "content": text} if text.strip() else block
@@ -596,7 +600,7 @@ def _marker(message: Message, *, native: bool) -> Mapping[str, Any] | None:
     return next((marker for marker in markers if isinstance(marker, dict)), None)
 
 
-def _marked(piece: _Piece, marker: Mapping[str, Any]) -> _Piece:
+def _mark_piece(piece: _Piece, marker: Mapping[str, Any]) -> _Piece:
     """A message's cache marker goes to its last block that can carry one."""
     blocks = list(piece.blocks)
     for at in range(len(blocks) - 1, -1, -1):

@@ -70,15 +70,15 @@ def _system(value: Any) -> System:
 
 def _params(params: Mapping[str, Any]) -> dict[str, Any]:
     """Every field by its own name, but OpenAI's by the name they have here, or not at all."""
-    kept = {name: value for name, value in own(params).items() if name not in _OPENAI_ONLY}
+    fields = {name: value for name, value in own(params).items() if name not in _OPENAI_ONLY}
     for name, (translate, new_name) in _TRANSLATED.items():
-        value = translate(kept.pop(name, None))
-        if value is not None and kept.get(new_name) is None:
-            kept[new_name] = value
-    choice = kept.get("tool_choice", {"type": "auto"})
+        value = translate(fields.pop(name, None))
+        if value is not None and fields.get(new_name) is None:
+            fields[new_name] = value
+    choice = fields.get("tool_choice", {"type": "auto"})
     if params.get("parallel_tool_calls") is False and isinstance(choice, dict) and choice.get("type") != "none":
-        kept["tool_choice"] = {**choice, "disable_parallel_tool_use": True}
-    return kept
+        fields["tool_choice"] = {**choice, "disable_parallel_tool_use": True}
+    return fields
 
 
 def _same(value: Any) -> Any:
@@ -277,15 +277,15 @@ class AnthropicStreamDecoder:
         data = event_object(event) or {}
         match data.get("type"):
             case "message_start":
-                return self._started(an_object(data.get("message"), "message"))
+                return self._start_message(an_object(data.get("message"), "message"))
             case "content_block_start":
-                return self._block_started(_index(data), an_object(data.get("content_block"), "content_block"))
+                return self._start_block(_index(data), an_object(data.get("content_block"), "content_block"))
             case "content_block_delta":
-                return self._block_grew(self._block(data), an_object(data.get("delta"), "delta"))
+                return self._grow_block(self._block(data), an_object(data.get("delta"), "delta"))
             case "content_block_stop":
                 self._block(data).complete = True
             case "message_delta":
-                return self._changed(data, an_object(data.get("delta"), "delta"))
+                return self._change_message(data, an_object(data.get("delta"), "delta"))
             case "error":
                 error = data.get("error")
                 return [StreamDelta("error", text=error_text(data), raw=error if isinstance(error, dict) else data)]
@@ -300,20 +300,20 @@ class AnthropicStreamDecoder:
         body = {**self._message, "content": content}
         return decode_reply({**body, "usage": self._usage} if self._usage else body, model=self._model)
 
-    def _started(self, message: Mapping[str, Any]) -> list[StreamDelta]:
+    def _start_message(self, message: Mapping[str, Any]) -> list[StreamDelta]:
         self._message = {key: value for key, value in message.items() if key not in ("content", "usage")}
-        return self._used(message.get("usage"))
+        return self._take_usage(message.get("usage"))
 
-    def _block_started(self, index: int, block: Mapping[str, Any]) -> list[StreamDelta]:
+    def _start_block(self, index: int, block: Mapping[str, Any]) -> list[StreamDelta]:
         is_call = kind_of(block) == "tool_use"
         call = sum(other.call is not None for other in self._blocks.values()) if is_call else None
         self._blocks[index] = _Block(dict(block), call)
         if call is not None:
             call_id, name = (a_text(block.get(key), f"content_block.{key}") for key in ("id", "name"))
             return [StreamDelta("call", index=call, id=call_id, name=name)]
-        return _said("text", block.get("text")) + _said("reasoning", block.get("thinking"))
+        return _text_deltas("text", block.get("text")) + _text_deltas("reasoning", block.get("thinking"))
 
-    def _block_grew(self, block: _Block, delta: Mapping[str, Any]) -> list[StreamDelta]:
+    def _grow_block(self, block: _Block, delta: Mapping[str, Any]) -> list[StreamDelta]:
         kind = str(delta.get("type"))
         if kind in _GROWING:
             name = _GROWING[kind]
@@ -322,20 +322,20 @@ class AnthropicStreamDecoder:
             if name == "partial_json":
                 call = block.call
                 return [] if call is None else [StreamDelta("call", index=call, arguments=words)]
-            return _said("text" if name == "text" else "reasoning", words)
+            return _text_deltas("text" if name == "text" else "reasoning", words)
         if kind == "citations_delta":
             block.start["citations"] = [*(block.start.get("citations") or []), delta.get("citation")]
         else:
             block.start |= {key: value for key, value in delta.items() if key != "type"}
         return []
 
-    def _changed(self, data: Mapping[str, Any], delta: Mapping[str, Any]) -> list[StreamDelta]:
+    def _change_message(self, data: Mapping[str, Any], delta: Mapping[str, Any]) -> list[StreamDelta]:
         fields = {key: value for key, value in data.items() if key not in ("type", "delta", "usage")}
         _update(self._message, {**fields, **delta})
         stop = stop_of(delta.get("stop_reason"))
-        return self._used(data.get("usage")) + ([StreamDelta("stop", text=stop, raw=delta)] if stop else [])
+        return self._take_usage(data.get("usage")) + ([StreamDelta("stop", text=stop, raw=delta)] if stop else [])
 
-    def _used(self, usage: Any) -> list[StreamDelta]:
+    def _take_usage(self, usage: Any) -> list[StreamDelta]:
         """Figures are running totals: a later one replaces the earlier one, an absent one leaves it."""
         if not isinstance(usage, Mapping):
             return []
@@ -357,7 +357,7 @@ def encode_stream(reply: Reply) -> Iterator[SseEvent]:
     early = {key: 0 if key == "output_tokens" else value for key, value in usage.items()}
     yield _event("message_start", message={**body, **dict.fromkeys(late), "content": [], "usage": early})
     for index, block in enumerate(content):
-        start, deltas = _opened(block)
+        start, deltas = _split_block(block)
         yield _event("content_block_start", index=index, content_block=start)
         for delta in deltas:
             yield _event("content_block_delta", index=index, delta=delta)
@@ -366,7 +366,7 @@ def encode_stream(reply: Reply) -> Iterator[SseEvent]:
     yield _event("message_stop")
 
 
-def _opened(block: Part) -> tuple[Part, list[Part]]:
+def _split_block(block: Part) -> tuple[Part, list[Part]]:
     """A block as its start and the deltas that complete it."""
     match block:
         case {"type": "text", "text": str(text)}:
@@ -399,7 +399,7 @@ def _index(data: Mapping[str, Any]) -> int:
     return index
 
 
-def _said(kind: Literal["text", "reasoning"], words: Any) -> list[StreamDelta]:
+def _text_deltas(kind: Literal["text", "reasoning"], words: Any) -> list[StreamDelta]:
     return [StreamDelta(kind, text=words)] if isinstance(words, str) and words else []
 
 
