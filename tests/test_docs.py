@@ -42,6 +42,7 @@ NOT_RUN = {
     "everthread chat": "needs a person and a model",
     "uv": "needs a package index",
     "everthread run": "needs a model",
+    "everthread models pull": "downloads a model",
     "everthread dashboard": "serves until it is ended",
     "everthread serve": "serves until it is ended",
     "everthread mcp": "serves until its client leaves",
@@ -68,6 +69,7 @@ NOT_RUN = {
     "docker": "needs an engine of Docker",
     "systemctl": "needs systemd",
     "useradd": "needs root",
+    "sudo": "needs root",
     "/opt/everthread/bin/pip": "needs a package index",
     "everthread wrap": "starts another program",
     "pg_restore": "the same",
@@ -328,3 +330,23 @@ def test_the_pictures_of_the_flows_show_files_that_exist(name: str, flow: str) -
     for box in flows[flow]:
         assert (ROOT / "src" / "everthread" / box.file).is_file(), box.file
         assert f"<title>{box.file}</title>" in drawn, "run python docs/flows.py"
+
+
+FIGURE = re.compile(r"(?<![\w.])\$?\d[\d,]*(?:\.\d+)?(?!\w)")
+
+
+def figures(text: str) -> set[str]:
+    """Numbers without the commas that group or follow them."""
+    return {figure.replace(",", "") for figure in FIGURE.findall(text)}
+
+
+def test_figures_of_the_comparison_are_those_that_were_measured() -> None:
+    """Each figure of the README's table stands in benchmarks.md, or is one of its figures with fewer digits."""
+    measured = figures((ROOT / "docs" / "benchmarks.md").read_text("utf-8"))
+    rounded = {f"{float(figure):.1f}" for figure in measured if re.fullmatch(r"\d+\.\d+", figure)}
+    table = (ROOT / "README.md").read_text("utf-8").partition("## How it compares")[2].partition("\n## ")[0]
+    rows = [line.strip("|").split(" | ") for line in table.splitlines() if line.startswith("| ")][2:]
+    assert rows
+    for row in rows:
+        unknown = figures(" ; ".join(row[2:])) - measured - rounded
+        assert not unknown, f"{row[0].strip()}: {', '.join(sorted(unknown))} stands in no row of docs/benchmarks.md"
