@@ -93,7 +93,7 @@ def test_reprs_fit_a_line() -> None:
     [
         ("text", {}, "takes a list of messages"),
         ({"role": "user"}, {}, "takes a list of messages"),
-        (["text"], {}, "every message is an object with a role"),
+        (["text"], {}, "every message must be an object with a role"),
         (TALK, {"template": "fancy"}, "use handoff or classic"),
     ],
 )

@@ -76,7 +76,7 @@ def test_requests_are_taken_in_every_form() -> None:
     )
     with pytest.raises(AssertionError, match=r"request 2 .* system"):
         assert_prefix_stable([*claude, {**claude[0], "system": "Be kind at 10:31."}])
-    with pytest.raises(AssertionError, match="it takes two requests to compare; given: 1"):
+    with pytest.raises(AssertionError, match="two requests are needed to compare; got 1"):
         assert_prefix_stable(chat[:1])
 
 
@@ -115,5 +115,5 @@ def test_rules_survive_a_compaction_and_are_missed_where_they_do_not() -> None:
         assert_rules_survive(RULED, messages[-8:])
     with pytest.raises(AssertionError, match="'Say please' \\(given\\)"):
         assert_rules_survive(messages, made, rules=["Say please"])
-    with pytest.raises(AssertionError, match="the user says nothing in these messages"):
+    with pytest.raises(AssertionError, match="these messages have no text of the user"):
         assert_rules_survive([{"role": "assistant", "content": "Hi"}], talk(2))

@@ -1,31 +1,31 @@
 """Every exception Everthread raises.
 
     EverthreadError
-    ├── InputError                  what was given cannot be used; the command line exits with 2
+    ├── InputError                  the input cannot be used; the command line exits with 2
     │   ├── ConfigError             a key of config.yaml: unknown, of the wrong type, out of range
-    │   ├── TranscriptError         a file or value that is no conversation
-    │   ├── WireError               a payload that is not of the protocol it was read as
-    │   ├── NoStoreError            nothing is kept at that place; only what writes makes a store
+    │   ├── TranscriptError         a file or value that is not a conversation
+    │   ├── WireError               a payload that does not follow its protocol
+    │   ├── NoStoreError            there is no store at that place, and reading makes none
     │   ├── UnknownIdError          no session, message or output has this id
     │   └── AmbiguousIdError        several ids begin like this
     ├── ModelError                  a model's provider refused, failed or broke off
-    │   ├── ModelTimeoutError       it did not answer in time
-    │   └── ModelUnreachableError   there is no connection to it
+    │   ├── ModelTimeoutError       the provider did not answer in time
+    │   └── ModelUnreachableError   there is no connection to the provider
     ├── ContextOverflowError        the prompt does not fit, whatever was tried; the history is untouched
-    ├── SummaryError                no summary could be written this way; the next way is tried
+    ├── SummaryError                this summariser failed; the next one is tried
     ├── EngineError                 a context engine cannot be found, loaded or used
-    └── StoreError                  the store cannot do it; what was confirmed is safe
-        ├── StoreBusyError          others hold it; trying again may help
+    └── StoreError                  the store failed; confirmed writes are safe
+        ├── StoreBusyError          another process locks it; a retry may help
         ├── StoreClosedError        it was closed
-        ├── StoreDamagedError       its file is broken; it was not touched
-        ├── StoreFullError          no room is left
-        ├── StoreReadOnlyError      it may not be written
+        ├── StoreDamagedError       its file is damaged; it was not changed
+        ├── StoreFullError          the disk is full
+        ├── StoreReadOnlyError      it cannot be written
         ├── StoreUnreachableError   the server does not answer
         ├── SchemaTooNewError       a newer version of Everthread wrote it
-        ├── LeaseLostError          somebody else took the thread over; nothing was written
+        ├── LeaseLostError          another process took the thread over; nothing was written
         └── NothingToUndoError      the thread has no compaction
 
-Messages are sentences for the person who meets them: what went wrong, with which value, what to do.
+Messages are sentences for the user: what went wrong, with which value, what to do.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class EverthreadError(Exception):
 
 
 class InputError(EverthreadError):
-    """What was given cannot be used; nothing was changed."""
+    """The input cannot be used; nothing was changed."""
 
 
 class ConfigError(InputError):
@@ -47,15 +47,15 @@ class ConfigError(InputError):
 
 
 class TranscriptError(InputError):
-    """A file or value that is no conversation."""
+    """A file or value that is not a conversation."""
 
 
 class WireError(InputError):
-    """A payload that is not of the protocol it was read as."""
+    """A payload that does not follow its protocol."""
 
 
 class NoStoreError(InputError):
-    """Nothing is kept at that place, and who only reads makes nothing."""
+    """There is no store at that place, and reading makes none."""
 
 
 class UnknownIdError(InputError):
@@ -69,8 +69,8 @@ class AmbiguousIdError(InputError):
 class ModelError(EverthreadError):
     """A model's provider refused, failed or broke off.
 
-    `status` and `body` are the provider's own; `retry_after` the seconds it asks to wait; `partial` the reply as far as
-    it had come (`core.types.Reply`), with the usage reported so far.
+    `status` and `body` are the provider's own; `retry_after`: seconds to wait; `partial`: the reply so far
+    (`core.types.Reply`), with the usage reported so far.
     """
 
     def __init__(
@@ -90,21 +90,21 @@ class ModelError(EverthreadError):
 
 
 class ModelTimeoutError(ModelError):
-    """It did not answer in time."""
+    """The provider did not answer in time."""
 
 
 class ModelUnreachableError(ModelError):
-    """There is no connection to it."""
+    """There is no connection to the provider."""
 
 
 class ContextOverflowError(EverthreadError):
-    """The prompt does not fit, whatever was tried; the user's message and the history are still there."""
+    """The prompt does not fit, whatever was tried; the user's message and the history are stored."""
 
 
 class SummaryError(EverthreadError):
-    """No summary could be written this way. `passing`: the same may work later; `missing`: no provider is there.
+    """A summariser failed. `passing`: it may work later; `missing`: there is no provider.
 
-    `usage` is what the calls made for it reported: it was spent all the same.
+    `usage` is the usage of its calls, which was spent all the same.
     """
 
     def __init__(self, message: str, *, passing: bool = False, missing: bool = False) -> None:
@@ -119,27 +119,27 @@ class EngineError(EverthreadError):
 
 
 class StoreError(EverthreadError):
-    """The store cannot do it; what was confirmed is safe."""
+    """The store failed; confirmed writes are safe."""
 
 
 class StoreBusyError(StoreError):
-    """Others hold it; trying again may help."""
+    """Another process locks the store; a retry may help."""
 
 
 class StoreClosedError(StoreError):
-    """It was closed."""
+    """The store was closed."""
 
 
 class StoreDamagedError(StoreError):
-    """Its file is broken; it was not touched."""
+    """The store's file is damaged; it was not changed."""
 
 
 class StoreFullError(StoreError):
-    """No room is left."""
+    """The disk is full."""
 
 
 class StoreReadOnlyError(StoreError):
-    """It may not be written."""
+    """The store cannot be written."""
 
 
 class StoreUnreachableError(StoreError):
@@ -147,11 +147,11 @@ class StoreUnreachableError(StoreError):
 
 
 class SchemaTooNewError(StoreError):
-    """A newer version of Everthread wrote it."""
+    """A newer version of Everthread wrote the store."""
 
 
 class LeaseLostError(StoreError):
-    """Somebody else took the thread over; nothing was written."""
+    """Another process took the thread over; nothing was written."""
 
 
 class NothingToUndoError(StoreError):

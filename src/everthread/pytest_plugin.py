@@ -6,7 +6,7 @@
     def test_rules_are_kept(assert_rules_survive):
         assert_rules_survive(messages, compacted)
 
-pytest loads this by itself where Everthread is installed; nothing else of Everthread is loaded until a test asks. The
+pytest loads this plugin where Everthread is installed; the rest of Everthread is loaded when a test uses it. The
 functions can also be imported.
 """
 
@@ -24,53 +24,59 @@ if TYPE_CHECKING:
     from everthread.core.types import Request
     from everthread.testing import PrefixWatch
 
-SHOWN = 5
-"""So many failures are told one by one."""
+MOST_LISTED = 5
+"""Failures that are listed."""
 
 
 def assert_prefix_stable(sent: Any, *, rewrites: int = 0) -> None:
-    """Each request begins with the whole of the one before, so that the provider's cache holds it.
+    """Check that each request begins with the whole of the one before, so that the provider's cache holds it.
 
     `sent`: requests in order, each a `Request`, a JSON body of OpenAI's or Anthropic's protocol or a list of messages;
     or a `ScriptedModel` that was sent them; or a `PrefixWatch` that listened. `rewrites`: how often the beginning may
-    change, for compactions. Marks for the cache are no difference; a last message that holds nothing but what was
-    injected for one call (`<system-reminder>`) is left out.
+    change, for compactions. Cache marks do not count; a last message with nothing but text injected for one call
+    (`<system-reminder>`) is left out.
     """
     __tracebackhide__ = True
-    broken = _broken(sent)
+    broken = _find_breaks(sent)
     if len(broken) > rewrites:
         times = "once" if len(broken) == 1 else f"{len(broken)} times"
         allowed = f", {rewrites} allowed" if rewrites else ""
         raise AssertionError(
-            _listed(f"the beginning of the prompt changed {times}{allowed}; the cache is lost there:", broken)
+            _list_failures(f"the beginning of the prompt changed {times}{allowed}; the cache is lost there:", broken)
         )
 
 
-_WHOLE, _BEGINNING = 200, 40
-"""A message of so many characters stands whole; of a longer one so many are looked for."""
+_LONGEST_WHOLE, _START_CHARS = 200, 40
+"""A message up to 200 characters must be complete; of a longer one the first 40 are looked for."""
 
 
 def assert_rules_survive(before: Any, after: Any, *, rules: Iterable[str] = ()) -> None:
-    """Every message of the user stands in what came of the conversation, word for word.
+    """Check that every message of the user is in the compacted conversation, word for word.
 
-    `before`: the messages as they were said; `after`: what the model is sent now: messages, a request, what `compress`
-    gave, or a text. `rules`: sentences that must be there besides; with them the messages themselves need not be.
+    `before`: the original messages; `after`: what the model is sent now: messages, a request, the result of `compress`,
+    or a text. `rules`: check these sentences instead of the messages.
     """
     __tracebackhide__ = True
     from everthread.core.redaction import redact
     from everthread.core.transcript import user_text
 
-    found = dict.fromkeys(rules, "given")
-    if not found:
-        said = [(where, redact(user_text(message))) for where, message in enumerate(_messages(before))]
-        # A long message may be shortened where many share a small room: its beginning is there.
-        found = {text if len(text) <= _WHOLE else text[:_BEGINNING]: f"message {where}" for where, text in said if text}
-    if not found:
-        raise AssertionError("the user says nothing in these messages, so that nothing is tested; name them: rules=[…]")
-    there = _plain(_text(after))
-    missing = [f"{rule!r} ({where})" for rule, where in found.items() if _plain(rule).rstrip(".!") not in there]
+    expected = dict.fromkeys(rules, "given")
+    if not expected:
+        texts = [(source, redact(user_text(message))) for source, message in enumerate(_messages(before))]
+        # A long message may be shortened; its beginning must be there.
+        expected = {
+            text if len(text) <= _LONGEST_WHOLE else text[:_START_CHARS]: f"message {source}"
+            for source, text in texts
+            if text
+        }
+    if not expected:
+        raise AssertionError("these messages have no text of the user, so nothing is tested; give rules=[…]")
+    result = _normalize_text(_text(after))
+    missing = [
+        f"{rule!r} ({source})" for rule, source in expected.items() if _normalize_text(rule).rstrip(".!") not in result
+    ]
     if missing:
-        raise AssertionError(_listed(f"{len(missing)} of {len(found)} rules are gone:", missing))
+        raise AssertionError(_list_failures(f"{len(missing)} of {len(expected)} rules are gone:", missing))
 
 
 @pytest.fixture(name="assert_prefix_stable")
@@ -87,7 +93,7 @@ def _rules_survive() -> Callable[..., None]:
 
 @pytest.fixture
 def prefix_watch() -> Iterator[PrefixWatch]:
-    """A listener for conversations (`open_conversation(…, listener=prefix_watch)`); checked when the test is over."""
+    """A listener for conversations (`open_conversation(…, listener=prefix_watch)`), checked at the end of the test."""
     from everthread.testing import PrefixWatch
 
     watch = PrefixWatch()
@@ -95,7 +101,7 @@ def prefix_watch() -> Iterator[PrefixWatch]:
     assert_prefix_stable(watch)
 
 
-def _broken(sent: Any) -> list[str]:
+def _find_breaks(sent: Any) -> list[str]:
     from everthread.core.cache_control import shared_prefix
     from everthread.testing import PrefixWatch
 
@@ -103,11 +109,14 @@ def _broken(sent: Any) -> list[str]:
         return [str(diff) for diff in sent.broken]
     requests = [_request(one) for one in getattr(sent, "requests", sent)]
     if len(requests) < 2:
-        raise AssertionError(f"it takes two requests to compare; given: {len(requests)}")
-    found: list[tuple[int, PrefixDiff]] = [
-        (number, shared_prefix(_kept(earlier), later)) for number, (earlier, later) in enumerate(pairwise(requests), 2)
+        raise AssertionError(f"two requests are needed to compare; got {len(requests)}")
+    differences: list[tuple[int, PrefixDiff]] = [
+        (number, shared_prefix(_drop_injected(earlier), later))
+        for number, (earlier, later) in enumerate(pairwise(requests), 2)
     ]
-    return [f"request {number} does not extend the one before: {diff}" for number, diff in found if not diff.extends]
+    return [
+        f"request {number} does not extend the one before: {diff}" for number, diff in differences if not diff.extends
+    ]
 
 
 def _request(one: Any) -> Request:
@@ -117,40 +126,42 @@ def _request(one: Any) -> Request:
     return one if isinstance(one, Request) else decode_any(one)[1]
 
 
-def _kept(request: Request) -> Request:
-    """The request without what was injected at its end for this call only."""
+def _drop_injected(request: Request) -> Request:
+    """The request without messages injected at its end for this call only."""
     from everthread.core.messages import strip_surroundings, text_of
     from everthread.core.types import Request
 
-    kept = list(request.messages)
-    while kept and kept[-1]["role"] == "user" and (said := text_of(kept[-1])) and not strip_surroundings(said):
-        kept.pop()
-    return Request(request.model, kept, request.system, request.tools)
+    messages = list(request.messages)
+    while (
+        messages and messages[-1]["role"] == "user" and (text := text_of(messages[-1])) and not strip_surroundings(text)
+    ):
+        messages.pop()
+    return Request(request.model, messages, request.system, request.tools)
 
 
-def _messages(given: Any) -> Sequence[Message]:
-    if hasattr(given, "messages"):  # a request, or what a compaction gave
-        found: Sequence[Message] = given.messages
-        return found
-    return _request(given).messages
+def _messages(value: Any) -> Sequence[Message]:
+    if hasattr(value, "messages"):  # a request, or what a compaction gave
+        messages: Sequence[Message] = value.messages
+        return messages
+    return _request(value).messages
 
 
-def _text(given: Any) -> str:
+def _text(value: Any) -> str:
     from everthread.core.messages import results_of, text_of
 
-    if isinstance(given, str):
-        return given
-    system = getattr(given, "system", given.get("system") if isinstance(given, Mapping) else None)
+    if isinstance(value, str):
+        return value
+    system = getattr(value, "system", value.get("system") if isinstance(value, Mapping) else None)
     texts = [str(system or "")]
-    for message in _messages(given):
+    for message in _messages(value):
         texts += [text_of(message), *(result.text for result in results_of(message))]
     return "\n".join(texts)
 
 
-def _plain(text: str) -> str:
+def _normalize_text(text: str) -> str:
     return " ".join(text.split()).lower()
 
 
-def _listed(head: str, lines: Sequence[str]) -> str:
-    more = [f"… and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
-    return "\n  ".join([head, *lines[:SHOWN], *more])
+def _list_failures(head: str, lines: Sequence[str]) -> str:
+    more = [f"… and {len(lines) - MOST_LISTED} more"] if len(lines) > MOST_LISTED else []
+    return "\n  ".join([head, *lines[:MOST_LISTED], *more])

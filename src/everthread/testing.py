@@ -1,4 +1,4 @@
-"""Test doubles for people who build on Everthread: ordinary implementations of its protocols."""
+"""Test doubles for programs that build on Everthread: implementations of its protocols without a provider."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from everthread.errors import SummaryError
 
 @dataclass
 class ScriptedSummarizer:
-    """Answers with sections given beforehand, or made from the request; remembers what it was asked."""
+    """Answers with fixed sections, or with sections made from the request; keeps the requests."""
 
     sections: Mapping[str, str] | Callable[[SummaryRequest], Sections] = field(default_factory=dict)
     name: str = "scripted"
@@ -29,12 +29,12 @@ class ScriptedSummarizer:
         self.requests.append(request)
         if self.fails:
             raise SummaryError(self.fails, passing=True)
-        made = self.sections(request) if callable(self.sections) else dict(self.sections)
-        return SummaryDraft(made, self.name)
+        sections = self.sections(request) if callable(self.sections) else dict(self.sections)
+        return SummaryDraft(sections, self.name)
 
 
 class SteppedClock:
-    """A clock that moves when it is told to."""
+    """A clock that moves only by `advance`."""
 
     def __init__(self, now: float = 1_000.0) -> None:
         self.now = now
@@ -47,14 +47,13 @@ class SteppedClock:
 
 
 Said = str | Reply | Exception
-"""What a scripted model does: says a text, gives a reply, or fails."""
+"""One step of a scripted model: a text, a reply, or an error."""
 
 
 class ScriptedModel:
-    """A model that says what it was told to, in order, or what a function makes of the request.
+    """A model that plays a script step by step, or calls a function for each request.
 
-    It reports the usage a provider would: the prompt by a count of its own, the words it said. What it was sent is kept
-    in `requests`.
+    It reports usage like a provider, by a count of its own. `requests` keeps the requests.
     """
 
     def __init__(
@@ -68,49 +67,49 @@ class ScriptedModel:
     ) -> None:
         self.name, self.window, self.api, self.base_url = name, window, api, base_url
         self.requests: list[Request] = []
-        self._script = script if callable(script) else _in_turn(iter(script))
+        self._script = script if callable(script) else _play_script(iter(script))
         self._counter = TokenCounter(name)
 
     async def complete(self, request: Request) -> Reply:
         self.requests.append(request)
-        said = self._script(request)
-        if isinstance(said, Exception):
-            raise said
-        reply = said if isinstance(said, Reply) else Reply({"role": "assistant", "content": said}, "stop")
+        step = self._script(request)
+        if isinstance(step, Exception):
+            raise step
+        reply = step if isinstance(step, Reply) else Reply({"role": "assistant", "content": step}, "stop")
         if reply.usage is not None:
             return reply
         usage = self._usage(request, text_of(reply.message))
         return Reply(reply.message, reply.stop, usage, reply.model or self.name, reply.id, reply.raw)
 
     async def stream(self, request: Request) -> AsyncGenerator[StreamDelta | Reply, None]:
-        """The words one by one."""
+        """Stream the words one by one."""
         reply = await self.complete(request)
         for word in text_of(reply.message).split(" "):
             yield StreamDelta("text", text=f"{word} ")
         yield reply
 
-    def _usage(self, request: Request, said: str) -> dict[str, Any]:
+    def _usage(self, request: Request, text: str) -> dict[str, Any]:
         prompt = self._counter.request(request.messages, system=request.system, tools=request.tools)
-        words = self._counter.text(said)
+        output = self._counter.text(text)
         if self.api == "openai_chat":
-            return {"prompt_tokens": prompt, "completion_tokens": words, "total_tokens": prompt + words}
-        return {"input_tokens": prompt, "output_tokens": words}
+            return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+        return {"input_tokens": prompt, "output_tokens": output}
 
 
-def _in_turn(script: Iterator[Said]) -> Callable[[Request], Said]:
-    def say(_request: Request) -> Said:
+def _play_script(script: Iterator[Said]) -> Callable[[Request], Said]:
+    def next_step(_request: Request) -> Said:
         try:
             return next(script)
         except StopIteration:
-            return AssertionError("the scripted model was asked once more than its script says")
+            return AssertionError("the scripted model got one more request than its script has steps")
 
-    return say
+    return next_step
 
 
 class PrefixWatch:
-    """A listener that checks what keeps a provider's cache warm: each request of a session extends the one before.
+    """A listener that checks that each request of a session extends the one before, as prompt caches need.
 
-    What is injected for one call is no part of it. `broken` tells where it did not.
+    Text injected for one call does not count. `broken` lists the requests that did not.
     """
 
     def __init__(self) -> None:
@@ -121,15 +120,15 @@ class PrefixWatch:
     def __call__(self, event: Event) -> None:
         self.events.append(event)
         if isinstance(event, ToolsChanged) and event.now:
-            self._last.pop(event.session, None)  # somebody allowed it
+            self._last.pop(event.session, None)  # the user allowed this break
         if isinstance(event, RequestReady):
-            kept = event.request.messages[: len(event.request.messages) - event.injected]
-            request = Request(event.request.model, kept, event.request.system, event.request.tools)
-            before = self._last.get(event.session)
-            if before is not None and before.model == request.model:
-                found = shared_prefix(before, request)
-                if not found.extends:
-                    self.broken.append(found)
+            messages = event.request.messages[: len(event.request.messages) - event.injected]
+            request = Request(event.request.model, messages, event.request.system, event.request.tools)
+            previous = self._last.get(event.session)
+            if previous is not None and previous.model == request.model:
+                difference = shared_prefix(previous, request)
+                if not difference.extends:
+                    self.broken.append(difference)
             self._last[event.session] = request
 
     def of(self, kind: type[Any]) -> list[Any]:

@@ -78,7 +78,7 @@ def test_what_cannot_be_changed_safely_is_left(file: Path, text: str) -> None:
     [
         ("compression.threshold", 2, r"compression\.threshold = 2: .*less than or equal to 1"),
         ("compression.treshold", 0.5, "did you mean threshold"),
-        ("model.default.name", "x", "is no section"),
+        ("model.default.name", "x", "is not a section"),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_key(file: Path, key: str, value: Any, words: str) -> None:

@@ -106,7 +106,7 @@ def opened(folder: Path, heard: list[Event]) -> FrameworkThreads:
 async def test_what_fits_is_sent_as_it_is(threads: FrameworkThreads) -> None:
     framework = Framework(threads)
     turn = await framework.ask(user("Hello."), reply=calls("call_1", "call_2"))
-    assert not turn.changed
+    assert not turn.is_changed
     turn = await framework.ask(result("call_1"), result("call_2"))
     assert turn.items == [0, 1, 2, 3]
     assert turn.note == ""
@@ -137,7 +137,7 @@ async def test_events_and_the_note_come_with_the_turn_that_is_sent(threads: Fram
     turns = [await framework.ask(user(f"Entry {number}: {FILLER * 10}")) for number in range(20)]
     told = [turn for turn in turns if any(isinstance(event, CompactionDone) for event in turn.events)]
     assert told
-    assert told[0].changed
+    assert told[0].is_changed
     assert told[0].note.startswith("Note: parts of this conversation are compacted")
 
 
@@ -148,7 +148,7 @@ async def test_another_process_goes_on(threads: FrameworkThreads, tmp_path: Path
     second = Framework(later)
     second.history = list(first.history)
     turn = await second.ask(user("And now?"))
-    assert turn.changed
+    assert turn.is_changed
     assert turn.thread.conversation.id == (await first.ask(user("And now?"))).thread.conversation.id
     (thread,) = await (await threads.opened_store()).list_threads()
     assert thread.messages == len(second.history)

@@ -24,8 +24,8 @@ from everthread.lab.importers.reader import parse_log, read_log
 from everthread.lab.provider import Provider
 from everthread.lab.provider.cache import Block, RequestChain, chain
 from everthread.lab.replay import Replay, replay, result
-from everthread.lab.replay.facts import in_context, stated
-from everthread.lab.replay.plan import planned
+from everthread.lab.replay.facts import collect_facts, in_context
+from everthread.lab.replay.plan import plan_replay
 from everthread.providers.clients import AnthropicModel, OpenAIChatModel
 from everthread.testing import SteppedClock
 from tests.lab.replayed import PLAIN, talk
@@ -177,18 +177,18 @@ def test_times_must_be_those_of_the_calls() -> None:
 def test_times_come_from_the_log_then_from_usage_then_are_assumed() -> None:
     messages = talk(2)
     timed = Log("t", "core", [LoggedMessage(message, 1_000.0 + 7 * at) for at, message in enumerate(messages)])
-    plan = planned(timed)
+    plan = plan_replay(timed)
     assert (plan.timed, plan.began, [call.at for call in plan.calls]) == ("log", 1_000.0, [0.0, 14.0, 28.0, 42.0])
     warm, cold = ({"cache_read": read, "cache_write": 900, "input": 3, "output": 5} for read in (800, 0))
     frame = {"messages": messages, "usage": [cold, warm, cold, warm]}
-    told = planned(_read(frame), pause=3_000, ttl=300)
+    told = plan_replay(_read(frame), pause=3_000, ttl=300)
     assert told.timed == "usage"
     gaps = [later.at - earlier.at for earlier, later in pairwise(told.calls)]
     assert gaps == [15.0, 3_000.0, 15.0]
-    assert [later.at for later in planned(_read({**frame, "usage": [warm, warm, warm, warm]}), pause=3_000).calls][
+    assert [later.at for later in plan_replay(_read({**frame, "usage": [warm, warm, warm, warm]}), pause=3_000).calls][
         2
     ] < 300
-    assumed = planned(Log("t", "core", [LoggedMessage(message) for message in messages]), pause=50, step=5)
+    assumed = plan_replay(Log("t", "core", [LoggedMessage(message) for message in messages]), pause=50, step=5)
     assert (assumed.timed, [call.at for call in assumed.calls]) == ("assumed", [0.0, 5.0, 55.0, 60.0])
     assert "50 s before each message of a person" in assumed.notes[-1]
 
@@ -203,7 +203,7 @@ def test_a_fact_is_found_as_it_stands_and_not_as_a_part_of_another() -> None:
     assert "run make check-all" in context
     assert "app.py" not in context
     assert "make check" not in context
-    facts = stated(talk(3))
+    facts = collect_facts(talk(3))
     assert {(fact.kind, fact.text) for fact in facts} >= {("commands", "pytest -q tests/test_part_1.py")}
 
 
@@ -230,7 +230,7 @@ def _known(share: float | None) -> float:
 
 
 def _forgotten(log: Log) -> int:
-    usage = [entry.usage for entry in log.said if entry.usage is not None]
+    usage = [entry.usage for entry in log.entries if entry.usage is not None]
     return sum(
         not later.cache_read_tokens and bool(earlier.cache_read_tokens or earlier.cache_write_tokens)
         for earlier, later in pairwise(usage)

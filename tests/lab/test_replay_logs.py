@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from everthread.core.messages import calls_of, results_of, text_of
 from everthread.errors import InputError, TranscriptError
 from everthread.factory import open_store
-from everthread.lab.importers.log import moment, numbered
+from everthread.lab.importers.log import format_line_numbers, parse_time
 from everthread.lab.importers.reader import find_logs, import_log, parse_log, read_log, thread_id
 from everthread.lab.replay import replay
 from tests.lab.replayed import PLAIN
@@ -67,19 +67,19 @@ def _claude_code() -> str:
 def test_claude_codes_sessions() -> None:
     log = parse_log(_claude_code(), "session.jsonl")
     assert (log.kind, log.model) == ("claude-code", CLAUDE)
-    shown = [(entry.message["role"], text_of(entry.message)) for entry in log.said if not results_of(entry.message)]
+    shown = [(entry.message["role"], text_of(entry.message)) for entry in log.entries if not results_of(entry.message)]
     assert shown == [
         ("user", "Fix the build."),
         ("user", "Fix the release build."),
         ("assistant", "I look."),
         ("assistant", "Done."),
     ]
-    answer = next(entry for entry in log.said if calls_of(entry.message))
+    answer = next(entry for entry in log.entries if calls_of(entry.message))
     assert [call.id for call in calls_of(answer.message)] == ["toolu_1", "toolu_2"]
     assert answer.message.get("reasoning_content") == "Two at once."
     assert answer.usage is not None
     assert (answer.usage.cache_read_tokens, answer.usage.output_tokens) == (40, 7)
-    assert [result.text for entry in log.said for result in results_of(entry.message)] == ["one", "two"]
+    assert [result.text for entry in log.entries for result in results_of(entry.message)] == ["one", "two"]
     told = "\n".join(log.warnings)
     assert "line 19: no JSON object" in told
     assert "line 17: no message that can be read" in told
@@ -124,16 +124,16 @@ def _codex() -> str:
 def test_codexs_rollouts() -> None:
     log = parse_log(_codex(), "rollout.jsonl")
     assert (log.kind, log.model, log.system) == ("codex", "gpt-5-codex", "You are Codex.")
-    assert [entry.message["role"] for entry in log.said] == [
+    assert [entry.message["role"] for entry in log.entries] == [
         "developer", "user", "assistant", "tool", "assistant", "tool", "assistant",
     ]  # fmt: skip
-    first = log.said[2]
+    first = log.entries[2]
     assert text_of(first.message) == "I look."
     assert [call.name for call in calls_of(first.message)] == ["shell"]
     assert first.usage is not None
     assert (first.usage.prompt_tokens, first.usage.cache_read_tokens, first.usage.output_tokens) == (5_000, 4_096, 60)
-    assert log.said[4].usage is None
-    assert log.said[3].at == moment("2026-03-01T10:00:09+00:00")
+    assert log.entries[4].usage is None
+    assert log.entries[3].at == parse_time("2026-03-01T10:00:09+00:00")
     told = "\n".join(log.warnings)
     assert "line 6: no JSON object" in told
     assert "line 17: no item that can be read" in told
@@ -152,7 +152,7 @@ def test_codexs_older_rollouts_hold_bare_items() -> None:
             {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hello"}]},
         )
     )
-    assert (log.kind, log.system, len(log.said)) == ("codex", "Be careful.", 2)
+    assert (log.kind, log.system, len(log.entries)) == ("codex", "Be careful.", 2)
 
 
 def test_messages_in_every_plain_form() -> None:
@@ -162,8 +162,8 @@ def test_messages_in_every_plain_form() -> None:
         {"role": "assistant", "content": "Hello", "created_at": 1_767_225_605},
     ]
     for log in (parse_log(json.dumps(chat)), parse_log(json.dumps({"messages": chat})), parse_log(_lines(*chat, "x{"))):
-        assert (log.system, [entry.message["content"] for entry in log.said]) == ("Be kind.", ["Hi", "Hello"])
-        assert [entry.at for entry in log.said] == [1_767_225_600.0, 1_767_225_605.0]
+        assert (log.system, [entry.message["content"] for entry in log.entries]) == ("Be kind.", ["Hi", "Hello"])
+        assert [entry.at for entry in log.entries] == [1_767_225_600.0, 1_767_225_605.0]
     assert parse_log(_lines(*chat, "x{", {"note": 1})).warnings == [
         "line 4: no JSON object; passed over",
         "line 5: no message with a role; passed over",
@@ -171,7 +171,7 @@ def test_messages_in_every_plain_form() -> None:
     claude = {"system": "Be kind.", "messages": chat[1:], "model": CLAUDE}
     assert parse_log(json.dumps(claude)).kind == "anthropic"
     responses = {"input": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}
-    assert len(parse_log(json.dumps(responses)).said) == 2
+    assert len(parse_log(json.dumps(responses)).entries) == 2
 
 
 def test_usage_of_every_shape_finds_its_answer() -> None:
@@ -183,14 +183,14 @@ def test_usage_of_every_shape_finds_its_answer() -> None:
         "no entry",
     ]
     log = parse_log(json.dumps({"messages": messages, "usage": usage}))
-    first, second = log.said[1], log.said[3]
-    assert log.said[2].usage is None
+    first, second = log.entries[1], log.entries[3]
+    assert log.entries[2].usage is None
     assert first.usage is not None
     assert second.usage is not None
     assert (log.model, first.cost, first.usage.prompt_tokens, first.usage.output_tokens) == ("gpt-4.1", 0.25, 90, 4)
     assert second.usage.cache_read_tokens == 70
     in_order = parse_log(json.dumps({"messages": messages, "usage": [{"prompt": 7}, {"prompt": 9}, {"prompt": 11}]}))
-    assert [entry.usage.prompt_tokens for entry in in_order.said if entry.usage] == [7, 9]
+    assert [entry.usage.prompt_tokens for entry in in_order.entries if entry.usage] == [7, 9]
 
 
 def _pi() -> str:
@@ -246,15 +246,15 @@ def _opencode() -> dict[str, Any]:
 def test_pi() -> None:
     log = parse_log(_pi())
     assert (log.kind, log.session, log.model) == ("pi", "s-1", CLAUDE)
-    assert [entry.message["role"] for entry in log.said] == ["user", "assistant", "tool", "assistant"]
-    asked, looked, result, last = log.said
+    assert [entry.message["role"] for entry in log.entries] == ["user", "assistant", "tool", "assistant"]
+    asked, looked, result, last = log.entries
     assert text_of(asked.message) == "Fix it."
     assert [call.parsed for call in calls_of(looked.message)] == [{"command": "ls"}]
     assert looked.message["reasoning_content"] == "Look first."
     assert [(one.call_id, one.text) for one in results_of(result.message)] == [("c1", "a.py")]
     assert text_of(last.message) == "Fixed."
     assert last.usage is not None
-    assert (last.usage.prompt_tokens, last.cost, last.at) == (117, 0.02, moment("2026-03-01T10:00:06Z"))
+    assert (last.usage.prompt_tokens, last.cost, last.at) == (117, 0.02, parse_time("2026-03-01T10:00:06Z"))
     assert log.warnings == [
         "line 8: no JSON object; passed over",
         "1 lines left out: branches that were given up",
@@ -266,10 +266,10 @@ def test_opencode(tmp_path: Path) -> None:
     exported = _opencode()
     log = parse_log(json.dumps(exported))
     assert (log.kind, log.session, log.title, log.model) == ("opencode", "ses_1", "Fix it", CLAUDE)
-    assert [entry.message["role"] for entry in log.said] == ["user", "assistant", "tool", "assistant"]
-    assert [call.parsed for call in calls_of(log.said[1].message)] == [{"command": "ls"}]
-    assert log.said[1].usage is not None
-    assert (log.said[1].usage.prompt_tokens, log.said[1].cost) == (55, 0.01)
+    assert [entry.message["role"] for entry in log.entries] == ["user", "assistant", "tool", "assistant"]
+    assert [call.parsed for call in calls_of(log.entries[1].message)] == [{"command": "ls"}]
+    assert log.entries[1].usage is not None
+    assert (log.entries[1].usage.prompt_tokens, log.entries[1].cost) == (55, 0.01)
     assert log.warnings == ["1 messages left out: summaries of the client itself, or not readable"]
     storage = tmp_path / "opencode" / "storage"
     session = storage / "session" / "p" / "ses_1.json"
@@ -353,12 +353,12 @@ def test_a_log_cut_and_spoilt_anywhere_is_read_or_refused(text: str, data: st.Da
     except TranscriptError:
         return
     assert log.warnings
-    assert all(entry.message["role"] for entry in log.said)
+    assert all(entry.message["role"] for entry in log.entries)
 
 
 def test_times_and_line_numbers() -> None:
-    assert moment("2026-01-01T00:00:00Z") == moment(1_767_225_600_000) == moment(1_767_225_600)
-    assert [moment(value) for value in ("soon", None, True, -5)] == [None] * 4
-    assert numbered([4]) == "line 4"
-    assert numbered([1, 2, 9]) == "lines 1, 2 and 9"
-    assert numbered([*range(20)]) == "lines 0, 1, 2, 3, 4, 5, 6, 7, … (20 in all)"
+    assert parse_time("2026-01-01T00:00:00Z") == parse_time(1_767_225_600_000) == parse_time(1_767_225_600)
+    assert [parse_time(value) for value in ("soon", None, True, -5)] == [None] * 4
+    assert format_line_numbers([4]) == "line 4"
+    assert format_line_numbers([1, 2, 9]) == "lines 1, 2 and 9"
+    assert format_line_numbers([*range(20)]) == "lines 0, 1, 2, 3, 4, 5, 6, 7, … (20 in all)"

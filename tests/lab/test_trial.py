@@ -6,7 +6,7 @@ import pytest
 
 from everthread.errors import InputError
 from everthread.gateway.dashboard.reader import TrialRequest
-from everthread.lab.replay.runner import Trials, replay_twice
+from everthread.lab.replay.runner import replay_twice, run_trial
 from tests.lab.replayed import talk
 
 MODEL = "claude-sonnet-4-5"
@@ -30,11 +30,11 @@ def test_settings_are_compared_with_what_is_configured_and_with_nothing() -> Non
 
 
 async def test_it_runs_in_a_process_of_its_own() -> None:
-    found = await Trials().run(request(6))
+    found = await run_trial(request(6))
     assert [run.name for run in found.runs] == ["as configured", "with these settings", "without compaction"]
 
 
 async def test_what_cannot_be_replayed_is_said() -> None:
     nothing = TrialRequest("x", MODEL, 24_000, None, [({"role": "user", "content": "Hello"}, 1.0)], 0.5, 0.2)
     with pytest.raises(InputError, match="no call to replay"):
-        await Trials().run(nothing)
+        await run_trial(nothing)

@@ -39,7 +39,7 @@ __all__ = ["Config", "config_path", "home_directory", "load_config", "parse_conf
 
 _LOG = logging.getLogger("everthread.config")
 _warned: set[tuple[str, str]] = set()
-"""Files and keys: each is warned of once in a process."""
+"""Files and keys that this process has warned about."""
 
 
 class Config(Options):
@@ -62,8 +62,8 @@ class Config(Options):
 
 def home_directory() -> Path:
     """The Everthread home: `EVERTHREAD_HOME`, else where the platform keeps a user's data."""
-    chosen = os.environ.get("EVERTHREAD_HOME")
-    return Path(chosen).expanduser() if chosen else platformdirs.user_data_path("everthread", appauthor=False)
+    path = os.environ.get("EVERTHREAD_HOME")
+    return Path(path).expanduser() if path else platformdirs.user_data_path("everthread", appauthor=False)
 
 
 def config_path() -> Path:
@@ -71,7 +71,7 @@ def config_path() -> Path:
 
 
 def load_config(path: str | Path | None = None) -> Config:
-    """The configuration from `path`, or from the home. No file means every default."""
+    """Load the configuration from `path`, or from the home. No file means every default."""
     source = Path(path) if path is not None else config_path()
     try:
         text = source.read_text("utf-8")
@@ -85,7 +85,7 @@ def load_config(path: str | Path | None = None) -> Config:
 
 
 def parse_config(text: str, *, source: str = "config.yaml") -> Config:
-    """The configuration in a YAML text; `ConfigError` names every key that is wrong."""
+    """Parse the configuration in a YAML text; `ConfigError` names every bad key."""
     try:
         # A subclass of SafeLoader: it builds plain values only.
         data = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506  # nosec B506
@@ -100,7 +100,7 @@ def parse_config(text: str, *, source: str = "config.yaml") -> Config:
     try:
         return Config.model_validate(without_removed(data))
     except ValidationError as error:
-        problems = "\n".join(f"  {line}" for line in _problems(error))
+        problems = "\n".join(f"  {line}" for line in _describe_problems(error))
         raise ConfigError(f"{source}: {error.error_count()} setting(s) cannot be used:\n{problems}") from error
 
 
@@ -111,31 +111,31 @@ def _warn(source: str, removed: RemovedKey) -> None:
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """Refuses a key that stands twice; plain YAML would silently keep the last."""
+    """Refuses a duplicate key; plain YAML would silently keep the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key, _ in node.value:
-            if key.value in seen and isinstance(key, yaml.ScalarNode):
-                raise yaml.YAMLError(f"line {key.start_mark.line + 1}: the key {key.value!r} stands there twice")
-            seen.add(str(key.value))
+            if key.value in keys and isinstance(key, yaml.ScalarNode):
+                raise yaml.YAMLError(f"line {key.start_mark.line + 1}: the key {key.value!r} occurs twice")
+            keys.add(str(key.value))
         return super().construct_mapping(node, deep=deep)
 
 
-def _problems(error: ValidationError) -> Iterator[str]:
+def _describe_problems(error: ValidationError) -> Iterator[str]:
     for detail in error.errors():
         path = [str(step) for step in detail["loc"]]
         key = ".".join(path)
         if detail["type"] == "extra_forbidden":
-            yield f"{key}: unknown key{_hint(path)}"
+            yield f"{key}: unknown key{_suggest_key(path)}"
         else:
             allowed = detail["msg"].removeprefix("Value error, ")
-            value = "" if isinstance(detail["input"], dict) else f" = {_shown(detail['input'])}"
+            value = "" if isinstance(detail["input"], dict) else f" = {_format_value(detail['input'])}"
             yield f"{key}{value}: {allowed[:1].lower()}{allowed[1:]}"
 
 
-def _hint(path: list[str]) -> str:
-    """What the writer may have meant, from the keys that are known there."""
+def _suggest_key(path: list[str]) -> str:
+    """The key that was probably meant, from the keys of that section."""
     if path[-1] in ("api_key", "key", "token", "password"):
         return "; secrets stay out of the file: name an environment variable with api_key_env"
     section: Any = Config
@@ -145,12 +145,12 @@ def _hint(path: list[str]) -> str:
             continue
         field = section.model_fields.get(step) if hasattr(section, "model_fields") else None
         section = field.annotation if field else None
-    known = sorted(section.model_fields) if hasattr(section, "model_fields") else []
-    close = difflib.get_close_matches(path[-1], known, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; known here: {', '.join(known)}"
+    names = sorted(section.model_fields) if hasattr(section, "model_fields") else []
+    close = difflib.get_close_matches(path[-1], names, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; known here: {', '.join(names)}"
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     text = redact(repr(value))
     return text if len(text) <= 80 else f"{text[:77]}..."
 
@@ -161,13 +161,13 @@ def _one_line(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RemovedKey:
-    """`successor` ends the sentence "… is no longer used:"."""
+    """A key of an earlier version. `successor` completes the sentence "… is no longer used:"."""
 
     key: str
     successor: str
 
     def __str__(self) -> str:
-        return f"{self.key} is no longer used: {self.successor}. `everthread config check --fix` takes it out."
+        return f"{self.key} is no longer used: {self.successor}. `everthread config check --fix` removes it."
 
 
 REMOVED = (
@@ -180,7 +180,7 @@ REMOVED = (
 
 
 def find_removed(values: Any) -> Iterator[RemovedKey]:
-    """The removed keys that stand in a configuration as it was read."""
+    """The removed keys in a parsed configuration."""
     for removed in REMOVED:
         *sections, last = removed.key.split(".")
         section = values

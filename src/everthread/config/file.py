@@ -1,6 +1,6 @@
 """Changes to `config.yaml` that keep its comments and its order.
 
-What is written must read as the old configuration with the change and nothing else, or nothing is written.
+The new file must parse as the old configuration with the change and nothing else; otherwise nothing is written.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _BOM = "\ufeff"
 
 
 def set_keys(path: Path, values: Mapping[str, Any]) -> bool:
-    """Set keys by their full path, such as `context.engine`; the file need not exist. False: it said so already."""
-    old = _read(path)
+    """Set keys by their full path, such as `context.engine`; the file need not exist. False: nothing changed."""
+    old = _read_text(path)
     before = parse_config(old, source=str(path)).model_dump()
     document = _load(old, path)
     for key, value in values.items():
-        _put(document, key.split("."), value, path)
+        _set_value(document, key.split("."), value, path)
     new = _dump(document, old)
     try:
         after = parse_config(new, source=str(path)).model_dump()
@@ -41,51 +41,51 @@ def set_keys(path: Path, values: Mapping[str, Any]) -> bool:
     if after == before and old:
         return False
     for key in values:
-        _without(before, key.split("."))
-        _without(after, key.split("."))
+        _remove_key(before, key.split("."))
+        _remove_key(after, key.split("."))
     if before != after or not _keeps_comments(old, new):
         raise ConfigError(f"{path}: is written in a way that cannot be changed safely; edit {', '.join(values)} there")
-    _replace(path, new)
+    _replace_file(path, new)
     return True
 
 
 def drop_removed_keys(path: Path) -> list[str]:
-    """Take out the keys that this version no longer has; their full paths."""
-    old = _read(path)
+    """Remove the keys that this version no longer has; return their full paths."""
+    old = _read_text(path)
     try:
         values = yaml.safe_load(old) or {}
     except yaml.YAMLError:
-        return []  # who loads it says what is wrong
-    found = [removed.key for removed in find_removed(values)]
-    if not found:
+        return []  # loading the file reports the error
+    keys = [removed.key for removed in find_removed(values)]
+    if not keys:
         return []
     document = _load(old, path)
-    for key in found:
-        _without(document, key.split("."))
+    for key in keys:
+        _remove_key(document, key.split("."))
     new = _dump(document, old)
     if yaml.safe_load(new) != without_removed(values):
-        raise ConfigError(f"{path}: is written in a way that cannot be changed safely; take {', '.join(found)} out")
-    _replace(path, new)
-    return found
+        raise ConfigError(f"{path}: is written in a way that cannot be changed safely; take {', '.join(keys)} out")
+    _replace_file(path, new)
+    return keys
 
 
 def _keeps_comments(old: str, new: str) -> bool:
     return all(comment.strip() in new for comment in re.findall(r"(?:^|\s)#[^\r\n]*", old, re.MULTILINE))
 
 
-def _put(document: Any, steps: list[str], value: Any, path: Path) -> None:
+def _set_value(document: Any, steps: list[str], value: Any, path: Path) -> None:
     for step in steps[:-1]:
         if document.get(step) is None:
             document[step] = {}
         document = document[step]
         if not isinstance(document, dict):
-            raise ConfigError(f"{path}: {'.'.join(steps)} cannot be set: {step} is no section there")
+            raise ConfigError(f"{path}: {'.'.join(steps)} cannot be set: {step} is not a section there")
     if isinstance(value, str) and yaml.safe_load(value) != value:
-        value = DoubleQuotedScalarString(value)  # a plain one would be read as something else
+        value = DoubleQuotedScalarString(value)  # unquoted it would be read as another type
     document[steps[-1]] = value
 
 
-def _without(values: Any, steps: Iterable[str]) -> None:
+def _remove_key(values: Any, steps: Iterable[str]) -> None:
     *sections, last = steps
     for step in sections:
         values = values.get(step) if isinstance(values, dict) else None
@@ -93,7 +93,7 @@ def _without(values: Any, steps: Iterable[str]) -> None:
         values.pop(last, None)
 
 
-def _round_trip() -> YAML:
+def _make_yaml() -> YAML:
     yaml_file = YAML()
     yaml_file.preserve_quotes = True
     yaml_file.width = 4_096
@@ -102,16 +102,16 @@ def _round_trip() -> YAML:
 
 def _load(text: str, path: Path) -> Any:
     try:
-        document = _round_trip().load(text.removeprefix(_BOM))
+        document = _make_yaml().load(text.removeprefix(_BOM))
     except YAMLError as error:
         raise ConfigError(f"{path}: cannot be changed: {' '.join(str(error).split())}") from error
     return {} if document is None else document
 
 
 def _dump(document: Any, old: str) -> str:
-    """The text of a document; what had no values but comments keeps them."""
+    """The text of a document; a file with comments alone keeps them."""
     written = io.StringIO()
-    _round_trip().dump(document, written)
+    _make_yaml().dump(document, written)
     text = written.getvalue()
     if type(document) is dict and old.strip():
         text = old.rstrip("\r\n") + "\n" + text
@@ -120,31 +120,31 @@ def _dump(document: Any, old: str) -> str:
     return text.replace("\r\n", "\n").replace("\n", "\r\n") if "\r\n" in old else text
 
 
-def _read(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_bytes().decode("utf-8") if path.exists() else ""
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be changed: {error}") from error
 
 
-def _replace(path: Path, text: str) -> None:
-    """The whole file or the old one, whatever happens. A link stays a link, the mode stays the mode."""
+def _replace_file(path: Path, text: str) -> None:
+    """Replace a file atomically. A link stays a link, the mode stays the mode."""
     target = path.resolve()
     try:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be changed: {error}") from error
-    made = Path(name)
+    temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(text.encode("utf-8"))
             file.flush()
             os.fsync(file.fileno())
         if target.exists():
-            shutil.copymode(target, made)
-        made.replace(target)
+            shutil.copymode(target, temporary)
+        temporary.replace(target)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be changed: {error}") from error
     finally:
-        made.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The sections of `config.yaml`: of one conversation (model, context, tools, store), then the gateway's."""
+"""The sections of `config.yaml`: those of a conversation (model, context, tools, store), then the gateway's."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def store_url(value: str) -> str:
 
 
 def within(key: str) -> Any:
-    """The range a setting may have; it is written once, where the setting is used."""
+    """The allowed range of a setting, defined where the setting is used."""
     low, high = budget.LIMITS[key]
     return Field(ge=low, le=None if math.isinf(high) else high)
 
@@ -69,7 +69,7 @@ HostName = Annotated[str, AfterValidator(_host_name)]
 Origin = Annotated[str, AfterValidator(_origin)]
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
 Window = Annotated[int, Field(ge=1_000)]
-"""Tokens. A smaller number is a slip: 128 for 128,000."""
+"""Tokens. A smaller number is a mistake: 128 for 128,000."""
 GatewayMode = Annotated[Mode, BeforeValidator(lambda value: "off" if value is False else value)]
 """YAML reads a bare `off` as false."""
 Seconds = Annotated[float, Field(ge=0.01, le=86_400, strict=False)]
@@ -404,5 +404,5 @@ class GatewayOptions(Options):
     def _names_differ(self) -> GatewayOptions:
         names = [upstream.name for upstream in self.upstreams]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"every upstream needs a name of its own; {', '.join(twice)} stands there twice")
+            raise ValueError(f"every upstream needs a name of its own; {', '.join(twice)} occurs twice")
         return self

@@ -1,4 +1,4 @@
-"""Where concrete classes are named: from a configuration or a URL to the parts that do the work."""
+"""The only package that names concrete classes: it builds them from a configuration or a URL."""
 
 from __future__ import annotations
 

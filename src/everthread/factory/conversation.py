@@ -1,4 +1,4 @@
-"""From a configuration to a conversation."""
+"""Builds a conversation from a configuration; also its form without `await`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Result = TypeVar("Result")
 
 
 class Opener(Generic[T]):
-    """Something that is about to be opened; nothing happens before it is awaited or entered."""
+    """Opens an object when it is awaited or entered, with or without `async`."""
 
     def __init__(self, begin: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._begin = begin
@@ -87,7 +87,7 @@ class LoopThread:
         self._thread.start()
 
     def submit(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
-        """Begin it; the result can be waited for in any loop or thread."""
+        """Start the work; its future can be awaited in any loop or thread."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
@@ -105,47 +105,47 @@ class LoopThread:
 
 
 class SyncForm:
-    """A conversation or an agent without `await`: what is async there returns its result here, streams iterate."""
+    """A conversation or an agent without `await`: async methods return their result, async generators iterate."""
 
-    def __init__(self, of: Any, loop: LoopThread) -> None:
-        self._of, self._thread = of, loop
+    def __init__(self, target: Any, loop: LoopThread) -> None:
+        self._target, self._thread = target, loop
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(self._of, name)
+        value = getattr(self._target, name)
         if inspect.iscoroutinefunction(value):
-            return lambda *given, **named: self._thread.run(value(*given, **named))
+            return lambda *args, **kwargs: self._thread.run(value(*args, **kwargs))
         if inspect.isasyncgenfunction(value):
-            return lambda *given, **named: self._iterate(value(*given, **named))
+            return lambda *args, **kwargs: self._iterate(value(*args, **kwargs))
         return value
 
     def __repr__(self) -> str:
-        return repr(self._of)
+        return repr(self._target)
 
     def _iterate(self, items: AsyncIterator[Any]) -> Iterator[Any]:
         done = object()
 
-        async def following() -> Any:
+        async def next_item() -> Any:
             return await anext(items, done)
 
-        while (item := self._thread.run(following())) is not done:
+        while (item := self._thread.run(next_item())) is not done:
             yield item
 
 
 def opener(begin: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Opener[T]]:
-    """Of a function that opens something, one whose result is awaited or entered."""
+    """Decorate a coroutine function that opens an object: its result is an `Opener`."""
 
     @functools.wraps(begin)
-    def opened(*given: P.args, **named: P.kwargs) -> Opener[T]:
-        return Opener(lambda: begin(*given, **named))
+    def make_opener(*args: P.args, **kwargs: P.kwargs) -> Opener[T]:
+        return Opener(lambda: begin(*args, **kwargs))
 
-    return opened
+    return make_opener
 
 
-async def own_store(given: Store | str | Path | None, settings: Config) -> tuple[Store, list[Closing]]:
-    """The store, and what closes it: nothing where it was open already."""
-    if given is not None and not isinstance(given, str | Path):
-        return given, []
-    opened = await asyncio.to_thread(open_store, store_url(settings) if given is None else given)
+async def ensure_store(store: Store | str | Path | None, settings: Config) -> tuple[Store, list[Closing]]:
+    """The store, and the callbacks that close it: none where the caller opened it."""
+    if store is not None and not isinstance(store, str | Path):
+        return store, []
+    opened = await asyncio.to_thread(open_store, store_url(settings) if store is None else store)
     return opened, [opened.close]
 
 
@@ -169,39 +169,39 @@ async def open_conversation(
     model_events: Callable[[ModelEvent], None] | None = None,
     found: Callable[[Route], None] | None = None,
 ) -> Conversation:
-    """A conversation with a model: new, or resumed by any id of its thread.
+    """Open a conversation with a model: a new one, or one resumed by any id of its thread.
 
     `async with open_conversation(…) as talk`, `talk = await open_conversation(…)`, or in a script without an event loop
     `with open_conversation(…) as talk`. `model`: a name, or a model of your own; None: as configured. `window`: its
-    window in tokens, when you know better. `own_client`: you send what `prepare` gives and hand the answer to
-    `record`; no key is needed here. `fallback`: models that step in when the first is out of service. `model_events`
-    hears of retries instead of the conversation, for who goes on in others with the same model. `found` is told which
-    model it is before the system prompt is written. What is opened here is closed with the conversation.
+    window in tokens, when you know better. `own_client`: you send what `prepare` returns and pass the answer to
+    `record`; no key is needed here. `fallback`: models for when the first is out of service. `model_events` gets
+    retries instead of the conversation. `found` gets the route before the system prompt is written. What is opened here
+    is closed with the conversation.
     """
     from everthread.conversation.conversation import Conversation
 
     settings = config or load_config()
     if window is not None:
-        own = ModelOptions.model_validate({**settings.model.model_dump(), "context_length": window})
-        settings = settings.model_copy(update={"model": own})
-    held, opened = await own_store(store, settings)
-    told: list[Conversation] = []
+        model_options = ModelOptions.model_validate({**settings.model.model_dump(), "context_length": window})
+        settings = settings.model_copy(update={"model": model_options})
+    opened_store, opened = await ensure_store(store, settings)
+    conversations: list[Conversation] = []
 
-    def model_event(event: ModelEvent) -> None:
-        for conversation in told:
+    def on_model_event(event: ModelEvent) -> None:
+        for conversation in conversations:
             conversation.on_model_event(event)
 
     try:
         route = await route_to(
-            model, settings, api=api, own_client=own_client, fallback=fallback, events=model_events or model_event
+            model, settings, api=api, own_client=own_client, fallback=fallback, events=model_events or on_model_event
         )
         if route.model is not model and route.model is not None:
             opened.insert(0, closing_of(route.model))
         if found is not None:
             found(route)
         setup = replace(
-            _setup(held, route, settings, opened, system=system, summarizer=summarizer),
-            closing=opened, summary_key=await held.shared_secret(SUMMARY_KEY),
+            _make_setup(opened_store, route, settings, opened, system=system, summarizer=summarizer),
+            closing=opened, summary_key=await opened_store.shared_secret(SUMMARY_KEY),
         )  # fmt: skip
         setup = replace(setup, listener=listener or setup.listener, hooks=hooks or setup.hooks)
         conversation = await Conversation.open(setup, resume=resume, new=session, tools=tools)
@@ -209,12 +209,12 @@ async def open_conversation(
         for close in opened:
             await close()
         raise
-    told.append(conversation)
+    conversations.append(conversation)
     return conversation
 
 
 def session_options(config: Config) -> SessionOptions:
-    """What the configuration says of a conversation."""
+    """The options of a conversation from the configuration."""
     from everthread.conversation.options import RecallOptions, SessionOptions
 
     compression = config.compression.model_dump(exclude={"template", "models"})
@@ -225,7 +225,7 @@ def session_options(config: Config) -> SessionOptions:
     return SessionOptions(**compression, **output, cache_ttl=ttl, max_tokens=cap, recall=recall, models=own)
 
 
-def _setup(
+def _make_setup(
     store: Store,
     route: Route,
     config: Config,

@@ -1,4 +1,4 @@
-"""From a configuration to a running gateway, and to the pages for people, within it or on a store alone."""
+"""Builds a running gateway from a configuration, and the dashboard, within it or on a store alone."""
 
 from __future__ import annotations
 
@@ -63,49 +63,51 @@ async def make_dashboard(
     announce: Callable[[str], None] | None = None,
     links: Path | None = None,
 ) -> Dashboard:
-    """The pages. With `auth: none` a link lets in, with `keys` a key; with `passthrough` only the dashboard's own.
+    """Build the dashboard. `auth: none` needs a link, `keys` a key, `passthrough` the dashboard's own key.
 
-    `links`: the folder in which several processes share the links that let in.
+    `links`: the folder in which several processes share login links.
     """
     from everthread.gateway.dashboard.access import SECRET, Access, LoginLinks
     from everthread.gateway.dashboard.app import Dashboard, Settings
 
-    key = _operator_key(config)
+    key = _read_operator_key(config)
     doors: dict[Auth, Door] = {"none": "local", "keys": "keys", "passthrough": "operator" if key else "off"}
     secret = await store.shared_secret(SECRET)
     access = Access(store, secret, door=doors[auth], operator_key=key, links=LoginLinks(links))
     compression = config.compression
     settings = Settings(compression.threshold, compression.target_ratio)
-    return Dashboard(_reader(config, store), access, settings=settings, sites=sites, trial=trial, announce=announce)
+    return Dashboard(
+        _make_reader(config, store), access, settings=settings, sites=sites, trial=trial, announce=announce
+    )
 
 
 async def load_savings(config: Config, store: Store, since: float) -> CostComparison:
     """What compactions saved from a time on, by the method of the pages."""
-    return await _reader(config, store).savings(since)
+    return await _make_reader(config, store).savings(since)
 
 
-def _reader(config: Config, store: Store) -> PageReader:
+def _make_reader(config: Config, store: Store) -> PageReader:
     from everthread.gateway.dashboard.reader import PageReader
 
     return PageReader(store, window_source(config), ttl=CACHE_SECONDS[config.prompt_caching.cache_ttl])
 
 
 def window_source(config: Config) -> WindowSource:
-    """A model's window and threshold without asking anybody: as configured, learnt, or from the catalogue."""
+    """A function for a model's window and threshold without a network call: configured, learnt, or catalogued."""
     from everthread.gateway.dashboard.views import WindowSize
     from everthread.providers.catalog import catalogue_window
 
     options = session_options(config)
-    known: dict[tuple[str, int | None], WindowSize] = {}
+    cache: dict[tuple[str, int | None], WindowSize] = {}
 
     def window(model: str, learnt: int | None) -> WindowSize:
-        if (model, learnt) not in known:
+        if (model, learnt) not in cache:
             setting = config.model.context_length if model == config.model.default else None
-            found = catalogue_window(model)
-            tokens = min(size for size in (setting or found.tokens, learnt) if size is not None)
-            source = "learnt from the provider" if tokens == learnt else "as configured" if setting else str(found)
-            known[model, learnt] = WindowSize(tokens, options.budget(tokens).threshold, source.rstrip("."))
-        return known[model, learnt]
+            catalogue = catalogue_window(model)
+            tokens = min(size for size in (setting or catalogue.tokens, learnt) if size is not None)
+            source = "learnt from the provider" if tokens == learnt else "as configured" if setting else str(catalogue)
+            cache[model, learnt] = WindowSize(tokens, options.budget(tokens).threshold, source.rstrip("."))
+        return cache[model, learnt]
 
     return window
 
@@ -119,7 +121,7 @@ async def open_dashboard(
     trial: Trial | None = None,
     announce: Callable[[str], None] | None = None,
 ) -> AsyncIterator[tuple[str, Dashboard]]:
-    """The pages on a store without a gateway, on this machine only: where, and the application."""
+    """Serve the dashboard of a store without a gateway, on this machine only: its address and the application."""
     from everthread.gateway.middleware import SitePolicy
     from everthread.gateway.server import LoopServer, listen
 
@@ -136,7 +138,7 @@ async def open_dashboard(
         await server.stop()
 
 
-def _operator_key(config: Config) -> str | None:
+def _read_operator_key(config: Config) -> str | None:
     name = config.gateway.dashboard.key_env
     if name is None:
         return None
@@ -151,12 +153,12 @@ def _operator_key(config: Config) -> str | None:
 
 _STORE_SECONDS = 1.0
 STORE_AWAY_SECONDS = 0.7
-"""What a database that does not answer costs a request, which then goes on without it."""
+"""How long a request waits for a database that does not answer, before it goes on without it."""
 _LOG = logging.getLogger("everthread.gateway")
 _MOST_AUXILIARIES = 100
-"""Where clients' own models write: of so many names; for others the journal does."""
+"""Most models of clients that write their own summaries; for further ones the journal writes."""
 COMPACTION_SHARE, SUMMARY_SHARE = 0.75, 0.5
-"""Of the time a request may take in all: for a compaction, and in it for a model's summary; then the journal serves."""
+"""Shares of a request's time limit: for a compaction, and in it for a model's summary; then the journal writes."""
 
 
 @asynccontextmanager
@@ -176,10 +178,10 @@ async def open_gateway(
     place: WorkerPlace | None = None,
     warm: bool = False,
 ) -> AsyncIterator[Gateway]:
-    """The gateway, listening. What is given stands before what is configured; a store that is given stays open.
+    """Open a listening gateway. Arguments override the configuration; a store that is passed in stays open.
 
-    `trial` replays a stored thread for the pages; `announce` is told the path of a link that opens them; `place`: this
-    is one of several processes; `warm`: the process is nothing but a gateway, and one for compactions is started ahead.
+    `trial` replays a stored thread for the dashboard; `announce` gets the path of a login link; `place`: this is one of
+    several processes; `warm`: the process is only a gateway, and the process for compactions starts at once.
     """
     from everthread.gateway.app import GatewayApp
     from everthread.gateway.limits import Limits
@@ -188,82 +190,83 @@ async def open_gateway(
 
     settings = config or load_config()
     options = settings.gateway
-    asked, address = auth or options.auth, host or options.host
-    known = list(upstreams) if upstreams is not None else upstreams_of(settings, mode)
-    if place is None:  # else whoever started the workers did it
-        known = with_keys(known, asked)
+    auth_mode, address = auth or options.auth, host or options.host
+    routes = list(upstreams) if upstreams is not None else upstreams_of(settings, mode)
+    if place is None:  # the supervisor did it for its workers
+        routes = with_keys(routes, auth_mode)
     async with AsyncExitStack() as stack:
-        known = await with_local(known, settings, stack)
+        routes = await with_local(routes, settings, stack)
         if store is None:
             store = await asyncio.to_thread(open_store, store_url(settings), away_seconds=STORE_AWAY_SECONDS)
             stack.push_async_callback(store.close)
         if authenticator is None:
-            authenticator = await stack.enter_async_context(open_access(asked, store, address))
-        limits, watch = Limits(**options.limits.model_dump()), _watch(store)
+            authenticator = await stack.enter_async_context(open_access(auth_mode, store, address))
+        limits, watch = Limits(**options.limits.model_dump()), _make_watch(store)
         workers = place.count if place else 1
-        manager, proxy = await _proxy(settings, store, known, stack, limits=limits, watch=watch, workers=workers)
+        manager, proxy = await _open_proxy(settings, store, routes, stack, limits=limits, watch=watch, workers=workers)
         if native is None and options.native.enabled:
             app = native_app(settings, store, limits, keyless=authenticator is None)
             stack.push_async_callback(app.close)
             await app.start()
             native = app
-        sites = SitePolicy(options.allowed_origins, (address, *options.allowed_hosts), has_keys=asked == "keys")
+        sites = SitePolicy(options.allowed_origins, (address, *options.allowed_hosts), has_keys=auth_mode == "keys")
         pages: Dashboard | None = None
         if options.dashboard.enabled:
             pages = await make_dashboard(
-                settings, store, auth=asked, sites=sites, trial=trial, announce=announce,
+                settings, store, auth=auth_mode, sites=sites, trial=trial, announce=announce,
                 links=place.links if place else None,
             )  # fmt: skip
         service = GatewayApp(
-            proxy, authenticator=authenticator, native=native, ready=_readiness(store), sites=sites, pages=pages,
-            mounted=await _mounted(store, stack) | _compact(manager, limits, known[0].root), watch=watch,
+            proxy, authenticator=authenticator, native=native, ready=_make_readiness_check(store), sites=sites,
+            mounted=await _mount_mcp(store, stack) | _mount_compact(manager, limits, routes[0].root), pages=pages,
+            watch=watch,
         )  # fmt: skip
-        listening = Gateway(
+        server = Gateway(
             service, host=address, port=options.port if port is None else port,
             listener=place.listener if place else None,
         )  # fmt: skip
-        gateway = await stack.enter_async_context(listening)
+        gateway = await stack.enter_async_context(server)
         if warm:
             manager.warm()
-            settling = asyncio.create_task(_settle())
+            settling = asyncio.create_task(_preload())
             stack.callback(settling.cancel)
         if pages is not None:
             pages.settings = replace(pages.settings, base=gateway.url)
         yield gateway
 
 
-async def _proxy(
+async def _open_proxy(
     config: Config, store: Store, upstreams: Sequence[Upstream], stack: AsyncExitStack, *, limits: Limits,
     watch: StoreWatch | None, workers: int,
 ) -> tuple[ProxyManager, Proxy]:  # fmt: skip
-    """What decides, and what forwards; their failures are counted together."""
+    """Build the manager, which decides, and the proxy, which forwards; they share one log of failures."""
     from everthread.context.worker import PROCESSES
     from everthread.gateway.observability import EventReporter, FailureLog, Metrics
     from everthread.gateway.proxy import Proxy
     from everthread.gateway.router import Routes
 
-    models = await stack.enter_async_context(AsyncExitStack())  # closed after who asks them
+    models = await stack.enter_async_context(AsyncExitStack())  # closed after the manager
     metrics, failures = Metrics(), FailureLog(store.add_failures)
     stack.push_async_callback(failures.close)
-    manager = await _manager(
+    manager = await _make_manager(
         config, store, upstreams, models, EventReporter(metrics, failures), processes=max(1, PROCESSES // workers)
     )
     stack.push_async_callback(manager.close)
     proxy = Proxy(
         Routes(upstreams), manager, limits=limits, metrics=metrics, include_usage=config.gateway.include_usage,
-        telemetry=_telemetry(), watch=watch, make_item=manager.compaction_item, failures=failures,
+        telemetry=_make_telemetry(), watch=watch, make_item=manager.compaction_item, failures=failures,
     )  # fmt: skip
     return manager, proxy
 
 
-def _compact(manager: ProxyManager, limits: Limits, upstream: str) -> dict[str, ASGIApp]:
+def _mount_compact(manager: ProxyManager, limits: Limits, upstream: str) -> dict[str, ASGIApp]:
     from everthread.gateway.api.compact import PATH, CompactApp
 
     return {PATH: CompactApp(manager, limits, upstream)}
 
 
-async def _settle() -> None:
-    """Load what the first request would wait for, beside the loop; then the process stays as it is."""
+async def _preload() -> None:
+    """Load in a thread what the first request would wait for, then freeze the process's memory."""
     from everthread.core.pricing import CanonicalUsage, cost_of
     from everthread.core.tokens import TokenCounter
     from everthread.gateway.server import settle_process
@@ -276,8 +279,8 @@ async def _settle() -> None:
     settle_process()
 
 
-async def _mounted(store: Store, stack: AsyncExitStack) -> dict[str, ASGIApp]:
-    """What answers beside the proxy: `/mcp`, where its SDK is installed."""
+async def _mount_mcp(store: Store, stack: AsyncExitStack) -> dict[str, ASGIApp]:
+    """Mount `/mcp`, where its SDK is installed."""
     try:
         from everthread.gateway.mcp import PATH, application, make_server
     except ImportError as error:
@@ -293,16 +296,18 @@ def upstreams_of(config: Config, mode: Mode | None = None) -> list[Upstream]:
     from everthread.gateway.router import Upstream
 
     options = config.gateway
-    chosen = mode or options.mode
+    default_mode = mode or options.mode
     if not options.upstreams:
         from everthread.providers.clients import ANTHROPIC_URL, OPENAI_URL
 
         return [
-            Upstream("openai", OPENAI_URL, (), "openai", mode=chosen),
-            Upstream("anthropic", ANTHROPIC_URL, ("claude-*",), "anthropic", mode=chosen),
+            Upstream("openai", OPENAI_URL, (), "openai", mode=default_mode),
+            Upstream("anthropic", ANTHROPIC_URL, ("claude-*",), "anthropic", mode=default_mode),
         ]
     return [
-        Upstream(one.name, one.url, one.models, one.protocol, _key(one.api_key_env), mode or one.mode or options.mode)
+        Upstream(
+            one.name, one.url, one.models, one.protocol, _read_key(one.api_key_env), mode or one.mode or options.mode
+        )
         for one in options.upstreams
     ]
 
@@ -312,34 +317,34 @@ _USUAL_KEYS = {
     "anthropic.com": "ANTHROPIC_API_KEY",
     "openrouter.ai": "OPENROUTER_API_KEY",
 }
-"""The variable each provider's own key is usually in; it goes to nobody else."""
+"""The usual variable of each provider's key; it is sent to that provider only."""
 
 
 def with_keys(upstreams: Sequence[Upstream], auth: Auth) -> list[Upstream]:
-    """With the keys of ours that go there, which are for clients that showed a key of this gateway and nobody else."""
+    """Add the gateway's own keys, which only clients with a key of this gateway may use."""
     if auth == "keys":
         return [with_own_key(one) for one in upstreams]
-    named = ", ".join(one.name for one in upstreams if one.api_key is not None)
-    if named and auth == "passthrough":
+    names = ", ".join(one.name for one in upstreams if one.api_key is not None)
+    if names and auth == "passthrough":
         raise InputError(
-            f"under gateway.auth: passthrough a client's own credential goes upstream; {named} has an api_key_env, "
+            f"under gateway.auth: passthrough a client's own credential goes upstream; {names} has an api_key_env, "
             "which anybody could use then: leave it out, or use gateway.auth: keys"
         )
-    if named:
+    if names:
         _LOG.warning(
             "gateway.auth is none: the client's own key goes to %s; that of api_key_env is for gateway.auth: keys",
-            named,
+            names,
         )
     return [replace(one, api_key=None) for one in upstreams]
 
 
 def with_own_key(upstream: Upstream) -> Upstream:
-    """With the provider's usual key where none is named: under `auth: keys` the client's stays here.
+    """Add the provider's usual key where none is configured: under `auth: keys` the client's key is not forwarded.
 
-    A server in this network may need none.
+    A server in a private network may need none.
     """
     host = urlsplit(upstream.url).hostname or ""
-    if upstream.api_key is not None or upstream.url == "local" or _is_near(host):
+    if upstream.api_key is not None or upstream.url == "local" or _is_private_host(host):
         return upstream
     name = next((name for domain, name in _USUAL_KEYS.items() if f".{host}".endswith(f".{domain}")), None)
     key = os.environ.get(name) if name else None
@@ -352,14 +357,14 @@ def with_own_key(upstream: Upstream) -> Upstream:
     return replace(upstream, api_key=key)
 
 
-def _is_near(host: str) -> bool:
+def _is_private_host(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_private
     except ValueError:
         return "." not in host
 
 
-def _key(name: str | None) -> str | None:
+def _read_key(name: str | None) -> str | None:
     if name is None:
         return None
     key = os.environ.get(name)
@@ -368,7 +373,7 @@ def _key(name: str | None) -> str | None:
     return key
 
 
-async def _manager(
+async def _make_manager(
     config: Config, store: Store, upstreams: Sequence[Upstream], stack: AsyncExitStack, listener: Listener, *,
     processes: int,
 ) -> ProxyManager:  # fmt: skip
@@ -386,16 +391,16 @@ async def _manager(
     def writer(desk: SummarizerContext) -> Summarizer:
         name = config.auxiliary.compression.model or desk.route.name
         if name not in auxiliaries and len(auxiliaries) < _MOST_AUXILIARIES:
-            made = auxiliary_model(desk, config)
-            if made is not None:
-                stack.push_async_callback(closing_of(made))
-                made = TimeLimitedModel(made, TimeLimits(*[SUMMARY_SHARE * seconds] * 3))
-            auxiliaries[name] = made
-        chosen = auxiliaries.get(name)
-        return summarizer_for(desk, config, chosen, floor=DeferringFloor(), rest_until=rest_until)
+            model = auxiliary_model(desk, config)
+            if model is not None:
+                stack.push_async_callback(closing_of(model))
+                model = TimeLimitedModel(model, TimeLimits(*[SUMMARY_SHARE * seconds] * 3))
+            auxiliaries[name] = model
+        auxiliary = auxiliaries.get(name)
+        return summarizer_for(desk, config, auxiliary, floor=DeferringFloor(), rest_until=rest_until)
 
     async def window(api: Api, model: str, upstream: str) -> int:
-        return await _window(config, api, model, upstream, keys.get(upstream))
+        return await _resolve_window(config, api, model, upstream, keys.get(upstream))
 
     digest = _digest({"engine": engine.options, "compression": config.compression.model_dump()})
     return ProxyManager(
@@ -409,7 +414,7 @@ async def _manager(
     )  # fmt: skip
 
 
-async def _window(config: Config, api: Api, model: str, upstream: str, key: str | None) -> int:
+async def _resolve_window(config: Config, api: Api, model: str, upstream: str, key: str | None) -> int:
     from everthread.providers.catalog import ask_endpoint, resolve_window
 
     address = upstream if api == "anthropic" else f"{upstream}/v1"
@@ -419,8 +424,8 @@ async def _window(config: Config, api: Api, model: str, upstream: str, key: str 
     return (await resolve_window(model, setting=setting, ask=ask)).tokens
 
 
-def _telemetry() -> Telemetry | None:
-    """None where the extra `otel` is not installed."""
+def _make_telemetry() -> Telemetry | None:
+    """The telemetry; None where the extra `otel` is not installed."""
     try:
         from everthread.gateway.telemetry import Telemetry
     except ModuleNotFoundError as error:
@@ -434,8 +439,8 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-def _watch(store: Store) -> StoreWatch | None:
-    """None for a file, which is never away."""
+def _make_watch(store: Store) -> StoreWatch | None:
+    """The watch of a database server; None for a file, which is always there."""
     from everthread.gateway.observability import StoreWatch
 
     if store.database.dialect.name != "postgresql":
@@ -443,7 +448,7 @@ def _watch(store: Store) -> StoreWatch | None:
     return StoreWatch(lambda: store.get_state("gateway", "watch"))
 
 
-def _readiness(store: Store) -> Any:
+def _make_readiness_check(store: Store) -> Any:
     async def trouble() -> str | None:
         try:
             async with asyncio.timeout(_STORE_SECONDS):
@@ -458,12 +463,12 @@ def _readiness(store: Store) -> Any:
     return trouble
 
 
-# Who is let in
+# Access
 
 
 @asynccontextmanager
 async def open_access(auth: Auth, store: Store, host: str) -> AsyncIterator[Authenticator | None]:
-    """The authenticator; None: whoever reaches the address, which then is this machine's own."""
+    """The authenticator; None for `auth: none`, which only a loopback address allows."""
     from everthread.gateway.auth import SECRET, AcceptedCredentials, KeyAuthenticator, PassthroughAuthenticator
     from everthread.gateway.middleware import is_loopback
 
@@ -503,10 +508,10 @@ def is_local(url: str) -> bool:
 
 async def with_local(upstreams: Sequence[Upstream], config: Config, stack: AsyncExitStack) -> list[Upstream]:
     """The upstreams, with a local model started for each that names one; it ends with the stack."""
-    return [await _served(one, config, stack) if is_local(one.url) else one for one in upstreams]
+    return [await _start_local_model(one, config, stack) if is_local(one.url) else one for one in upstreams]
 
 
-async def _served(upstream: Upstream, config: Config, stack: AsyncExitStack) -> Upstream:
+async def _start_local_model(upstream: Upstream, config: Config, stack: AsyncExitStack) -> Upstream:
     from everthread.providers.local import SMOLLM2, LocalModel, find_model
 
     name = upstream.url.partition(":")[2] or None

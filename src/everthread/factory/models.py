@@ -1,4 +1,4 @@
-"""From settings to a model with its wrappers, to whoever writes summaries, to the engine; a compaction by itself."""
+"""Builds models with their wrappers, summarisers and engines from settings; `compress`: one compaction by itself."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ P = ParamSpec("P")
 
 
 def run_sync(work: Coroutine[Any, Any, T]) -> T:
-    """The result of async work, from a script or from inside a running event loop (then in a thread of its own)."""
+    """Run async work from a script, or from inside a running event loop (then in a thread)."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -45,11 +45,11 @@ def run_sync(work: Coroutine[Any, Any, T]) -> T:
 
 
 def sync_form(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """The same function without `await`: for scripts, and inside a running event loop."""
+    """Make a function without `await` from an async one."""
 
     @functools.wraps(work)
-    def run(*given: P.args, **named: P.kwargs) -> T:
-        return run_sync(work(*given, **named))
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        return run_sync(work(*args, **kwargs))
 
     return run
 
@@ -70,38 +70,40 @@ async def acompress(
     """Make a history smaller: head, summary, tail. `compress` is the form without `await`.
 
     `summarizer`: `auto`, `journal`, or a summariser of your own. `template`: `handoff` or `classic`. `preview`
-    writes no summary: it tells what would be kept, cut and summarised. `config`: settings other than the defaults;
-    the tag of the summary is then made with the key of that configuration's store, where there is one.
+    writes no summary and shows what would be kept, cut and summarised. `config`: settings other than the defaults; the
+    summary is then tagged with the key of that configuration's store, where there is one.
     """
     from everthread.compaction.compressor import ContextCompressor
     from everthread.compaction.engine import Services
     from everthread.core.tokens import TokenCounter
 
-    _check(messages, template)
+    _check_arguments(messages, template)
     counter = TokenCounter(model)
     writer = named_summarizer(summarizer, counter)
-    budget = Budget.for_window(window) if config is None else _budget(config, model, window)
+    budget = Budget.for_window(window) if config is None else _configured_budget(config, model, window)
     layout = template or (config.compression.template if config is not None else "handoff")
-    key = b"" if config is None else await _home_key(config)
+    key = b"" if config is None else await _load_summary_key(config)
     services = Services(writer, counter, budget, time.monotonic, summary_key=key)
     engine = ContextCompressor(services, template=layout)
-    given = recognize(messages, key)
-    made = await engine.compress(given, focus_topic=focus, system=system, tools=tools, manual=True, dry_run=preview)
-    return replace(made, messages=strip_marks(made.messages))
+    recognized = recognize(messages, key)
+    compaction = await engine.compress(
+        recognized, focus_topic=focus, system=system, tools=tools, manual=True, dry_run=preview
+    )
+    return replace(compaction, messages=strip_marks(compaction.messages))
 
 
 compress = sync_form(acompress)
 
 
-def _check(messages: Any, template: Any) -> None:
+def _check_arguments(messages: Any, template: Any) -> None:
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
         raise InputError(
             "compress takes a list of messages, such as [{'role': 'user', 'content': '…'}], "
             f"not a {type(messages).__name__}"
         )
-    strange = next((one for one in messages if not isinstance(one, Mapping) or "role" not in one), None)
-    if strange is not None:
-        raise InputError(f"every message is an object with a role; {str(strange)[:60]!r} is none")
+    bad = next((one for one in messages if not isinstance(one, Mapping) or "role" not in one), None)
+    if bad is not None:
+        raise InputError(f"every message must be an object with a role, not {str(bad)[:60]!r}")
     if template not in (None, "handoff", "classic"):
         raise InputError(f"template {template!r} is unknown; use handoff or classic")
 
@@ -109,8 +111,8 @@ def _check(messages: Any, template: Any) -> None:
 _keys: dict[str, bytes] = {}
 
 
-async def _home_key(config: Config) -> bytes:
-    """The key of the home that a configuration is of; none where nothing is stored there yet."""
+async def _load_summary_key(config: Config) -> bytes:
+    """The summary key of the configured store; empty where there is no store yet."""
     from everthread.factory.store import SUMMARY_KEY, open_store, store_url
 
     url = store_url(config)
@@ -126,32 +128,32 @@ async def _home_key(config: Config) -> bytes:
     return _keys[url]
 
 
-def _budget(config: Config, model: str | None, window: int) -> Budget:
+def _configured_budget(config: Config, model: str | None, window: int) -> Budget:
     from everthread.factory.conversation import session_options
 
     return session_options(config).for_model(model or "").budget(window)
 
 
-def named_summarizer(asked: str | Summarizer, counter: Any) -> Summarizer:
-    """The summariser of a name, or the one that was given: where that fails, the journal takes its place."""
+def named_summarizer(summarizer: str | Summarizer, counter: Any) -> Summarizer:
+    """The summariser of a name, or your own; where that fails, the journal writes."""
     from everthread.compaction.journal import JournalWriter
     from everthread.compaction.summarizers.chain import SummarizerChain
     from everthread.context.worker import SafeSummarizer
 
-    if isinstance(asked, JournalWriter | SummarizerChain):
-        return asked
-    if not isinstance(asked, str):
-        return SummarizerChain([SafeSummarizer(asked)], floor=JournalWriter(counter), clock=time.time)
-    if asked in ("auto", "journal", "extractive"):
+    if isinstance(summarizer, JournalWriter | SummarizerChain):
+        return summarizer
+    if not isinstance(summarizer, str):
+        return SummarizerChain([SafeSummarizer(summarizer)], floor=JournalWriter(counter), clock=time.time)
+    if summarizer in ("auto", "journal", "extractive"):
         return JournalWriter(counter)
-    raise InputError(f"summarizer={asked!r} is unknown; use auto, journal, or a summariser of your own")
+    raise InputError(f"summarizer={summarizer!r} is unknown; use auto, journal, or a summariser of your own")
 
 
 Closing = Callable[[], Coroutine[Any, Any, Any]]
 
 
 def closing_of(model: StreamingModel) -> Closing:
-    """What closes a model."""
+    """A callback that closes a model."""
     from everthread.providers.base import close_model
 
     return lambda: close_model(model)
@@ -164,12 +166,12 @@ def choice_of(
     api: Api | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Choice:
-    """Which model a section of the configuration means, or the one named here in its way, and who serves it."""
+    """The model of a section of the configuration, or the named one, and its provider."""
     from everthread.providers.resolve import choose
 
-    named = section.default if isinstance(section, ModelOptions) else section.model
+    configured = section.default if isinstance(section, ModelOptions) else section.model
     return choose(
-        model or named, environment=environment, api=api, provider=section.provider, base_url=section.base_url,
+        model or configured, environment=environment, api=api, provider=section.provider, base_url=section.base_url,
         api_key_env=section.api_key_env,
     )  # fmt: skip
 
@@ -182,7 +184,7 @@ def lacks_key(choice: Choice, environment: Mapping[str, str] = os.environ) -> bo
 def endpoint_of(
     choice: Choice, environment: Mapping[str, str] = os.environ
 ) -> Callable[[], Coroutine[Any, Any, EndpointReport]]:
-    """Who is asked for the model's window: its server, with its key."""
+    """A function that asks the model's server for its window."""
     from everthread.providers.catalog import ask_endpoint
 
     key = environment.get(choice.key_env or "", "").strip() or None
@@ -198,7 +200,7 @@ async def route_to(
     fallback: Sequence[StreamingModel],
     events: Callable[[ModelEvent], None],
 ) -> Route:
-    """Which model is talked to, its window, and the wrappers around it."""
+    """Resolve a model, its window, and the wrappers around it."""
     from everthread.conversation.options import Route
     from everthread.providers.catalog import resolve_window
     from everthread.providers.resilience import FallbackModel, FittingModel, RetryingModel, TimeLimitedModel
@@ -208,10 +210,10 @@ async def route_to(
         return Route(model.name, model.api, model.window, "the model's own", model.base_url, model=model)
     settings = config.model
     choice = choice_of(settings, model, api=api)
-    known = choice.provider == "local" or own_client
-    own = model is None or settings.default in (None, model)
-    setting = settings.context_length if own else None  # it is the configured model's
-    window = await resolve_window(choice.model, setting=setting, ask=None if known else endpoint_of(choice))
+    skips_endpoint = choice.provider == "local" or own_client
+    is_configured = model is None or settings.default in (None, model)
+    setting = settings.context_length if is_configured else None  # it belongs to the configured model
+    window = await resolve_window(choice.model, setting=setting, ask=None if skips_endpoint else endpoint_of(choice))
     route = Route(choice.model, choice.api, window.tokens, str(window), choice.base_url, choice.provider)
     if own_client:
         return route
@@ -230,16 +232,16 @@ async def route_to(
 
 
 async def refit(request: Request, model: StreamingModel) -> Request:
-    """A request made for one model, small enough for another: for this call only, nothing is stored."""
+    """Make a request small enough for another model, for this call only; nothing is stored."""
     from everthread.core.tokens import TokenCounter
 
     size = TokenCounter(model.name).request(request.messages, system=request.system, tools=request.tools)
     if size < Budget.for_window(model.window).threshold:
         return request
-    made = await acompress(
+    compaction = await acompress(
         request.messages, window=model.window, system=request.system, tools=request.tools, model=model.name
     )
-    return replace(request, messages=made.messages)
+    return replace(request, messages=compaction.messages)
 
 
 def summarizer_for(
@@ -250,10 +252,10 @@ def summarizer_for(
     floor: Summarizer | None = None,
     rest_until: dict[str, float] | None = None,
 ) -> Summarizer:
-    """Who writes summaries: the auxiliary model, else the main one, else the extract, which always can.
+    """The chain of summarisers: the auxiliary model, else the main one, else the journal, which always works.
 
-    On a route whose prefix is cached by marks the main model is asked on that prefix first. A local model writes none
-    unless it is named for it: a small one does worse than the extract.
+    On a route whose prefix is cached by marks the main model is first asked on that prefix. A local model writes
+    summaries only where it is configured for it: a small one does worse than the journal.
     """
     from everthread.compaction.journal import JournalWriter
     from everthread.compaction.summarizers.chain import Price, SummarizerChain
@@ -268,12 +270,12 @@ def summarizer_for(
     def price(model: str) -> Price | None:
         return Price(model, ttl=config.prompt_caching.cache_ttl) if config.compression.economics else None
 
-    def asks(model: MeteredModel, counter: TokenCounter) -> LlmSummarizer:
+    def make_writer(model: MeteredModel, counter: TokenCounter) -> LlmSummarizer:
         length = config.auxiliary.compression.context_length
         return LlmSummarizer(model, counter, context_length=length, template=template, price=price(model.name))
 
     if auxiliary is not None:
-        routes.append(asks(MeteredModel(FittingModel(auxiliary), desk.lost), TokenCounter(auxiliary.name)))
+        routes.append(make_writer(MeteredModel(FittingModel(auxiliary), desk.lost), TokenCounter(auxiliary.name)))
     if desk.route.model is not None and desk.route.provider != "local":
         main = MeteredModel(desk.route.model, desk.lost)
         if desk.route.caches_by_marks:
@@ -282,7 +284,7 @@ def summarizer_for(
                     main, desk.counter, desk.live, template=template, price=price(main.name), warm=desk.warm
                 )
             )
-        routes.append(asks(main, desk.counter))
+        routes.append(make_writer(main, desk.counter))
     last = floor or JournalWriter(desk.counter)
     if not routes:
         return last
@@ -290,7 +292,7 @@ def summarizer_for(
 
 
 def auxiliary_model(desk: SummarizerContext, config: Config) -> StreamingModel | None:
-    """The model the configuration names for summaries; None where it names none, or it cannot be made: that is told."""
+    """The configured model for summaries; None where none is configured or, with a notice, where it cannot be used."""
     from everthread.providers.resolve import choose_model
 
     options, main = config.auxiliary.compression, config.model
@@ -310,7 +312,7 @@ def auxiliary_model(desk: SummarizerContext, config: Config) -> StreamingModel |
 
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """The configured engine with its options; called, it makes one."""
+    """The configured engine with its options; calling it makes an engine."""
 
     name: str
     options: Mapping[str, Any]
@@ -327,13 +329,13 @@ class EngineChoice:
 
     @property
     def is_portable(self) -> bool:
-        """Whether another process finds the same engine: not where it was registered in this one only."""
+        """Whether another process finds the same engine: not one that was registered in this process only."""
         from everthread.compaction.registry import find_engine
 
         return find_engine(self.name, home=home_directory()).source != "registered"
 
     def check(self) -> None:
-        """Make one, so that an engine that cannot be found or made is an error at start, and not at each request."""
+        """Make one engine, so that a bad engine is an error at start and not at each request."""
         from everthread.compaction.engine import Services
         from everthread.compaction.journal import JournalWriter
         from everthread.core.tokens import TokenCounter

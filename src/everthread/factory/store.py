@@ -1,4 +1,4 @@
-"""From a URL to a store."""
+"""Opens a store by its URL."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from everthread.store.store import Store
 
 STORE_FILE = "everthread.db"
 SUMMARY_KEY = "summary"
-"""Under this name a store keeps the key that summaries are tagged with."""
+"""The name of the stored key that summaries are tagged with."""
 
 
 def store_url(config: Config) -> str:
-    """Where this configuration keeps conversations."""
+    """The URL of the configured store."""
     return config.store.url or "sqlite:///" + str(home_directory() / STORE_FILE).replace("%", "%25")
 
 
 def open_store(url: str | Path, *, create: bool = True, away_seconds: float | None = None) -> Store:
-    """The store at a URL (`sqlite:///path`, `postgresql://…`) or in a SQLite file, its schema brought up to date.
+    """Open the store at a URL (`sqlite:///path`, `postgresql://…`) or in a SQLite file, and update its schema.
 
-    `create=False`: a place where nothing is kept is an error (`NoStoreError`), and nothing is made there.
-    `away_seconds`: how long a read waits for a server that does not answer; None: half a minute.
+    `create=False`: a missing store is an error (`NoStoreError`). `away_seconds`: how long a read waits for a server
+    that does not answer; None: half a minute.
     """
     from everthread.store.store import Store
 
@@ -34,9 +34,9 @@ def open_store(url: str | Path, *, create: bool = True, away_seconds: float | No
 
 
 def migrate_store(url: str | Path, *, backup: str | None = None) -> tuple[str, int, int]:
-    """Bring a store's schema up to date: where it is, the schema's number before and after.
+    """Update a store's schema; return its location and the schema's number before and after.
 
-    `backup`: a new file for a copy of the store as it was, made first.
+    `backup`: a new file for a copy of the store, made first.
     """
     from everthread.store.database import latest_version
 
@@ -49,7 +49,7 @@ def migrate_store(url: str | Path, *, backup: str | None = None) -> tuple[str, i
 
 
 def store_file(url: str | Path) -> Path | None:
-    """The file of a store that is one."""
+    """The file of a SQLite store; None for others."""
     text = str(url)
     scheme = urlsplit(text).scheme
     if scheme != "sqlite" and not isinstance(url, Path) and "://" in text:
@@ -66,7 +66,8 @@ def _database(url: str | Path) -> Database:
             from everthread.store.postgres import PostgresDatabase
         except ImportError as error:
             raise ConfigError(
-                f"a store on PostgreSQL needs a driver that is not here ({error}): pip install everthread[postgres]"
+                f"a store on PostgreSQL needs a driver that is not installed ({error}): "
+                "pip install everthread[postgres]"
             ) from error
         return PostgresDatabase(text)
     file = store_file(url)
@@ -74,4 +75,4 @@ def _database(url: str | Path) -> Database:
         from everthread.store.sqlite import SqliteDatabase
 
         return SqliteDatabase(file)
-    raise ConfigError(f"store url {text!r} is none of sqlite:///path, postgresql://user@host/database or a file")
+    raise ConfigError(f"store url {text!r} is not sqlite:///path, postgresql://user@host/database or a file")

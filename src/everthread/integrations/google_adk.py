@@ -1,7 +1,7 @@
 """Google ADK: `App(name=…, root_agent=agent, plugins=[EverthreadPlugin()])`.
 
-The session's events stay as they are: only the contents of each model request are made to fit. The thread is the
-session's, by app, user and id.
+The session's events stay as they are; only the contents of each model request are changed to fit. A thread belongs to
+one session: app, user and id.
 """
 
 from __future__ import annotations
@@ -39,38 +39,38 @@ except ImportError as error:
 __all__ = ["EverthreadPlugin"]
 logger = logging.getLogger("google_adk.everthread")
 MOST_CALLS = 1_000
-"""Calls under way that are remembered; one that nobody ended is forgotten so."""
+"""Most calls in progress."""
 
 
 class EverthreadPlugin(BasePlugin):
-    """Keeps agents going past their models' windows. `recall_tool`: whether they are offered `recall`.
+    """Keeps agents inside their models' windows. `recall_tool`: whether they get the tool `recall`.
 
-    What happens is told to the logger `google_adk.everthread`.
+    Events are logged by `google_adk.everthread`.
     """
 
-    def __init__(self, name: str = "everthread", *, recall_tool: bool = True, **how: Unpack[ThreadOptions]) -> None:
+    def __init__(self, name: str = "everthread", *, recall_tool: bool = True, **options: Unpack[ThreadOptions]) -> None:
         super().__init__(name=name)
-        self.threads = FrameworkThreads("google-adk", logger, **how)
+        self.threads = FrameworkThreads("google-adk", logger, **options)
         self._recall = _RecallTool(self.threads) if recall_tool else None
         self._turns: OpenCalls[tuple[str, str], PreparedCall | None] = OpenCalls(MOST_CALLS)
 
     async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> None:
-        """Give the request what fits."""
+        """Make the request fit."""
         if self._recall is not None and self._recall.name not in llm_request.tools_dict:
             llm_request.append_tools([self._recall])
         turn = await self.threads.arun(self.threads.prepare(_model_call(callback_context, llm_request)))
         self._turns[_call_key(callback_context)] = turn
         if turn is not None:
-            _manage(llm_request, turn)
+            _apply_turn(llm_request, turn)
 
     async def after_model_callback(self, *, callback_context: Any, llm_response: Any) -> None:
-        """Record an answer that is whole."""
+        """Record a complete answer."""
         if llm_response.partial or llm_response.content is None:
             return
         turn = self._turns.pop(_call_key(callback_context), None)
         if turn is not None:
-            message, _ = _answer(llm_response.content.parts or (), len(turn.call.messages))
-            await self.threads.arun(self.threads.record(turn, message, _usage(llm_response.usage_metadata)))
+            message, _ = _read_answer(llm_response.content.parts or (), len(turn.call.messages))
+            await self.threads.arun(self.threads.record(turn, message, _read_usage(llm_response.usage_metadata)))
 
     async def on_model_error_callback(self, *, callback_context: Any, llm_request: Any, error: Exception) -> Any:
         """After a refusal for size ask again with less; None leaves the error as it is."""
@@ -87,7 +87,7 @@ class EverthreadPlugin(BasePlugin):
                 if same is not refusal:
                     raise
                 return None
-            _manage(llm_request, turn)
+            _apply_turn(llm_request, turn)
             try:
                 responses = [response async for response in model.generate_content_async(llm_request, stream=False)]
             except Exception as again:  # noqa: BLE001 - whatever a provider's client raises
@@ -98,7 +98,7 @@ class EverthreadPlugin(BasePlugin):
         return None
 
     async def close(self) -> None:
-        """Let go of the store. What was said is stored already."""
+        """Close the store. Everything is stored already."""
         self.threads.close()
 
 
@@ -115,7 +115,7 @@ class _RecallTool(BaseTool):
         )
 
     async def run_async(self, *, args: dict[str, Any], tool_context: Any) -> Any:
-        """What was found."""
+        """Answer a call."""
         return await self._threads.arun(self._threads.recall(_session_key(tool_context), args))
 
 
@@ -123,20 +123,20 @@ class _RecallTool(BaseTool):
 
 
 @dataclass(slots=True)
-class _Own:
-    """What of ADK's contents one message of the core stands for."""
+class _NativeParts:
+    """The parts of ADK's contents that one core message stands for."""
 
     role: str
     parts: list[Any] = field(default_factory=list)
     content: Any = None
-    """Of which they are parts."""
+    """The content they come from."""
 
 
 def _model_call(context: Any, request: Any) -> ModelCall:
     messages, own = to_core(request.contents)
     config = request.config
     declared = [item for tool in config.tools or () for item in getattr(tool, "function_declarations", None) or ()]
-    tools = [chat_tool(item.name, item.description, _parameters(item)) for item in declared]
+    tools = [chat_tool(item.name, item.description, _read_parameters(item)) for item in declared]
     system = config.system_instruction
     model = str(request.model or "").rpartition("/")[2]
     return ModelCall(
@@ -145,10 +145,10 @@ def _model_call(context: Any, request: Any) -> ModelCall:
     )  # fmt: skip
 
 
-def _manage(request: Any, turn: PreparedCall) -> None:
-    """Put what fits into the request, which ADK made for this call alone."""
+def _apply_turn(request: Any, turn: PreparedCall) -> None:
+    """Apply a prepared call to the request, which ADK made for this call alone."""
     names = {call.id: call.name for message in turn.call.messages for call in calls_of(message)}
-    if turn.changed:
+    if turn.is_changed:
         request.contents = join(turn.send(lambda message: from_core(message, names)))
     system = request.config.system_instruction
     if turn.note and isinstance(system, str) and turn.note not in system:
@@ -166,14 +166,14 @@ def _call_key(context: Any) -> tuple[str, str]:
     return context.invocation_id, context.agent_name
 
 
-def _parameters(declaration: Any) -> Any:
+def _read_parameters(declaration: Any) -> Any:
     if declaration.parameters_json_schema is not None:
         return declaration.parameters_json_schema
     schema = declaration.parameters
     return schema.model_dump(mode="json", exclude_none=True) if schema is not None else None
 
 
-def _usage(used: Any) -> dict[str, Any] | None:
+def _read_usage(used: Any) -> dict[str, Any] | None:
     if used is None:
         return None
     thought = used.thoughts_token_count or 0
@@ -184,55 +184,58 @@ def _usage(used: Any) -> dict[str, Any] | None:
 # Contents
 
 
-def to_core(contents: Sequence[Any]) -> tuple[list[Message], list[_Own]]:
-    """Messages of the contents, and what each stands for. Calls without an id get one by their place."""
+def to_core(contents: Sequence[Any]) -> tuple[list[Message], list[_NativeParts]]:
+    """The contents as messages, and the native parts of each. Calls without an id get one from their index."""
     messages: list[Message] = []
-    own: list[_Own] = []
-    waiting: list[tuple[str, str]] = []
+    own: list[_NativeParts] = []
+    open_calls: list[tuple[str, str]] = []
     for content in contents:
         parts = list(content.parts or ())
         if content.role == "model":
-            message, called = _answer(parts, len(messages))
-            waiting = called
+            message, calls = _read_answer(parts, len(messages))
+            open_calls = calls
             messages.append(message)
-            own.append(_Own("model", parts))
+            own.append(_NativeParts("model", parts))
             continue
         for part in parts:
             response = part.function_response
             if response is not None:
-                messages.append(_result(response, waiting))
-                own.append(_Own("user", [part]))
+                messages.append(_read_result(response, open_calls))
+                own.append(_NativeParts("user", [part]))
             elif own and own[-1].content is content and messages[-1]["role"] == "user":
                 own[-1].parts.append(part)
                 messages[-1] = {"role": "user", "content": [*parts_of(messages[-1]), _content_part(part)]}
             else:
-                own.append(_Own("user", [part], content))
+                own.append(_NativeParts("user", [part], content))
                 messages.append({"role": "user", "content": _content(part)})
     return messages, own
 
 
-def from_core(message: Message, names: dict[str, str] | None = None) -> _Own:
+def from_core(message: Message, names: dict[str, str] | None = None) -> _NativeParts:
     """A chat message as parts. `names`: the functions of calls, by their ids."""
     if message["role"] == "assistant":
-        said = text_of(message)
-        parts = [types.Part(text=said)] if said else []
+        text = text_of(message)
+        parts = [types.Part(text=text)] if text else []
         parts += (
             types.Part(function_call=types.FunctionCall(id=_id(call.id), name=call.name, args=call.parsed))
             for call in calls_of(message)
         )
-        return _Own("model", parts)
+        return _NativeParts("model", parts)
     if message["role"] == "tool":
         call_id = message.get("tool_call_id", "")
         name = message.get("name") or (names or {}).get(call_id, "")
-        told = {"result": text_of(message)}
-        return _Own(
-            "user", [types.Part(function_response=types.FunctionResponse(id=_id(call_id), name=name, response=told))]
+        response = {"result": text_of(message)}
+        return _NativeParts(
+            "user",
+            [types.Part(function_response=types.FunctionResponse(id=_id(call_id), name=name, response=response))],
         )
-    return _Own("user", [types.Part(text=str(part.get("text", f"[{kind_of(part)}]"))) for part in parts_of(message)])
+    return _NativeParts(
+        "user", [types.Part(text=str(part.get("text", f"[{kind_of(part)}]"))) for part in parts_of(message)]
+    )
 
 
-def join(view: Sequence[_Own]) -> list[Any]:
-    """Contents again: the results of one answer's calls are one content."""
+def join(view: Sequence[_NativeParts]) -> list[Any]:
+    """Join native parts into contents: the results of one answer's calls are one content."""
     contents: list[Any] = []
     for item in view:
         if contents and item.role == contents[-1].role == "user" and _are_results((*contents[-1].parts, *item.parts)):
@@ -246,35 +249,39 @@ def _are_results(parts: Sequence[Any]) -> bool:
     return all(part.function_response is not None for part in parts)
 
 
-_MADE = "place:"
+_MADE_ID = "place:"
 
 
 def _id(call_id: str) -> str | None:
-    """The id of the provider's; None for one that was made from a place."""
-    return None if not call_id or call_id.startswith(_MADE) else call_id
+    """The provider's id of a call; None for an id that we made."""
+    return None if not call_id or call_id.startswith(_MADE_ID) else call_id
 
 
-def _answer(parts: Sequence[Any], place: int) -> tuple[Message, list[tuple[str, str]]]:
-    said = "".join(part.text for part in parts if part.text and not part.thought)
+def _read_answer(parts: Sequence[Any], index: int) -> tuple[Message, list[tuple[str, str]]]:
+    text = "".join(part.text for part in parts if part.text and not part.thought)
     calls = [part.function_call for part in parts if part.function_call is not None]
-    ids = [call.id or f"{_MADE}{place}.{number}" for number, call in enumerate(calls)]
-    message: Message = {"role": "assistant", "content": said or None}
+    ids = [call.id or f"{_MADE_ID}{index}.{number}" for number, call in enumerate(calls)]
+    message: Message = {"role": "assistant", "content": text or None}
     if calls:
-        message["tool_calls"] = [chat_call(one, call.name, call.args) for one, call in zip(ids, calls, strict=True)]
-    return message, [(one, call.name or "") for one, call in zip(ids, calls, strict=True)]
+        message["tool_calls"] = [
+            chat_call(call_id, call.name, call.args) for call_id, call in zip(ids, calls, strict=True)
+        ]
+    return message, [(call_id, call.name or "") for call_id, call in zip(ids, calls, strict=True)]
 
 
-def _result(response: Any, waiting: list[tuple[str, str]]) -> Message:
+def _read_result(response: Any, open_calls: list[tuple[str, str]]) -> Message:
     """A function's response; without an id it answers the first open call of its name."""
-    known = next(
-        (pair for pair in waiting if response.id in (None, pair[0]) and pair[1] == (response.name or "")), None
+    match = next(
+        (pair for pair in open_calls if response.id in (None, pair[0]) and pair[1] == (response.name or "")), None
     )
-    if known is not None:
-        waiting.remove(known)
-    call_id = response.id or (known[0] if known is not None else "")
-    told = response.response or {}
+    if match is not None:
+        open_calls.remove(match)
+    call_id = response.id or (match[0] if match is not None else "")
+    answer = response.response or {}
     text = (
-        told["result"] if set(told) == {"result"} and isinstance(told["result"], str) else json.dumps(told, default=str)
+        answer["result"]
+        if set(answer) == {"result"} and isinstance(answer["result"], str)
+        else json.dumps(answer, default=str)
     )
     return {"role": "tool", "tool_call_id": call_id, "name": response.name or "", "content": text}
 

@@ -1,6 +1,6 @@
 """LangChain and LangGraph: `create_agent(model, tools, middleware=[EverthreadMiddleware()])`.
 
-The graph's state is not touched: only what the model is sent differs from it. The thread is the run's `thread_id`.
+The graph's state stays as it is; only the model's request is changed to fit. The thread is the run's `thread_id`.
 """
 
 from __future__ import annotations
@@ -50,30 +50,30 @@ __all__ = ["EverthreadMiddleware", "summarize"]
 logger = logging.getLogger("langchain.everthread")
 
 WORDS_TOKENS, JOURNAL_TOKENS, STATE_TOKENS, EARLIER_CHARS = 4_000, 2_000, 800, 8_000
-"""Room in a summary for LangChain's own middleware, which says nothing of its size."""
+"""Size of a summary for LangChain's own middleware, which sets none."""
 
 
 class EverthreadMiddleware(AgentMiddleware):
-    """Keeps an agent going past its model's window. `recall_tool`: whether the agent is offered `recall`.
+    """Keeps an agent inside its model's window. `recall_tool`: whether the agent gets the tool `recall`.
 
-    What happens is told to the logger `langchain.everthread`, and to `stream_mode="custom"` under `everthread`.
+    Events are logged by `langchain.everthread`, and streamed under `everthread` with `stream_mode="custom"`.
     """
 
-    def __init__(self, *, recall_tool: bool = True, **how: Unpack[ThreadOptions]) -> None:
+    def __init__(self, *, recall_tool: bool = True, **options: Unpack[ThreadOptions]) -> None:
         super().__init__()
-        self.threads = FrameworkThreads("langchain", logger, **how)
+        self.threads = FrameworkThreads("langchain", logger, **options)
         self.tools = [self._recall_tool()] if recall_tool else []
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
-        """Send what fits; after a refusal for size, something smaller."""
+        """Send a request that fits; after a refusal for size, a smaller one."""
         turn = self.threads.run(self.threads.prepare(_model_call(request)))
         while True:
             try:
-                response = handler(_managed(request, turn))
-            except Exception as error:  # noqa: BLE001 - whatever a provider's client raises; what is not of size is raised again
+                response = handler(_apply_turn(request, turn))
+            except Exception as error:  # noqa: BLE001 - `recover` raises every error that is not about size again
                 turn = self.threads.run(self.threads.recover(turn, error))
             else:
-                self.threads.run(self.threads.record(turn, *_answer(response)))
+                self.threads.run(self.threads.record(turn, *_read_answer(response)))
                 return response
 
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
@@ -81,15 +81,15 @@ class EverthreadMiddleware(AgentMiddleware):
         turn = await self.threads.arun(self.threads.prepare(_model_call(request)))
         while True:
             try:
-                response = await handler(_managed(request, turn))
+                response = await handler(_apply_turn(request, turn))
             except Exception as error:  # noqa: BLE001 - as above
                 turn = await self.threads.arun(self.threads.recover(turn, error))
             else:
-                await self.threads.arun(self.threads.record(turn, *_answer(response)))
+                await self.threads.arun(self.threads.record(turn, *_read_answer(response)))
                 return response
 
     def close(self) -> None:
-        """Let go of the store. What was said is stored already."""
+        """Close the store. Everything is stored already."""
         self.threads.close()
 
     def _recall_tool(self) -> Any:
@@ -105,17 +105,17 @@ class EverthreadMiddleware(AgentMiddleware):
 
 
 def summarize(messages: list[Any]) -> str:
-    """What was said and done, without a model: for `SummarizationMiddleware(model, summarizer=summarize)`.
+    """A summary without a model, for `SummarizationMiddleware(model, summarizer=summarize)`.
 
-    The user's words and a journal; what an earlier summary said stays, shortened where it is long.
+    It holds the user's words and a journal; an earlier summary stays, shortened where it is long.
     """
     count = TokenCounter().text
     own = [message for message in messages if message.additional_kwargs.get("lc_source") == "summarization"]
     core = [to_core(message) for message in messages if message not in own]
     journal, state = journal_of(core)
-    spoken = [facts for facts in map(read_facts, core) if facts.is_user]
-    said = [user_message(number, facts.said_safely()) for number, facts in enumerate(spoken, 1)]
-    words = render_words(said, WORDS_TOKENS, count)
+    user_facts = [facts for facts in map(read_facts, core) if facts.is_user]
+    user_messages = [user_message(number, facts.said_safely()) for number, facts in enumerate(user_facts, 1)]
+    words = render_words(user_messages, WORDS_TOKENS, count)
     earlier = "\n\n".join(str(message.text) for message in own)
     sections = {
         WORDS: words,
@@ -136,25 +136,25 @@ def _model_call(request: Any) -> ModelCall:
     return ModelCall(
         [to_core(message) for message in request.messages],
         request.messages,
-        _attribute(model, "model_name", "model", "model_id") or type(model).__name__,
+        _find_attribute(model, "model_name", "model", "model_id") or type(model).__name__,
         key=_thread_id(get_config()),
         system=str(system.text) if system is not None else None,
         tools=[tool if "function" in tool else {"type": "function", "function": {"name": str(tool.get("type"))}}
                for tool in map(convert_to_openai_tool, request.tools)],
         window=profile.get("max_input_tokens") if isinstance(profile, Mapping) else None,
-        base_url=_attribute(model, "openai_api_base", "anthropic_api_url", "base_url"),
+        base_url=_find_attribute(model, "openai_api_base", "anthropic_api_url", "base_url"),
         max_tokens=request.model_settings.get("max_tokens") or getattr(model, "max_tokens", None),
     )  # fmt: skip
 
 
-def _managed(request: Any, turn: PreparedCall | None) -> Any:
-    """The request with what fits; itself where nothing is to be changed."""
+def _apply_turn(request: Any, turn: PreparedCall | None) -> Any:
+    """The request changed to fit; the same object where nothing changes."""
     if turn is None:
         return request
     for event in turn.events:
         request.runtime.stream_writer({"everthread": event.as_dict()})
     changes: dict[str, Any] = {}
-    if turn.changed:
+    if turn.is_changed:
         changes["messages"] = turn.send(from_core)
     if turn.note and request.system_message is not None:
         blocks = request.system_message.content_blocks
@@ -164,18 +164,18 @@ def _managed(request: Any, turn: PreparedCall | None) -> Any:
     return request.override(**changes) if changes else request
 
 
-def _answer(response: Any) -> tuple[Message, dict[str, Any] | None, str | None]:
-    """The model's own message, what it used, why it stopped."""
+def _read_answer(response: Any) -> tuple[Message, dict[str, Any] | None, str | None]:
+    """The model's message, its usage and its stop reason."""
     response = getattr(response, "model_response", response)
     results = [response] if isinstance(response, BaseMessage) else response.result
     message = next((item for item in results if isinstance(item, AIMessage)), AIMessage(""))
     used = message.usage_metadata
     stop = message.response_metadata.get("finish_reason") or message.response_metadata.get("stop_reason")
-    return to_core(message), None if used is None else usage_of(used), stop
+    return to_core(message), None if used is None else read_usage(used), stop
 
 
-def usage_of(used: Mapping[str, Any]) -> dict[str, Any] | None:
-    """LangChain's usage; its input contains what came from the cache and went into it."""
+def read_usage(used: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Convert LangChain's usage; its input contains the cached and the cache-written tokens."""
     read, output = used.get("input_token_details") or {}, used.get("output_token_details") or {}
     written = read.get("cache_creation") or sum(value for name, value in read.items() if name.startswith("ephemeral"))
     return chat_usage(
@@ -188,27 +188,27 @@ def _thread_id(config: Mapping[str, Any]) -> str:
     return str(config.get("configurable", {}).get("thread_id") or "")
 
 
-def _attribute(model: Any, *names: str) -> str:
-    found = (getattr(model, name, None) for name in names)
-    return next((value for value in found if isinstance(value, str)), "")
+def _find_attribute(model: Any, *names: str) -> str:
+    values = (getattr(model, name, None) for name in names)
+    return next((value for value in values if isinstance(value, str)), "")
 
 
 # Messages
 
 
 def to_core(message: Any) -> Message:
-    """A message of LangChain as a chat message; reasoning is left to LangChain's own."""
+    """Convert LangChain's message to a chat message, without its reasoning."""
     if isinstance(message, AIMessage):
-        called = [*message.tool_calls, *message.invalid_tool_calls]
-        made: Message = {"role": "assistant", "content": str(message.text) or None}
-        if called:
-            made["tool_calls"] = [chat_call(call["id"] or "", call["name"], call["args"]) for call in called]
-        return made
+        calls = [*message.tool_calls, *message.invalid_tool_calls]
+        core: Message = {"role": "assistant", "content": str(message.text) or None}
+        if calls:
+            core["tool_calls"] = [chat_call(call["id"] or "", call["name"], call["args"]) for call in calls]
+        return core
     if isinstance(message, ToolMessage):
-        made = {"role": "tool", "tool_call_id": message.tool_call_id, "content": _content(message.content)}
+        core = {"role": "tool", "tool_call_id": message.tool_call_id, "content": _content(message.content)}
         if message.name:
-            made["name"] = message.name
-        return {**made, "is_error": True} if message.status == "error" else made
+            core["name"] = message.name
+        return {**core, "is_error": True} if message.status == "error" else core
     return {"role": "user", "content": _content(message.content)}
 
 
@@ -217,7 +217,7 @@ def _content(content: Any) -> Any:
 
 
 def _content_part(part: Any) -> dict[str, Any]:
-    """A part of any provider's form; media other than images by its name only."""
+    """Convert a part of any provider's form; media other than images become a placeholder."""
     if isinstance(part, str):
         return {"type": "text", "text": part}
     if isinstance(part.get("text"), str):
@@ -231,7 +231,7 @@ def _content_part(part: Any) -> dict[str, Any]:
 
 
 def from_core(message: Message) -> Any:
-    """A chat message as LangChain's."""
+    """Convert a chat message to LangChain's."""
     if message["role"] == "assistant":
         calls = [{"id": call.id, "name": call.name, "args": call.parsed, "type": "tool_call"}
                  for call in calls_of(message)]  # fmt: skip

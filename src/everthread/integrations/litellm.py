@@ -1,7 +1,7 @@
 """LiteLLM: `callbacks: everthread_callback.handler` in the proxy's configuration, or `litellm.callbacks = [handler]`.
 
-A client sends its whole history each time; what goes to the model is made to fit. The thread is the client's
-`litellm_session_id`; without one, a conversation is known by its key and how it opened.
+A client sends its whole history each time; the request to the model is changed to fit. The thread is the client's
+`litellm_session_id`; without one, a conversation is identified by its API key and its first messages.
 """
 
 from __future__ import annotations
@@ -37,49 +37,49 @@ if not hasattr(CustomLogger, "async_pre_call_deployment_hook"):
 __all__ = ["EverthreadLogger"]
 logger = logging.getLogger("LiteLLM.everthread")
 MOST_CALLS = 10_000
-"""Calls under way that are remembered; one that nobody ended is forgotten so."""
+"""Most calls in progress."""
 _CHAT = ("completion", "acompletion")
 
 
 class EverthreadLogger(CustomLogger):
     """Keeps the clients of LiteLLM inside their models' windows; `/chat/completions` only.
 
-    What happens is told to the logger `LiteLLM.everthread`. After a refusal for size the router asks again with less,
-    where `router_settings.retry_policy` allows retries (`BadRequestErrorRetries: 3`).
+    Events are logged by `LiteLLM.everthread`. After a refusal for size the router sends a smaller request, where
+    `router_settings.retry_policy` allows retries (`BadRequestErrorRetries: 3`).
     """
 
-    def __init__(self, **how: Unpack[ThreadOptions]) -> None:
+    def __init__(self, **options: Unpack[ThreadOptions]) -> None:
         super().__init__()
-        self.threads = FrameworkThreads("litellm", logger, **how)
+        self.threads = FrameworkThreads("litellm", logger, **options)
         self._turns: OpenCalls[str, PreparedCall | None] = OpenCalls(MOST_CALLS)
 
     async def async_pre_call_hook(
         self, user_api_key_dict: Any, cache: Any, data: dict[str, Any], call_type: Any  # noqa: ARG002 - as it is called
     ) -> dict[str, Any] | None:  # fmt: skip
-        """In the proxy: who asks is known here."""
-        if _value(call_type) in _CHAT and data.get("litellm_call_id"):
+        """Prepare a call in the proxy, where the owner of the key is known."""
+        if _call_type_name(call_type) in _CHAT and data.get("litellm_call_id"):
             await self._prepare(data, owner=str(getattr(user_api_key_dict, "api_key", None) or ""))
         return data
 
     async def async_pre_call_deployment_hook(self, kwargs: dict[str, Any], call_type: Any) -> dict[str, Any] | None:
-        """Before each try: what fits."""
-        if _value(call_type) not in _CHAT or not kwargs.get("litellm_call_id"):
+        """Make the request fit before each try."""
+        if _call_type_name(call_type) not in _CHAT or not kwargs.get("litellm_call_id"):
             return None
         if kwargs["litellm_call_id"] not in self._turns:
             await self._prepare(kwargs)
         turn = self._turns[kwargs["litellm_call_id"]]
-        return kwargs if turn is None else {**kwargs, **_managed(turn, kwargs)}
+        return kwargs if turn is None else {**kwargs, **_changed_fields(turn, kwargs)}
 
     async def async_post_call_success_deployment_hook(
         self, request_data: dict[str, Any], response: Any, call_type: Any  # noqa: ARG002 - as it is called
     ) -> None:  # fmt: skip
-        """Record an answer that came whole."""
+        """Record an answer that was not streamed."""
         await self._record(request_data.get("litellm_call_id"), response)
 
     async def async_post_call_streaming_iterator_hook(
         self, user_api_key_dict: Any, response: Any, request_data: dict[str, Any]  # noqa: ARG002 - as it is called
     ) -> AsyncIterator[Any]:  # fmt: skip
-        """In the proxy: let a stream pass, and record it before its end is told."""
+        """Pass a stream on in the proxy, and record it before its end."""
         call_id = request_data.get("litellm_call_id")
         chunks: list[Any] = []
         async for chunk in response:
@@ -90,12 +90,12 @@ class EverthreadLogger(CustomLogger):
             await self._record(call_id, litellm.stream_chunk_builder(chunks), chunks)
 
     async def async_log_success_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:  # noqa: ARG002 - as it is called
-        """The end of a stream outside the proxy."""
+        """Record a stream outside the proxy, at its end."""
         if kwargs.get("complete_streaming_response") is not None or not kwargs.get("stream"):
             await self._record(kwargs.get("litellm_call_id"), response_obj)
 
     async def async_log_failure_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:  # noqa: ARG002 - as it is called
-        """After a refusal for size: prepare less, for the next try."""
+        """After a refusal for size, prepare a smaller request for the next try."""
         call_id, error = kwargs.get("litellm_call_id"), kwargs.get("exception")
         turn = self._turns.get(call_id)
         if turn is None or not isinstance(error, Exception):
@@ -113,7 +113,7 @@ class EverthreadLogger(CustomLogger):
         return await self.threads.arun(self.threads.recall(session_id, arguments))
 
     def close(self) -> None:
-        """Let go of the store. What was said is stored already."""
+        """Close the store. Everything is stored already."""
         self.threads.close()
 
     async def _prepare(self, data: dict[str, Any], owner: str = "") -> None:
@@ -128,8 +128,8 @@ class EverthreadLogger(CustomLogger):
             return
         turn = self._turns.pop(call_id)
         reported = not chunks or any(getattr(chunk, "usage", None) for chunk in chunks)
-        usage = _usage(getattr(response, "usage", None)) if reported else None
-        message = _plain(choices[0].message.model_dump(exclude_none=True))
+        usage = _read_usage(getattr(response, "usage", None)) if reported else None
+        message = _to_core(choices[0].message.model_dump(exclude_none=True))
         await self.threads.arun(self.threads.record(turn, message, usage, choices[0].finish_reason))
 
 
@@ -137,46 +137,46 @@ class EverthreadLogger(CustomLogger):
 
 
 def _model_call(data: Mapping[str, Any], owner: str) -> ModelCall:
-    given = list(data.get("messages") or ())
-    lead = next((place for place, item in enumerate(given) if item.get("role") not in SYSTEM_ROLES), len(given))
-    own = given[lead:]
+    messages = list(data.get("messages") or ())
+    start = next((index for index, item in enumerate(messages) if item.get("role") not in SYSTEM_ROLES), len(messages))
+    own = messages[start:]
     metadata = data.get("metadata") or data.get("litellm_metadata") or {}
     session = data.get("litellm_session_id") or metadata.get("session_id") or ""
     model = _model_name(str(data.get("model")))
     return ModelCall(
-        [_plain(item) for item in own], own, model, str(session), "\n\n".join(map(text_of, given[:lead])) or None,
-        list(data.get("tools") or ()), owner, _window(model), str(data.get("api_base") or ""),
+        [_to_core(item) for item in own], own, model, str(session), "\n\n".join(map(text_of, messages[:start])) or None,
+        list(data.get("tools") or ()), owner, _catalogue_window(model), str(data.get("api_base") or ""),
         data.get("max_completion_tokens") or data.get("max_tokens"),
     )  # fmt: skip
 
 
-def _managed(turn: PreparedCall, data: Mapping[str, Any]) -> dict[str, Any]:
-    """What of the request is another."""
-    given = list(data.get("messages") or ())
-    lead = [dict(item) for item in given[: len(given) - len(turn.call.own)]] if turn.changed else []
-    if turn.note and lead:
-        content = lead[-1].get("content")
+def _changed_fields(turn: PreparedCall, data: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of the request that change."""
+    messages = list(data.get("messages") or ())
+    system_messages = [dict(item) for item in messages[: len(messages) - len(turn.call.own)]] if turn.is_changed else []
+    if turn.note and system_messages:
+        content = system_messages[-1].get("content")
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
-        lead[-1]["content"] = [*blocks, {"type": "text", "text": turn.note}]
-    changes: dict[str, Any] = {"messages": [*lead, *turn.send(dict)]} if turn.changed else {}
+        system_messages[-1]["content"] = [*blocks, {"type": "text", "text": turn.note}]
+    changes: dict[str, Any] = {"messages": [*system_messages, *turn.send(dict)]} if turn.is_changed else {}
     if turn.cap is not None:
         name = "max_completion_tokens" if "max_completion_tokens" in data else "max_tokens"
         changes[name] = turn.cap
     return changes
 
 
-def _plain(item: Mapping[str, Any]) -> Message:
-    """A chat message without what only LiteLLM has."""
-    kept = ("role", "content", "tool_calls", "tool_call_id", "name", "refusal")
-    plain: Any = {key: item[key] for key in kept if item.get(key) is not None}
+def _to_core(item: Mapping[str, Any]) -> Message:
+    """A chat message without LiteLLM's own fields."""
+    fields = ("role", "content", "tool_calls", "tool_call_id", "name", "refusal")
+    plain: Any = {key: item[key] for key in fields if item.get(key) is not None}
     if plain.get("role") in SYSTEM_ROLES:
         plain["role"] = "user"
     plain.setdefault("content", None)
-    found: Message = plain
-    return found
+    message: Message = plain
+    return message
 
 
-def _usage(used: Any) -> dict[str, Any] | None:
+def _read_usage(used: Any) -> dict[str, Any] | None:
     if used is None:
         return None
     read, output = getattr(used, "prompt_tokens_details", None), getattr(used, "completion_tokens_details", None)
@@ -189,16 +189,16 @@ def _usage(used: Any) -> dict[str, Any] | None:
 def _model_name(alias: str) -> str:
     """The model behind the proxy's alias, without its provider."""
     router = getattr(sys.modules.get("litellm.proxy.proxy_server"), "llm_router", None)
-    listed = router.get_model_list(model_name=alias) if router is not None else None
-    name = str(listed[0]["litellm_params"]["model"]) if listed else alias
+    entries = router.get_model_list(model_name=alias) if router is not None else None
+    name = str(entries[0]["litellm_params"]["model"]) if entries else alias
     return name.rpartition("/")[2]
 
 
-def _window(model: str) -> int | None:
-    """As LiteLLM's own list has it."""
-    found = (litellm.model_cost.get(model) or {}).get("max_input_tokens")
-    return found if isinstance(found, int) else None
+def _catalogue_window(model: str) -> int | None:
+    """The model's window in LiteLLM's own list."""
+    tokens = (litellm.model_cost.get(model) or {}).get("max_input_tokens")
+    return tokens if isinstance(tokens, int) else None
 
 
-def _value(call_type: Any) -> str:
+def _call_type_name(call_type: Any) -> str:
     return str(getattr(call_type, "value", call_type))

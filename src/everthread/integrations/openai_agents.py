@@ -1,7 +1,7 @@
 """OpenAI Agents: `Runner.run(agent, text, session=session, run_config=session.run_config())`.
 
-The session keeps every item as it came. What the model is sent is made to fit just before each call; a model that
-refuses it for its size is asked again with less.
+The session keeps every item as it came. Each model call is changed to fit; after a refusal for size a smaller request
+is sent.
 """
 
 from __future__ import annotations
@@ -43,68 +43,68 @@ Item = dict[str, Any]
 
 
 class EverthreadSession:
-    """The `Session` of a conversation, and what keeps its model calls inside the window.
+    """A `Session` that also keeps the model calls inside the window.
 
-    What happens is told to the logger `openai.agents.everthread`, and a compaction is a span of the trace.
+    Events are logged by `openai.agents.everthread`, and a compaction is a span of the trace.
     """
 
     session_settings: Any = None
 
-    def __init__(self, session_id: str, *, model: str | None = None, **how: Unpack[ThreadOptions]) -> None:
-        """`model`: its name, where neither the agent nor its model tells it."""
+    def __init__(self, session_id: str, *, model: str | None = None, **options: Unpack[ThreadOptions]) -> None:
+        """`model`: its name, where neither the agent nor its model has one."""
         self.session_id = session_id
-        self.threads = FrameworkThreads("openai-agents", logger, **how)
+        self.threads = FrameworkThreads("openai-agents", logger, **options)
         self._model = model
         self._prepared: PreparedCall | None = None
-        """What the filter prepared for the model call that follows."""
+        """The prepared call for the model call that follows."""
 
     # The session's protocol
 
     async def get_items(self, limit: int | None = None) -> list[Item]:
-        """Every item, or the latest."""
-        items = await self.threads.arun(self._read())
+        """Every item, or the latest ones."""
+        items = await self.threads.arun(self._read_items())
         return items if limit is None else items[max(0, len(items) - limit) :]
 
     async def add_items(self, items: list[Item]) -> None:
-        """Keep items as they came."""
-        await self.threads.arun(self._append(items))
+        """Store items as they came."""
+        await self.threads.arun(self._append_items(items))
 
     async def pop_item(self) -> Item | None:
-        """Take the latest item out. The thread keeps it: what is said next is a branch."""
+        """Remove the latest item. The thread keeps it: the next message starts a branch."""
         items = await self.get_items()
         if not items:
             return None
-        await self.threads.arun(self._write(items[:-1], (len(items) - 1) // CHUNK * CHUNK))
+        await self.threads.arun(self._write_items(items[:-1], (len(items) - 1) // CHUNK * CHUNK))
         return items[-1]
 
     async def clear_session(self) -> None:
-        """Begin anew. What was said stays in the store, as another thread."""
-        await self.threads.arun(self._write([], 0))
+        """Remove all items. They stay in the store, as another thread."""
+        await self.threads.arun(self._write_items([], 0))
         await self.threads.arun(self.threads.forget(self.session_id))
 
     # A run
 
     def run_config(self, **settings: Any) -> RunConfig:
-        """A `RunConfig` that sends what fits, recovers from refusals and records what is used."""
+        """A `RunConfig` that makes requests fit, recovers from refusals and records usage."""
         provider = settings.pop("model_provider", None) or MultiProvider()
         if isinstance(settings.get("model"), Model):
             settings["model"] = self.wrap(settings["model"])
         return RunConfig(model_provider=_Provider(self, provider), call_model_input_filter=self.filter, **settings)
 
     async def filter(self, data: CallModelData[Any]) -> ModelInputData:
-        """`call_model_input_filter`: the managed view, for any model."""
+        """The `call_model_input_filter`: makes the input fit, for any model."""
         agent = data.agent
         name = agent.model if isinstance(agent.model, str) else getattr(agent.model, "model", None)
         tools = [_chat_tool(tool) for tool in agent.tools]
-        call = self._call(data.model_data.input, data.model_data.instructions, name, tools, agent.model_settings)
+        call = self._make_call(data.model_data.input, data.model_data.instructions, name, tools, agent.model_settings)
         self._prepared = turn = await self.threads.arun(self.threads.prepare(call))
         if turn is None:
             return data.model_data
-        _trace(turn)
-        return ModelInputData(input=_view(turn), instructions=_with_note(call.system, turn))
+        _add_spans(turn)
+        return ModelInputData(input=_items_to_send(turn), instructions=_with_note(call.system, turn))
 
     def wrap(self, model: Model) -> Model:
-        """The model with recovery and records: for an agent that has a model object of its own."""
+        """Wrap a model object with recovery and recording, for an agent that has one of its own."""
         return model if isinstance(model, _ManagedModel) else _ManagedModel(self, model)
 
     @property
@@ -112,8 +112,8 @@ class EverthreadSession:
         """The tool `recall`, for `Agent(tools=[…])`."""
 
         async def look_up(_context: Any, arguments: str) -> str:
-            given = json.loads(arguments or "{}")
-            return await self.threads.arun(self.threads.recall(self.session_id, given))
+            parsed = json.loads(arguments or "{}")
+            return await self.threads.arun(self.threads.recall(self.session_id, parsed))
 
         return FunctionTool(
             name=RECALL["name"], description=RECALL["description"], params_json_schema=RECALL["parameters"],
@@ -121,25 +121,25 @@ class EverthreadSession:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Let go of the store. What was said is stored already."""
+        """Close the store. Everything is stored already."""
         self.threads.close()
 
     # Inside
 
     def take_prepared(self) -> PreparedCall | None:
-        """What the filter prepared, once."""
+        """Take the call that the filter prepared."""
         turn, self._prepared = self._prepared, None
         return turn
 
-    def _call(
+    def _make_call(
         self,
-        given: str | Sequence[Any],
+        items: str | Sequence[Any],
         system: str | None,
         name: str | None,
         tools: list[dict[str, Any]],
         settings: Any,
     ) -> ModelCall:
-        messages, groups = to_core([{"role": "user", "content": given}] if isinstance(given, str) else list(given))
+        messages, groups = to_core([{"role": "user", "content": items}] if isinstance(items, str) else list(items))
         model = self._model or name or get_default_model()
         return ModelCall(messages, groups, model, self.session_id, system, tools, max_tokens=settings.max_tokens)
 
@@ -147,26 +147,26 @@ class EverthreadSession:
     def _scope(self) -> str:
         return f"integration:openai-agents:items:{self.session_id}"
 
-    async def _read(self) -> list[Item]:
+    async def _read_items(self) -> list[Item]:
         store = await self.threads.opened_store()
         count = await store.get_state(self._scope, "count") or 0
         chunks = [await store.get_state(self._scope, f"{start:08d}") for start in range(0, count, CHUNK)]
         return [item for chunk in chunks for item in chunk or ()][:count]
 
-    async def _append(self, items: Sequence[Any]) -> None:
-        kept = await self._read() if items else []
-        await self._write([*kept, *(_plain(item) for item in items)], len(kept) // CHUNK * CHUNK)
+    async def _append_items(self, items: Sequence[Any]) -> None:
+        stored = await self._read_items() if items else []
+        await self._write_items([*stored, *(_as_dict(item) for item in items)], len(stored) // CHUNK * CHUNK)
 
-    async def _write(self, items: list[Item], start: int) -> None:
-        """From a chunk on; the count last, so that who reads meanwhile has the old items or the new."""
+    async def _write_items(self, items: list[Item], start: int) -> None:
+        """Write the chunks from `start` on, then the count: a reader sees the old items or the new ones."""
         store = await self.threads.opened_store()
-        for place in range(start, len(items), CHUNK):
-            await store.put_state(self._scope, f"{place:08d}", items[place : place + CHUNK])
+        for offset in range(start, len(items), CHUNK):
+            await store.put_state(self._scope, f"{offset:08d}", items[offset : offset + CHUNK])
         await store.put_state(self._scope, "count", len(items))
 
 
 class _Provider(ModelProvider):
-    """Models of another provider, managed."""
+    """Wraps the models of another provider."""
 
     def __init__(self, session: EverthreadSession, provider: ModelProvider) -> None:
         self._session, self._inner = session, provider
@@ -179,7 +179,7 @@ class _Provider(ModelProvider):
 
 
 class _ManagedModel(Model):
-    """Sends what the filter prepared; after a refusal for size, less; and records the answer."""
+    """Sends what the filter prepared; after a refusal for size a smaller request; and records the answer."""
 
     def __init__(self, session: EverthreadSession, model: Model) -> None:
         self._session, self._inner = session, model
@@ -194,40 +194,40 @@ class _ManagedModel(Model):
         await self._inner.close()
 
     async def get_response(
-        self, system_instructions: Any, input: Any, model_settings: Any, *more: Any, **named: Any  # noqa: A002 - its name there
+        self, system_instructions: Any, input: Any, model_settings: Any, *rest: Any, **keywords: Any  # noqa: A002 - its name there
     ) -> Any:  # fmt: skip
         threads, turn = self._session.threads, self._session.take_prepared()
         while True:
             try:
-                response = await self._inner.get_response(system_instructions, input, model_settings, *more, **named)
-            except Exception as error:  # noqa: BLE001 - whatever a provider's client raises; what is not of size is raised again
+                response = await self._inner.get_response(system_instructions, input, model_settings, *rest, **keywords)
+            except Exception as error:  # noqa: BLE001 - `recover` raises every error that is not about size again
                 turn = await threads.arun(threads.recover(turn, error))
-                system_instructions, input, model_settings = _again(turn, model_settings)  # noqa: A001 - as above
+                system_instructions, input, model_settings = _make_retry(turn, model_settings)  # noqa: A001 - as above
             else:
-                items = [_plain(item) for item in response.to_input_items()]
-                await threads.arun(threads.record(turn, _answer(items), _usage(response.usage)))
+                items = [_as_dict(item) for item in response.to_input_items()]
+                await threads.arun(threads.record(turn, _read_answer(items), _read_usage(response.usage)))
                 return response
 
     async def stream_response(
-        self, system_instructions: Any, input: Any, model_settings: Any, *more: Any, **named: Any  # noqa: A002 - its name there
+        self, system_instructions: Any, input: Any, model_settings: Any, *rest: Any, **keywords: Any  # noqa: A002 - its name there
     ) -> AsyncIterator[Any]:  # fmt: skip
         threads, turn = self._session.threads, self._session.take_prepared()
-        begun = False
+        has_started = False
         while True:
             try:
                 async for event in self._inner.stream_response(
-                    system_instructions, input, model_settings, *more, **named
+                    system_instructions, input, model_settings, *rest, **keywords
                 ):
-                    begun = True
+                    has_started = True
                     if event.type in ("response.completed", "response.incomplete"):
-                        items = [_plain(item) for item in event.response.output]
-                        await threads.arun(threads.record(turn, _answer(items), _usage(event.response.usage)))
+                        items = [_as_dict(item) for item in event.response.output]
+                        await threads.arun(threads.record(turn, _read_answer(items), _read_usage(event.response.usage)))
                     yield event
             except Exception as error:  # as above
-                if begun:
+                if has_started:
                     raise
                 turn = await threads.arun(threads.recover(turn, error))
-                system_instructions, input, model_settings = _again(turn, model_settings)  # noqa: A001 - as above
+                system_instructions, input, model_settings = _make_retry(turn, model_settings)  # noqa: A001 - as above
             else:
                 return
 
@@ -236,13 +236,13 @@ class _ManagedModel(Model):
 
 
 def to_core(items: Sequence[Any]) -> tuple[list[Message], list[list[Item]]]:
-    """Messages of the items, and the items of each message: an answer's reasoning, words and calls are one message."""
+    """The messages of the items, and the items of each: an answer's reasoning, text and calls are one message."""
     messages: list[Message] = []
     groups: list[list[Item]] = []
-    for message in decode_messages([_plain(item) for item in items]):
+    for message in decode_messages([_as_dict(item) for item in items]):
         value: Any = message.get("_native", {}).get("value")
         groups.append(value if isinstance(value, list) else [value])
-        messages.append(_core(message))
+        messages.append(_strip_native(message))
     return messages, groups
 
 
@@ -251,25 +251,25 @@ def from_core(message: Message) -> list[Item]:
     return [dict(item) for item in encode_messages([message])]
 
 
-def _core(message: Message) -> Message:
+def _strip_native(message: Message) -> Message:
     plain: Any = {key: value for key, value in message.items() if key != "_native"}
     if plain["role"] in SYSTEM_ROLES:
         plain["role"] = "user"
-    found: Message = plain
-    return found
+    core: Message = plain
+    return core
 
 
-def _answer(items: Sequence[Item]) -> Message:
-    return _core(decode_run(items)) if items else {"role": "assistant", "content": ""}
+def _read_answer(items: Sequence[Item]) -> Message:
+    return _strip_native(decode_run(items)) if items else {"role": "assistant", "content": ""}
 
 
-def _plain(item: Any) -> Item:
+def _as_dict(item: Any) -> Item:
     """An item as JSON."""
     dump = getattr(item, "model_dump", None)
     return dump(mode="json", exclude_unset=True) if callable(dump) else dict(item)
 
 
-def _view(turn: PreparedCall) -> list[Item]:
+def _items_to_send(turn: PreparedCall) -> list[Item]:
     return [item for group in turn.send(from_core) for item in group]
 
 
@@ -277,14 +277,14 @@ def _with_note(system: Any, turn: PreparedCall) -> str | None:
     return f"{system}\n\n{turn.note}" if system and turn.note else system
 
 
-def _again(turn: PreparedCall, settings: Any) -> tuple[str | None, list[Item], Any]:
-    """What is sent after a refusal."""
-    _trace(turn)
+def _make_retry(turn: PreparedCall, settings: Any) -> tuple[str | None, list[Item], Any]:
+    """The arguments of the next try after a refusal."""
+    _add_spans(turn)
     settings = settings if turn.cap is None else replace(settings, max_tokens=turn.cap)
-    return _with_note(turn.call.system, turn), _view(turn), settings
+    return _with_note(turn.call.system, turn), _items_to_send(turn), settings
 
 
-def _usage(used: Any) -> dict[str, Any] | None:
+def _read_usage(used: Any) -> dict[str, Any] | None:
     if used is None:
         return None
     read, output = used.input_tokens_details, used.output_tokens_details
@@ -299,8 +299,8 @@ def _chat_tool(tool: Any) -> dict[str, Any]:
     return chat_tool(tool.name, getattr(tool, "description", ""), schema if isinstance(schema, Mapping) else None)
 
 
-def _trace(turn: PreparedCall) -> None:
-    """Compactions as spans of the run's trace."""
+def _add_spans(turn: PreparedCall) -> None:
+    """Add compactions as spans to the run's trace."""
     if get_current_trace() is None:
         return
     for event in turn.events:

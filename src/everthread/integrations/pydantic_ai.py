@@ -1,7 +1,7 @@
 """pydantic-ai: `Agent(model, capabilities=[Everthread()])`.
 
-`RunContext.messages` stays whole: only the messages of each attempt at a request are made to fit. The thread is the
-run's `conversation_id`, which pydantic-ai keeps with the messages.
+`RunContext.messages` stays as it is; only the messages of each request are changed to fit. The thread is the run's
+`conversation_id`, which pydantic-ai keeps with the messages.
 """
 
 from __future__ import annotations
@@ -50,41 +50,41 @@ except ImportError as error:
 __all__ = ["Everthread"]
 logger = logging.getLogger("pydantic_ai.everthread")
 MOST_RUNS = 1_000
-"""Runs whose turn is remembered; one that was given up is forgotten so."""
-_SPOKEN = ("user-prompt", "system-prompt", "speech", "retry-prompt", "retry-feedback")
-"""Parts of a request that say something; those of other kinds stay with the part before them."""
+"""Most runs in progress."""
+_TEXT_KINDS = ("user-prompt", "system-prompt", "speech", "retry-prompt", "retry-feedback")
+"""Kinds of request parts that are messages; parts of other kinds stay with the part before them."""
 
 
 class Everthread(AbstractCapability):
-    """Keeps an agent going past its model's window. `recall_tool`: whether the agent is offered `recall`.
+    """Keeps an agent inside its model's window. `recall_tool`: whether the agent gets the tool `recall`.
 
-    What happens is told to the logger `pydantic_ai.everthread`, and a compaction is a span of the run's trace.
+    Events are logged by `pydantic_ai.everthread`, and a compaction is a span of the run's trace.
     """
 
-    def __init__(self, *, recall_tool: bool = True, **how: Unpack[ThreadOptions]) -> None:
+    def __init__(self, *, recall_tool: bool = True, **options: Unpack[ThreadOptions]) -> None:
         super().__init__()
-        self.threads = FrameworkThreads("pydantic-ai", logger, **how)
+        self.threads = FrameworkThreads("pydantic-ai", logger, **options)
         self._offers_recall = recall_tool
         self._turns: OpenCalls[str, tuple[PreparedCall | None, bool]] = OpenCalls(MOST_RUNS)
-        """Of each run: what was prepared, and whether it waits to be sent after a refusal."""
+        """For each run: the prepared call, and whether it is a retry after a refusal."""
 
     def get_toolset(self) -> Any:
         """The tool `recall`."""
         return FunctionToolset([self._recall_tool()]) if self._offers_recall else None
 
     async def prepare_model_request(self, ctx: RunContext[Any], request_context: Any) -> Any:
-        """Give the attempt what fits."""
+        """Make the request fit."""
         run = ctx.run_id or ""
-        turn, waits = self._turns.pop(run, (None, False))
-        if not waits:
+        turn, is_retry = self._turns.pop(run, (None, False))
+        if not is_retry:
             turn = await self.threads.arun(self.threads.prepare(_model_call(ctx, request_context)))
         self._turns[run] = turn, False
-        return request_context if turn is None else _managed(ctx, request_context, turn)
+        return request_context if turn is None else _apply_turn(ctx, request_context, turn)
 
     async def after_model_request(self, ctx: RunContext[Any], *, request_context: Any, response: Any) -> Any:  # noqa: ARG002 - as it is called
         """Record the answer."""
         turn, _ = self._turns.pop(ctx.run_id or "", (None, False))
-        await self.threads.arun(self.threads.record(turn, to_core(response), _usage(response.usage)))
+        await self.threads.arun(self.threads.record(turn, to_core(response), _read_usage(response.usage)))
         return response
 
     async def on_model_request_error(self, ctx: RunContext[Any], *, request_context: Any, error: Exception) -> Any:  # noqa: ARG002 - as above
@@ -95,7 +95,7 @@ class Everthread(AbstractCapability):
         raise RetryModelRequest from error
 
     def close(self) -> None:
-        """Let go of the store. What was said is stored already."""
+        """Close the store. Everything is stored already."""
         self.threads.close()
 
     def _recall_tool(self) -> Tool[Any]:
@@ -109,8 +109,8 @@ class Everthread(AbstractCapability):
 
 
 @dataclass(slots=True)
-class _Own:
-    """What of pydantic-ai's one message of the core stands for: a response, or some parts of a request."""
+class _NativePart:
+    """The part of pydantic-ai's history that one core message stands for: a response, or parts of a request."""
 
     holder: Any
     parts: list[Any] = field(default_factory=list)
@@ -119,7 +119,7 @@ class _Own:
 def _model_call(ctx: RunContext[Any], request: Any) -> ModelCall:
     parameters, model = request.model_request_parameters, request.model
     lead, own = split(request.messages)
-    said = [part.content for part in (*lead, *(parameters.instruction_parts or ()))]
+    system = [part.content for part in (*lead, *(parameters.instruction_parts or ()))]
     tools = [
         chat_tool(tool.name, tool.description, tool.parameters_json_schema)
         for tool in (*parameters.function_tools, *parameters.output_tools)
@@ -127,13 +127,13 @@ def _model_call(ctx: RunContext[Any], request: Any) -> ModelCall:
     settings = request.model_settings or {}
     return ModelCall(
         [to_core(item) for item in own], own, model.model_name, ctx.conversation_id or "",
-        "\n\n".join(said) or None, tools, base_url=getattr(model, "base_url", None) or "",
+        "\n\n".join(system) or None, tools, base_url=getattr(model, "base_url", None) or "",
         max_tokens=settings.get("max_tokens"),
     )  # fmt: skip
 
 
-def _managed(ctx: RunContext[Any], request: Any, turn: PreparedCall) -> Any:
-    """The request with what fits."""
+def _apply_turn(ctx: RunContext[Any], request: Any, turn: PreparedCall) -> Any:
+    """The request changed to fit."""
     for event in turn.events:
         if event.kind == "compaction_done":
             with ctx.tracer.start_as_current_span(
@@ -141,7 +141,7 @@ def _managed(ctx: RunContext[Any], request: Any, turn: PreparedCall) -> Any:
             ):
                 pass
     changes: dict[str, Any] = {}
-    if turn.changed:
+    if turn.is_changed:
         names = {call.id: call.name for message in turn.call.messages for call in calls_of(message)}
         view = turn.send(lambda message: from_core(message, names))
         changes["messages"] = join(split(request.messages)[0], view)
@@ -154,7 +154,7 @@ def _managed(ctx: RunContext[Any], request: Any, turn: PreparedCall) -> Any:
     return replace(request, **changes) if changes else request
 
 
-def _usage(used: Any) -> dict[str, Any] | None:
+def _read_usage(used: Any) -> dict[str, Any] | None:
     return chat_usage(
         used.input_tokens, used.output_tokens, cached=used.cache_read_tokens, written=used.cache_write_tokens,
         reasoning=used.details.get("reasoning_tokens", 0),
@@ -164,26 +164,26 @@ def _usage(used: Any) -> dict[str, Any] | None:
 # Messages
 
 
-def split(messages: Sequence[Any]) -> tuple[list[Any], list[_Own]]:
-    """The system prompt a history begins with, and what each message of the core stands for."""
+def split(messages: Sequence[Any]) -> tuple[list[Any], list[_NativePart]]:
+    """Split a history into its leading system prompt and the native part of each core message."""
     lead: list[Any] = []
-    own: list[_Own] = []
+    own: list[_NativePart] = []
     for message in messages:
         if message.kind == "response":
-            own.append(_Own(message))
+            own.append(_NativePart(message))
             continue
         for part in message.parts:
             if part.part_kind == "system-prompt" and not own:
                 lead.append(part)
-            elif _is_result(part) or part.part_kind in _SPOKEN or not own or own[-1].holder is not message:
-                own.append(_Own(message, [part]))
+            elif _is_result(part) or part.part_kind in _TEXT_KINDS or not own or own[-1].holder is not message:
+                own.append(_NativePart(message, [part]))
             else:
                 own[-1].parts.append(part)
     return lead, own
 
 
-def join(lead: Sequence[Any], view: Sequence[_Own]) -> list[Any]:
-    """Messages of pydantic-ai again: parts of requests that follow one another are one request."""
+def join(lead: Sequence[Any], view: Sequence[_NativePart]) -> list[Any]:
+    """Join native parts into messages: request parts that follow one another are one request."""
     messages: list[Any] = []
     parts: list[Any] = list(lead)
     holder: Any = None
@@ -207,17 +207,17 @@ def join(lead: Sequence[Any], view: Sequence[_Own]) -> list[Any]:
 
 
 def to_core(item: Any) -> Message:
-    """A response, or parts of a request, as a chat message; reasoning is left to pydantic-ai's own."""
-    response = item.holder if isinstance(item, _Own) else item
+    """Convert a response, or parts of a request, to a chat message, without its reasoning."""
+    response = item.holder if isinstance(item, _NativePart) else item
     if isinstance(response, ModelResponse):
-        said = "".join(part.content for part in response.parts if isinstance(part, TextPart))
+        text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
         calls = [part for part in response.parts if isinstance(part, ToolCallPart)]
-        made: Message = {"role": "assistant", "content": said or None}
+        message: Message = {"role": "assistant", "content": text or None}
         if calls:
-            made["tool_calls"] = [
+            message["tool_calls"] = [
                 chat_call(part.tool_call_id, part.tool_name, part.args_as_json_str()) for part in calls
             ]
-        return made
+        return message
     part = item.parts[0]
     if _is_result(part):
         text = part.model_response_str() if hasattr(part, "model_response_str") else part.model_response()
@@ -225,22 +225,22 @@ def to_core(item: Any) -> Message:
     return {"role": "user", "content": _content(part)}
 
 
-def from_core(message: Message, names: dict[str, str] | None = None) -> _Own:
+def from_core(message: Message, names: dict[str, str] | None = None) -> _NativePart:
     """A chat message as a response, or as a part of a request. `names`: the tools of calls, by their ids."""
     if message["role"] == "assistant":
-        said = text_of(message)
-        parts: list[Any] = [TextPart(said)] if said else []
+        text = text_of(message)
+        parts: list[Any] = [TextPart(text)] if text else []
         parts += (ToolCallPart(call.name, call.arguments or "{}", call.id) for call in calls_of(message))
-        return _Own(ModelResponse(parts=parts))
+        return _NativePart(ModelResponse(parts=parts))
     if message["role"] == "tool":
         call_id = message.get("tool_call_id", "")
         name = message.get("name") or (names or {}).get(call_id, "")
-        return _Own(None, [ToolReturnPart(name, text_of(message), call_id)])
+        return _NativePart(None, [ToolReturnPart(name, text_of(message), call_id)])
     content = [
         ImageUrl(part["image_url"]["url"]) if kind_of(part) == "image_url" else str(part.get("text", ""))
         for part in parts_of(message)
     ]
-    return _Own(None, [UserPromptPart(content[0] if len(content) == 1 else content)])
+    return _NativePart(None, [UserPromptPart(content[0] if len(content) == 1 else content)])
 
 
 def _is_result(part: Any) -> bool:
@@ -249,7 +249,7 @@ def _is_result(part: Any) -> bool:
 
 
 def _content(part: Any) -> Any:
-    """What a part of a request says."""
+    """The content of a request part."""
     content = getattr(part, "content", "")
     if isinstance(content, str):
         return content

@@ -94,11 +94,11 @@ class ServeTask:
 
 async def _serve_alone(task: ServeTask, port: int, start_text: StartText) -> None:
     from everthread.factory.gateway import open_gateway
-    from everthread.lab.replay.runner import Trials
+    from everthread.lab.replay.runner import run_trial
 
     ended = watch_end_signals()
     opened = open_gateway(
-        task.config, host=task.host, port=port, upstreams=task.upstreams, auth=task.auth, trial=Trials().run,
+        task.config, host=task.host, port=port, upstreams=task.upstreams, auth=task.auth, trial=run_trial,
         announce=start_text.announce, warm=True,
     )  # fmt: skip
     async with opened as gateway:
@@ -156,12 +156,12 @@ async def _serve_in_worker(listener: socket.socket, arguments: tuple[ServeTask, 
     from everthread.factory.gateway import open_gateway
     from everthread.gateway.observability import set_up_logs
     from everthread.gateway.supervisor import WorkerPlace, report, until_ended
-    from everthread.lab.replay.runner import Trials
+    from everthread.lab.replay.runner import run_trial
 
     task, count, links, is_first = arguments
     set_up_logs(task.log, verbose=task.verbose, quiet=task.quiet)
     opened = open_gateway(
-        task.config, host=task.host, upstreams=task.upstreams, auth=task.auth, trial=Trials().run,
+        task.config, host=task.host, upstreams=task.upstreams, auth=task.auth, trial=run_trial,
         announce=lambda path: report(link=path), place=WorkerPlace(listener, count, links), warm=True,
     )  # fmt: skip
     async with opened as gateway:
@@ -250,7 +250,7 @@ def dashboard(
     It reads the store and listens on this machine only; the link works once. Ctrl-C ends it.
     """
     from everthread.factory.gateway import open_dashboard
-    from everthread.lab.replay.runner import Trials
+    from everthread.lab.replay.runner import run_trial
 
     config = load_config()
 
@@ -261,8 +261,7 @@ def dashboard(
         def announce(path: str) -> None:
             typer.echo(f"A link that works once: {address}{path}")
 
-        trials = Trials()
-        async with open_dashboard(config, opened, port=port, trial=trials.run, announce=announce) as (url, pages):
+        async with open_dashboard(config, opened, port=port, trial=run_trial, announce=announce) as (url, pages):
             address = url
             link = f"{url}{pages.new_link()}"
             typer.echo(json_text({"url": url, "link": link}) if as_json else visible(f"See your context: {link}"))

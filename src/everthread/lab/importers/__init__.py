@@ -1,1 +1,1 @@
-"""Conversations as other programs wrote them down: one form for all, with times and usage where there are any."""
+"""Importers of other programs' conversation logs: one form for all, with times and usage where there are any."""

@@ -1,8 +1,8 @@
 """Claude Code's session files: `~/.claude/projects/<project>/<session>.jsonl`.
 
 One object a line. A model's answer is spread over several lines with the same message id, one block each, and each
-repeats the answer's usage. Subagents (`isSidechain`), the client's own summaries and its notices of errors were not
-part of the conversation with the model as it is replayed: they are left out, and that is told.
+repeats the answer's usage. Subagents (`isSidechain`), the client's own summaries and its error notices are left out,
+with a warning.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 from everthread.core.messages import kind_of
 from everthread.core.pricing import normalize_usage
 from everthread.errors import WireError
-from everthread.lab.importers.log import Log, LoggedMessage, model_of, moment, numbered, text_in
+from everthread.lab.importers.log import Log, LoggedMessage, first_model, format_line_numbers, parse_time, text_in
 from everthread.wire import anthropic
 
 _SYNTHETIC = "<synthetic>"
-"""The model that the client names for what it wrote itself."""
+"""The model's name in messages that the client wrote itself."""
 
 
 def is_entry(value: Mapping[str, Any]) -> bool:
@@ -27,25 +27,27 @@ def is_entry(value: Mapping[str, Any]) -> bool:
 
 
 def read(lines: list[tuple[int, dict[str, Any]]], source: str, warnings: list[str]) -> Log:
-    """The conversation as the last branch of it has it."""
+    """Read the last branch of the conversation."""
     left_out: Counter[str] = Counter()
     entries: list[tuple[int, dict[str, Any]]] = []
-    dropped = _rewritten([value for _, value in lines])
+    dropped = _abandoned_lines([value for _, value in lines])
     for number, value in lines:
-        reason = _not_spoken(value, dropped)
+        reason = _reason_to_skip(value, dropped)
         if reason:
             left_out[reason] += 1
         elif is_entry(value):
             entries.append((number, value))
-    said, bad = _decoded(entries)
-    told = [*warnings, *([f"{numbered(bad)}: no message that can be read; passed over"] if bad else [])]
-    told += [f"{count:,} lines left out: {reason}" for reason, count in left_out.items()]
-    session = next((found for _, value in lines if (found := text_in(value, "sessionId"))), "")
-    title = next((found for _, value in lines if (found := text_in(value, "summary"))), "")
-    return Log(source, "claude-code", said, model=model_of(said), warnings=told, session=session, title=title)
+    messages, bad = _decode_entries(entries)
+    notes = [*warnings, *([f"{format_line_numbers(bad)}: no message that can be read; passed over"] if bad else [])]
+    notes += [f"{count:,} lines left out: {reason}" for reason, count in left_out.items()]
+    session = next((text for _, value in lines if (text := text_in(value, "sessionId"))), "")
+    title = next((text for _, value in lines if (text := text_in(value, "summary"))), "")
+    return Log(
+        source, "claude-code", messages, model=first_model(messages), warnings=notes, session=session, title=title
+    )
 
 
-def _not_spoken(value: Mapping[str, Any], dropped: set[str]) -> str:
+def _reason_to_skip(value: Mapping[str, Any], dropped: set[str]) -> str:
     if not is_entry(value):
         return ""
     if value.get("isSidechain") is True:
@@ -59,8 +61,8 @@ def _not_spoken(value: Mapping[str, Any], dropped: set[str]) -> str:
     return ""
 
 
-def _rewritten(values: list[dict[str, Any]]) -> set[str]:
-    """The lines of branches that were given up: of several prompts after the same line the last one counts."""
+def _abandoned_lines(values: list[dict[str, Any]]) -> set[str]:
+    """The lines of abandoned branches: of several prompts after the same line the last one counts."""
     parents = {text_in(value, "uuid"): text_in(value, "parentUuid") for value in values if text_in(value, "uuid")}
     prompts: dict[str, str] = {}
     dropped: set[str] = set()
@@ -84,10 +86,10 @@ def _is_prompt(value: Mapping[str, Any]) -> bool:
     return not any(kind_of(block) == "tool_result" for block in blocks)
 
 
-def _decoded(entries: list[tuple[int, dict[str, Any]]]) -> tuple[list[LoggedMessage], list[int]]:
-    said: list[LoggedMessage] = []
+def _decode_entries(entries: list[tuple[int, dict[str, Any]]]) -> tuple[list[LoggedMessage], list[int]]:
+    messages: list[LoggedMessage] = []
     bad: list[int] = []
-    for numbers, message, at in _joined(entries):
+    for numbers, message, at in _join_answers(entries):
         name = text_in(message, "model")
         try:
             decoded = anthropic.decode_messages([{key: message.get(key) for key in ("role", "content")}], model=name)
@@ -95,29 +97,29 @@ def _decoded(entries: list[tuple[int, dict[str, Any]]]) -> tuple[list[LoggedMess
             bad += numbers
             continue
         usage = normalize_usage(message["usage"]) if isinstance(message.get("usage"), Mapping) else None
-        said += [LoggedMessage(core, at, usage, None, name) for core in decoded]
-    return said, bad
+        messages += [LoggedMessage(core, at, usage, None, name) for core in decoded]
+    return messages, bad
 
 
-def _joined(
+def _join_answers(
     entries: list[tuple[int, dict[str, Any]]],
 ) -> list[tuple[list[int], dict[str, Any], float | None]]:
-    """The lines of one answer as one message; the results of parallel calls that came between stand after it."""
-    found: list[tuple[list[int], dict[str, Any], float | None]] = []
+    """Join the lines of one answer into one message; results of parallel calls between them come after it."""
+    joined: list[tuple[list[int], dict[str, Any], float | None]] = []
     answers: dict[str, int] = {}
     for number, value in entries:
         message = dict(value["message"])
         message_id = message.get("id")
-        known = answers.get(message_id) if isinstance(message_id, str) and value["type"] == "assistant" else None
-        if known is not None:
-            numbers, before, at = found[known]
-            content = [*_blocks(before), *(block for block in _blocks(message) if block not in _blocks(before))]
-            found[known] = [*numbers, number], {**before, **message, "content": content}, at
+        index = answers.get(message_id) if isinstance(message_id, str) and value["type"] == "assistant" else None
+        if index is not None:
+            numbers, previous, at = joined[index]
+            content = [*_blocks(previous), *(block for block in _blocks(message) if block not in _blocks(previous))]
+            joined[index] = [*numbers, number], {**previous, **message, "content": content}, at
             continue
         if isinstance(message_id, str) and value["type"] == "assistant":
-            answers[message_id] = len(found)
-        found.append(([number], message, moment(value.get("timestamp"))))
-    return found
+            answers[message_id] = len(joined)
+        joined.append(([number], message, parse_time(value.get("timestamp"))))
+    return joined
 
 
 def _blocks(message: Mapping[str, Any]) -> list[Any]:

@@ -1,8 +1,8 @@
 """Codex's rollout files: `~/.codex/sessions/YYYY/MM/DD/rollout-….jsonl`.
 
-Lines of `{timestamp, type, payload}`. `response_item`s are what went to the model and came from it; `turn_context`
-names the model; `event_msg`s of kind `token_count` tell the usage of the call before. Older files hold the items
-bare. What the client summarised by itself (`compacted`) is told and not replayed: the items before it are there.
+Lines of `{timestamp, type, payload}`. `response_item`s are the items sent to and received from the model;
+`turn_context` names the model; `event_msg`s of kind `token_count` have the usage of the previous call. Older files hold
+bare items. The client's own summaries (`compacted`) are left out with a warning: the items before them are in the file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from everthread.core.messages import kind_of
 from everthread.core.pricing import CanonicalUsage, normalize_usage
 from everthread.errors import WireError
-from everthread.lab.importers.log import Log, LoggedMessage, moment, numbered
+from everthread.lab.importers.log import Log, LoggedMessage, format_line_numbers, parse_time
 from everthread.wire.openai_responses import CALLS, decode_messages
 
 _ITEMS = frozenset({"message", "reasoning", *CALLS, *CALLS.values()})
@@ -33,9 +33,9 @@ def _is_bare(value: Mapping[str, Any]) -> bool:
 
 @dataclass
 class _Reading:
-    said: list[LoggedMessage] = field(default_factory=list)
+    messages: list[LoggedMessage] = field(default_factory=list)
     run: list[dict[str, Any]] = field(default_factory=list)
-    """Items of an answer that goes on."""
+    """Items of the current answer."""
     began: float | None = None
     model: str = ""
     system: str | None = None
@@ -43,10 +43,10 @@ class _Reading:
     compacted: int = 0
     bad: list[int] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
-    """The lines of the run."""
+    """The line numbers of the run."""
 
     def item(self, number: int, item: dict[str, Any], at: float | None) -> None:
-        if _by_model(item):
+        if _is_by_model(item):
             self.began = at if not self.run else self.began
             self.run.append(item)
             self.numbers.append(number)
@@ -55,22 +55,22 @@ class _Reading:
         self._decode([item], at, [number])
 
     def close(self) -> None:
-        """The answer is whole."""
+        """End the current answer."""
         run, numbers = self.run, self.numbers
         self.run, self.numbers = [], []
         if any(kind_of(item) != "reasoning" for item in run):
             self._decode(run, self.began, numbers)
 
     def tokens(self, usage: CanonicalUsage) -> None:
-        """What the call that ends here used."""
+        """Take the usage of the call that ends here."""
         self.close()
-        last = self.said[-1] if self.said else None
+        last = self.messages[-1] if self.messages else None
         if last is not None and last.message["role"] == "assistant" and last.usage is None:
-            self.said[-1] = replace(last, usage=usage)
+            self.messages[-1] = replace(last, usage=usage)
 
     def _decode(self, items: list[dict[str, Any]], at: float | None, numbers: list[int]) -> None:
         try:
-            self.said += [
+            self.messages += [
                 LoggedMessage(message, at, model=self.model if message["role"] == "assistant" else "")
                 for message in decode_messages(items, model=self.model)
             ]
@@ -79,51 +79,53 @@ class _Reading:
 
 
 def read(lines: list[tuple[int, dict[str, Any]]], source: str, warnings: list[str]) -> Log:
-    found = _Reading()
+    reading = _Reading()
     for number, value in lines:
         payload = value.get("payload")
         if isinstance(payload, dict):
-            _line(found, number, value, payload)
+            _read_line(reading, number, value, payload)
         elif _is_bare(value):
-            found.item(number, value, moment(value.get("timestamp")))
+            reading.item(number, value, parse_time(value.get("timestamp")))
         elif isinstance(value.get("instructions"), str):
-            found.system = value["instructions"]
-    found.close()
-    told = list(warnings)
-    if found.bad:
-        told.append(f"{numbered(found.bad)}: no item that can be read; passed over")
-    if found.compacted:
-        told.append(f"{found.compacted:,} summaries of the client itself left out: what they covered is in the file")
-    return Log(source, "codex", found.said, found.system, model=found.model, warnings=told, session=found.session)
+            reading.system = value["instructions"]
+    reading.close()
+    notes = list(warnings)
+    if reading.bad:
+        notes.append(f"{format_line_numbers(reading.bad)}: no item that can be read; passed over")
+    if reading.compacted:
+        notes.append(f"{reading.compacted:,} summaries of the client itself left out: what they covered is in the file")
+    return Log(
+        source, "codex", reading.messages, reading.system, model=reading.model, warnings=notes, session=reading.session
+    )
 
 
-def _line(found: _Reading, number: int, value: Mapping[str, Any], payload: dict[str, Any]) -> None:
+def _read_line(reading: _Reading, number: int, value: Mapping[str, Any], payload: dict[str, Any]) -> None:
     kind = kind_of(value)
     if kind == "response_item":
-        found.item(number, payload, moment(value.get("timestamp")))
+        reading.item(number, payload, parse_time(value.get("timestamp")))
     elif kind == "turn_context" and isinstance(payload.get("model"), str):
-        found.model = payload["model"]
+        reading.model = payload["model"]
     elif kind == "session_meta":
-        found.system = _instructions(payload) or found.system
-        found.session = found.session or str(payload.get("id") or "")
+        reading.system = _instructions(payload) or reading.system
+        reading.session = reading.session or str(payload.get("id") or "")
     elif kind == "compacted":
-        found.compacted += 1
+        reading.compacted += 1
     elif kind == "event_msg" and payload.get("type") == "token_count":
         info = payload.get("info")
         usage = info.get("last_token_usage") if isinstance(info, Mapping) else None
         if isinstance(usage, Mapping) and usage.get("input_tokens"):
             cached = {"input_tokens_details": {"cached_tokens": usage.get("cached_input_tokens", 0)}}
-            found.tokens(normalize_usage({**usage, **cached}, api="openai_responses"))
+            reading.tokens(normalize_usage({**usage, **cached}, api="openai_responses"))
 
 
 def _instructions(payload: Mapping[str, Any]) -> str | None:
     """The system prompt, where the file has it."""
-    given: Any = payload.get("base_instructions") or payload.get("instructions")
-    if isinstance(given, Mapping):
-        given = given.get("text")
-    return given if isinstance(given, str) and given.strip() else None
+    value: Any = payload.get("base_instructions") or payload.get("instructions")
+    if isinstance(value, Mapping):
+        value = value.get("text")
+    return value if isinstance(value, str) and value.strip() else None
 
 
-def _by_model(item: Mapping[str, Any]) -> bool:
+def _is_by_model(item: Mapping[str, Any]) -> bool:
     kind = kind_of(item)
     return item.get("role") == "assistant" if kind == "message" else kind not in CALLS.values()

@@ -14,7 +14,7 @@ from typing import Any
 
 from everthread.core.messages import Message
 from everthread.core.pricing import CanonicalUsage
-from everthread.lab.importers.log import Log, LoggedMessage, count_in, dollars_in, model_of, moment, text_in
+from everthread.lab.importers.log import Log, LoggedMessage, count_in, dollars_in, first_model, parse_time, text_in
 
 
 def is_export(value: Any) -> bool:
@@ -23,27 +23,27 @@ def is_export(value: Any) -> bool:
 
 
 def is_session_file(value: Any) -> bool:
-    """A session of the storage: it holds no messages itself."""
+    """Whether it is a session file of the storage, whose messages are in other files."""
     return isinstance(value, Mapping) and str(value.get("id", "")).startswith("ses_") and "projectID" in value
 
 
 def read(value: Mapping[str, Any], source: str) -> Log:
-    """An export as a log."""
-    said: list[LoggedMessage] = []
-    left = 0
+    """Read an export."""
+    messages: list[LoggedMessage] = []
+    skipped = 0
     for entry in value["messages"]:
         info, parts = entry.get("info"), entry.get("parts")
         if not isinstance(info, Mapping) or not isinstance(parts, list):
-            left += 1
+            skipped += 1
             continue
         if info.get("summary") is True:  # the client's own summary
-            left += 1
+            skipped += 1
             continue
-        said += _said(info, [part for part in parts if isinstance(part, Mapping)])
+        messages += _read_message(info, [part for part in parts if isinstance(part, Mapping)])
     info = value["info"]
-    told = [f"{left:,} messages left out: summaries of the client itself, or not readable"] if left else []
+    notes = [f"{skipped:,} messages left out: summaries of the client itself, or not readable"] if skipped else []
     return Log(
-        source, "opencode", said, model=model_of(said), warnings=told, session=str(info.get("id", "")),
+        source, "opencode", messages, model=first_model(messages), warnings=notes, session=str(info.get("id", "")),
         title=text_in(info, "title"),
     )  # fmt: skip
 
@@ -60,25 +60,25 @@ def from_storage(path: Path) -> dict[str, Any]:
     return {"info": info, "messages": messages}
 
 
-def _said(info: Mapping[str, Any], parts: list[Mapping[str, Any]]) -> list[LoggedMessage]:
+def _read_message(info: Mapping[str, Any], parts: list[Mapping[str, Any]]) -> list[LoggedMessage]:
     times = info.get("time")
-    at = moment(times.get("created")) if isinstance(times, Mapping) else None
+    at = parse_time(times.get("created")) if isinstance(times, Mapping) else None
     text = "\n".join(part["text"] for part in parts if part.get("type") == "text" and isinstance(part.get("text"), str))
     if info.get("role") == "user":
         return [LoggedMessage({"role": "user", "content": text}, at)] if text else []
-    found: list[LoggedMessage] = []
+    messages: list[LoggedMessage] = []
     name = text_in(info, "modelID")
     # Each step of an answer was a call of its own; its tools' results stand between the steps.
-    for step in _steps(parts):
-        message, results = _step(step)
+    for step in _split_steps(parts):
+        message, results = _read_step(step)
         if message is not None:
-            usage, cost = _usage(step)
-            found.append(LoggedMessage(message, at, usage, cost, name))
-            found += [LoggedMessage(result, at) for result in results]
-    return found
+            usage, cost = _read_usage(step)
+            messages.append(LoggedMessage(message, at, usage, cost, name))
+            messages += [LoggedMessage(result, at) for result in results]
+    return messages
 
 
-def _steps(parts: list[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+def _split_steps(parts: list[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
     steps: list[list[Mapping[str, Any]]] = [[]]
     for part in parts:
         if part.get("type") == "step-start" and steps[-1]:
@@ -87,7 +87,7 @@ def _steps(parts: list[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
     return steps
 
 
-def _step(parts: list[Mapping[str, Any]]) -> tuple[Message | None, list[Message]]:
+def _read_step(parts: list[Mapping[str, Any]]) -> tuple[Message | None, list[Message]]:
     texts = [part["text"] for part in parts if part.get("type") == "text" and isinstance(part.get("text"), str)]
     thoughts = [part["text"] for part in parts if part.get("type") == "reasoning" and isinstance(part.get("text"), str)]
     tools = [part for part in parts if part.get("type") == "tool" and isinstance(part.get("callID"), str)]
@@ -107,22 +107,23 @@ def _step(parts: list[Mapping[str, Any]]) -> tuple[Message | None, list[Message]
         message["tool_calls"].append(
             {"id": part["callID"], "type": "function", "function": {"name": name, "arguments": arguments}}
         )
-        given = state.get("output") if state.get("output") is not None else state.get("error", "")
-        results.append({"role": "tool", "tool_call_id": part["callID"], "name": name, "content": str(given)})
+        output = state.get("output") if state.get("output") is not None else state.get("error", "")
+        results.append({"role": "tool", "tool_call_id": part["callID"], "name": name, "content": str(output)})
     return message, results
 
 
-def _usage(parts: list[Mapping[str, Any]]) -> tuple[CanonicalUsage | None, float | None]:
-    """As the end of a step tells it."""
+def _read_usage(parts: list[Mapping[str, Any]]) -> tuple[CanonicalUsage | None, float | None]:
+    """The usage and cost at the end of a step."""
     end = next((part for part in parts if part.get("type") == "step-finish"), None)
     tokens = end.get("tokens") if end is not None else None
     if end is None or not isinstance(tokens, Mapping):
         return None, None
     cache = tokens.get("cache")
-    held = cache if isinstance(cache, Mapping) else {}
+    counts = cache if isinstance(cache, Mapping) else {}
     thought = count_in(tokens, "reasoning")
     usage = CanonicalUsage(
         input_tokens=count_in(tokens, "input"), output_tokens=count_in(tokens, "output") + thought,
-        cache_read_tokens=count_in(held, "read"), cache_write_tokens=count_in(held, "write"), reasoning_tokens=thought,
+        cache_read_tokens=count_in(counts, "read"), cache_write_tokens=count_in(counts, "write"),
+        reasoning_tokens=thought,
     )  # fmt: skip
     return usage, dollars_in(end, "cost")

@@ -12,7 +12,16 @@ from typing import Any
 
 from everthread.core.messages import Message
 from everthread.core.pricing import CanonicalUsage
-from everthread.lab.importers.log import Log, LoggedMessage, count_in, dollars_in, model_of, moment, numbered, text_in
+from everthread.lab.importers.log import (
+    Log,
+    LoggedMessage,
+    count_in,
+    dollars_in,
+    first_model,
+    format_line_numbers,
+    parse_time,
+    text_in,
+)
 
 _ROLES = ("user", "assistant", "toolResult")
 
@@ -26,26 +35,26 @@ def is_line(value: Mapping[str, Any]) -> bool:
 
 def read(lines: list[tuple[int, dict[str, Any]]], source: str, warnings: list[str]) -> Log:
     branch = _last_branch([value for _, value in lines])
-    said: list[LoggedMessage] = []
-    bad, summaries, left = [], 0, 0
+    messages: list[LoggedMessage] = []
+    bad, summaries, skipped = [], 0, 0
     header: dict[str, Any] = {}
     for number, value in lines:
         if value.get("type") == "session":
             header = value
         elif branch is not None and text_in(value, "id") not in branch:
-            left += 1
+            skipped += 1
         elif value.get("type") == "compaction":
             summaries += 1
         elif is_line(value):
-            entry = _said(value)
+            entry = _read_message(value)
             if entry is None:
                 bad.append(number)
             else:
-                said.append(entry)
-    told = [*warnings, *([f"{numbered(bad)}: no message that can be read; passed over"] if bad else [])]
-    told += [f"{left:,} lines left out: branches that were given up"] if left else []
-    told += [f"{summaries:,} summaries of the client itself left out"] if summaries else []
-    return Log(source, "pi", said, model=model_of(said), warnings=told, session=text_in(header, "id"))
+                messages.append(entry)
+    notes = [*warnings, *([f"{format_line_numbers(bad)}: no message that can be read; passed over"] if bad else [])]
+    notes += [f"{skipped:,} lines left out: branches that were given up"] if skipped else []
+    notes += [f"{summaries:,} summaries of the client itself left out"] if summaries else []
+    return Log(source, "pi", messages, model=first_model(messages), warnings=notes, session=text_in(header, "id"))
 
 
 def _last_branch(values: list[dict[str, Any]]) -> set[str] | None:
@@ -63,18 +72,18 @@ def _last_branch(values: list[dict[str, Any]]) -> set[str] | None:
     return branch
 
 
-def _said(value: Mapping[str, Any]) -> LoggedMessage | None:
-    given = value["message"]
-    at = moment(value.get("timestamp")) or moment(given.get("timestamp"))
-    content = given.get("content")
+def _read_message(value: Mapping[str, Any]) -> LoggedMessage | None:
+    message_value = value["message"]
+    at = parse_time(value.get("timestamp")) or parse_time(message_value.get("timestamp"))
+    content = message_value.get("content")
     if not isinstance(content, str | list):
         return None
     blocks = [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
     text = content if isinstance(content, str) else "\n".join(_texts(blocks, "text"))
-    if given["role"] == "user":
+    if message_value["role"] == "user":
         return LoggedMessage({"role": "user", "content": text}, at)
-    if given["role"] == "toolResult":
-        call, name = given.get("toolCallId"), given.get("toolName")
+    if message_value["role"] == "toolResult":
+        call, name = message_value.get("toolCallId"), message_value.get("toolName")
         if not isinstance(call, str):
             return None
         result: Message = {"role": "tool", "tool_call_id": call, "content": text}
@@ -92,20 +101,20 @@ def _said(value: Mapping[str, Any]) -> LoggedMessage | None:
         ]
     if thoughts := "\n".join(_texts(blocks, "thinking")):
         message["reasoning_content"] = thoughts
-    usage, cost = _usage(given.get("usage"))
-    return LoggedMessage(message, at, usage, cost, text_in(given, "model"))
+    usage, cost = _read_usage(message_value.get("usage"))
+    return LoggedMessage(message, at, usage, cost, text_in(message_value, "model"))
 
 
 def _texts(blocks: list[Mapping[str, Any]], kind: str) -> list[str]:
     return [block[kind] for block in blocks if block.get("type") == kind and isinstance(block.get(kind), str)]
 
 
-def _usage(given: Any) -> tuple[CanonicalUsage | None, float | None]:
-    if not isinstance(given, Mapping):
+def _read_usage(value: Any) -> tuple[CanonicalUsage | None, float | None]:
+    if not isinstance(value, Mapping):
         return None, None
     usage = CanonicalUsage(
-        input_tokens=count_in(given, "input"), output_tokens=count_in(given, "output"),
-        cache_read_tokens=count_in(given, "cacheRead"), cache_write_tokens=count_in(given, "cacheWrite"),
+        input_tokens=count_in(value, "input"), output_tokens=count_in(value, "output"),
+        cache_read_tokens=count_in(value, "cacheRead"), cache_write_tokens=count_in(value, "cacheWrite"),
     )  # fmt: skip
-    cost = given.get("cost")
+    cost = value.get("cost")
     return usage, dollars_in(cost, "total") if isinstance(cost, Mapping) else None

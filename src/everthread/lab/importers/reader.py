@@ -1,8 +1,7 @@
-"""From a file to a conversation, by what stands in it; where logs of programs are kept; from a `Log` to a thread.
+"""Reads a conversation from a file of any known form, finds the logs of other programs, imports a log as a thread.
 
-Read are messages and requests in OpenAI's and Anthropic's form, Everthread's own exports, and the logs of Claude Code,
-Codex, pi and opencode. A line of a log that is no JSON, as a program leaves it that was stopped while it wrote, is told
-and passed over.
+Known forms are messages and requests of OpenAI and Anthropic, Everthread's own exports, and the logs of Claude Code,
+Codex, pi and opencode. A line of a log that is not JSON is skipped with a warning.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from everthread.core.transcript import user_text
 from everthread.core.types import Request
 from everthread.errors import InputError, TranscriptError, WireError
 from everthread.lab.importers import claude_code, codex, opencode, pi
-from everthread.lab.importers.log import Log, LoggedMessage, moment, numbered, read_transcript
+from everthread.lab.importers.log import Log, LoggedMessage, format_line_numbers, parse_time, read_transcript
 from everthread.store.models import DEFAULT_TENANT, NewMessage, NewSession, NewUsage
 
 if TYPE_CHECKING:
@@ -38,13 +37,13 @@ def read_log(file: str) -> Log:
     """The conversation in a file (`-`: standard input)."""
     source = "standard input" if file == "-" else file
     log = parse_log(read_bytes(file).decode("utf-8-sig", "replace"), source)
-    if not any(entry.message.get("role") == "assistant" for entry in log.said):
+    if not any(entry.message.get("role") == "assistant" for entry in log.entries):
         raise TranscriptError(f"{source}: holds no answer of a model, so there is no call to replay")
     return log
 
 
 def read_bytes(file: str) -> bytes:
-    """What a file holds (`-`: standard input)."""
+    """The bytes of a file (`-`: standard input)."""
     source = "standard input" if file == "-" else file
     try:
         return sys.stdin.buffer.read() if file == "-" else Path(file).expanduser().read_bytes()
@@ -53,7 +52,7 @@ def read_bytes(file: str) -> bytes:
 
 
 def read_text(file: str) -> tuple[str, str]:
-    """What a file is called, and the text in it (`-`: standard input)."""
+    """The name of a file and its text (`-`: standard input)."""
     source = "standard input" if file == "-" else file
     try:
         return source, read_bytes(file).decode("utf-8-sig")
@@ -86,11 +85,11 @@ def _parse(text: str, source: str) -> Log:
     if opencode.is_export(value):
         return opencode.read(value, source)
     if isinstance(value, dict) and not ({"messages", "input"} & value.keys()):
-        return _of_lines([(1, value)], source, [])  # a log of one line
+        return _read_lines([(1, value)], source, [])  # a log of one line
     return read_transcript(value, source)
 
 
-def _parse_lines(text: str, source: str, whole: ValueError) -> Log:
+def _parse_lines(text: str, source: str, error: ValueError) -> Log:
     objects: Lines = []
     bad: list[int] = []
     for number, line in enumerate(text.split("\n"), 1):
@@ -105,41 +104,41 @@ def _parse_lines(text: str, source: str, whole: ValueError) -> Log:
         else:
             bad.append(number)
     if not objects:
-        raise TranscriptError(f"is not JSON: {whole}")
-    warnings = [f"{numbered(bad)}: no JSON object; passed over"] if bad else []
-    return _of_lines(objects, source, warnings)
+        raise TranscriptError(f"is not JSON: {error}")
+    warnings = [f"{format_line_numbers(bad)}: no JSON object; passed over"] if bad else []
+    return _read_lines(objects, source, warnings)
 
 
-def _of_lines(objects: Lines, source: str, warnings: list[str]) -> Log:
+def _read_lines(objects: Lines, source: str, warnings: list[str]) -> Log:
     values = [value for _, value in objects]
     if any(claude_code.is_entry(value) for value in values):
         return claude_code.read(objects, source, warnings)
     if values[0].get("type") == EXPORT:
-        return _of_export(values, source)
+        return _read_export(values, source)
     if any(codex.is_line(value) for value in values):
         return codex.read(objects, source, warnings)
     if any(pi.is_line(value) for value in values):
         return pi.read(objects, source, warnings)
-    strange = [number for number, value in objects if not isinstance(value.get("role"), str)]
-    if len(strange) == len(objects):
+    without_role = [number for number, value in objects if not isinstance(value.get("role"), str)]
+    if len(without_role) == len(objects):
         keys = ", ".join(map(str, values[0])) or "none"
         raise TranscriptError(f"holds no conversation: no line has a role; the keys of the first are: {keys}")
-    if strange:
-        warnings = [*warnings, f"{numbered(strange)}: no message with a role; passed over"]
+    if without_role:
+        warnings = [*warnings, f"{format_line_numbers(without_role)}: no message with a role; passed over"]
     return read_transcript([value for value in values if isinstance(value.get("role"), str)], source, warnings)
 
 
-def is_foreign(log: Log) -> bool:
-    """Whether another program wrote it down, or an export of ours did: it is more than a request."""
+def is_foreign_log(log: Log) -> bool:
+    """Whether it is a log of another program or an export of ours, and not a request."""
     return log.kind in ("claude-code", "codex", "pi", "opencode", EXPORT)
 
 
-def _of_export(values: list[dict[str, Any]], source: str) -> Log:
-    """The first thread of an export: every message as it was said, without summaries."""
-    at = next((place for place, value in enumerate(values[1:], 1) if value.get("type") == EXPORT), len(values))
+def _read_export(values: list[dict[str, Any]], source: str) -> Log:
+    """The first thread of an export: every original message, without summaries."""
+    at = next((index for index, value in enumerate(values[1:], 1) if value.get("type") == EXPORT), len(values))
     thread = values[:at]
-    said = [
-        LoggedMessage(value["body"], moment(value.get("created")))
+    entries = [
+        LoggedMessage(value["body"], parse_time(value.get("created")))
         for value in thread
         if value.get("type") == "message" and value.get("kind") == "message" and isinstance(value.get("body"), dict)
     ]
@@ -148,8 +147,9 @@ def _of_export(values: list[dict[str, Any]], source: str) -> Log:
     warnings = [f"{others:,} further threads of the export left out"] if others else []
     system = first.get("system")
     return Log(
-        source, EXPORT, said, system if isinstance(system, str | list) else None, model=str(first.get("model") or ""),
-        warnings=warnings, session=str(values[0].get("thread") or ""), title=str(first.get("title") or ""),
+        source, EXPORT, entries, system if isinstance(system, str | list) else None,
+        model=str(first.get("model") or ""), warnings=warnings,
+        session=str(values[0].get("thread") or ""), title=str(first.get("title") or ""),
     )  # fmt: skip
 
 
@@ -179,8 +179,8 @@ def find_logs(client: str, *, home: Path | None = None, env: Mapping[str, str] |
     place = PLACES.get(client)
     if place is None:
         raise InputError(f"--from {client!r} is not known; known are {', '.join(PLACES)}")
-    named = (os.environ if env is None else env).get(place.variable)
-    folder = Path(named or (home or Path.home()) / place.default) / place.folder
+    configured = (os.environ if env is None else env).get(place.variable)
+    folder = Path(configured or (home or Path.home()) / place.default) / place.folder
     logs = sorted(folder.glob(place.pattern), key=lambda path: (path.stat().st_mtime, path))
     if not logs:
         raise InputError(f"there are no sessions of {client} in {folder}; {place.variable} names another folder")
@@ -188,15 +188,15 @@ def find_logs(client: str, *, home: Path | None = None, env: Mapping[str, str] |
 
 
 def thread_id(log: Log) -> str:
-    """The same conversation has the same id, however often it is imported."""
+    """The id of an imported thread: the same conversation always has the same id."""
     name = log.session or log.source
     return hashlib.sha256(f"{log.kind}\0{name}".encode()).hexdigest()[:32]
 
 
 async def import_log(store: Store, log: Log, *, tenant: str | None = None) -> tuple[str, int]:
-    """Store a conversation as a thread; the thread and how many messages are new. What is there already stays."""
+    """Store a conversation as a thread; return its id and the number of new messages."""
     session = thread_id(log)
-    times = [entry.at for entry in log.said if entry.at is not None]
+    times = [entry.at for entry in log.entries if entry.at is not None]
     new = NewSession(
         id=session, platform=log.kind, title=log.title or _title(log), model=log.model, system=log.system,
         started=min(times, default=None), client=log.kind, client_session=log.session, tenant=tenant or DEFAULT_TENANT,
@@ -205,7 +205,7 @@ async def import_log(store: Store, log: Log, *, tenant: str | None = None) -> tu
     before = (await store.session(session)).messages
     at: float | None = None
     messages, usage = [], []
-    for number, entry in enumerate(log.said):
+    for number, entry in enumerate(log.entries):
         at = entry.at or at
         event = f"{session}:{number}"
         messages.append(NewMessage(entry.message, event=event, created=at))
@@ -219,7 +219,7 @@ async def import_log(store: Store, log: Log, *, tenant: str | None = None) -> tu
 
 
 def _title(log: Log) -> str:
-    first = next((words for entry in log.said if (words := user_text(entry.message).strip())), "")
+    first = next((words for entry in log.entries if (words := user_text(entry.message).strip())), "")
     line = " ".join(first.split())
     return line if len(line) <= TITLE else f"{line[: TITLE - 1]}…"
 
@@ -231,14 +231,14 @@ FILE_HELP = (
 
 @dataclass(frozen=True, slots=True)
 class ConversationFile:
-    """What was read: from where, in which protocol, and the request it makes."""
+    """A conversation file: its name, its protocol, and its request."""
 
     source: str
     api: str
-    """How it is written back: a log of another program as OpenAI's chat."""
+    """The protocol to write it back in; for a log of another program OpenAI's chat."""
     request: Request
     bare: bool = False
-    """It was a mere list of messages."""
+    """It is a bare list of messages."""
 
 
 def read_conversation(file: str) -> ConversationFile:
@@ -248,19 +248,19 @@ def read_conversation(file: str) -> ConversationFile:
         value = _parse_file(text)
         api, request = decode_any(value)
     except (TranscriptError, WireError) as error:
-        return _foreign(text, source, error)
+        return _read_foreign_log(text, source, error)
     return ConversationFile(source, api, request, bare=isinstance(value, list))
 
 
-def _foreign(text: str, source: str, problem: Exception) -> ConversationFile:
-    """What is no request may be a log of another program; else it was a request that is wrong."""
+def _read_foreign_log(text: str, source: str, problem: Exception) -> ConversationFile:
+    """Read the file as a log of another program; else report what is wrong with it as a request."""
     try:
         log = parse_log(text, source)
     except TranscriptError:
         log = None
-    if log is None or not is_foreign(log):
+    if log is None or not is_foreign_log(log):
         raise TranscriptError(f"{source}: {problem}") from problem
-    if not log.said:
+    if not log.entries:
         raise TranscriptError(f"{source}: holds no message that can be read")
     request = Request(log.model, log.messages, system=log.system, tools=log.tools)
     return ConversationFile(source, "openai_chat", request)
@@ -271,10 +271,10 @@ def _parse_file(text: str) -> Any:
         raise TranscriptError("is empty")
     try:
         value = json.loads(text)
-    except ValueError as whole:
+    except ValueError as error:
         lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
         if len(lines) < 2 or not lines[0][1].lstrip().startswith("{") or not _is_json(lines[0][1]):
-            raise TranscriptError(f"is not JSON: {whole}") from whole
+            raise TranscriptError(f"is not JSON: {error}") from error
         return [_json_line(number, line) for number, line in lines]
     except RecursionError as error:
         raise TranscriptError("is nested too deeply to be a conversation") from error

@@ -1,4 +1,4 @@
-"""A provider within this process, its prices, and the ways of holding a conversation that ours is compared with."""
+"""The simulated cache and prices of a replay, and its baselines: no management, caching alone, truncation."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ from everthread.lab.replay.result import Played, Way
 from everthread.testing import SteppedClock
 
 
-def by_marks(model: str) -> bool:
-    """Whether the model's cache is asked by marks, as Claude's is; any other works by itself."""
+def caches_by_marks(model: str) -> bool:
+    """Whether the model's cache needs marks, as Claude's does; any other is automatic."""
     return "claude" in model.lower()
 
 
-def remembered(model: str, ttl: str) -> float:
-    """For how many seconds the model's cache holds what is not used."""
-    return CLAUDE_SECONDS["1h" if ttl == "1h" else "5m"] if by_marks(model) else PREFIX_SECONDS
+def cache_seconds(model: str, ttl: str) -> float:
+    """The lifetime of an unused entry in the model's cache, in seconds."""
+    return CLAUDE_SECONDS["1h" if ttl == "1h" else "5m"] if caches_by_marks(model) else PREFIX_SECONDS
 
 
 class Prompts:
-    """Reads requests of any models; a message that was read before is known by its identity."""
+    """Reads requests of any models into blocks; a message object is read once."""
 
     def __init__(self) -> None:
         self._readers: dict[str, PromptReader] = {}
-        self._known: dict[tuple[str, int], tuple[Message, Sequence[Block]]] = {}
+        self._blocks_by_message: dict[tuple[str, int], tuple[Message, Sequence[Block]]] = {}
         self._last: tuple[str, list[Message], list[Sequence[Block]]] = ("", [], [])
 
     def counter(self, model: str) -> TokenCounter:
@@ -74,14 +74,14 @@ class Prompts:
 
     def _blocks(self, model: str, message: Message) -> Sequence[Block]:
         key = (model, id(message))
-        if key not in self._known:
+        if key not in self._blocks_by_message:
             read = self._reader(model).read("openai_chat", Request(model, [message]), {}).blocks
-            self._known[key] = message, _marked(message, read)  # held, so that its id stays its own
-        return self._known[key][1]
+            self._blocks_by_message[key] = message, _move_mark(message, read)  # the reference keeps its id unique
+        return self._blocks_by_message[key][1]
 
 
-def _marked(message: Message, blocks: Sequence[Block]) -> Sequence[Block]:
-    """A mark on the message itself stands on its last block when it is sent."""
+def _move_mark(message: Message, blocks: Sequence[Block]) -> Sequence[Block]:
+    """Move a mark on the message itself to its last block, as the wire does."""
     mark = message.get("cache_control")
     if not mark or message["role"] == "tool" or blocks[-1].mark:
         return blocks
@@ -89,19 +89,19 @@ def _marked(message: Message, blocks: Sequence[Block]) -> Sequence[Block]:
 
 
 class Cache:
-    """What one conversation's provider remembers, for every model that is asked."""
+    """The provider's caches of one conversation, for every model."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._claude, self._others = ClaudeCache(clock), PrefixCache(clock)
 
     def use(self, model: str, prompt: Prompt) -> CacheUse:
-        if by_marks(model):
+        if caches_by_marks(model):
             return self._claude.use(model, prompt.blocks, prompt=prompt.tokens, minimum=cache_minimum(model))
         return CacheUse(prompt.tokens, self._others.use(model, prompt.blocks, prompt=prompt.tokens))
 
 
 class CacheMarker:
-    """Puts the marks `system_and_3` on the requests of a conversation that nobody manages."""
+    """Puts the marks `system_and_3` on the requests of an unmanaged conversation."""
 
     def __init__(self, ttl: str) -> None:
         self._ttl = ttl
@@ -110,7 +110,7 @@ class CacheMarker:
     def request(
         self, model: str, messages: Sequence[Message], system: System, tools: Sequence[dict[str, object]]
     ) -> Request:
-        if not by_marks(model):
+        if not caches_by_marks(model):
             return Request(model, list(messages), system, list(tools))
         last = None if self._last is not None and self._last >= len(messages) else self._last
         start = marks_begin(len(messages), last)
@@ -124,16 +124,16 @@ class CacheMarker:
 
 @dataclass(slots=True)
 class CallLedger:
-    """Writes down the calls of one way of holding a conversation."""
+    """Records the calls of one way of holding a conversation."""
 
     ttl: str
     began: float
-    """When the first call is sent, in seconds since 1970: prices change."""
+    """The time of the first call, in seconds since 1970: prices change."""
     caching: bool = True
     _before: tuple[Request, CacheUse, float] | None = None
 
-    def played(self, request: Request, use: CacheUse, output: int, at: float, *, reshaped: str = "") -> Played:
-        """The call. `reshaped`: why its history is not the one of the call before with more behind it."""
+    def record_call(self, request: Request, use: CacheUse, output: int, at: float, *, reshaped: str = "") -> Played:
+        """Record a call. `reshaped`: why its history does not extend that of the previous call."""
         cause, missed = self._miss(request, use, at, reshaped) if self.caching else ("", 0)
         self._before = request, use, at
         spent = self._costs(request.model, use, output, at)
@@ -155,20 +155,20 @@ class CallLedger:
     def _miss(self, request: Request, use: CacheUse, at: float, reshaped: str) -> tuple[result.Cause, int]:
         if self._before is None:
             return result.FIRST, 0
-        before, left, then = self._before
-        kept = _kept(before.model, left)
-        if kept == 0:
+        before, previous_use, then = self._before
+        cached = _cached_tokens(before.model, previous_use)
+        if cached == 0:
             return (result.SHORT if use.read == 0 else ""), 0
-        missed = kept - use.read
+        missed = cached - use.read
         if missed <= 0:
             return "", 0
         return self._cause(before, request, at - then, reshaped), missed
 
     def _cause(self, before: Request, request: Request, gap: float, reshaped: str) -> result.Cause:
-        """The first of the reasons there may be, the ones that lose most before the others."""
+        """The first possible cause, those that lose most first."""
         if before.model != request.model:
             return result.MODEL
-        if gap >= remembered(request.model, self.ttl):
+        if gap >= cache_seconds(request.model, self.ttl):
             return result.FORGOTTEN
         if before.tools != request.tools:
             return result.TOOLS
@@ -177,25 +177,24 @@ class CallLedger:
         return result.SYSTEM if before.system != request.system else result.CHANGED
 
 
-def _kept(model: str, use: CacheUse) -> int:
-    """How much of a prompt the next one can read: with marks what was read and written, else all but the last step."""
-    if by_marks(model):
+def _cached_tokens(model: str, use: CacheUse) -> int:
+    """The tokens of a prompt that the next one can read: with marks those read and written, else all but the end."""
+    if caches_by_marks(model):
         return use.read + use.write
-    kept = use.prompt - 2 * STEP
-    return kept if kept >= SMALLEST else 0
+    cached = use.prompt - 2 * STEP
+    return cached if cached >= SMALLEST else 0
 
 
 UNCACHED, CACHED, TRUNCATED = "uncached", "cached", "truncated"
-_DROPPED = "oldest messages dropped"
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all ways of holding one conversation share."""
+    """What all ways of holding one conversation have in common."""
 
     calls: tuple[PlannedCall, ...]
     models: tuple[str, ...]
-    """Who is asked, call by call."""
+    """The model of each call."""
     outputs: tuple[int, ...]
     """Tokens of each answer."""
     window: int
@@ -213,75 +212,75 @@ class Setting:
         return self.window - min(SPARE_OUTPUT, self.window // 8)
 
 
-def unmanaged(setting: Setting) -> tuple[Way, Way]:
-    """Without and with a cache, the whole history in every request; it ends where the window does."""
-    bare, cached = CallLedger(setting.ttl, setting.began, caching=False), CallLedger(setting.ttl, setting.began)
-    clock, marking = SteppedClock(0.0), CacheMarker(setting.ttl)
+def play_unmanaged(setting: Setting) -> tuple[Way, Way]:
+    """Play the whole history in every request, without and with a cache, until it no longer fits the window."""
+    uncached, cached = CallLedger(setting.ttl, setting.began, caching=False), CallLedger(setting.ttl, setting.began)
+    clock, marker = SteppedClock(0.0), CacheMarker(setting.ttl)
     cache = Cache(clock)
     history: list[Message] = []
-    plain: list[Played] = []
-    kept: list[Played] = []
+    uncached_calls: list[Played] = []
+    cached_calls: list[Played] = []
     refused: int | None = None
     for number, call in enumerate(setting.calls):
         history += call.given
-        request = marking.request(setting.models[number], history, setting.system, setting.tools)
+        request = marker.request(setting.models[number], history, setting.system, setting.tools)
         prompt = setting.prompts.read(request)
         if prompt.tokens > setting.window:
             refused = number
             break
         clock.now = call.at
-        plain.append(bare.played(request, CacheUse(prompt.tokens), setting.outputs[number], call.at))
+        uncached_calls.append(uncached.record_call(request, CacheUse(prompt.tokens), setting.outputs[number], call.at))
         use = cache.use(request.model, prompt)
-        kept.append(cached.played(request, use, setting.outputs[number], call.at))
+        cached_calls.append(cached.record_call(request, use, setting.outputs[number], call.at))
         history.append(call.answer)
         setting.step()
     return (
-        Way(UNCACHED, "no management, no caching", plain, refused),
-        Way(CACHED, "caching, no compaction", kept, refused),
+        Way(UNCACHED, "no management, no caching", uncached_calls, refused),
+        Way(CACHED, "caching, no compaction", cached_calls, refused),
     )
 
 
-def truncated(setting: Setting, cached: Way) -> tuple[Way, list[Message]]:
-    """The oldest messages dropped so that the rest fits, with a cache; and what is left of them at the end."""
+def play_truncated(setting: Setting, cached: Way) -> tuple[Way, list[Message]]:
+    """Play with a cache, dropping the oldest messages to fit; also return the messages left at the end."""
     if cached.refused is None and cached.peak <= setting.fits:  # nothing is dropped, so it is the same
-        whole = [message for call in setting.calls for message in (*call.given, call.answer)]
-        return replace(cached, name=TRUNCATED, what=_DROPPED), whole
-    ledger, clock, marking = CallLedger(setting.ttl, setting.began), SteppedClock(0.0), CacheMarker(setting.ttl)
+        messages = [message for call in setting.calls for message in (*call.given, call.answer)]
+        return replace(cached, name=TRUNCATED, what=result.DROPPED), messages
+    ledger, clock, marker = CallLedger(setting.ttl, setting.began), SteppedClock(0.0), CacheMarker(setting.ttl)
     cache = Cache(clock)
     history: list[Message] = []
-    played: list[Played] = []
+    record_call: list[Played] = []
     for number, call in enumerate(setting.calls):
         history += call.given
-        fitting = _fitting(setting, history, setting.models[number])
-        dropped = len(fitting) < len(history)
-        history, marking = fitting, CacheMarker(setting.ttl) if dropped else marking
-        request = marking.request(setting.models[number], history, setting.system, setting.tools)
+        end_of_history = _fit_history(setting, history, setting.models[number])
+        has_dropped = len(end_of_history) < len(history)
+        history, marker = end_of_history, CacheMarker(setting.ttl) if has_dropped else marker
+        request = marker.request(setting.models[number], history, setting.system, setting.tools)
         prompt = setting.prompts.read(request)
         if prompt.tokens > setting.window:
-            return Way(TRUNCATED, _DROPPED, played, number), history
+            return Way(TRUNCATED, result.DROPPED, record_call, number), history
         clock.now = call.at
         use = cache.use(request.model, prompt)
-        reshaped = result.DROPPED if dropped else ""
-        played.append(ledger.played(request, use, setting.outputs[number], call.at, reshaped=reshaped))
+        reshaped = result.DROPPED if has_dropped else ""
+        record_call.append(ledger.record_call(request, use, setting.outputs[number], call.at, reshaped=reshaped))
         history.append(call.answer)
         setting.step()
-    return Way(TRUNCATED, _DROPPED, played), history
+    return Way(TRUNCATED, result.DROPPED, record_call), history
 
 
-def _fitting(setting: Setting, history: list[Message], model: str) -> list[Message]:
-    """The end of the history that fits, whole groups of calls and results."""
+def _fit_history(setting: Setting, history: list[Message], model: str) -> list[Message]:
+    """The end of the history that fits, in whole groups of calls and results."""
     counter = setting.prompts.counter(model)
     size = counter.request((), system=setting.system, tools=setting.tools) + counter.messages(history)
-    start, left = 0, size
-    for start, dropped in _starts(history, counter.message):
-        left = size - dropped
-        if left <= setting.fits:
+    start, remaining = 0, size
+    for start, dropped in _possible_starts(history, counter.message):
+        remaining = size - dropped
+        if remaining <= setting.fits:
             return history[start:] if start else history
-    return _cut(history[start:], setting.fits / left, setting.fits // 2)
+    return _cut_texts(history[start:], setting.fits / remaining, setting.fits // 2)
 
 
-def _cut(group: list[Message], share: float, least: int) -> list[Message]:
-    """The last group where it does not fit by itself: its long texts lose their ends."""
+def _cut_texts(group: list[Message], share: float, least: int) -> list[Message]:
+    """Cut the long texts of a last group that does not fit by itself."""
     return [
         with_content(message, text[: int(share * len(text) * 0.9)])
         if isinstance(text := message.get("content"), str) and len(text) > least
@@ -290,8 +289,8 @@ def _cut(group: list[Message], share: float, least: int) -> list[Message]:
     ]
 
 
-def _starts(history: list[Message], count: Callable[[Message], int]) -> Iterator[tuple[int, int]]:
-    """Where the history may begin, with how many tokens come before; a result never stands without its call."""
+def _possible_starts(history: list[Message], count: Callable[[Message], int]) -> Iterator[tuple[int, int]]:
+    """The possible starts of the history, with the tokens before each; a result never starts it."""
     before = 0
     for at, message in enumerate(history):
         if message["role"] != "tool":

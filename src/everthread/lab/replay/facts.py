@@ -1,7 +1,7 @@
-"""What a conversation holds that must be found again: in the context at its end, else by a search of the store.
+"""The facts of a conversation, and where each is at the end: in the context, found by a search of the store, or lost.
 
-Files, commands and ids come from the calls' arguments, errors from the output of commands by one plain pattern: by
-other means than the engine uses to choose what it keeps. What the user said is every one of the user's messages.
+Files, commands and ids come from the calls' arguments, errors from the output of commands by one pattern: the engine
+chooses what it keeps by other means. Every message of the user is a fact.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ REQUEST, SAID, ERROR, FILE, COMMAND, ID = (
     "ids in calls",
 )
 KINDS = (REQUEST, SAID, ERROR, FILE, COMMAND, ID)
-SHOWN = 80
-"""Characters by which a longer text is known."""
+FACT_CHARS = 80
+"""A longer fact is cut to so many characters."""
 EDGE = 200
-"""Of a longer message of the user, its first and its last so many characters are looked for."""
+"""Characters of the start and of the end of a longer user message that are looked for."""
 
 _PATHS = frozenset({"path", "file_path", "filename", "file", "target_file", "notebook_path"})
 _COMMANDS = frozenset({"command", "cmd"})
@@ -41,64 +41,68 @@ _SHOWS = re.compile(r"\b(?:grep|rg|cat|head|tail|sed|awk|ls|find|git (?:diff|log
 
 
 @dataclass(frozen=True, slots=True)
-class Stated:
+class StatedFact:
     kind: str
     text: str
 
 
-def stated(messages: Sequence[Message]) -> list[Stated]:
+def collect_facts(messages: Sequence[Message]) -> list[StatedFact]:
     """Every fact of the conversation, once."""
-    asked = [user_text(message).strip() for message in messages if is_user_message(message)]
-    found: dict[str, Iterable[str]] = {
-        REQUEST: map(_beginning, asked[-1:]),
-        SAID: (part for text in asked[:-1] for part in _edges(text)),
-        ERROR: map(_beginning, _errors(messages)),
-        FILE: map(_beginning, _of_calls(messages, _files)),
-        COMMAND: map(_beginning, _of_calls(messages, _commands)),
-        ID: map(_beginning, _of_calls(messages, _ids)),
+    questions = [user_text(message).strip() for message in messages if is_user_message(message)]
+    texts: dict[str, Iterable[str]] = {
+        REQUEST: map(_shorten, questions[-1:]),
+        SAID: (part for text in questions[:-1] for part in _message_edges(text)),
+        ERROR: map(_shorten, _errors(messages)),
+        FILE: map(_shorten, _call_values(messages, _files)),
+        COMMAND: map(_shorten, _call_values(messages, _commands)),
+        ID: map(_shorten, _call_values(messages, _ids)),
     }
-    return [Stated(kind, text) for kind in KINDS for text in dict.fromkeys(found[kind]) if text]
+    return [StatedFact(kind, text) for kind in KINDS for text in dict.fromkeys(texts[kind]) if text]
 
 
-async def judged(facts: Sequence[Stated], conversation: Conversation) -> FactCounts:
-    """Which are in the conversation's context, which its store finds again, which are gone."""
+async def judge_facts(facts: Sequence[StatedFact], conversation: Conversation) -> FactCounts:
+    """Count the facts in the context, those that a search of the store finds, and those that are lost."""
     context = in_context(conversation.messages)
-    named = []
+    places_of_facts = []
     for fact in facts:
-        place = 0 if fact.text in context else 1 if await _recalled(fact.text, conversation) else 2
-        named.append((fact.kind, fact.text, place))
-    return _counted(named)
+        place = 0 if fact.text in context else 1 if await _is_found_by_search(fact.text, conversation) else 2
+        places_of_facts.append((fact.kind, fact.text, place))
+    return _count_places(places_of_facts)
 
 
-def judged_alone(facts: Sequence[Stated], messages: Sequence[Message]) -> FactCounts:
-    """The same for messages without a store behind them: what is not there is lost."""
+def judge_messages(facts: Sequence[StatedFact], messages: Sequence[Message]) -> FactCounts:
+    """Count the facts in messages without a store: the others are lost."""
     context = in_context(messages)
-    return _counted([(fact.kind, fact.text, 0 if fact.text in context else 2) for fact in facts])
+    return _count_places([(fact.kind, fact.text, 0 if fact.text in context else 2) for fact in facts])
 
 
-def _counted(named: Sequence[tuple[str, str, int]]) -> FactCounts:
+def _count_places(places_of_facts: Sequence[tuple[str, str, int]]) -> FactCounts:
     kinds: dict[str, list[int]] = {}
-    for kind, _, place in named:
+    for kind, _, place in places_of_facts:
         kinds.setdefault(kind, [0, 0, 0])[place] += 1
-    return FactCounts({kind: (found[0], found[1], found[2]) for kind, found in kinds.items()}, tuple(named))
+    return FactCounts(
+        {kind: (counts[0], counts[1], counts[2]) for kind, counts in kinds.items()}, tuple(places_of_facts)
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class MessageWords:
-    """All words of some messages; a fact is in it if its words stand there, not as a part of longer ones."""
+    """The text of some messages; a fact is in it as whole words, not as a part of longer ones."""
 
     text: str
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> MessageWords:
-        return cls("\n".join(map(_plain, texts)))
+        return cls("\n".join(map(_normalize, texts)))
 
     def __contains__(self, words: object) -> bool:
-        plain = _plain(str(words))
+        plain = _normalize(str(words))
         at = self.text.find(plain)
         while at >= 0:
             end = at + len(plain)
-            if not _goes_on(self.text[at - 1 : at], plain[:1]) and not _goes_on(self.text[end : end + 1], plain[-1:]):
+            if not _is_joined(self.text[at - 1 : at], plain[:1]) and not _is_joined(
+                self.text[end : end + 1], plain[-1:]
+            ):
                 return True
             at = self.text.find(plain, at + 1)
         return False
@@ -108,8 +112,8 @@ def in_context(messages: Sequence[Message]) -> MessageWords:
     return MessageWords.of(text for message in messages for text in _texts(message))
 
 
-async def _recalled(text: str, conversation: Conversation) -> bool:
-    """Whether a search for the words finds a place that holds them."""
+async def _is_found_by_search(text: str, conversation: Conversation) -> bool:
+    """Whether a search for the words finds them."""
     words = text.replace('"', " ")
     query = SearchQuery(f'"{words}"', thread=conversation.id, limit=1)
     return bool(await conversation.store.search(query))
@@ -123,7 +127,7 @@ def _texts(message: Message) -> Iterator[str]:
         yield from strings_in(call.parsed)
 
 
-def _of_calls(messages: Sequence[Message], values: Callable[[Mapping[str, object]], Iterator[str]]) -> Iterator[str]:
+def _call_values(messages: Sequence[Message], values: Callable[[Mapping[str, object]], Iterator[str]]) -> Iterator[str]:
     for message in messages:
         for call in calls_of(message):
             yield from values(_arguments(call))
@@ -155,20 +159,20 @@ def _ids(arguments: Mapping[str, object]) -> Iterator[str]:
 
 
 def _errors(messages: Sequence[Message]) -> Iterable[str]:
-    """The last error of every command that failed; one that shows a file shows that file's words."""
+    """The last error of every failed command. Commands that print files are left out: their errors may be content."""
     commands = {call.id: " ".join(_commands(_arguments(call))) for message in messages for call in calls_of(message)}
     latest: dict[str, str] = {}
     for message in messages[len(messages) * 2 // 3 :]:
-        for given in results_of(message):
-            command = commands.get(given.call_id, "")
-            found = _ERROR.search(given.text) if command and not _SHOWS.search(command) else None
-            if found:
-                latest[command] = found[0]
+        for result in results_of(message):
+            command = commands.get(result.call_id, "")
+            match = _ERROR.search(result.text) if command and not _SHOWS.search(command) else None
+            if match:
+                latest[command] = match[0]
     return latest.values()
 
 
-def _edges(text: str) -> Iterator[str]:
-    """A short message whole; of a longer one its beginning and its end, in whole words."""
+def _message_edges(text: str) -> Iterator[str]:
+    """A short message whole; of a longer one its start and its end, in whole words."""
     line = " ".join(text.split())
     if len(line) <= 2 * EDGE:
         yield line
@@ -177,20 +181,20 @@ def _edges(text: str) -> Iterator[str]:
     yield line[-EDGE:].partition(" ")[2] or line[-EDGE:]
 
 
-def _beginning(text: str) -> str:
-    """So much of a text, in whole words and on one line."""
+def _shorten(text: str) -> str:
+    """The start of a text, in whole words and on one line."""
     line = " ".join(text.split())
-    return line if len(line) <= SHOWN else line[:SHOWN].rpartition(" ")[0] or line[:SHOWN]
+    return line if len(line) <= FACT_CHARS else line[:FACT_CHARS].rpartition(" ")[0] or line[:FACT_CHARS]
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _plain(text: str) -> str:
-    """Without what is a matter of typography: white space, quotes, `./`, capitals."""
+def _normalize(text: str) -> str:
+    """The text without differences of white space, quotes, `./` and case."""
     return " ".join(re.sub(r"[`\"“”’]", "'", text).replace(" ./", " ").split()).lower()
 
 
-def _goes_on(beside: str, edge: str) -> bool:
-    """Whether a name or a number goes on beyond its edge."""
+def _is_joined(beside: str, edge: str) -> bool:
+    """Whether the neighbouring character continues a name or a number."""
     return edge in _WORD and beside in _JOINING and bool(beside and edge)
 
 

@@ -1,4 +1,4 @@
-"""Replays as one page that needs nothing else: no server, no network. Figures, charts and tables of each."""
+"""Replays as one self-contained HTML page: figures, charts and tables of each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLACES = ("in the context", "found by recall", "lost")
 
 
 def page(replays: Sequence[Replay], *, command: str = "", date: str = "", uncached: bool = False) -> str:
-    """One HTML page with everything in it. `uncached`: also the way without any caching."""
+    """Render one HTML page. `uncached`: also the way without any caching."""
     static = files("everthread.gateway.dashboard") / "static"
     pages = Environment(
         loader=PackageLoader("everthread.lab.replay"), autoescape=True, undefined=StrictUndefined,
@@ -50,7 +50,7 @@ def _overview_row(one: Replay) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """What compaction itself saves, in figures and words, and other figures with what they are."""
+    """What compaction saves, as a figure and in words, and other figures with their labels."""
 
     figure: str
     words: str
@@ -58,7 +58,7 @@ class Headline:
 
 
 def _headline(replays: Sequence[Replay]) -> Headline:
-    """Against the cache alone, over the calls that both answered."""
+    """The savings against caching alone, over the calls that both answered."""
     pairs = [(one, one.way("cached")) for one in replays]
     counts = [min(len(way.calls), len(one.ours.calls)) for one, way in pairs]
     ours = total(one.ours.cost_of_first(count) for (one, _), count in zip(pairs, counts, strict=True))
@@ -87,18 +87,18 @@ def _headline(replays: Sequence[Replay]) -> Headline:
 
 
 def _section(replay: Replay, number: int, *, uncached: bool) -> dict[str, Any]:
-    """What the page says of one replay."""
+    """The template's values for one replay."""
     ways = [way for way in replay.ways if uncached or way.name != "uncached"]
     facts = replay.ours.facts if replay.ours.facts is not None and replay.ours.facts.total else None
-    named = sorted(facts.named, key=lambda fact: -fact[2])[:MOST_FACTS] if facts else []
+    listed = sorted(facts.named, key=lambda fact: -fact[2])[:MOST_FACTS] if facts else []
     return {
         "replay": replay, "lead": _headline([replay]),
-        "charts": [_context(replay, number), _costs(ways, number), _cache(replay, number)],
+        "charts": [_context_chart(replay, number), _cost_chart(ways, number), _cache_chart(replay, number)],
         "ways": [_way_row(replay, way) for way in ways],
         "compactions": [
-            (f"before call {made.call + 1:,}", made.reason, f"{made.tokens_before:,} \u2192 {made.tokens_after:,}",
-             f"{made.messages_before:,} \u2192 {made.messages_after:,}", made.author)
-            for made in replay.compactions
+            (f"before call {one.call + 1:,}", one.reason, f"{one.tokens_before:,} \u2192 {one.tokens_after:,}",
+             f"{one.messages_before:,} \u2192 {one.messages_after:,}", one.author)
+            for one in replay.compactions
         ],
         "misses": [
             (cause, f"{count:,}", f"{sum(call.missed for call in replay.ours.calls if call.miss == cause):,}")
@@ -106,8 +106,8 @@ def _section(replay: Replay, number: int, *, uncached: bool) -> dict[str, Any]:
         ],
         "facts": _fact_rows(facts, replay.way("truncated").facts) if facts else [],
         # Those that left the context first: they are what a reader wants to check.
-        "named": [(line_of(text, 120), kind, PLACES[place]) for kind, text, place in named],
-        "unnamed": len(facts.named) - len(named) if facts else 0,
+        "named": [(line_of(text, 120), kind, PLACES[place]) for kind, text, place in listed],
+        "unnamed": len(facts.named) - len(listed) if facts else 0,
     }  # fmt: skip
 
 
@@ -120,45 +120,43 @@ def _way_row(replay: Replay, way: Way) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _fact_rows(facts: FactCounts, dropped: FactCounts | None) -> list[tuple[str, ...]]:
-    """Of each kind: what is in the context, found by a search, lost; and what truncation would have left."""
+def _fact_rows(facts: FactCounts, truncated: FactCounts | None) -> list[tuple[str, ...]]:
+    """The facts of each kind: in the context, found by a search, lost; and what truncation would have left."""
     rows = []
     for kind, counts in facts.kinds.items():
         styled = zip(("kept", "found-part", "lost"), counts, strict=True)
         pieces = [Piece(style, f"{count:,}", count) for style, count in styled if count]
-        drawn = bar(pieces, sum(counts), f"{counts[0]} of {sum(counts)} in the context")
-        theirs = dropped.kinds[kind][0] if dropped else 0
-        rows.append((kind, *(f"{count:,}" for count in counts), drawn, f"{theirs:,}"))
+        chart_bar = bar(pieces, sum(counts), f"{counts[0]} of {sum(counts)} in the context")
+        left = truncated.kinds[kind][0] if truncated else 0
+        rows.append((kind, *(f"{count:,}" for count in counts), chart_bar, f"{left:,}"))
     return rows
 
 
-def _context(replay: Replay, number: int) -> Chart:
-    shown = [way for way in replay.ways if way.name != "uncached"]
-    lines = [Line(way.what, STYLES[way.name], [call.use.prompt for call in way.calls]) for way in shown]
+def _context_chart(replay: Replay, number: int) -> Chart:
+    ways = [way for way in replay.ways if way.name != "uncached"]
+    lines = [Line(way.what, STYLES[way.name], [call.use.prompt for call in way.calls]) for way in ways]
     marks = [
-        Mark(
-            made.call, f"compaction before call {made.call + 1}: {made.tokens_before:,} to {made.tokens_after:,} tokens"
-        )
-        for made in replay.compactions
+        Mark(one.call, f"compaction before call {one.call + 1}: {one.tokens_before:,} to {one.tokens_after:,} tokens")
+        for one in replay.compactions
     ]
-    told = (
+    text = (
         f"Tokens of each request. Ours has at most {replay.ours.peak:,} of a window of {replay.window:,} and is "
         f"compacted {len(replay.compactions)} times."
     )
     limits = [Limit("window", replay.window), Limit("compaction from here on", replay.threshold)]
-    return Chart(f"context-{number}", "Context, call by call", told, "tokens", lines, limits, marks)
+    return Chart(f"context-{number}", "Context, call by call", text, "tokens", lines, limits, marks)
 
 
-def _costs(ways: Sequence[Way], number: int) -> Chart:
-    known = [way for way in ways if way.cost is not None]
+def _cost_chart(ways: Sequence[Way], number: int) -> Chart:
+    priced = [way for way in ways if way.cost is not None]
     lines = [
-        Line(way.what, STYLES[way.name], [*accumulate(float(call.cost or 0) for call in way.calls)]) for way in known
+        Line(way.what, STYLES[way.name], [*accumulate(float(call.cost or 0) for call in way.calls)]) for way in priced
     ]
-    told = "Dollars spent up to each call. " + " ".join(f"{way.what}: {dollars(way.cost)}." for way in known)
-    return Chart(f"cost-{number}", "Cost so far", told, "$", lines)
+    text = "Dollars spent up to each call. " + " ".join(f"{way.what}: {dollars(way.cost)}." for way in priced)
+    return Chart(f"cost-{number}", "Cost so far", text, "$", lines)
 
 
-def _cache(replay: Replay, number: int) -> Chart:
+def _cache_chart(replay: Replay, number: int) -> Chart:
     calls = replay.ours.calls
     lines = [
         Line("read from the cache", "read", [call.use.read for call in calls]),
@@ -168,5 +166,5 @@ def _cache(replay: Replay, number: int) -> Chart:
     marks = [
         Mark(at, f"miss before call {at + 1}: {call.miss}", "miss") for at, call in enumerate(calls) if call.missed
     ]
-    told = f"What became of each prompt\u2019s tokens. {len(marks)} calls read less than the one before had left."
-    return Chart(f"cache-{number}", "What the cache held", told, "tokens", lines, (), marks, stacked=True)
+    text = f"What became of each prompt\u2019s tokens. {len(marks)} calls read less than the one before had left."
+    return Chart(f"cache-{number}", "What the cache held", text, "tokens", lines, (), marks, stacked=True)

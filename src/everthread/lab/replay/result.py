@@ -1,4 +1,4 @@
-"""What a replay found, as values and as JSON."""
+"""The results of a replay, as values and as JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from everthread.lab.provider.cache import CacheUse
 
 Cause = str
-"""Why less was read from the cache than the call before had left there; one of `CAUSES`."""
+"""Why a call read less from the cache than the previous call had left there."""
 FIRST, FORGOTTEN, COMPACTED, TOOLS, MODEL, SYSTEM, SHORT, DROPPED, CHANGED = (
     "first call",
     "the cache had forgotten",
@@ -23,7 +23,6 @@ FIRST, FORGOTTEN, COMPACTED, TOOLS, MODEL, SYSTEM, SHORT, DROPPED, CHANGED = (
     "oldest messages dropped",
     "prompt changed",
 )
-CAUSES = (FIRST, FORGOTTEN, COMPACTED, TOOLS, MODEL, SYSTEM, SHORT, DROPPED, CHANGED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,7 @@ class Played:
 
     at: float
     messages: int
-    """How many messages the request had."""
+    """The number of messages in the request."""
     use: CacheUse
     output: int
     input_cost: Decimal | None
@@ -40,7 +39,7 @@ class Played:
     output_cost: Decimal | None
     miss: Cause = ""
     missed: int = 0
-    """Tokens that the call before had left in the cache and this one did not read there."""
+    """Tokens that the previous call had left in the cache and this one did not read."""
 
     @property
     def cost(self) -> Decimal | None:
@@ -64,24 +63,24 @@ class Compacted:
 
 @dataclass(frozen=True, slots=True)
 class FactCounts:
-    """What the conversation stated, by kind: how much of it is in the context at its end, found by recall, lost."""
+    """The facts of the conversation by kind: how many are in the context at its end, found by recall, lost."""
 
     kinds: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     """Retained, recoverable, lost."""
     named: tuple[tuple[str, str, int], ...] = ()
-    """Each fact: its kind, its words, and which of the three it is, from 0."""
+    """Each fact: its kind, its words, and its place: 0 retained, 1 recoverable, 2 lost."""
 
     @property
     def retained(self) -> int:
-        return sum(found[0] for found in self.kinds.values())
+        return sum(counts[0] for counts in self.kinds.values())
 
     @property
     def recoverable(self) -> int:
-        return sum(found[1] for found in self.kinds.values())
+        return sum(counts[1] for counts in self.kinds.values())
 
     @property
     def lost(self) -> int:
-        return sum(found[2] for found in self.kinds.values())
+        return sum(counts[2] for counts in self.kinds.values())
 
     @property
     def total(self) -> int:
@@ -90,13 +89,13 @@ class FactCounts:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way of holding the conversation: ours, or one it is compared with."""
+    """One way of holding the conversation: ours, or a baseline."""
 
     name: str
     what: str
     calls: Sequence[Played]
     refused: int | None = None
-    """The call that the provider refused for its size; the conversation ended there."""
+    """The call that the provider refused for its size, which ended the conversation."""
     facts: FactCounts | None = None
 
     @property
@@ -132,13 +131,13 @@ class Way:
         return total(call.cost for call in self.calls)
 
     def cost_of_first(self, calls: int) -> Decimal | None:
-        """Dollars of the first so many calls: to compare with a way that ended there."""
+        """Dollars of the first calls, to compare with a way that ended earlier."""
         return total(call.cost for call in self.calls[:calls])
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A conversation as it would have gone; `ways[0]` is ours."""
+    """A replayed conversation; `ways[0]` is ours."""
 
     source: str
     model: str
@@ -146,14 +145,14 @@ class Replay:
     threshold: int
     engine: str
     timed: str
-    """Where the times come from: `given`, `log`, `usage` or `assumed`."""
+    """The source of the times: `given`, `log`, `usage` or `assumed`."""
     ways: Sequence[Way]
     compactions: Sequence[Compacted]
     notes: Sequence[str] = ()
     recorded_cost: float | None = None
-    """The dollars that the log itself states, where it states those of every call."""
+    """The dollars in the log, where it has those of every call."""
     seconds: float = 0.0
-    """How long the replay took."""
+    """The duration of the replay."""
 
     @property
     def ours(self) -> Way:
@@ -163,13 +162,13 @@ class Replay:
         return next(way for way in self.ways if way.name == name)
 
     def saved(self, way: Way) -> float | None:
-        """Which part of the dollars our way saves, over the calls that both answered; None where unknown."""
+        """The share of the dollars that our way saves, over the calls that both answered; None where unknown."""
         count = min(len(way.calls), len(self.ours.calls))
         ours, theirs = self.ours.cost_of_first(count), way.cost_of_first(count)
         return None if ours is None or not theirs else float(1 - ours / theirs)
 
     def caching_saves(self) -> float | None:
-        """Which part of the input's dollars the cache alone saves: without compaction, against no cache."""
+        """The share of the input's dollars that the cache alone saves, without compaction."""
         with_cache, without = self.way("cached").input_cost, self.way("uncached").input_cost
         return None if with_cache is None or not without else float(1 - with_cache / without)
 
@@ -179,45 +178,45 @@ class Replay:
         return {name: getattr(self, name) for name in names} | {
             "times": self.timed,
             "notes": list(self.notes),
-            "caching_saves_of_input": _rounded(self.caching_saves()),
+            "caching_saves_of_input": _round_share(self.caching_saves()),
             "seconds": round(self.seconds, 3),
             "compactions": [asdict(compaction) for compaction in self.compactions],
-            "ways": [_way(self, way) for way in self.ways],
+            "ways": [_way_as_dict(self, way) for way in self.ways],
         }
 
 
 def total(costs: Iterable[Decimal | None]) -> Decimal | None:
     """The sum; None where one is unknown."""
-    whole = Decimal(0)
+    amount = Decimal(0)
     for cost in costs:
         if cost is None:
             return None
-        whole += cost
-    return whole
+        amount += cost
+    return amount
 
 
-def _way(replay: Replay, way: Way) -> dict[str, Any]:
+def _way_as_dict(replay: Replay, way: Way) -> dict[str, Any]:
     names = ("name", "what", "peak", "read", "written", "uncached")
     return {name: getattr(way, name) for name in names} | {
         "answered": len(way.calls),
         "refused_at": way.refused,
         "mean": round(way.mean),
         "misses": dict(way.misses),
-        "cost": _dollars(way.cost),
-        "input_cost": _dollars(way.input_cost),
-        "we_save": None if way is replay.ours else _rounded(replay.saved(way)),
+        "cost": _round_dollars(way.cost),
+        "input_cost": _round_dollars(way.input_cost),
+        "we_save": None if way is replay.ours else _round_share(replay.saved(way)),
         "facts": None if way.facts is None else _fact_figures(way.facts),
-        "calls": [_call(call) for call in way.calls],
+        "calls": [_call_as_dict(call) for call in way.calls],
     }
 
 
 def _fact_figures(facts: FactCounts) -> dict[str, Any]:
     places = ("retained", "recoverable", "lost")
-    kinds = {kind: dict(zip(places, found, strict=True)) for kind, found in facts.kinds.items()}
+    kinds = {kind: dict(zip(places, counts, strict=True)) for kind, counts in facts.kinds.items()}
     return {place: getattr(facts, place) for place in places} | {"kinds": kinds}
 
 
-def _call(call: Played) -> dict[str, Any]:
+def _call_as_dict(call: Played) -> dict[str, Any]:
     return {
         "at": round(call.at, 3),
         "messages": call.messages,
@@ -226,15 +225,15 @@ def _call(call: Played) -> dict[str, Any]:
         "written": call.use.write,
         "uncached": call.use.input,
         "output": call.output,
-        "cost": _dollars(call.cost),
+        "cost": _round_dollars(call.cost),
         "miss": call.miss,
         "missed": call.missed,
     }
 
 
-def _dollars(cost: Decimal | None) -> float | None:
+def _round_dollars(cost: Decimal | None) -> float | None:
     return None if cost is None else round(float(cost), 8)
 
 
-def _rounded(part: float | None) -> float | None:
+def _round_share(part: float | None) -> float | None:
     return None if part is None else round(part, 4)

@@ -1,4 +1,4 @@
-"""One conversation played again through `Conversation`: ours, the ways it is compared with, other settings."""
+"""Replays a conversation through `Conversation`, with its baselines; `run_trial`: a stored thread with new settings."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.journal import JournalWriter
 from everthread.compaction.registry import create_engine
-from everthread.config import Config, home_directory
+from everthread.config import Config, home_directory, load_config
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import CompactionDone, CompactionFailed, CompactionStarted, Event, Notice
 from everthread.conversation.options import Route, SessionOptions, Setup
@@ -35,37 +35,33 @@ from everthread.lab.importers.log import Log, LoggedMessage
 from everthread.lab.provider.cache import Prompt
 from everthread.lab.provider.models import PROTOCOLS
 from everthread.lab.replay import baselines, facts, result
-from everthread.lab.replay.baselines import Cache, CallLedger, Prompts, Setting, by_marks, remembered
-from everthread.lab.replay.plan import PAUSE, STEP, PlannedCall, ReplayPlan, planned
+from everthread.lab.replay.baselines import Cache, CallLedger, Prompts, Setting, cache_seconds, caches_by_marks
+from everthread.lab.replay.plan import PAUSE, STEP, PlannedCall, ReplayPlan, plan_replay
 from everthread.lab.replay.result import Compacted, Played, Replay, Way
 from everthread.providers.catalog import catalogue_window
 from everthread.testing import SteppedClock
 
-if TYPE_CHECKING:
-    from everthread.lab.replay.result import Replay
-
-
 Compact = Callable[[int, Conversation], bool] | Collection[int]
-"""Which calls are compacted before, whatever the size: their indices, or who is asked before every call."""
+"""The calls before which to compact, whatever the size: their indices, or a function."""
 
 _USAGE = {protocol.api: protocol.usage for protocol in PROTOCOLS}
 
 
 def route_for(model: str, window: int) -> Route:
-    """Claude at Anthropic, anything else as a chat model whose cache works by itself."""
-    if by_marks(model):
+    """Claude at Anthropic, any other as a chat model with an automatic cache."""
+    if caches_by_marks(model):
         return Route(model, "anthropic", window, provider="anthropic")
     return Route(model, "openai_chat", window)
 
 
 def fast_folder() -> str | None:
-    """Where files are written to memory, on systems that have such a place: nothing here outlives the replay."""
+    """A folder in memory, where the system has one: the store of a replay is temporary."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - its folder has a random name  # nosec B108
 
 
 @dataclass
 class Player:
-    """One conversation under way."""
+    """Replays one conversation."""
 
     setting: Setting
     options: SessionOptions
@@ -76,31 +72,31 @@ class Player:
     compactions: list[Compacted] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     refused: int | None = None
-    _told: set[str] = field(default_factory=set)
+    _noted: set[str] = field(default_factory=set)
     _started: float = 0.0
-    """When the last compaction began, by a real clock."""
-    _heard: int = 0
-    """How many compactions the ledger knows of."""
+    """The start of the last compaction, by a real clock."""
+    _counted_compactions: int = 0
+    """Compactions that the ledger has seen."""
 
     @asynccontextmanager
     async def play(self) -> AsyncIterator[Conversation]:
-        """The conversation as it stands at its end; its store is gone afterwards."""
+        """Replay all calls; yield the conversation at its end. Its store is removed afterwards."""
         with tempfile.TemporaryDirectory(prefix="everthread-replay-", dir=fast_folder()) as folder:
             store = open_store(Path(folder) / "replay.db")
             try:
                 setting = self.setting
                 setup = Setup(
                     store, route_for(setting.models[0], setting.window), self.engine,
-                    lambda desk: JournalWriter(desk.counter), self.options, setting.system, self._hear,
+                    lambda desk: JournalWriter(desk.counter), self.options, setting.system, self._on_event,
                     clock=self.clock, wall=lambda: setting.began + self.clock.now,
                 )  # fmt: skip
                 async with await Conversation.open(setup, tools=setting.tools) as conversation:
-                    await self._through(conversation)
+                    await self._play_calls(conversation)
                     yield conversation
             finally:
                 await store.close()
 
-    def _hear(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         if isinstance(event, CompactionStarted):
             self._started = time.perf_counter()
         elif isinstance(event, CompactionDone):
@@ -116,13 +112,13 @@ class Player:
             self._note(event.text)
 
     def _note(self, text: str) -> None:
-        """Once, whatever figures it is told with."""
+        """Add a note once, whatever its figures."""
         words = re.sub(r"[\d,.]+", "#", text)
-        if words not in self._told:
-            self._told.add(words)
+        if words not in self._noted:
+            self._noted.add(words)
             self.notes.append(text)
 
-    async def _through(self, conversation: Conversation) -> None:
+    async def _play_calls(self, conversation: Conversation) -> None:
         setting = self.setting
         cache, ledger = Cache(self.clock), CallLedger(setting.ttl, setting.began)
         for number, call in enumerate(setting.calls):
@@ -130,49 +126,49 @@ class Player:
             if setting.models[number] != conversation.route.name:
                 await conversation.use_model(route_for(setting.models[number], setting.window))
             try:
-                sent = await self._sent(conversation, number)
+                prepared_call = await self._prepare_call(conversation, number)
             except ContextOverflowError as error:
                 self._note(str(error))
                 self.refused = number
                 return
-            prepared, prompt = sent
+            prepared, prompt = prepared_call
             request = prepared.request
             use = cache.use(request.model, prompt)
-            reshaped = result.COMPACTED if len(self.compactions) > self._heard else ""
-            self._heard = len(self.compactions)
+            reshaped = result.COMPACTED if len(self.compactions) > self._counted_compactions else ""
+            self._counted_compactions = len(self.compactions)
             output = setting.outputs[number]
-            self.played.append(ledger.played(request, use, output, call.at, reshaped=reshaped))
+            self.played.append(ledger.record_call(request, use, output, call.at, reshaped=reshaped))
             await conversation.record(
                 Reply(call.answer, usage=_USAGE[prepared.api](use, output, 0), model=request.model)
             )
             setting.step()
 
-    async def _sent(self, conversation: Conversation, number: int) -> tuple[PreparedRequest, Prompt]:
-        """The request as the provider takes it: one that is too long is refused, as it would be."""
-        given = list(self.setting.calls[number].given)
-        if given and self.compact:
-            await conversation.add(given)
-            if self._wanted(number, conversation):
-                made = await conversation.compress()
-                if not made.changed:
-                    self._note(f"nothing was compacted before call {number + 1:,}: {made.reason}")
-            given = []
-        prepared = await conversation.prepare(given or None)
+    async def _prepare_call(self, conversation: Conversation, number: int) -> tuple[PreparedRequest, Prompt]:
+        """Prepare a request that the provider accepts: one over the window is refused and recovered."""
+        messages = list(self.setting.calls[number].given)
+        if messages and self.compact:
+            await conversation.add(messages)
+            if self._is_forced(number, conversation):
+                compaction = await conversation.compress()
+                if not compaction.changed:
+                    self._note(f"nothing was compacted before call {number + 1:,}: {compaction.reason}")
+            messages = []
+        prepared = await conversation.prepare(messages or None)
         while (prompt := self.setting.prompts.read(prepared.request)).tokens > self.setting.window:
-            words = f"prompt is too long: {prompt.tokens} tokens > {self.setting.window} maximum"
-            prepared = await conversation.recover(ModelError(words, status=400))
+            refusal = f"prompt is too long: {prompt.tokens} tokens > {self.setting.window} maximum"
+            prepared = await conversation.recover(ModelError(refusal, status=400))
         return prepared, prompt
 
-    def _wanted(self, number: int, conversation: Conversation) -> bool:
+    def _is_forced(self, number: int, conversation: Conversation) -> bool:
         return self.compact(number, conversation) if callable(self.compact) else number in self.compact
 
 
 DEFAULT_MODEL = "claude-sonnet-4-5"
 OURS = "everthread"
 Progress = Callable[[int, int], None]
-"""Told how many of how many steps are done."""
-_CALL = 10
-"""Tokens an answer spends on a call besides its name and arguments."""
+"""Called with the number of finished steps and of all steps."""
+_CALL_TOKENS = 10
+"""Tokens of a call besides its name and arguments."""
 
 
 async def areplay(  # noqa: PLR0913 - what a replay may be told, one by one
@@ -193,13 +189,12 @@ async def areplay(  # noqa: PLR0913 - what a replay may be told, one by one
     judged: bool | None = None,
     progress: Progress | None = None,
 ) -> Replay:
-    """Play a conversation again, in simulated time.
+    """Replay a conversation in simulated time. Summaries are journals; nothing is sent anywhere.
 
-    `model`: who is asked; None: whom the log names, call by call. `window`: None is the model's own. `options`: the
-    settings of the conversation. `times`: when each call is sent, in seconds; else the log's, else assumed with
-    `pause` and `step`. `compact`: calls to compact before, or a function `(call, conversation) -> bool` that is asked
-    before every call, whatever the size. `compared`: also the other ways. `judged`: also the facts; None: as
-    `compared`. Summaries are extracts; nothing is sent anywhere.
+    `model`: its name; None: the log's, call by call. `window`: None is the model's own. `options`: the settings of the
+    conversation. `times`: the time of each call in seconds; else the log's, else assumed with `pause` and `step`.
+    `compact`: calls to compact before, or a function `(call, conversation) -> bool`. `compared`: also the baselines.
+    `judged`: also the facts; None: as `compared`.
     """
     started = time.perf_counter()
     log = (
@@ -208,48 +203,48 @@ async def areplay(  # noqa: PLR0913 - what a replay may be told, one by one
         else Log("messages", "core", [LoggedMessage(m) for m in conversation])
     )
     log = replace(log, system=log.system if system is None else system, tools=list(tools) or log.tools)
-    chosen = replace(options or session_options(Config()), background=False)
-    asked = model or log.model or DEFAULT_MODEL
-    plan = planned(log, times=times, pause=pause, step=step, ttl=remembered(asked, chosen.cache_ttl))
-    models = tuple(model or call.model or asked for call in plan.calls)
+    settings = replace(options or session_options(Config()), background=False)
+    default_model = model or log.model or DEFAULT_MODEL
+    plan = plan_replay(log, times=times, pause=pause, step=step, ttl=cache_seconds(default_model, settings.cache_ttl))
+    models = tuple(model or call.model or default_model for call in plan.calls)
     size = window or catalogue_window(models[0]).tokens
     prompts = Prompts()
-    outputs = tuple(_output(call, prompts.counter(name)) for call, name in zip(plan.calls, models, strict=True))
+    outputs = tuple(_output_tokens(call, prompts.counter(name)) for call, name in zip(plan.calls, models, strict=True))
     setting = baselines.Setting(
-        plan.calls, models, outputs, size, chosen.cache_ttl, time.time() if plan.began is None else plan.began,
-        log.system, log.tools, prompts, _counted(progress, len(plan.calls) * (3 if compared else 1)),
+        plan.calls, models, outputs, size, settings.cache_ttl, time.time() if plan.began is None else plan.began,
+        log.system, log.tools, prompts, _count_steps(progress, len(plan.calls) * (3 if compared else 1)),
     )  # fmt: skip
-    player = Player(setting, chosen, _engine(engine, engine_options), compact)
-    asking = compared if judged is None else judged
-    told = facts.stated(plan.messages) if compared or asking else []
-    async with player.play() as held:
-        known = await facts.judged(told, held) if asking else None
-        threshold = held.threshold
-        texts = [record.record.summary for record in await held.store.compactions(held.id)]
+    player = Player(setting, settings, _make_engine(engine, engine_options), compact)
+    is_judged = compared if judged is None else judged
+    facts_stated = facts.collect_facts(plan.messages) if compared or is_judged else []
+    async with player.play() as replayed:
+        fact_counts = await facts.judge_facts(facts_stated, replayed) if is_judged else None
+        threshold = replayed.threshold
+        texts = [record.record.summary for record in await replayed.store.compactions(replayed.id)]
     texts += [""] * len(player.compactions)
-    made = [replace(one, summary=text) for one, text in zip(player.compactions, texts, strict=False)]
-    ways = [Way(OURS, "Everthread", player.played, player.refused, known)]
+    compactions = [replace(one, summary=text) for one, text in zip(player.compactions, texts, strict=False)]
+    ways = [Way(OURS, "Everthread", player.played, player.refused, fact_counts)]
     if compared:
-        ways += _compared(setting, told)
+        ways += _play_baselines(setting, facts_stated)
     name = engine if isinstance(engine, str) else "given"
     return Replay(
-        log.source, ", ".join(dict.fromkeys(models)), size, threshold, name, plan.timed, ways, made,
-        [*log.warnings, *plan.notes, *player.notes], _recorded(plan), time.perf_counter() - started,
+        log.source, ", ".join(dict.fromkeys(models)), size, threshold, name, plan.timed, ways, compactions,
+        [*log.warnings, *plan.notes, *player.notes], _recorded_cost(plan), time.perf_counter() - started,
     )  # fmt: skip
 
 
-def replay(conversation: Log | Sequence[Message], **how: Any) -> Replay:
+def replay(conversation: Log | Sequence[Message], **arguments: Any) -> Replay:
     """Like `areplay`, from a script or from inside a running event loop."""
-    return run_sync(areplay(conversation, **how))
+    return run_sync(areplay(conversation, **arguments))
 
 
-def _compared(setting: baselines.Setting, told: Sequence[facts.Stated]) -> list[Way]:
-    uncached, cached = baselines.unmanaged(setting)
-    dropped, left = baselines.truncated(setting, cached)
-    return [uncached, cached, replace(dropped, facts=facts.judged_alone(told, left))]
+def _play_baselines(setting: baselines.Setting, facts_stated: Sequence[facts.StatedFact]) -> list[Way]:
+    uncached, cached = baselines.play_unmanaged(setting)
+    truncated, messages = baselines.play_truncated(setting, cached)
+    return [uncached, cached, replace(truncated, facts=facts.judge_messages(facts_stated, messages))]
 
 
-def _engine(
+def _make_engine(
     engine: str | Callable[[Services], ContextEngine], options: dict[str, Any] | None
 ) -> Callable[[Services], ContextEngine]:
     if not isinstance(engine, str):
@@ -258,21 +253,21 @@ def _engine(
     return lambda services: create_engine(name, services, dict(options or {}), home=home_directory())
 
 
-def _output(call: PlannedCall, counter: TokenCounter) -> int:
-    """Tokens of the answer: as they were reported, else as they are counted."""
+def _output_tokens(call: PlannedCall, counter: TokenCounter) -> int:
+    """Tokens of the answer: as reported, else counted."""
     if call.usage is not None and call.usage.output_tokens:
         return call.usage.output_tokens
-    calls = sum(counter.text(made.name) + counter.text(made.arguments) + _CALL for made in calls_of(call.answer))
+    calls = sum(counter.text(one.name) + counter.text(one.arguments) + _CALL_TOKENS for one in calls_of(call.answer))
     return counter.text(text_of(call.answer)) + counter.text(call.answer.get("reasoning_content") or "") + calls
 
 
-def _recorded(plan: ReplayPlan) -> float | None:
+def _recorded_cost(plan: ReplayPlan) -> float | None:
     costs = [call.cost for call in plan.calls]
-    known = [cost for cost in costs if cost is not None]
-    return sum(known) if len(known) == len(costs) else None
+    stated = [cost for cost in costs if cost is not None]
+    return sum(stated) if len(stated) == len(costs) else None
 
 
-def _counted(progress: Progress | None, steps: int) -> Callable[[], None]:
+def _count_steps(progress: Progress | None, steps: int) -> Callable[[], None]:
     done = 0
 
     def step() -> None:
@@ -284,45 +279,42 @@ def _counted(progress: Progress | None, steps: int) -> Callable[[], None]:
     return step
 
 
-class Trials:
-    """Replays threads, one after the other. The process ends with each replay: it may have grown large."""
-
-    async def run(self, request: TrialRequest) -> TrialResult:
-        loop = asyncio.get_running_loop()
-        pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
-        try:
-            return await loop.run_in_executor(pool, replay_twice, request)
-        finally:
-            for process in list(getattr(pool, "_processes", {}).values()):
-                process.terminate()  # given up, or done
-            pool.shutdown(wait=False, cancel_futures=True)
+async def run_trial(request: TrialRequest) -> TrialResult:
+    """Replay a thread with other settings, in a process that ends with the replay: it may grow large."""
+    loop = asyncio.get_running_loop()
+    pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+    try:
+        return await loop.run_in_executor(pool, replay_twice, request)
+    finally:
+        for process in list(getattr(pool, "_processes", {}).values()):
+            process.terminate()  # cancelled, or done
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def replay_twice(request: TrialRequest) -> TrialResult:
-    """The thread as configured, with the settings tried, and without compaction."""
-    from everthread.config import load_config  # noqa: PLC0415 - in the process that replays
-    from everthread.factory.conversation import session_options  # noqa: PLC0415
-    from everthread.lab.importers.log import Log, LoggedMessage  # noqa: PLC0415
-    from everthread.lab.replay import replay  # noqa: PLC0415
-
-    said = [LoggedMessage(message, at, model=request.model) for message, at in request.said]
-    log = Log(f"thread {request.source[:12]}", "core", said, request.system, [], request.model)
+    """Replay a thread as configured, with the settings to try, and without compaction."""
+    messages = [LoggedMessage(message, at, model=request.model) for message, at in request.said]
+    log = Log(f"thread {request.source[:12]}", "core", messages, request.system, [], request.model)
     options = session_options(load_config())
     tried = replace(options, threshold=request.threshold, threshold_tokens=None, target_ratio=request.ratio)
     now = replay(log, window=request.window, options=options, compared=False, judged=True)
     then = replay(log, window=request.window, options=tried)
-    runs = [_run("as configured", now), _run("with these settings", then), _run("without compaction", then, "cached")]
+    runs = [
+        _trial_run("as configured", now),
+        _trial_run("with these settings", then),
+        _trial_run("without compaction", then, "cached"),
+    ]
     return TrialResult(runs, then.notes)
 
 
-def _run(name: str, found: Replay, way: str = "everthread") -> TrialRun:
-    held = found.way(way)
-    facts = held.facts
+def _trial_run(name: str, replayed: Replay, way: str = "everthread") -> TrialRun:
+    played_way = replayed.way(way)
+    facts = played_way.facts
     return TrialRun(
         name,
-        [call.use.prompt for call in held.calls],
-        [made.call for made in found.compactions] if way == "everthread" else [],
-        None if held.cost is None else float(held.cost),
+        [call.use.prompt for call in played_way.calls],
+        [compaction.call for compaction in replayed.compactions] if way == "everthread" else [],
+        None if played_way.cost is None else float(played_way.cost),
         (facts.retained, facts.recoverable, facts.lost) if facts is not None else None,
-        held.refused is not None,
+        played_way.refused is not None,
     )
