@@ -282,7 +282,7 @@ class Migration:
 @functools.cache
 def migrations(dialect: str) -> tuple[Migration, ...]:
     """Every migration for this database, in order. `0002_search.sqlite.sql` is for SQLite only."""
-    found = []
+    numbered = []
     for file in resources.files("everthread.store").joinpath("migrations").iterdir():
         match = re.fullmatch(r"(\d{4})_(\w+)(?:\.(\w+))?\.sql", file.name)
         if match and match[3] in (None, dialect):
@@ -290,8 +290,8 @@ def migrations(dialect: str) -> tuple[Migration, ...]:
             for word, meaning in DIALECT_WORDS[dialect].items():
                 text = re.sub(word, meaning, text)
             statements = tuple(part.strip() for part in text.split(";") if part.strip())
-            found.append(Migration(int(match[1]), match[2], statements))
-    return tuple(sorted(found, key=lambda migration: migration.number))
+            numbered.append(Migration(int(match[1]), match[2], statements))
+    return tuple(sorted(numbered, key=lambda migration: migration.number))
 
 
 def latest_version(dialect: str) -> int:
@@ -344,21 +344,24 @@ def move_pins(tx: Tx) -> None:
         )
     }
 
-    def held(thread: str, until: float) -> dict[str, float]:
-        found = held(branches[thread][0], min(until, branches[thread][1])) if thread in branches else {}
+    def pins_until(thread: str, until: float) -> dict[str, float]:
+        pins = pins_until(branches[thread][0], min(until, branches[thread][1])) if thread in branches else {}
         for owner, output, call, tool, created, _ in rows:
             if owner != thread or created > until:
                 continue
             if tool == "everthread_pin":
-                found.setdefault(output, created)
+                pins.setdefault(output, created)
             else:
-                found.pop(call, None)
-        return found
+                pins.pop(call, None)
+        return pins
 
     for thread in sorted({row[0] for row in rows} | set(branches)):
         tx.many(
             "INSERT INTO pins (thread_id, id, body, created) VALUES (?, ?, ?, ?)",
-            [(thread, pin_id(texts[key]), texts[key], created) for key, created in held(thread, math.inf).items()],
+            [
+                (thread, pin_id(texts[key]), texts[key], created)
+                for key, created in pins_until(thread, math.inf).items()
+            ],
         )
     index = {"sqlite": "rowid", "postgresql": "piece_id"}[tx.dialect.name]
     for key in texts:

@@ -81,8 +81,8 @@ def continue_session(
     if not insert_session(tx, new, thread=parent.thread, now=now):
         raise InputError(f"the id {new_id!r} is taken by another session")
     unseen = tx.all("SELECT message_id FROM places WHERE session_id = ? AND seq >= ? ORDER BY seq", (session_id, seen))
-    kept = [_keep_or_insert(tx, old.thread, entry, now) for entry in compacted]
-    place_messages(tx, new_id, [*kept, *(row[0] for row in unseen)])
+    placed = [_keep_or_insert(tx, old.thread, entry, now) for entry in compacted]
+    place_messages(tx, new_id, [*placed, *(row[0] for row in unseen)])
     put_nodes(tx, [replace(node, thread=old.thread) for node in nodes], lease)
     move_activity(tx, session_id, new_id)
     _set_end(tx, new_id, parent.ended, parent.end_reason)  # a thread that has ended stays so
@@ -103,9 +103,9 @@ def _keep_or_insert(tx: Tx, thread: str, entry: int | PreparedMessage, now: floa
         return entry
     if entry.new.kind == "message":
         raise InputError("a compaction makes summaries and derived messages; what was said is appended or pending")
-    made = insert_message(tx, thread, entry, now)
-    if made is not None:
-        return made
+    message_id = insert_message(tx, thread, entry, now)
+    if message_id is not None:
+        return message_id
     row = tx.one("SELECT id FROM messages WHERE thread_id = ? AND event = ?", (thread, entry.new.event))
     assert row is not None
     return int(row[0])
@@ -201,12 +201,12 @@ def record_compaction(tx: Tx, session_id: str, compaction: NewCompaction, now: f
         _insert_compaction(tx, (row[0], session_id, session_id, now), compaction)
 
 
-def _insert_compaction(tx: Tx, place: tuple[str, str, str, float], compaction: NewCompaction) -> None:
+def _insert_compaction(tx: Tx, origin: tuple[str, str, str, float], compaction: NewCompaction) -> None:
     """`place`: the thread, the session before, the one after, and when."""
     tx.run(
         "INSERT INTO compactions (thread_id, parent_id, session_id, created, tokens_before, tokens_after, record) "
         "VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (*place, compaction.tokens_before, compaction.tokens_after, encode_compaction(compaction)),
+        (*origin, compaction.tokens_before, compaction.tokens_after, encode_compaction(compaction)),
     )
 
 
@@ -237,21 +237,21 @@ def branch_thread(
     thread = lock_thread(tx, session_id)
     source_id, context = _find_context(tx, thread, at_message)
     source = load_session(tx, source_id)
-    made = new or NewSession(
+    branch = new or NewSession(
         id=fresh_id, platform=source.platform, user=source.user, title=source.title, model=source.model,
         system=source.system,
     )  # fmt: skip
-    made = replace(made, kind="branch", parent=source.id, tenant=source.tenant)
-    if insert_session(tx, made, thread=made.id, now=now, branched_at=at_message):
-        _share_messages(tx, made.id, context, _history_ids(tx, thread, at_message))
-        _copy_citations(tx, thread, made.id)
-        _copy_nodes(tx, thread, made.id, at_message)
-        copy_pins(tx, thread, made.id)
-        recount_thread(tx, made.id)
-    known = load_session(tx, made.id)
-    if (known.kind, known.parent, known.branched_at) != ("branch", source.id, at_message):
-        raise InputError(f"the id {made.id!r} is taken by another session")
-    return known
+    branch = replace(branch, kind="branch", parent=source.id, tenant=source.tenant)
+    if insert_session(tx, branch, thread=branch.id, now=now, branched_at=at_message):
+        _share_messages(tx, branch.id, context, _history_ids(tx, thread, at_message))
+        _copy_citations(tx, thread, branch.id)
+        _copy_nodes(tx, thread, branch.id, at_message)
+        copy_pins(tx, thread, branch.id)
+        recount_thread(tx, branch.id)
+    stored = load_session(tx, branch.id)
+    if (stored.kind, stored.parent, stored.branched_at) != ("branch", source.id, at_message):
+        raise InputError(f"the id {branch.id!r} is taken by another session")
+    return stored
 
 
 def _find_context(tx: Tx, thread: str, at_message: int) -> tuple[str, list[int]]:
@@ -268,11 +268,11 @@ def _find_context(tx: Tx, thread: str, at_message: int) -> tuple[str, list[int]]
         if row is not None and not _covers_later(tx, session, at_message):
             # Not shown any more, only part of what an earlier branch took over: that is the context then.
             first = 0 if row[0] >= 0 else -LAST
-            shown = tx.all(
+            rows = tx.all(
                 "SELECT message_id FROM places WHERE session_id = ? AND seq >= ? AND seq <= ? ORDER BY seq",
                 (session, first, row[0]),
             )
-            return session, [entry[0] for entry in shown]
+            return session, [entry[0] for entry in rows]
     raise UnknownIdError(f"thread {thread} has no message {at_message} to branch at")
 
 
@@ -285,29 +285,29 @@ def _covers_later(tx: Tx, session: str, at_message: int) -> bool:
 
 def _history_ids(tx: Tx, thread: str, at_message: int) -> list[int]:
     """Ids of the history through a message."""
-    found: list[int] = []
+    ids: list[int] = []
     for link in session_chain(tx, thread):
         for row in tx.all(f"SELECT p.message_id {SESSION_MESSAGES} ORDER BY p.seq", link):
-            found.append(row[0])
+            ids.append(row[0])
             if row[0] == at_message:
-                return found
+                return ids
     raise UnknownIdError(f"the history of thread {thread} has no message {at_message}")
 
 
-def _share_messages(tx: Tx, session_id: str, context: Sequence[int], said: Sequence[int]) -> None:
+def _share_messages(tx: Tx, session_id: str, context: Sequence[int], history: Sequence[int]) -> None:
     """Place the context, and before it the history where that is more."""
     place_messages(tx, session_id, context)
-    if list(context) == list(said):
+    if list(context) == list(history):
         tx.run("UPDATE sessions SET carried = 0 WHERE id = ?", (session_id,))
         return
-    rows = ((session_id, seq - len(said), message_id) for seq, message_id in enumerate(said))
+    rows = ((session_id, seq - len(history), message_id) for seq, message_id in enumerate(history))
     tx.many("INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows)
 
 
 def _copy_citations(tx: Tx, thread: str, session_id: str) -> None:
     """Stored outputs that the shared messages cite live as long as the branch, too."""
-    kept = tx.all("SELECT DISTINCT output_id FROM citations WHERE thread_id = ?", (thread,))
-    cited = sorted({row[0] for row in kept} & set(_cited_outputs(tx, session_id))) if kept else []
+    cited_by_thread = tx.all("SELECT DISTINCT output_id FROM citations WHERE thread_id = ?", (thread,))
+    cited = sorted({row[0] for row in cited_by_thread} & set(_cited_outputs(tx, session_id))) if cited_by_thread else []
     for some in chunks(cited):
         tx.run(
             "INSERT INTO citations (thread_id, tenant, output_id, call_id, tool, created) "

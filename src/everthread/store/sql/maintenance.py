@@ -76,12 +76,12 @@ MESSAGES_AT_ONCE = 500
 
 def find_problems(tx: Tx) -> list[str]:
     """Every rule that is broken, with how often; and every content that is not what it was."""
-    found = [*_changed_messages(tx), *_changed_outputs(tx)]
+    problems = [*_changed_messages(tx), *_changed_outputs(tx)]
     for what, sql in CONSISTENCY_CHECKS.items():
         row = tx.one(sql)
         if row and row[0]:
-            found.append(f"{row[0]} {what}")
-    return found
+            problems.append(f"{row[0]} {what}")
+    return problems
 
 
 def _changed_messages(tx: Tx) -> Iterator[str]:
@@ -137,18 +137,18 @@ def _delete_prompts(tx: Tx, hashes: list[str]) -> None:
 
 def _lock_with_subagents(tx: Tx, thread: str) -> list[str]:
     """The thread and those of its subagents. Each is held before it is looked at, so that none is made meanwhile."""
-    found: dict[str, None] = {}
+    locked: dict[str, None] = {}
     queue = [thread]
     while queue:
         current = lock_thread(tx, queue.pop())
-        found[current] = None
+        locked[current] = None
         rows = tx.all(
             "SELECT c.id FROM sessions c JOIN sessions p ON p.id = c.parent_id "
             "WHERE p.thread_id = ? AND c.kind IN ('subagent', 'side') ORDER BY c.id",
             (current,),
         )
-        queue += [row[0] for row in rows if row[0] not in found]
-    return list(found)
+        queue += [row[0] for row in rows if row[0] not in locked]
+    return list(locked)
 
 
 def _give_to_branches(tx: Tx, database: Database, threads: list[str]) -> None:

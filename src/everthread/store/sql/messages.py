@@ -208,7 +208,7 @@ def load_history(tx: Tx, session_id: str, *, start: int = 0, limit: int | None =
     A continuation adds what stands behind what it carried along. A branch begins with its parent's history up to
     where it left. Summaries and derived messages are context, not history.
     """
-    found: list[StoredMessage] = []
+    messages: list[StoredMessage] = []
     for session, carried in session_chain(tx, find_thread(tx, session_id)):
         if start:
             skipped = tx.one(f"SELECT COUNT(*) {SESSION_MESSAGES}", (session, carried))
@@ -216,16 +216,16 @@ def load_history(tx: Tx, session_id: str, *, start: int = 0, limit: int | None =
             if skipped[0] <= start:
                 start -= skipped[0]
                 continue
-        room = LAST if limit is None else limit - len(found)
+        room = LAST if limit is None else limit - len(messages)
         rows = tx.all(
             f"SELECT {MESSAGE_COLUMNS} {SESSION_MESSAGES} ORDER BY p.seq LIMIT ? OFFSET ?",
             (session, carried, room, max(start, 0)),
         )
-        found += [as_stored(row) for row in rows]
+        messages += [as_stored(row) for row in rows]
         start = 0
-        if limit is not None and len(found) >= limit:
+        if limit is not None and len(messages) >= limit:
             break
-    return found
+    return messages
 
 
 SESSION_MESSAGES = (
@@ -261,17 +261,17 @@ class AppendRequest:
 
 def append_messages(tx: Tx, requests: Sequence[AppendRequest]) -> list[list[StoredMessage]]:
     """Store and place messages where their threads go on. What is new reopens a thread; a known event stays."""
-    seen = _lock_and_read(tx, requests)
+    view = _lock_and_read(tx, requests)
     threads: dict[str, _ThreadGrowth] = {}
     stored = []
     for request in requests:
-        tip = seen.tips.get(request.session)
+        tip = view.tips.get(request.session)
         if tip is None:
             raise UnknownIdError(f"there is no thread or session {request.session!r}")
         if request.lease is not None:
-            check_lease(request.lease, tip.thread, seen.leases.get(request.lease.thread))
+            check_lease(request.lease, tip.thread, view.leases.get(request.lease.thread))
         if tip.thread not in threads:
-            threads[tip.thread] = _ThreadGrowth(tx, tip, seen)
+            threads[tip.thread] = _ThreadGrowth(tx, tip, view)
         stored.append([threads[tip.thread].take(item, request.now) for item in request.prepared])
     _write_growth(tx, list(threads.values()))
     return stored
@@ -328,7 +328,7 @@ class _ThreadGrowth:
 
     tx: Tx
     tip: ThreadTip
-    seen: _ThreadView
+    view: _ThreadView
     stored: dict[str, StoredMessage] = field(default_factory=dict)
     rows: list[tuple[Any, ...]] = field(default_factory=list)
     """New messages, as they are inserted."""
@@ -346,12 +346,12 @@ class _ThreadGrowth:
         event = item.new.event
         item = self.calls.named(item)
         if event not in self.stored:
-            known = (self.tip.thread, event) in self.seen.events
-            self.stored[event] = find_by_event(self.tx, self.tip, event) if known else self._place(item, now)
+            is_stored = (self.tip.thread, event) in self.view.events
+            self.stored[event] = find_by_event(self.tx, self.tip, event) if is_stored else self._place(item, now)
         return self.stored[event]
 
     def _place(self, item: PreparedMessage, now: float) -> StoredMessage:
-        new, message_id, seq = item.new, next(self.seen.ids), self.tip.next_seq + len(self.places)
+        new, message_id, seq = item.new, next(self.view.ids), self.tip.next_seq + len(self.places)
         created = now if new.created is None else new.created
         self.rows.append(
             (
@@ -381,7 +381,7 @@ def _write_growth(tx: Tx, threads: Sequence[_ThreadGrowth]) -> None:
     tx.many("INSERT INTO unindexed (message_id) VALUES (?)", [(row[0],) for row in rows if row[3] == "message"])
     tx.many(
         "INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)",
-        [place for thread in grown for place in thread.places],
+        [placed for thread in grown for placed in thread.places],
     )
     tx.many(
         "UPDATE sessions SET next_seq = ?, active = ?, said = ?, said_tokens = ?, ended = NULL, end_reason = NULL "
@@ -406,13 +406,13 @@ def put_output(tx: Tx, thread: str, text: str, content: bytes, *, call_id: str, 
     owner = tx.one("SELECT tenant FROM sessions WHERE id = ?", (thread,))
     assert owner is not None
     # Read with a lock: another process may be about to delete it as uncited.
-    while (kept := tx.one(f"{SELECT_CONTENT} {tx.dialect.share}", (owner[0], key))) is None:
+    while (content_row := tx.one(f"{SELECT_CONTENT} {tx.dialect.share}", (owner[0], key))) is None:
         tx.run(
             "INSERT INTO outputs (tenant, id, size, content, created) VALUES (?, ?, ?, ?, ?) "
             "ON CONFLICT (tenant, id) DO NOTHING",
             (owner[0], key, len(text), content, now),
         )
-    if _decompress_output(key, kept[0]) != text:
+    if _decompress_output(key, content_row[0]) != text:
         raise StoreDamagedError(f"the stored output {key} is not what was given; it was not cited")
     call_id, tool = clean_text(call_id), clean_text(tool)
     tx.run(
@@ -426,8 +426,8 @@ def put_output(tx: Tx, thread: str, text: str, content: bytes, *, call_id: str, 
 
 def queue_output(tx: Tx, thread: str, key: str) -> None:
     """Have an output indexed for a thread that cites it, unless it is or waits already."""
-    known = "SELECT 1 FROM {} WHERE thread_id = ? AND output_id = ?"
-    if not any(tx.one(known.format(table), (thread, key)) for table in ("unindexed", "pieces")):
+    select = "SELECT 1 FROM {} WHERE thread_id = ? AND output_id = ?"
+    if not any(tx.one(select.format(table), (thread, key)) for table in ("unindexed", "pieces")):
         tx.run("INSERT INTO unindexed (thread_id, output_id) VALUES (?, ?)", (thread, key))
 
 

@@ -71,13 +71,13 @@ def resolve_session(tx: Tx, prefix: str, *, tenant: str | None = None) -> Sessio
     after = prefix + "\U0010ffff"  # sorts behind whatever begins like this
     begun = f"{SELECT_SESSION} WHERE s.id >= ? AND s.id < ?{where} ORDER BY s.id LIMIT 4"
     rows = exact or (tx.all(begun, (prefix, after, *values)) if prefix else [])
-    found = [as_session(row) for row in rows]
-    if not found:
+    sessions = [as_session(row) for row in rows]
+    if not sessions:
         raise UnknownIdError(f"no session's id begins with {prefix!r}")
-    if len(found) > 1:
-        some = ", ".join(session.id[: len(prefix) + 6] for session in found[:3])
+    if len(sessions) > 1:
+        some = ", ".join(session.id[: len(prefix) + 6] for session in sessions[:3])
         raise AmbiguousIdError(f"several sessions begin with {prefix!r} ({some} …): give more of the id")
-    return found[0]
+    return sessions[0]
 
 
 def list_sessions(
@@ -113,13 +113,13 @@ def list_started(tx: Tx, thread: str) -> list[Session]:
 
 def list_subagents(tx: Tx, thread: str) -> list[str]:
     """The threads of a thread's subagents and side calls, and of theirs."""
-    found, waiting = [thread], [thread]
+    threads, waiting = [thread], [thread]
     while waiting:
         started = list_started(tx, waiting.pop())
-        fresh = [child.id for child in started if child.kind in ("subagent", "side") and child.id not in found]
-        found += fresh
+        fresh = [child.id for child in started if child.kind in ("subagent", "side") and child.id not in threads]
+        threads += fresh
         waiting += fresh
-    return found[1:]
+    return threads[1:]
 
 
 def session_chain(tx: Tx, thread: str) -> list[tuple[str, int]]:
@@ -127,11 +127,11 @@ def session_chain(tx: Tx, thread: str) -> list[tuple[str, int]]:
     rows = tx.all("SELECT id, parent_id, kind, carried FROM sessions WHERE thread_id = ?", (thread,))
     following = {parent: (key, carried) for key, parent, kind, carried in rows if kind == "continuation"}
     link = next(((key, carried) for key, _, _, carried in rows if key == thread), None)
-    found: list[tuple[str, int]] = []
+    chain: list[tuple[str, int]] = []
     while link is not None:
-        found.append(link)
+        chain.append(link)
         link = following.get(link[0])
-    return found
+    return chain
 
 
 IS_TIP = (
@@ -206,10 +206,10 @@ def create_session(tx: Tx, new: NewSession, now: float) -> Session:
     if new.parent is not None and load_session(tx, lock_thread(tx, new.parent)).tenant != new.tenant:
         raise UnknownIdError(f"tenant {new.tenant!r} has no session {new.parent!r}")
     insert_session(tx, new, thread=new.id, now=now)
-    made = load_session(tx, new.id)
-    if (made.kind, made.parent, made.tenant) != (new.kind, new.parent, new.tenant):
+    stored = load_session(tx, new.id)
+    if (stored.kind, stored.parent, stored.tenant) != (new.kind, new.parent, new.tenant):
         raise InputError(f"the id {new.id!r} is taken by another session")
-    return made
+    return stored
 
 
 BEGINNINGS = frozenset({"main", "subagent", "side"})
@@ -251,9 +251,9 @@ def place_side_call(tx: Tx, new: NewSession, client_parent: str) -> NewSession:
     A client may use one session for many conversations: one that has tools stands under another only while that waits
     for the results of its calls, or where the client says so.
     """
-    found = find_conversation(tx, new.tenant, client_parent)
-    if found is not None and (new.kind != "main" or has_open_calls(tx, found)):
-        return replace(new, kind="side", parent=found)
+    conversation = find_conversation(tx, new.tenant, client_parent)
+    if conversation is not None and (new.kind != "main" or has_open_calls(tx, conversation)):
+        return replace(new, kind="side", parent=conversation)
     return replace(new, kind="side") if new.kind == "subagent" else new
 
 
@@ -330,16 +330,16 @@ def list_threads(tx: Tx, *, tenant: str | None = None, limit: int = 50, offset: 
         "ORDER BY r.active DESC, r.id DESC",
         (*values, limit, offset),
     )
-    known = _load_sessions(tx, list(dict.fromkeys(key for row in rows for key in row[:2])))
-    return [ThreadRow(known[row[1]], known[row[0]], *row[2:]) for row in rows]
+    sessions = _load_sessions(tx, list(dict.fromkeys(key for row in rows for key in row[:2])))
+    return [ThreadRow(sessions[row[1]], sessions[row[0]], *row[2:]) for row in rows]
 
 
 def _load_sessions(tx: Tx, ids: Sequence[str]) -> dict[str, Session]:
-    found: dict[str, Session] = {}
+    sessions: dict[str, Session] = {}
     for some in chunks(ids):
         rows = tx.all(f"{SELECT_SESSION} WHERE s.id IN ({placeholders(some)})", some)
-        found |= {row[0]: as_session(row) for row in rows}
-    return found
+        sessions |= {row[0]: as_session(row) for row in rows}
+    return sessions
 
 
 def move_activity(tx: Tx, old: str, new: str) -> None:

@@ -68,7 +68,7 @@ def is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LAST
 
 
-def is_whole(value: Any) -> bool:
+def is_integer(value: Any) -> bool:
     return isinstance(value, int) and -LAST < value < LAST
 
 
@@ -103,7 +103,7 @@ def line_shape(
 
 
 name_or_null, text_or_null, count_or_null = or_null(is_name), or_null(is_text), or_null(is_count)
-moment_or_null, whole_or_null = or_null(is_moment), or_null(is_whole)
+moment_or_null, integer_or_null = or_null(is_moment), or_null(is_integer)
 names, texts, counts = list_of(is_name), list_of(is_text), list_of(is_count)
 
 LINE_SHAPES: dict[str, dict[str, LineField]] = {
@@ -131,8 +131,8 @@ LINE_SHAPES: dict[str, dict[str, LineField]] = {
         {
             is_name: "session model task event",
             is_count: "input output cache_read cache_write reasoning",
-            whole_or_null: "pico_dollars",
-            is_whole: "estimated",
+            integer_or_null: "pico_dollars",
+            is_integer: "estimated",
             is_moment: "created",
             is_mapping: "raw",
         }
@@ -173,8 +173,8 @@ def check_line(line: Mapping[str, Any], fields: Mapping[str, LineField]) -> None
             if not field.optional:
                 raise TranscriptError(f"it has no {key!r}")
         elif not field.check(line[key]):
-            shown = repr(line[key])
-            raise TranscriptError(f"{key!r} cannot be {shown if len(shown) <= 60 else shown[:60] + '…'}")
+            text = repr(line[key])
+            raise TranscriptError(f"{key!r} cannot be {text if len(text) <= 60 else text[:60] + '…'}")
 
 
 P = ParamSpec("P")
@@ -208,32 +208,32 @@ class _ThreadExport:
 
     def lines(self, thread: str) -> tuple[list[ExportLine], list[str]]:
         tx, thread = self._tx, find_thread(self._tx, thread)
-        found = self._sessions(thread)
-        places = {session.id: self._places(session.id) for session in found}
+        sessions = self._sessions(thread)
+        places = {session.id: self._places(session.id) for session in sessions}
         numbers, messages = self._messages(thread, places)
         lines: list[ExportLine] = [{"type": "everthread", "format": EXPORT_FORMAT, "thread": thread}]
-        for session in found:
-            kept = [message_id for seq, message_id in places[session.id] if seq >= 0]
-            carried = self._try("how a session began", self._carried, session.id) or 0
-            line = dataclasses.asdict(session) | {"carried": sum(each in numbers for each in kept[:carried])}
+        for session in sessions:
+            message_ids = [message_id for seq, message_id in places[session.id] if seq >= 0]
+            carried = self._try("how a session began", self._carried_count, session.id) or 0
+            line = dataclasses.asdict(session) | {"carried": sum(each in numbers for each in message_ids[:carried])}
             line["branched_at"] = numbers.get(session.branched_at or 0)
             del line["messages"], line["thread"]
             lines.append({"type": "session", **line})
         lines += messages
-        for session in found:
-            shown = [numbers[each] for seq, each in places[session.id] if seq >= 0 and each in numbers]
+        for session in sessions:
+            in_view = [numbers[each] for seq, each in places[session.id] if seq >= 0 and each in numbers]
             before = [numbers[each] for seq, each in places[session.id] if seq < 0 and each in numbers]
-            lines.append({"type": "places", "session": session.id, "messages": shown, "taken_over": before})
+            lines.append({"type": "places", "session": session.id, "messages": in_view, "taken_over": before})
         rest = {
             "compactions": _compaction_lines(tx, thread, numbers),
             "accounts": _usage_lines(tx, thread),
             "stored outputs": _output_lines(tx, thread),
             "summary nodes": _node_lines(tx, thread, numbers),
             "pins": _pin_lines(tx, thread),
-            "engine state": _state_lines(tx, [session.id for session in found]),
+            "engine state": _state_lines(tx, [session.id for session in sessions]),
         }
         for what, some in rest.items():
-            lines += self._some(what, some)
+            lines += self._readable_lines(what, some)
         return lines, self._lost
 
     def _sessions(self, thread: str) -> list[Session]:
@@ -241,7 +241,7 @@ class _ThreadExport:
         loaded = [self._try(f"session {row[0]}", load_session, self._tx, row[0]) for row in ids or ()]
         return sorted((each for each in loaded if each is not None), key=lambda each: (each.started, each.id))
 
-    def _carried(self, session: str) -> int:
+    def _carried_count(self, session: str) -> int:
         row = self._tx.one("SELECT carried FROM sessions WHERE id = ?", (session,))
         return int(row[0]) if row else 0
 
@@ -266,14 +266,14 @@ class _ThreadExport:
                 lines.append(line)
         return numbers, lines
 
-    def _some(self, what: str, lines: Iterator[ExportLine]) -> Iterator[ExportLine]:
+    def _readable_lines(self, what: str, lines: Iterator[ExportLine]) -> Iterator[ExportLine]:
         """Lines up to the first that cannot be read."""
         while (line := self._try(what, lambda: next(lines, None))) is not None:
             yield line
 
-    def _try(self, what: str, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T | None:
+    def _try(self, what: str, work: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T | None:
         try:
-            return work(*given, **named)
+            return work(*arguments, **keywords)
         except Exception as error:
             if self._database is None:
                 raise
@@ -335,8 +335,8 @@ def _node_lines(tx: Tx, thread: str, numbers: Mapping[int, int]) -> Iterator[Exp
         for name in ("first_message", "last_message"):
             line[name] = numbers.get(line[name], 0)
         if node.level == 0:
-            known = (numbers.get(int(source)) for source in node.sources)
-            line["sources"] = [str(number) for number in known if number is not None]
+            source_numbers = (numbers.get(int(source)) for source in node.sources)
+            line["sources"] = [str(number) for number in source_numbers if number is not None]
         yield {"type": "node", **line}
 
 
@@ -351,29 +351,29 @@ NumberedLine = tuple[int, ExportLine]
 
 def import_lines(tx: Tx, lines: Sequence[ExportLine], now: float) -> list[str]:
     """Store exported threads; their ids. A session that is there already is refused, and nothing is changed."""
-    found: dict[str, None] = {}
+    threads: dict[str, None] = {}
     for root, section in _split_sections(lines):
-        found |= dict.fromkeys(_ThreadImport(tx, now, root, section).store())
-    return list(found)
+        threads |= dict.fromkeys(_ThreadImport(tx, now, root, section).store())
+    return list(threads)
 
 
 def _split_sections(lines: Sequence[Any]) -> list[tuple[str, list[NumberedLine]]]:
     """Each heading's thread and lines, numbered for the person who has to find one."""
-    found: list[tuple[str, list[NumberedLine]]] = []
+    sections: list[tuple[str, list[NumberedLine]]] = []
     for number, line in enumerate(lines, 1):
         kind = line.get("type") if isinstance(line, dict) else None
         if kind == "everthread":
             if line.get("format") != EXPORT_FORMAT:
                 raise TranscriptError(f"format {line.get('format')!r} is unknown; this version reads {EXPORT_FORMAT}")
-            found.append((str(line.get("thread")), []))
-        elif not found:
+            sections.append((str(line.get("thread")), []))
+        elif not sections:
             raise TranscriptError("the first line must name the format; this is no export of Everthread")
         elif not isinstance(kind, str) or kind not in LINE_SHAPES:
             raise TranscriptError(f"line {number}: a line of type {kind!r} is unknown")
         else:
             _check_numbered(number, line, kind)
-            found[-1][1].append((number, line))
-    return found
+            sections[-1][1].append((number, line))
+    return sections
 
 
 def _check_numbered(number: int, line: ExportLine, kind: str) -> None:
@@ -411,19 +411,19 @@ class _ThreadImport:
         """Id of an output that was a pin -> its text."""
 
     def store(self) -> list[str]:
-        self._each("session", self._await)
-        self._each("session", self._session)
+        self._apply_lines("session", self._collect_session)
+        self._apply_lines("session", self._session)
         if self.root not in self.threads:
             raise TranscriptError(f"the thread {self.root} has no session of that id")
-        self._each("places", self._own)
-        self._each("message", self._message)
-        self._each("places", self._place)
-        self._each("compaction", self._compaction)
-        self._each("usage", self._usage)
-        self._each("output", self._output)
-        self._each("node", self._node)
-        self._each("pin", self._pin)
-        self._each("state", self._state)
+        self._apply_lines("places", self._note_owners)
+        self._apply_lines("message", self._message)
+        self._apply_lines("places", self._place)
+        self._apply_lines("compaction", self._compaction)
+        self._apply_lines("usage", self._usage)
+        self._apply_lines("output", self._output)
+        self._apply_lines("node", self._node)
+        self._apply_lines("pin", self._pin)
+        self._apply_lines("state", self._state)
         stored = list(dict.fromkeys(self.threads.values()))
         for thread in stored:
             self._verify(thread)
@@ -431,7 +431,7 @@ class _ThreadImport:
             refresh_activity(self.tx, thread)
         return stored
 
-    def _each(self, kind: str, take: Callable[[ExportLine], None]) -> None:
+    def _apply_lines(self, kind: str, take: Callable[[ExportLine], None]) -> None:
         for number, line in self.lines:
             if line["type"] == kind:
                 try:
@@ -444,7 +444,7 @@ class _ThreadImport:
 
     # Sessions
 
-    def _await(self, line: ExportLine) -> None:
+    def _collect_session(self, line: ExportLine) -> None:
         if line["id"] in self.waiting:
             raise TranscriptError(f"session {line['id']} stands there twice")
         self.waiting[line["id"]] = line
@@ -503,7 +503,7 @@ class _ThreadImport:
 
     # Messages
 
-    def _own(self, line: ExportLine) -> None:
+    def _note_owners(self, line: ExportLine) -> None:
         for number in (*line["messages"], *line.get("taken_over", ())):
             self.owners.setdefault(number, self.threads[line["session"]])
 
@@ -517,22 +517,22 @@ class _ThreadImport:
         item = prepare_message(new)
         self.calls |= call_names(item.calls)
         item = name_tool(item, lambda call_id: self.calls.get(call_id, ""))
-        made = insert_message(self.tx, self.owners[number], item, self.now)
-        if made is None:
+        message_id = insert_message(self.tx, self.owners[number], item, self.now)
+        if message_id is None:
             raise TranscriptError(f"the event {event!r} stands there twice")
-        self.ids[number] = made
+        self.ids[number] = message_id
 
     def _place(self, line: ExportLine) -> None:
-        session, shown, before = line["session"], line["messages"], line.get("taken_over", [])
-        if len(set(shown)) < len(shown) or len(set(before)) < len(before):
+        session, in_view, before = line["session"], line["messages"], line.get("taken_over", [])
+        if len(set(in_view)) < len(in_view) or len(set(before)) < len(before):
             raise TranscriptError(f"session {session} shows a message twice")
-        rows = [(session, seq, self.ids[number]) for seq, number in enumerate(shown)]
+        rows = [(session, seq, self.ids[number]) for seq, number in enumerate(in_view)]
         rows += [(session, seq - len(before), self.ids[number]) for seq, number in enumerate(before)]
         self.tx.many("INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows)
         at = self.branched[session]
         self.tx.run(
             "UPDATE sessions SET next_seq = ?, branched_at = ? WHERE id = ?",
-            (len(shown), None if at is None else self.ids[at], session),
+            (len(in_view), None if at is None else self.ids[at], session),
         )
 
     # What goes with them

@@ -75,10 +75,10 @@ def list_usage(tx: Tx, thread: str) -> list[UsageRecord]:
 
 
 def _as_usage_record(row: Row) -> UsageRecord:
-    kept = decode_json(row[13])
+    raw_figures = decode_json(row[13])
     usage = CanonicalUsage(
         input_tokens=row[5], output_tokens=row[6], cache_read_tokens=row[7], cache_write_tokens=row[8],
-        reasoning_tokens=row[9], cache_write_1h_tokens=kept["cache_write_1h"], raw=kept["raw"],
+        reasoning_tokens=row[9], cache_write_1h_tokens=raw_figures["cache_write_1h"], raw=raw_figures["raw"],
     )  # fmt: skip
     cost = None if row[10] is None else row[10] / PICO
     return UsageRecord(row[0], row[1], row[2], row[3], row[4], usage, cost, bool(row[11]), row[12])
@@ -113,7 +113,7 @@ def load_insights(
     )
     where, values = within("m.created", "s")
     of_messages = f"FROM messages m JOIN sessions s ON s.id = m.thread_id WHERE m.kind = 'message' AND {where}"
-    said = tx.one(f"SELECT COUNT(*) {of_messages}", values)
+    message_count = tx.one(f"SELECT COUNT(*) {of_messages}", values)
     # A result is of role `tool`, or, in Anthropic's form, a block of a user's message.
     tools = tx.all(
         f"SELECT m.tool, COUNT(*), COALESCE(SUM(m.tokens), 0) {of_messages} AND m.role <> 'assistant' "
@@ -123,10 +123,10 @@ def load_insights(
     assert total is not None
     assert begun is not None
     assert saved is not None
-    assert said is not None
+    assert message_count is not None
     return Insights(
         total=_as_usage_row(total), **grouped, by_tool=[ToolRow(row[0], int(row[1]), int(row[2])) for row in tools],
-        sessions=int(begun[0]), threads=int(begun[1]), messages=int(said[0]), compactions=int(saved[0]),
+        sessions=int(begun[0]), threads=int(begun[1]), messages=int(message_count[0]), compactions=int(saved[0]),
         tokens_saved=int(saved[1]),
     )  # fmt: skip
 
@@ -230,14 +230,14 @@ def sum_threads(tx: Tx, threads: Sequence[str]) -> dict[str, ThreadFigures]:
             some,
         ):
             sums.setdefault(row[0], {}).update(compactions=int(row[1]), compacted=row[2])
-    return {thread: ThreadFigures(thread, **found) for thread, found in sums.items()}
+    return {thread: ThreadFigures(thread, **figures) for thread, figures in sums.items()}
 
 
 def list_calls(tx: Tx, threads: Sequence[str]) -> list[CallRow]:
     """Every call of these threads in order."""
-    found: list[CallRow] = []
+    calls: list[CallRow] = []
     for some in chunks(threads):
-        found += map(
+        calls += map(
             _as_call,
             tx.all(
                 f"SELECT {CALL_COLUMNS} FROM usage u JOIN sessions s ON s.id = u.thread_id "
@@ -246,7 +246,7 @@ def list_calls(tx: Tx, threads: Sequence[str]) -> list[CallRow]:
                 some,
             ),
         )
-    return found
+    return calls
 
 
 def list_period_compactions(
@@ -302,17 +302,17 @@ def list_thread_rewrites(tx: Tx, thread: str) -> list[StoredRewrite]:
 
 def load_thread_row(tx: Tx, thread: str) -> ThreadRow:
     """One thread as a list shows it."""
-    known = find_thread(tx, thread)
+    thread_id = find_thread(tx, thread)
     tip = tx.one(
-        f"SELECT t.id, t.said, t.said_tokens, t.active FROM sessions t WHERE t.thread_id = ? AND {AT_TIP}", (known,)
+        f"SELECT t.id, t.said, t.said_tokens, t.active FROM sessions t WHERE t.thread_id = ? AND {AT_TIP}", (thread_id,)
     )
-    made = tx.one("SELECT COUNT(*) FROM compactions WHERE thread_id = ? AND reverted IS NULL", (known,))
-    sides = tx.one(f"SELECT {SIDE_CALLS.format('?')}", (known,))
+    compactions = tx.one("SELECT COUNT(*) FROM compactions WHERE thread_id = ? AND reverted IS NULL", (thread_id,))
+    sides = tx.one(f"SELECT {SIDE_CALLS.format('?')}", (thread_id,))
     assert tip is not None
-    assert made is not None
+    assert compactions is not None
     assert sides is not None
-    first, last = load_session(tx, known), load_session(tx, tip[0])
-    return ThreadRow(first, last, int(tip[1]), int(tip[2]), tip[3], int(made[0]), int(sides[0]))
+    first, last = load_session(tx, thread_id), load_session(tx, tip[0])
+    return ThreadRow(first, last, int(tip[1]), int(tip[2]), tip[3], int(compactions[0]), int(sides[0]))
 
 
 def context_sizes(tx: Tx, session_id: str, *, start: int = 0) -> list[tuple[str, str, bool, int]]:
@@ -327,7 +327,7 @@ def context_sizes(tx: Tx, session_id: str, *, start: int = 0) -> list[tuple[str,
 
 def shown_messages(tx: Tx, session_id: str, ids: Sequence[int]) -> tuple[set[int], set[int]]:
     """Which of these messages a session shows: as they are, and shortened."""
-    whole: set[int] = set()
+    unchanged: set[int] = set()
     shortened: set[int] = set()
     for some in chunks(ids):
         marks = placeholders(some)
@@ -336,9 +336,9 @@ def shown_messages(tx: Tx, session_id: str, ids: Sequence[int]) -> tuple[set[int
             f"AND p.seq >= 0 AND (m.id IN ({marks}) OR m.origin IN ({marks}))",
             (session_id, *some, *some),
         )
-        whole |= {row[0] for row in rows if row[1] is None}
+        unchanged |= {row[0] for row in rows if row[1] is None}
         shortened |= {row[1] for row in rows if row[1] is not None}
-    return whole, shortened
+    return unchanged, shortened
 
 
 def list_summaries(tx: Tx, session_id: str) -> list[StoredMessage]:
@@ -376,11 +376,11 @@ def _sum_usage(tx: Tx, key: str, since: float, until: float, tenant: str | None,
 def last_change(tx: Tx, *, tenant: str | None = None, thread: str | None = None) -> str:
     """A text that is another one as soon as something was said, used or compacted; cheap to ask for."""
     if thread is not None:
-        known = find_thread(tx, thread)
+        thread_id = find_thread(tx, thread)
         rows = [
-            tx.one("SELECT MAX(id), COUNT(*) FROM usage WHERE thread_id = ?", (known,)),
-            tx.one("SELECT MAX(id), COUNT(reverted) FROM compactions WHERE thread_id = ?", (known,)),
-            tx.one("SELECT MAX(active), SUM(next_seq) FROM sessions WHERE thread_id = ?", (known,)),
+            tx.one("SELECT MAX(id), COUNT(*) FROM usage WHERE thread_id = ?", (thread_id,)),
+            tx.one("SELECT MAX(id), COUNT(reverted) FROM compactions WHERE thread_id = ?", (thread_id,)),
+            tx.one("SELECT MAX(active), SUM(next_seq) FROM sessions WHERE thread_id = ?", (thread_id,)),
         ]
         return repr(rows)
     where, values = ("", ()) if tenant is None else (" AND t.tenant = ?", (tenant,))
