@@ -90,9 +90,9 @@ async def draft(
 async def commit(
     live: ConversationState, drafted: Draft, *, reason: str, focus: str | None = None, decision: str = ""
 ) -> str:
-    """Continue the session with the compacted context; why it was not, empty where it was.
+    """Continue the session with the compacted context. Returns why it was not continued, empty if it was.
 
-    Once begun it comes to its end, whoever goes away meanwhile.
+    A commit that has begun is finished even if its caller is cancelled.
     """
     cost = await finish(live.accounting.record_summary(live.session.id, drafted.compaction.usage))
     try:
@@ -157,7 +157,7 @@ async def _switch(
     cost: Decimal | None,
     decision: str,
 ) -> None:
-    """Go on in the continuation: tell the engine, then everybody else."""
+    """Switch to the continuation: inform the engine, save, then emit the events."""
     old, before = live.session.id, len(live.stored)
     await live.move_to_tip()
     live.toolbox.use(left_out, "a compaction")
@@ -221,7 +221,7 @@ def _record(
 
 
 def _continued_system(live: ConversationState, compaction: Compaction) -> System:
-    """The system prompt, written anew where somebody writes it, and the note that there are summaries."""
+    """The system prompt, rebuilt where a function builds it, with the note that there are summaries."""
     note = note_in(live.system) or compaction.system_note
     fresh = without_note(live.system)
     if callable(live.setup.system):
@@ -258,7 +258,7 @@ class Preparation:
         return self._task is not None and self._task.done()
 
     async def done(self, *, must_wait: bool) -> bool:
-        """Whether it is finished. Our own work is waited for; a model that is slow only where a turn must wait."""
+        """Whether it is finished. A slow model is waited for only if the turn must wait."""
         if self._task is None:
             return True
         slow = asyncio.ensure_future(self._live.summarizer.is_slow.wait())
@@ -269,7 +269,7 @@ class Preparation:
         return self._task.done()
 
     async def take(self) -> Draft | None:
-        """What came of it, once; None where it failed, which is told."""
+        """The finished draft, once; None after a failure, for which an event was emitted."""
         task, self._task = self._task, None
         if task is None:
             return None
@@ -280,7 +280,7 @@ class Preparation:
             return None
 
     async def drop(self, why: str) -> None:
-        """Give up what is under way."""
+        """Cancel the draft that is under way."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -339,7 +339,7 @@ class Compactor:
             await live.save()
 
     async def compact(self, reason: str, decision: str = "") -> None:
-        """A compaction that is waited for. An engine that fails is told; the call goes on with what there is."""
+        """Compact now and wait for it. A failing engine emits an event, and the call goes on uncompacted."""
         live = self.live
         await self.preparation.drop("another compaction takes its place")
         drafted: Draft | None = None
@@ -417,7 +417,7 @@ class Compactor:
         )
 
     def _report_fixed(self, fixed: int, more: str) -> None:
-        """Said once."""
+        """Emit this notice once."""
         live = self.live
         if not self._fixed_reported:
             self._fixed_reported = True

@@ -300,7 +300,7 @@ class Conversation:
         return await read_output(self._live, cited, offset=offset, limit=limit)
 
     async def handle_tool_call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """The answer of one of `toolbox.own`; `KeyError` where there is none of this name."""
+        """Run one of the tools of `toolbox.own`; `KeyError` for an unknown name."""
         if name == FIND and self.toolbox.out:
             return await self.toolbox.answer(arguments)
         return await self._live.engine.handle_tool_call(name, arguments)
@@ -395,7 +395,7 @@ class Conversation:
             self._compactor.forget()
 
     def on_model_event(self, event: ModelEvent) -> None:
-        """What the wrappers around the model tell: a retry, another model that steps in."""
+        """Emit what the wrappers around the model report: a retry, a fallback."""
         self._live.emit(Notice(self._live.session.id, event.text, passing=event.kind == "retry"))
         if event.error is not None:
             self._recorder.lose(event.error)

@@ -1,4 +1,4 @@
-"""What a conversation tells whoever shows it. A front end needs nothing else."""
+"""The events of a conversation. A front end needs nothing else."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ _PROGRESS = {
 
 
 def progress_text(kind: str, details: Mapping[str, Any]) -> str:
-    """What an engine or a summariser tells, as a person reads it."""
+    """What an engine or a summariser reports, as a sentence."""
     if kind in _PROGRESS:
         return _PROGRESS[kind].format_map(details)
     return f"{kind.replace('_', ' ')}: {', '.join(f'{key} {value}' for key, value in details.items())}"
@@ -120,7 +120,7 @@ class CompactionDone(Event):
 
 @dataclass(frozen=True, slots=True)
 class CompactionVoid(Event):
-    """A compaction came to nothing; the context is as it was, or as somebody else made it."""
+    """A compaction was not used; the context is unchanged, or another process compacted it first."""
 
     kind = "compaction_void"
     why: str
@@ -198,7 +198,7 @@ class ToolsChanged(Event):
     """By each request, against offering all."""
     why: str
     now: bool = False
-    """Within a session, because somebody allowed the cache miss."""
+    """Within a session: a person accepted the cache miss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ class Notice(Event):
     kind = "notice"
     text: str
     passing: bool = False
-    """It tells of a moment, such as a retry, and need not stay on a screen."""
+    """A short-lived notice, such as a retry, that need not stay on a screen."""
 
 
 Listener = Callable[[Event], None]

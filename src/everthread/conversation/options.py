@@ -1,4 +1,4 @@
-"""What a conversation is made of: its settings, its model, and all that is given from outside."""
+"""The settings of a conversation, its model, and everything that is injected."""
 
 from __future__ import annotations
 
@@ -85,16 +85,16 @@ class SummarizerContext:
     """The last request that was sent: its prefix is warm."""
     events: Events
     lost: Callable[[Request], None]
-    """To be told of a request that was given up while it was under way."""
+    """Called with a request that was cancelled while it was under way."""
     warm: Callable[[], bool] = lambda: True
-    """Whether the provider's cache may still hold it."""
+    """Whether the provider's cache may still hold the last request."""
 
 
 class Hooks(Protocol):
-    """Who wants to be told around a compaction: memory, for one."""
+    """Callbacks around a compaction, for memory and the like."""
 
     async def before_compaction(self, session: str) -> None:
-        """The compaction is about to be committed: what must outlive it is written down now."""
+        """Called before the commit: save what must outlive the compaction."""
         ...
 
     async def after_compaction(self, session: str, previous: str) -> None: ...
@@ -102,14 +102,14 @@ class Hooks(Protocol):
 
 class NoHooks:
     async def before_compaction(self, session: str) -> None:
-        """Nobody listens."""
+        """Do nothing."""
 
     async def after_compaction(self, session: str, previous: str) -> None:
-        """Nobody listens."""
+        """Do nothing."""
 
 
 class Timer(Protocol):
-    """Something that will happen, unless it is called off."""
+    """A scheduled call that can be cancelled."""
 
     def cancel(self) -> object: ...
 
@@ -119,7 +119,7 @@ def _call_later(seconds: float, then: Callable[[], None]) -> Timer:
 
 
 def ignore_event(event: Event) -> None:
-    """For whoever does not listen."""
+    """The default listener."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Setup:
     """Seconds that only grow."""
     wall: Callable[[], float] = time.time
     timer: Callable[[float, Callable[[], None]], Timer] = _call_later
-    """Does something after so many seconds."""
+    """Schedules a call after so many seconds."""
     limits: ModelLimits | None = None
     """What providers taught, where conversations share it; None: this one's own."""
     closing: Sequence[Callable[[], Coroutine[Any, Any, Any]]] = ()

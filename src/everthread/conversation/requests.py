@@ -69,7 +69,7 @@ NEVER_RAN = "[No result: the turn ended before this tool finished.]"
 
 
 def as_messages(given: Given) -> list[Message]:
-    """The messages meant; `InputError` tells what is wrong with what was given."""
+    """The input as a list of messages; `InputError` says what is wrong with it."""
     if given is None:
         return []
     if isinstance(given, str):
@@ -215,9 +215,9 @@ class PreparedRequest:
     estimate: int
     """Its prompt tokens, as estimated here."""
     tokens: int
-    """The same, corrected by what the provider reported before."""
+    """The estimate, corrected by what the provider reported before."""
     written: Written = field(default_factory=Written, repr=False, compare=False)
-    """What of the conversation was written before: it need not be again."""
+    """The part of the conversation that is encoded already."""
 
     @property
     def body(self) -> dict[str, Any]:
@@ -520,7 +520,7 @@ class Answer:
 
 
 class Recorder:
-    """Writes down the answers of one conversation."""
+    """Stores and accounts for the answers of one conversation."""
 
     def __init__(self, live: ConversationState) -> None:
         self._live = live
@@ -577,7 +577,7 @@ class Recorder:
         return Answer(message, reply.stop, usage, cost, stored[-1].id)
 
     async def account(self, response: Any) -> None:
-        """What an answer used, without the answer."""
+        """Account for an answer without storing it."""
         reply = decode_response(response, api=self._api, model=self._requested_model)
         usage, estimated = usage_of(reply, self._prompt, api=self._api, counter=self._live.counter)
         await self._account(usage, estimated=estimated, model=self._answering_model)
@@ -589,7 +589,7 @@ class Recorder:
         return await live.accounting.record(live.session.id, name, usage, estimated=estimated, provider=provider)
 
     def lose(self, error: ModelError) -> None:
-        """What a failed call had begun to answer. Several wrappers may tell of it; what it used counts once."""
+        """Remember the partial reply of a failed call. Several wrappers may report it; its usage counts once."""
         if isinstance(error.partial, Reply) and not any(error.partial is lost for lost in self._lost):
             self._lost.append(error.partial)
 
@@ -600,7 +600,7 @@ class Recorder:
             await self._account(usage, estimated=estimated)
 
     async def record_interrupted(self, text: str) -> None:
-        """An answer nobody reads any more: what was said is kept, what it used is estimated."""
+        """Store the text of a cancelled answer; its usage is estimated."""
         live = self._live
         message: Message = {"role": "assistant", "content": f"{text}\n\n{INTERRUPTED}" if text else INTERRUPTED}
         usage = CanonicalUsage(input_tokens=self._prompt, output_tokens=live.counter.text(text))

@@ -1,4 +1,4 @@
-"""The state of a running conversation: what is in view, how large it is, and who works on it."""
+"""The state of a running conversation: the messages in view, their size, the engine and the summariser."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from everthread.wire.anthropic.messages import Written
 
 ENGINE, CALIBRATION, TOOLS = "engine", "calibration", "tools"
 LEFT_OUT = "tools_left_out"
-"""Among a compaction's figures: committed with the session it made, so that nobody sees the one without the other."""
+"""A key of a compaction's figures: the tools left out are committed in one transaction with the new session."""
 
 
 class ConversationState:
@@ -78,7 +78,7 @@ class ConversationState:
         )
 
     def tell(self, kind: str, **details: Any) -> None:
-        """What an engine or a summariser tells, as events of the session."""
+        """Emit what an engine or a summariser reports as an event of the session."""
         if kind == "notice":
             self.emit(events.Notice(self.session.id, str(details.get("text", ""))))
         else:
@@ -92,7 +92,7 @@ class ConversationState:
         return self._ids_in_view
 
     def show(self, session: Session, stored: Sequence[StoredMessage]) -> None:
-        """Another session, or the same read anew."""
+        """Take a session and its messages into view, instead of the present ones."""
         self.session = session
         self.stored, self.bodies, self.open_calls = [], [], {}
         self._ids_in_view.clear()
@@ -163,7 +163,7 @@ class ConversationState:
 
     @property
     def answering(self) -> str:
-        """Which model is asked: the route's own, or one that stepped in for it."""
+        """The name of the model that answers: the route's own, or its fallback."""
         return self.route.name if self.route.model is None else self.route.model.name
 
     @property
@@ -193,7 +193,7 @@ class ConversationState:
         return self.setup.options.for_model(self.route.name).budget(self.window)
 
     def _fit_budget(self) -> None:
-        """The budget for this window with this system prompt and these tools; the engine is told where it changes."""
+        """Compute the budget for this window, system prompt and tools, and pass a changed one to the engine."""
         options = self.setup.options.for_model(self.route.name)
         fitted = options.budget(self.window, fixed=self.fixed)
         if fitted != self.budget:
@@ -231,7 +231,7 @@ class ConversationState:
         return LimitKey(self.session.tenant, self.route.base_url, self.route.name, self.route.headers)
 
     async def load_limits(self) -> None:
-        """Fit to what providers taught of the model."""
+        """Apply the limits that were learnt for the model."""
         window = await self.limits.window(self.limit_key, self.route.window)
         self.output_cap = await self.limits.output_cap(self.limit_key)
         if window != self.window:
@@ -313,7 +313,7 @@ class ConversationState:
             self.engine.load_state(engine.get("state") or {})
 
     async def restore_tools(self) -> None:
-        """Offer the same as whoever had the session before; as its parent did, where nobody has saved anything yet."""
+        """Offer the tools that were saved with the session; without a save, those of its parent."""
         if not self.toolbox.given:
             return
         store, session = self.setup.store, self.session

@@ -42,11 +42,11 @@ _IN_NAME = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A tool, as much of it as a choice needs."""
+    """The parts of a tool that the choice needs."""
 
     name: str
     about: str
-    """What it says it does, on one line."""
+    """Its description on one line."""
     named: frozenset[str]
     """The words of its name."""
     words: frozenset[str]
@@ -163,7 +163,7 @@ FIND_SCHEMA: dict[str, Any] = {
     },
 }
 LISTED = 40
-"""Names that are told where nothing matches."""
+"""The most names listed when no tool matches."""
 QUERY_CHARS = 1_000
 
 
@@ -199,9 +199,9 @@ class FoundTools:
 
 
 LATEST = 3
-"""Messages of the user that say what is being done."""
+"""How many of the latest user messages describe the task."""
 NAMED = 5
-"""Tools that one search brings back."""
+"""The most tools one search brings back."""
 
 
 class Toolbox:
@@ -245,7 +245,7 @@ class Toolbox:
         return max(0, all_tokens - counter.tools(self.schemas)) if self.out else 0
 
     def note_call(self, tool: str) -> None:
-        """A call of a tool: from now on it is in use."""
+        """Record a call of a tool: it counts as in use from now on."""
         if tool in self._names:
             self.used.setdefault(tool)
 
@@ -263,7 +263,7 @@ class Toolbox:
         return self._settled == self._key()
 
     def settle(self) -> None:
-        """Where a session begins, or goes on with another model or other tools: choose."""
+        """Choose what to leave out: at the start of a session, and after a change of model or tools."""
         why = "another model or other tools" if self._settled else "the session begins"
         self.use(self.choice(self._live.system), why)
 
@@ -288,7 +288,7 @@ class Toolbox:
         return bare * live.context.calibration.factor(live.route.name) < live.nominal_budget.threshold
 
     def use(self, out: Sequence[str], why: str, *, now: bool = False) -> None:
-        """Leave these out, and tell what changed."""
+        """Leave these tools out, and emit an event if the choice changed."""
         before, self.out = self.out, tuple(out)
         self._settled = self._key()
         if not now:
@@ -306,7 +306,7 @@ class Toolbox:
     # Finding one again
 
     async def answer(self, arguments: Mapping[str, Any]) -> str:
-        """Of a call of `find_tools` that nobody was asked about: nothing is shown at once."""
+        """The result of an unapproved `find_tools` call: matches are offered after the next compaction."""
         query = arguments.get("query")
         return (await self.find(query if isinstance(query, str) else "", refused=arguments.get("now") is True)).text
 
@@ -325,7 +325,7 @@ class Toolbox:
         return replace(matches, now=now and bool(names), refused=refused)
 
     def look(self, query: str) -> FoundTools:
-        """The same without any consequence."""
+        """The same search without changing what is offered."""
         wanted = " ".join(query.split())
         if not wanted or len(wanted) > QUERY_CHARS:
             raise InputError(f"say in up to {QUERY_CHARS:,} characters what the tool shall do, or its name")

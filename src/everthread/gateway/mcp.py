@@ -65,7 +65,7 @@ class Reach:
 
 
 async def find_thread(store: Store, reach: Reach, named: str) -> str | None:
-    """The thread a call is about; None where nobody named one. `UnknownIdError` for another tenant's as for none."""
+    """The thread a call is about; None if none is named. `UnknownIdError` for another tenant's thread too."""
     if reach.thread is None:
         return await _resolve_thread(store, reach.tenant, named) if named else None
     own = await _resolve_thread(store, reach.tenant, reach.thread)
@@ -234,7 +234,7 @@ class ToolAnswer:
 
 
 class LookupTools:
-    """Answers a call by its name. What is wrong with a call is told in words, finally where nothing can change it."""
+    """Answers tool calls by name. An error is a sentence, which says so if a repeated call cannot succeed."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -362,7 +362,7 @@ INSTRUCTIONS = (
 
 
 def make_server(tools: LookupTools, fixed: Reach | None = None) -> Server[Any]:
-    """The server. `fixed`: whose conversations every call sees; None: the caller's, as the gateway let it in."""
+    """The MCP server. `fixed`: what every call may see; None: the tenant of the gateway's caller."""
 
     async def list_tools(_context: Any, _params: PaginatedRequestParams | None) -> ListToolsResult:
         return ListToolsResult(tools=[_tool(name, schema["function"]) for name, schema in SCHEMAS.items()])

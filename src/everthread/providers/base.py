@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ModelEvent:
-    """Something that happened on the way to an answer, for whoever watches. `text` is a sentence."""
+    """A retry, a fallback or a recovery. `text` is a sentence for a person."""
 
     kind: Literal["retry", "gave_up", "fallback", "recovered"]
     model: str
@@ -42,7 +42,7 @@ Events = Callable[[ModelEvent], None]
 
 
 def nobody_listens(event: ModelEvent) -> None:
-    """For those who do not want to know."""
+    """The default: events are dropped."""
 
 
 @runtime_checkable
@@ -57,7 +57,7 @@ async def close_model(model: object) -> None:
 
 
 class ModelWrapper:
-    """Says of itself what the model inside says."""
+    """A model around another: everything not overridden is the inner model's."""
 
     def __init__(self, model: StreamingModel) -> None:
         self.inner = model
@@ -256,7 +256,7 @@ class HttpModel(ABC):
 
 
 class _Reading:
-    """One stream while it is read: what was said, and whether the answer came to its end."""
+    """One stream while it is read, and whether the answer is complete."""
 
     def __init__(self, decoder: StreamDecoder, route: ModelAddress) -> None:
         self._decoder = decoder

@@ -110,7 +110,7 @@ _PLAUSIBLE = range(256, 1_000_000_000)
 
 @dataclass(frozen=True, slots=True)
 class EndpointReport:
-    """The window a server reports, where it said so; else `note` tells why there is none."""
+    """The window a server reports; without one, `note` says why."""
 
     window: int | None
     where: str = ""
@@ -276,7 +276,7 @@ async def resolve_window(
 
 
 def catalogue_window(model: str, *, headers: Mapping[str, str] | None = None, note: str = "") -> Window:
-    """The window without asking anybody."""
+    """The window from the catalogue, without a request."""
     model_facts = known_model(model)
     tokens = model_facts.window if model_facts else None
     if model_facts is None or tokens is None:

@@ -50,7 +50,7 @@ _EMPTY_ACCOUNT = re.compile(r"insufficient_quota|billing_not_active|insufficient
 
 @dataclass(frozen=True, slots=True)
 class ModelAddress:
-    """Who is asked, where, and which environment variable holds the key: what a sentence about a failure names."""
+    """The model, its address and the variable of its key, as error messages name them."""
 
     model: str
     base_url: str
@@ -58,7 +58,7 @@ class ModelAddress:
     key: str | None = field(default=None, repr=False)
 
     def clean_words(self, words: str) -> str:
-        """Words of others on one line, without secrets: the key that was sent least of all."""
+        """A provider's words on one line, without secrets and without the key that was sent."""
         if self.key and len(self.key) >= _SHORTEST_KEY:
             words = words.replace(self.key, "[REDACTED]")
         return clip(redact(one_line(words)), _SHOWN)
@@ -78,7 +78,7 @@ def refusal_error(route: ModelAddress, status: int, headers: Mapping[str, str], 
 
 
 def answer_error(route: ModelAddress, error: Mapping[str, Any], body: Any, partial: Reply | None) -> ModelError:
-    """An error told inside an answer that had begun well."""
+    """An error inside an answer that had begun with status 200."""
     status = _status_within(error)
     message = _provider_message(route, error)
     sentence = f"{route} broke off{f': {message}' if message else '.'}"

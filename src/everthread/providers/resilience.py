@@ -172,7 +172,7 @@ class TimeLimitedModel(ModelWrapper):
 
 @dataclass(slots=True)
 class _StreamProgress:
-    """What was said until it was left: words and usage. Half a call is not worth keeping: it must not be run."""
+    """The words and usage of a stream until a timeout. An incomplete call is dropped: it must not be run."""
 
     begun: bool = False
     words: list[str] = field(default_factory=list)
@@ -199,7 +199,7 @@ REST_SECONDS = 60.0
 
 
 def keep_request(request: Request, _model: StreamingModel) -> Request:
-    """For models whose windows are alike."""
+    """The default: models with windows of about the same size."""
     return request
 
 
@@ -278,7 +278,7 @@ class FallbackModel(ModelWrapper):
         return await fitted if inspect.isawaitable(fitted) else fitted
 
     def _note_failure(self, at: int, error: ModelError, *, is_last: bool) -> None:
-        """Told, and the next one takes over; raised where there is none, or where the request is to blame."""
+        """Report the failure and let the next model take over; raise it for the last one, or for a bad request."""
         if not is_out_of_service(error):
             raise error
         self._resting[at] = self._clock() + max(self._rest_seconds, error.retry_after or 0.0)

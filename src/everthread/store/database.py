@@ -1,4 +1,4 @@
-"""What the operations need of a database, and no more: a transaction that runs SQL written once for both; the schema.
+"""The interface of both databases: connections, transactions, SQL that runs on both, and the schema.
 
 SQL uses `?` for values. What differs between the databases is in `Dialect`. Migrations are numbered and append-only;
 all that are missing run in one transaction: a store is old or new, never half.
@@ -79,12 +79,12 @@ class Connection(Tx, Protocol):
     """The number of the batch whose commit was asked for and never answered: nobody knows how it ended."""
 
     def committed(self, batch: int) -> bool:
-        """How a batch in doubt has ended."""
+        """Whether a batch in doubt was committed."""
         ...
 
     @property
     def in_transaction(self) -> bool:
-        """Some errors end a transaction, and with it every savepoint."""
+        """Whether a transaction is open: some errors end it, with every savepoint."""
         ...
 
     def begin(self) -> None: ...
@@ -97,7 +97,7 @@ class Connection(Tx, Protocol):
         ...
 
     def tidy(self) -> None:
-        """What has to be done now and then, while nobody waits."""
+        """Regular maintenance, done while no request waits."""
         ...
 
     def rollback(self) -> None: ...
@@ -138,7 +138,7 @@ class Database(Protocol):
         ...
 
     def listen(self, tell: Callable[[str], None], stop: threading.Event) -> None:
-        """Tell of threads that others changed until it is stopped; returns at once where nothing can be heard."""
+        """Report threads that other processes changed, until stopped; returns at once if the database cannot notify."""
         ...
 
     def match(self, tx: Tx, question: Any, limit: int) -> list[Any]:
@@ -170,7 +170,7 @@ class Database(Protocol):
 
 
 def notify(tx: Tx, thread: str) -> None:
-    """Others who work on this thread need not wait until they ask again."""
+    """Wake other processes that wait for this thread."""
     if tx.dialect.notify:
         tx.run(tx.dialect.notify, (thread,))
 

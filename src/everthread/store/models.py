@@ -432,7 +432,7 @@ class RewriteSearch:
     """How many messages the history had."""
     digest: str
     newest: Any
-    """The newest rewrite there was, of anybody."""
+    """The newest rewrite of any tenant at that time."""
     chains: tuple[str, ...] = ()
     """The digests of those that were found, the shortest first."""
 
@@ -481,7 +481,7 @@ class KeyLimits:
 
 @dataclass(frozen=True, slots=True)
 class KeyUse:
-    """What was done with a key in a time."""
+    """The use of a key in a period."""
 
     requests: int = 0
     tokens: int = 0
@@ -533,7 +533,7 @@ class NewQueuedTurn:
     """JSON values."""
     key: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    """What whoever answers it must know besides."""
+    """What the answering process needs besides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -598,7 +598,7 @@ class RecallQuery:
     """A page to be read: what people said counts more than what the model and tools did, a call and its result are one
     place, no place repeats another, and what short ones leave of the room longer ones may have."""
     now: float | None = None
-    """The moment `yesterday` is told from; None: now."""
+    """The moment that `yesterday` refers to; None: now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The three protocols in one table: for whoever is told by a name which one is spoken."""
+"""The three protocols in one table, by their names."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from everthread.store.store import Store
 
 
 class LeasedStore:
-    """Every write to the thread goes with the lease held now. Other threads (subagents, branches) are not held.
+    """A store that writes to the thread under its present lease. Other threads (subagents, branches) need none.
 
     Reads, and writes that can do no harm twice, go to the store as they are.
     """
@@ -113,7 +113,7 @@ class NewThread:
 
 @dataclass(slots=True)
 class AgentSlot:
-    """An agent in its thread."""
+    """One thread's agent and its lease."""
 
     store: LeasedStore
     tools: bool
@@ -122,7 +122,7 @@ class AgentSlot:
     """The number of the next lease, if nobody else has the thread meanwhile."""
     agent: Agent | None = None
     tell: Callable[[Event], None] | None = None
-    """Who listens now."""
+    """Receives the agent's events during a turn."""
     used: float = 0.0
     busy: bool = False
 
@@ -215,7 +215,7 @@ class AgentPool:
         )
 
     async def shrink(self) -> None:
-        """Close what has been idle for long, and what there is too much of."""
+        """Close agents that were idle for too long, and those above the limit."""
         oldest = self._clock() - self._options.idle_seconds
         idle = [key for key, slot in self._slots.items() if not slot.busy]
         spare = idle[: max(0, len(self._slots) - self._options.agents)]

@@ -77,7 +77,7 @@ class Sender:
 
 T = TypeVar("T", bound=BaseModel)
 _SHOWN = 5
-"""Problems of one body that are told."""
+"""The most problems of one body that an error lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ def _validate(kind: type[T], code: str, parse: Callable[[type[T]], T]) -> T:
 
 
 def _describe_problems(error: ValidationError) -> str:
-    """What is wrong, without what was sent."""
+    """What is wrong with the input, without the input itself."""
     details = error.errors(include_input=False, include_url=False, include_context=False)
     lines = [
         f"{'.'.join(str(step)[:50] for step in detail['loc']) or 'the body'}: {detail['msg']}"
@@ -202,12 +202,12 @@ class TurnLog:
         self.close()
 
     def close(self) -> None:
-        """Nothing more is told here, whether the turn is over or not."""
+        """End the log, whether the turn is over or not."""
         self.over.set()
         self._wake_readers()
 
     async def read(self, after: int = 0) -> AsyncIterator[TurnEvent]:
-        """What came after the event of this number, and what comes. The end is told also to who has it already."""
+        """The events after this number, also those to come. The last event is repeated to a reader who has it."""
         ended = False
         while not ended:
             changed = self._changed
@@ -232,7 +232,7 @@ class TurnLog:
 
 
 class TurnLogs:
-    """The logs of the turns somebody here asked for; of those that are over, the last few."""
+    """The logs of the turns that clients of this process asked for, and of the last finished ones."""
 
     def __init__(self, kept: int, most: int) -> None:
         self._kept, self._most = kept, most

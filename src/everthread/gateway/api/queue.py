@@ -62,7 +62,7 @@ STATUS = {
 
 
 def failure(error: BaseException) -> dict[str, Any]:
-    """A code and a sentence. Of an error nobody foresaw the sentence tells nothing: it may hold anything."""
+    """A code and a sentence. The text of an unexpected error is not passed on: it may hold anything."""
     if isinstance(error, Refused):
         return {"code": error.code, "message": error.message}
     if isinstance(error, EverthreadError):
@@ -79,7 +79,7 @@ ENDED = "The process that answered it ended in the middle; it was not begun agai
 
 
 async def settle(store: Store, turn: QueuedTurn, lease: Lease) -> tuple[TurnState, dict[str, Any]]:
-    """Make the history whole: the message stays, open calls get a result. An answer that is whole counts."""
+    """Repair the history of a lost turn: its message is stored, open calls get a result. A complete answer counts."""
     content = turn.message.get("content")
     interrupted: dict[str, Any] = {"code": "interrupted", "message": ENDED}
     if isinstance(content, str) and commands.parse(content):
@@ -119,7 +119,7 @@ def _open_calls(stored: list[StoredMessage]) -> list[str]:
 
 
 SPOKEN = ("text", "reasoning", "refusal")
-"""The pieces of an answer that are passed on; of calls the tools' own events tell."""
+"""The kinds of deltas that are passed on; calls are reported by the tools' own events."""
 
 
 @dataclass(slots=True)
@@ -149,7 +149,7 @@ class Spent:
 
 
 class MessageRunner:
-    """Does what a message asks for and tells of it."""
+    """Answers one message and writes its events to the log."""
 
     def __init__(self, pool: AgentPool, slot: AgentSlot, log: TurnLog, spent: Spent) -> None:
         if slot.agent is None:
@@ -199,7 +199,7 @@ class MessageRunner:
     # A message
 
     async def _run_hygiene(self) -> None:
-        """The safety net before the agent sees the message. Whatever goes wrong is told, and the message goes on."""
+        """Run hygiene before the agent sees the message. A failure is reported, and the message goes on."""
         talk = self._agent.conversation
         try:
             await talk.hygiene()
@@ -222,7 +222,7 @@ class MessageRunner:
         raise AssertionError("a turn ends with its answer or an error")
 
     def _on_event(self, event: Event) -> None:
-        """What happens outside a turn; within one its events come in order with what is said."""
+        """Report an event outside a turn; within one, events come in order with the deltas."""
         if not self._reading:
             self._report(event)
 
@@ -265,7 +265,7 @@ class Run:
 
 
 class Workers:
-    """Of this process."""
+    """The tasks of this process, one for each thread with open turns."""
 
     def __init__(self, store: Store, pool: AgentPool, logs: TurnLogs, options: DeskOptions) -> None:
         self._store, self._pool, self._logs, self._options = store, pool, logs, options
@@ -431,7 +431,7 @@ class Workers:
         self._logs.of(ended).end(ended)
 
     async def _watch(self, turn: QueuedTurn, thread_lease: ThreadLease, run: Run) -> None:
-        """Keep the lease, and see whether somebody elsewhere asked to stop the turn."""
+        """Renew the lease, and stop the turn if it was cancelled in another process."""
         options, now = self._options, asyncio.get_running_loop().time
         renewed = now()
         while True:
@@ -450,7 +450,7 @@ class Workers:
 
 
 class TurnDesk:
-    """Answers the messages of every thread in order, together with whoever else works on the same store."""
+    """Answers the messages of every thread in order, together with the other processes on the same store."""
 
     def __init__(self, store: Store, open_agent: OpenAgent, options: DeskOptions | None = None) -> None:
         self.store = store
@@ -462,7 +462,7 @@ class TurnDesk:
         self._closing = False
 
     async def start(self) -> None:
-        """Look after messages whose process went away, from now on."""
+        """Start to answer messages whose process has ended."""
         self._sweeping = asyncio.create_task(self._sweep())
         self.store.listen(self._workers.ring)
 
@@ -479,7 +479,7 @@ class TurnDesk:
     # Threads
 
     async def thread(self, tenant: str, thread: str) -> Session:
-        """The first session of the thread any of whose ids this is. `Refused` 404 for a foreign one as for none."""
+        """The first session of a thread, by any of its ids. `Refused` 404 for another tenant's thread too."""
         try:
             session = await self.store.session(thread)
             if session.tenant == tenant:
@@ -566,7 +566,7 @@ class TurnDesk:
     # Inside
 
     def _follow(self, turn: QueuedTurn) -> TurnLog:
-        """What is told of a turn; somebody looks after it from now on."""
+        """The log of a turn; a worker answers the turn from now on."""
         log = self._logs.of(turn)
         if not turn.open:
             log.end(turn)
@@ -577,7 +577,7 @@ class TurnDesk:
         return log
 
     async def _sweep(self) -> None:
-        """Threads whose messages nobody answers: their process is gone."""
+        """Wake the threads whose messages wait and whose process has ended."""
         while True:
             try:
                 for thread in await self.store.idle_queues():

@@ -26,7 +26,7 @@ LIFE = 7 * 86_400.0
 """Seconds after which a key or a link must be given again."""
 SECRET = "gateway.dashboard"  # noqa: S105  the secret's name  # nosec B105
 LINKS = 20
-"""So many links that nobody used yet stay good."""
+"""The most unused links that stay valid."""
 
 Door = Literal["local", "keys", "operator", "off"]
 """How one gets in: by a link, by a key of a tenant or of the dashboard, by the dashboard's alone, not at all."""
@@ -46,7 +46,7 @@ class Viewer:
 
 
 class LoginLinks:
-    """Links that nobody used yet, by the digests of their codes; the newest `LINKS` of them.
+    """Unused links, by the digests of their codes; the newest `LINKS` of them.
 
     In a folder, where several processes share them: a link is good while its file is there, and who removes it used it.
     """
@@ -119,13 +119,13 @@ class Access:
         return f"/dashboard/login?code={code}"
 
     def use_link(self, code: str) -> str | None:
-        """A cookie for who has a link; None where it was used or never was."""
+        """A cookie for a valid link; None for a used or unknown one."""
         if self.door != "local" or not self._links.take(_digest(code)):
             return None
         return self._sign({"kind": "local", "tenant": None, "who": "this machine"})
 
     async def use_key(self, key: str) -> str | None:
-        """A cookie for who has a key; None where it is not known."""
+        """A cookie for a valid key; None for an unknown or revoked one."""
         key = key.strip()
         if self._operator and hmac.compare_digest(_digest(key), self._operator):
             mark = self._mark(self._operator)
@@ -139,7 +139,7 @@ class Access:
         return self._sign({"kind": "key", "tenant": stored.key.tenant, "who": stored.key.id, "key": digest})
 
     async def viewer(self, cookies: str) -> Viewer | None:
-        """Who it is, by the cookie; None where there is none that counts."""
+        """The viewer of a valid cookie; None without one."""
         jar: SimpleCookie = SimpleCookie()
         try:
             jar.load(cookies)
@@ -153,7 +153,7 @@ class Access:
         return Viewer(claims["tenant"], str(claims["who"]), nonce, self._mark(f"csrf {nonce}"))
 
     def is_genuine(self, viewer: Viewer, token: str) -> bool:
-        """Whether a form was ours, made for this session."""
+        """Whether a form's token belongs to this session."""
         return hmac.compare_digest(viewer.csrf.encode(), token.encode("utf-8", "replace"))
 
     def set_cookie(self, value: str, *, life: float = LIFE) -> str:

@@ -33,10 +33,10 @@ from everthread.store.models import new_id
 
 FORM_BYTES = 64 * 1024
 POLL = 1.0
-"""Seconds between two looks at the store while somebody watches."""
+"""Seconds between two polls of the store while a page is open."""
 HEARTBEAT = 15.0
 WATCHERS = 100
-"""So many open pages are told of changes; more are whole, but not live."""
+"""The most pages that get live updates."""
 LEASE = 10.0
 TRIAL_SECONDS = 300.0
 _LOG = logging.getLogger("everthread.gateway.dashboard")
@@ -143,7 +143,7 @@ class Dashboard:
         await self._app(scope, receive, sending)
 
     def close(self) -> None:
-        """Let go of who watches."""
+        """End the live updates of all open pages."""
         self._ended.set()
 
     def new_link(self) -> str:
@@ -423,7 +423,7 @@ class Dashboard:
         return self._pages.get_template(name).render(viewer=viewer, **fields)
 
     def _compile(self) -> None:
-        """Read every template, before somebody waits for it."""
+        """Compile every template before the first page needs it."""
         for name in self._pages.list_templates():
             self._pages.get_template(name)
 

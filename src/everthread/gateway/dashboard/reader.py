@@ -48,7 +48,7 @@ SIDE = 60
 HITS = 60
 DAY = 86_400.0
 STATE_MESSAGES = 300
-"""The last so many messages tell how things stand."""
+"""The thread's state is read from so many of its last messages."""
 ACCOUNTS = 32
 """Threads whose figures are held until they change."""
 
@@ -189,7 +189,7 @@ class PageReader:
     # A thread
 
     async def thread(self, viewer: Viewer, thread: str) -> tuple[Session, Session]:
-        """A thread's first session and where it goes on. `NotFoundError` for who may not see it."""
+        """A thread's first session and its tip. `NotFoundError` if the viewer may not see it."""
         row = await self._row(viewer, thread)
         if row is None or row.first.id != thread:
             raise NotFoundError

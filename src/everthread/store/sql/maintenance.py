@@ -127,7 +127,7 @@ def delete_thread(tx: Tx, database: Database, thread: str) -> int:
 
 
 def _delete_prompts(tx: Tx, hashes: list[str]) -> None:
-    """System prompts nobody has any more. Locked first: only then is it certain who has them."""
+    """Delete system prompts that no session uses. Each is locked before it is checked."""
     for key in hashes:
         tx.one(f"SELECT 1 FROM texts WHERE hash = ? {tx.dialect.lock}", (key,))
         tx.run(
@@ -177,7 +177,7 @@ def _give_to_branches(tx: Tx, database: Database, threads: list[str]) -> None:
 
 
 def _unindex(tx: Tx, database: Database, where: str, values: Sequence[Any]) -> None:
-    """Out of the queue first: whoever is indexing it has then finished, or will not begin."""
+    """Remove pieces from the index. The queue goes first, so that an indexer has finished or will not begin."""
     tx.run(f"DELETE FROM unindexed WHERE {where}", values)
     pieces = tx.all(f"SELECT id FROM pieces WHERE {where}", values)
     database.unindex(tx, [row[0] for row in pieces])
@@ -192,7 +192,7 @@ def _delete_messages(tx: Tx, database: Database, ids: list[int]) -> None:
 
 
 def _delete_outputs(tx: Tx, database: Database, threads: list[str]) -> None:
-    """Stored outputs nobody else cites. Locked first: only then is it certain who does."""
+    """Delete stored outputs that no other thread cites. Each is locked before it is checked."""
     marks = placeholders(threads)
     of_threads = f"thread_id IN ({marks}) AND output_id IS NOT NULL"
     _unindex(tx, database, of_threads, threads)

@@ -44,7 +44,7 @@ def find_thread(tx: Tx, session_id: str) -> str:
 
 
 def lock_thread(tx: Tx, session_id: str) -> str:
-    """The thread of a session, held: its first session's row is locked until the transaction ends.
+    """Lock the thread of a session: its first session's row is locked until the transaction ends.
 
     Everything that changes a thread holds it, so what is read of it afterwards stays true.
     """
@@ -159,7 +159,7 @@ TIP_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class ThreadTip:
-    """The session where a thread that is held goes on."""
+    """The last session of a locked thread."""
 
     id: str
     thread: str
@@ -174,7 +174,7 @@ class ThreadTip:
 
 
 def lock_tip(tx: Tx, session_id: str) -> ThreadTip:
-    """Hold a thread, whichever of its ids was given, and see where it goes on."""
+    """Lock a thread, by any of its ids, and load its tip."""
     row = tx.one(
         f"SELECT {TIP_COLUMNS} FROM sessions t WHERE t.thread_id = ? AND {IS_TIP}", (lock_thread(tx, session_id),)
     )
@@ -238,7 +238,7 @@ def find_conversation(tx: Tx, tenant: str, client_session: str) -> str | None:
 
 
 def has_open_calls(tx: Tx, thread: str) -> bool:
-    """Whether the last word of a thread is an assistant's that calls tools: somebody works for it now."""
+    """Whether the last message of a thread is an assistant's with tool calls, which are being run now."""
     row = tx.one(
         "SELECT body FROM messages WHERE thread_id = ? AND kind = 'message' ORDER BY id DESC LIMIT 1", (thread,)
     )
@@ -287,7 +287,7 @@ OWN_REASONS = frozenset({"compression", "reverted"})
 
 
 def check_fence(tx: Tx, thread: str, lease: Lease | None) -> None:
-    """Refuse a write under a lease that somebody else has taken over since."""
+    """Refuse a write under a lease that another process has taken over."""
     if lease is None:
         return
     row = tx.one(f"SELECT fence, holder FROM leases WHERE thread_id = ? {tx.dialect.share}", (thread,))

@@ -337,7 +337,7 @@ def _wire(messages: Messages, model: str | None, calls: _CallIds, *, begins: boo
 
 
 def _settled_length(messages: Messages, at: int) -> int:
-    """Up to where a list will hardly change any more, cut between two messages that are never joined."""
+    """How many messages will hardly change any more; the cut is between two messages that are never joined."""
     if len(messages) - at < _NEAR_END + _SETTLED_AT_ONCE:
         return at
     for cut in range(len(messages) - _NEAR_END, at, -1):
@@ -348,7 +348,7 @@ def _settled_length(messages: Messages, at: int) -> int:
 
 
 def _sure_role(message: Message) -> str:
-    """Who speaks on the wire, where it is sure at a glance that the message adds something to it."""
+    """The role on the wire of a message that certainly adds a block; empty if that is not certain."""
     if message["role"] == "tool":
         return "user"
     calls: Any = message.get("tool_calls")
@@ -613,4 +613,4 @@ def _mark_piece(piece: _Piece, marker: Mapping[str, Any]) -> _Piece:
 
 
 _INSTRUCTION = "<system-reminder>\n{}\n</system-reminder>"
-"""An instruction that came in mid-conversation, told apart from what the user says."""
+"""The frame of an instruction in mid-conversation, so that it is not taken for the user's words."""
