@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from everthread.gateway.keys import issue
-from everthread.gateway.observability import TextLines
+from everthread.gateway.observability import JsonLines, TerminalLines, TextLines
 from everthread.gateway.router import Upstream, normalize_path
 from tests.gateway.raw import JSON, Plain, ask, gateway, post, raw_upstream, say
 from tests.gateway.test_proxy_safety import Keys
@@ -61,22 +61,29 @@ async def test_no_key_of_ours_reaches_an_upstream_in_any_place() -> None:
         async with raw_upstream(say(200, JSON, b"{}")) as upstream:
             known = [Upstream("only", upstream.url, api_key="sk-upstream")]
             async with gateway(known, authenticator=Keys()) as (url, _):
-                fields = ((b"Authorization", b"Bearer et-good"), (b"Cookie", b"a=1; key=" + key), (b"x-other", key))
-                for path in ("/v1/messages", "/v1/files"):
+                fields = (
+                    (b"Authorization", b"Bearer et-good"),
+                    (b"Cookie", b"a=1;everthread_x=y; key=" + key),
+                    (b"x-other", key),
+                )
+                for path in ("/v1/messages", "/v1/files", f"/v1/files/{token}/content"):
                     assert (await ask(url, post(f"{path}?key={token}&a=1", b"{}", *fields))).status == 200
         for heard in upstream.heard:
             assert key not in heard.line + b"".join(value for _, value in heard.headers)
             assert b"a=1" in heard.line
-            assert heard.names["cookie"].startswith("a=1")
+            assert heard.names["cookie"] == "a=1; key="
 
     await run()
 
 
 def test_a_path_forges_no_line_of_the_log() -> None:
     token, _ = issue()
-    path = f"/v1/x\n2026-01-01 INFO forged\x1b[2J/{token}"
+    path = f"/v1/x\nINFO forged\x1b[2J/{token}/sk-proj-{token[16:]}{token[16:]}"
     record = logging.LogRecord("everthread.gateway", logging.INFO, "", 0, "%s", (f"GET {path} 200",), None)
-    line = TextLines().format(record)
-    assert "\n" not in line
-    assert "\x1b" not in line
-    assert token not in line
+    record.fields = {"path": path, "status": 200, "seconds": 0.1}
+    for lines in (TextLines(), TerminalLines(), JsonLines()):
+        line = lines.format(record)
+        assert "\n" not in line
+        assert "\x1b" not in line
+        assert token[:30] not in line, "nor the beginning of one"
+        assert token[16:40] not in line

@@ -127,8 +127,8 @@ class TerminalLines(logging.Formatter):
 
 
 def _plain(text: object) -> str:
-    """What a client named, as it can stand in a terminal."""
-    return "".join(letter if letter.isprintable() else "?" for letter in str(text)[:60])
+    """What a client named, as it can stand in a terminal; keys are taken out before it is cut, where they are whole."""
+    return printable(redact(str(text)[:2_000])[:60])
 
 
 def _is_for_terminal(record: logging.LogRecord) -> bool:

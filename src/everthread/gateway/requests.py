@@ -41,9 +41,9 @@ class RequestHead:
     @classmethod
     def of(cls, scope: Scope, caller: Caller) -> RequestHead:
         query: bytes = scope["query_string"]
+        target: bytes = scope["raw_path"] + (b"?" + query if query else b"")
         if not caller.passthrough:
-            query = without_keys(query)
-        target = scope["raw_path"] + (b"?" + query if query else b"")
+            target = without_keys(target)
         return cls(scope["method"], scope["path"], target, scope["headers"], header_map(scope), caller)
 
     @property
