@@ -41,7 +41,7 @@ def test_set_and_fix(everthread: Any, home: Path) -> None:
     shown = everthread("config", "check")
     assert (shown.returncode, "compression.user_words" in shown.stderr) == (0, True)
     fixed = everthread("config", "check", "--fix")
-    assert "compression.keep_important: taken out" in fixed.stdout
+    assert "compression.keep_important: removed" in fixed.stdout
     assert fixed.stderr == ""
     assert everthread("config", "check").stderr == ""
     wrong = everthread("config", "set", "compression.threshold", "7")

@@ -551,14 +551,14 @@ async def _help(_scope: CommandScope, argument: str) -> CommandResult:
 
 
 COMMANDS: tuple[Command, ...] = (
-    Command("help", "/help [COMMAND]", "what there is", _help),
+    Command("help", "/help [COMMAND]", "list the commands", _help),
     Command(
         "compress", "/compress [--preview] [FOCUS]", "compact the history now, or only show what would go",
         compress, changes=True,
     ),
     Command("undo", "/undo", "take the last compaction back", undo, changes=True),
     Command("context", "/context", "what fills the window, by kind", context),
-    Command("state", "/state", "files, commands, tests, open errors and the to-do list, as they stand", state),
+    Command("state", "/state", "files, commands, tests, open errors and the to-do list", state),
     Command("why", "/why", "why the last compaction or cache miss happened", why),
     Command(
         "pin", "/pin RULE", "a rule that stays in view, word for word, through every compaction",
@@ -568,12 +568,12 @@ COMMANDS: tuple[Command, ...] = (
         "memory", "/memory [show | add [user] TEXT | remove [user] TEXT]", "what lasts beyond this conversation",
         memory,
     ),
-    Command("search", "/search TEXT", "find what was said, in every conversation", search),
+    Command("search", "/search TEXT", "search all conversations", search),
     Command("sessions", "/sessions [COUNT]", "the last conversations", sessions),
     Command("new", "/new [TITLE]", "begin a new conversation", new),
-    Command("resume", "/resume [ID]", "go on with another conversation", resume),
+    Command("resume", "/resume [ID]", "continue another conversation", resume),
     Command(
-        "branch", "/branch [TITLE]", "go on in a copy; this conversation stays as it is", branch, changes=True
+        "branch", "/branch [TITLE]", "continue in a copy; this conversation stays as it is", branch, changes=True
     ),
     Command("model", "/model [NAME]", "which model answers, or another one", model, changes=True),
     Command("usage", "/usage", "tokens and cost of this conversation", usage),

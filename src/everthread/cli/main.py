@@ -18,7 +18,7 @@ from everthread._version import __version__
 from everthread.errors import EverthreadError, InputError
 
 COMMANDS = {
-    "init": "Set up: which model, under which key, and what the gateway stands in front of.",
+    "init": "Set up the model, its key and the gateway.",
     "chat": "Talk with a model that has tools, in this directory.",
     "run": "Do one task and print the answer.",
     "serve": "Serve an endpoint that gives any client an unlimited conversation.",
@@ -26,18 +26,18 @@ COMMANDS = {
     "dashboard": "See your context: threads, windows, calls, compactions and what they cost, as pages in a browser.",
     "keys": "Keys of the gateway: who may use it, for what, and how much a day.",
     "mcp": "Search, read and pin past conversations from any MCP client.",
-    "doctor": "Say what works here and what does not, and what to do about it.",
+    "doctor": "Check what works here, and say how to repair the rest.",
     "tokens": "Count the tokens of a conversation: by role, by tool, by message.",
     "inspect": "Show turns, tool groups, validity problems and what repair would do.",
     "compress": "Compact a conversation: prune, cut, summarise, verify, assemble.",
     "sessions": "Stored conversations: find, read, move and undo them.",
     "usage": "Show the tokens and the cost of a thread, or of all.",
     "insights": "Show usage and cost by day, model, platform, task and tool, and what compaction saved. Days are UTC.",
-    "plugins": "Context engines: which there are, where they come from, which one is used.",
-    "config": "The configuration: what is in force, whether a file is right, where it is.",
-    "models": "Models: what is known about them, which one is used, and the one on this machine.",
-    "db": "The store: whether it is sound, its schema, copies, its size.",
-    "replay": "Play recorded conversations again: context, compactions, cache, cost and what is still known.",
+    "plugins": "Context engines: list them, and choose one.",
+    "config": "The configuration: show, change and check it.",
+    "models": "Models: their windows and prices, the one in use, and the one on this machine.",
+    "db": "The store: check, migrate, back up and compact it.",
+    "replay": "Replay recorded conversations: context, compactions, cache, cost and what was kept.",
     "lab": "Try it out: a simulated provider.",
 }
 """The first words of each command's own help; a test compares them."""
@@ -53,9 +53,9 @@ GROUPS = {
 """The panels of the help; a command in none of them is listed under `More`."""
 EXAMPLES = """Examples:
 
-everthread init (set up a model, then look whether it works)
+everthread init (set up a model and check that it works)
 
-everthread chat --continue (go on where you were)
+everthread chat --continue (continue the last conversation)
 
 everthread serve (a URL that gives any client an unlimited conversation)
 

@@ -48,8 +48,8 @@ def number_option(*, text: str, least: float = 0, most: float = LARGEST, metavar
     return typer.Option(metavar=metavar, callback=check, help=text)
 
 
-Limit = Annotated[int, number_option(least=1, most=100_000, text="Show at most so many.")]
-Offset = Annotated[int, number_option(text="Leave out so many first.")]
+Limit = Annotated[int, number_option(least=1, most=100_000, text="Show at most N.")]
+Offset = Annotated[int, number_option(text="Skip the first N.")]
 SessionId = Annotated[str, typer.Argument(metavar="ID", help="A session's id, or how it begins.")]
 
 
@@ -108,9 +108,9 @@ NO_ID = "?"
 
 Resume = Annotated[
     str | None,
-    typer.Option("--resume", "-r", metavar="[ID]", help="Go on with a thread; without an id, with one of the last."),
+    typer.Option("--resume", "-r", metavar="[ID]", help="Continue a thread; without an id, one of the last."),
 ]
-Continue = Annotated[bool, typer.Option("--continue", "-c", help="Go on with the thread that was used last.")]
+Continue = Annotated[bool, typer.Option("--continue", "-c", help="Continue the thread that was used last.")]
 Model = Annotated[str | None, typer.Option("--model", "-m", help="The model's name. Default: the configured one.")]
 BaseUrl = Annotated[
     str | None,

@@ -73,7 +73,7 @@ def state_of(session: Session) -> str:
 
 
 MOST = {"said": (4_000, 60), "thought": (400, 6), "called": (400, 6), "returned": (800, 10)}
-"""How many characters and lines are shown of each kind of text, unless all is asked for."""
+"""How many characters and lines are shown of each kind of text without `--full`."""
 COLOURS = {"user": "bold cyan", "assistant": "bold green", "tool": "bold yellow", "system": "bold magenta"}
 
 
@@ -98,14 +98,14 @@ def show(
     ] = None,
     output: Annotated[str | None, typer.Option(help="One stored tool output in full, by its `output:…` id.")] = None,
     full: Annotated[bool, typer.Option("--full", help="Long texts and tool results as a whole.")] = False,
-    raw: Annotated[bool, typer.Option("--raw", help="Credentials too, which are left out otherwise.")] = False,
-    limit: Annotated[int | None, number_option(least=1, most=100_000, text="Show at most so many messages.")] = None,
-    offset: Annotated[int, number_option(text="Leave out so many messages first.")] = 0,
+    raw: Annotated[bool, typer.Option("--raw", help="Also show credentials, which are redacted otherwise.")] = False,
+    limit: Annotated[int | None, number_option(least=1, most=100_000, text="Show at most N messages.")] = None,
+    offset: Annotated[int, number_option(text="Skip the first N messages.")] = 0,
     tenant: Tenant = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show everything that was said in a thread, through any number of compactions."""
+    """Show all messages of a thread, through any number of compactions."""
     if sum((context, message is not None, output is not None)) > 1:
         raise InputError("--context, --message and --output exclude each other")
 
@@ -323,7 +323,7 @@ MARK = "bold reverse"
 
 def search(
     text: Annotated[str, typer.Argument(help='Words, "phrases", prefix*; anything else is taken literally.')],
-    role: Annotated[str | None, typer.Option(help="Only what this role said: user, assistant, tool.")] = None,
+    role: Annotated[str | None, typer.Option(help="Only messages of this role: user, assistant, tool.")] = None,
     tool: Annotated[str | None, typer.Option(help="Only calls and results of this tool.")] = None,
     path: Annotated[str | None, typer.Option(help="Only calls with this path, or a part of one, and results.")] = None,
     thread: Annotated[str | None, typer.Option(metavar="ID", help="Only this thread.")] = None,
@@ -336,7 +336,7 @@ def search(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find what was said and what tools returned, the best match first."""
+    """Search messages and tool outputs, the best match first."""
     from everthread.store.models import DEFAULT_TENANT, SearchQuery
 
     now = time.time()

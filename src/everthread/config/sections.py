@@ -112,9 +112,9 @@ class ModelOptions(ModelEndpoint):
 
 
 class SummaryModelOptions(ModelEndpoint):
-    """The model that writes summaries. `context_length` also bounds what one summary call is given."""
+    """The model that writes summaries. `context_length` also bounds the input of one summary call."""
 
-    model: str | None = Field(None, min_length=1, description="Its name. Null: chosen by what is configured.")
+    model: str | None = Field(None, min_length=1, description="Its name. Null: chosen by the configuration.")
     provider: Literal["auto", "main", "openai", "anthropic", "openrouter", "local", "custom"] = Field(
         "auto", description="Who serves it. `main` is the main model's route."
     )
@@ -133,7 +133,7 @@ class EngineOptions(Options):
 
 
 class ModelCompression(Options):
-    """When one model's history counts as too large; what is null is as for every model."""
+    """When one model's history counts as too large; null values are those of every model."""
 
     threshold: Annotated[float, within("compression.threshold")] | None = None
     threshold_tokens: Annotated[int, within("compression.threshold_tokens")] | None = None
@@ -141,7 +141,7 @@ class ModelCompression(Options):
 
 
 class CompressionOptions(Options):
-    """When the history counts as too large, and what is kept."""
+    """When the history counts as too large, and how much of it stays."""
 
     enabled: bool = Field(default=True, description="False: nothing is rewritten; overflow is reported, not repaired.")
     threshold: Annotated[float, within("compression.threshold")] = Field(
@@ -151,14 +151,14 @@ class CompressionOptions(Options):
         budget.TARGET_RATIO, description="Share of the threshold kept as the recent tail."
     )
     protect_last_n: Annotated[int, within("compression.protect_last_n")] = Field(
-        budget.PROTECT_LAST_N, description="At least so many recent messages are kept, where they fit."
+        budget.PROTECT_LAST_N, description="The number of recent messages that are kept, where they fit."
     )
     threshold_tokens: Annotated[int, within("compression.threshold_tokens")] | None = Field(
         None, description="Upper bound of the threshold, in tokens."
     )
     template: Literal["handoff", "classic"] = Field("handoff", description="The layout of a summary.")
     user_words: Annotated[float, within("compression.user_words")] = Field(
-        budget.USER_WORDS, description="Share of the threshold for what the user said, word for word."
+        budget.USER_WORDS, description="Share of the threshold for the user's words."
     )
     tools_share: Annotated[float, within("compression.tools_share")] = Field(
         TOOLS_SHARE,
@@ -210,10 +210,10 @@ class ToolOutputOptions(Options):
 
 
 class AgentOptions(Options):
-    """The agent of `chat` and `run`. What it may do without asking stands in `approvals.txt` in the home."""
+    """The agent of `chat` and `run`. `approvals.txt` in the home lists what it may do without asking."""
 
     max_rounds: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        agent.MAX_ROUNDS, description="Rounds of tool calls in one turn; then it must say where it stands."
+        agent.MAX_ROUNDS, description="Rounds of tool calls in one turn; then the model must answer."
     )
     parallel: Annotated[int, Field(ge=1, le=64)] = Field(agent.PARALLEL, description="Tools that run at the same time.")
     instructions_chars: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
@@ -222,17 +222,18 @@ class AgentOptions(Options):
 
 
 class RecallSettings(Options):
-    """What is looked up before a call and shown for that call only, of what is no longer in view."""
+    """Recall of earlier messages that are no longer in the context, injected for one call."""
 
     enabled: bool = Field(default=True, description="False: the model finds earlier things with its tools only.")
     scope: recall.RecallScope = Field(
         "thread", description="`thread`: this conversation; `tenant`: every conversation of the same tenant."
     )
     max_tokens: Annotated[int, Field(ge=100, le=20_000)] = Field(
-        recall.MAX_TOKENS, description="The most it may take, and never more than a twentieth of the window."
+        recall.MAX_TOKENS,
+        description="Most tokens of the injected text, and never more than a twentieth of the window.",
     )
     closeness: Annotated[float, Field(ge=0, le=1)] = Field(
-        recall.CLOSENESS, description="How much of what was asked one place must hold, or nothing is shown."
+        recall.CLOSENESS, description="Share of the question's words that a passage must hold to be shown."
     )
 
 
@@ -275,7 +276,8 @@ class GatewayLimits(Options):
         gateway.HEADER_BYTES, description="Largest headers of a request, in all."
     )
     concurrent: Annotated[int, Field(ge=1, le=100_000)] = Field(
-        gateway.CONCURRENT, description="Requests answered at the same time; more are told to come again."
+        gateway.CONCURRENT,
+        description="Requests answered at the same time; further ones get a 503 and a time to retry.",
     )
     header_seconds: Seconds = Field(gateway.HEADER_SECONDS, description="Until a request's headers are complete.")
     body_seconds: Seconds = Field(gateway.BODY_SECONDS, description="Until a request's body is.")
@@ -313,7 +315,7 @@ class NativeApiOptions(Options):
         ("*",), strict=False, description="Patterns of the models that clients may choose. Empty: none but the default."
     )
     queue: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        DESK.queue, description="Messages of one thread that wait for their turn; more are told to come again."
+        DESK.queue, description="Messages of one thread that wait for their turn; further ones are refused."
     )
     running: Annotated[int, Field(ge=1, le=10_000)] = Field(DESK.running, description="Turns at the same time.")
     agents: Annotated[int, Field(ge=1, le=100_000)] = Field(
@@ -321,13 +323,13 @@ class NativeApiOptions(Options):
     )
     idle_seconds: Seconds = Field(DESK.idle_seconds, description="After which a thread is not kept any more.")
     lease_seconds: Seconds = Field(
-        DESK.lease_seconds, description="Without a sign of life for so long, another process takes a thread over."
+        DESK.lease_seconds, description="Seconds after which another process takes over the thread of a silent one."
     )
     poll_seconds: Seconds = Field(
-        DESK.poll_seconds, description="How often the store is asked for what another process does."
+        DESK.poll_seconds, description="How often the store is polled for the work of other processes."
     )
     heartbeat_seconds: Seconds = Field(
-        native.HEARTBEAT_SECONDS, description="How often a stream that has nothing to tell shows that it lives."
+        native.HEARTBEAT_SECONDS, description="Seconds between two heartbeats of an idle stream."
     )
 
 
@@ -356,8 +358,8 @@ class GatewayOptions(Options):
     )
     auth: Auth = Field(
         "none",
-        description="Who is let in: `keys`, who shows a key of `everthread keys`; `passthrough`, who shows a "
-        "credential for the upstream, which goes there; `none`, anybody on this machine.",
+        description="What clients need: `keys`, a key of `everthread keys`; `passthrough`, a credential for the "
+        "upstream, which is forwarded; `none`, nothing, on this machine only.",
     )
     allowed_origins: tuple[Origin, ...] = Field(
         (),
@@ -375,7 +377,7 @@ class GatewayOptions(Options):
         "managed", description="`managed` rewrites where needed, `observe` only records, `off` neither."
     )
     include_usage: bool = Field(
-        default=True, description="Ask for the usage on OpenAI chat streams where the client said nothing."
+        default=True, description="Ask for the usage on OpenAI chat streams where the client does not say."
     )
     notice: bool = Field(
         default=False,

@@ -1,1 +1,1 @@
-"""For trying things out: a provider that can be told what to do."""
+"""Tools to try things out: a simulated provider, replays of recorded conversations, importers of logs."""

@@ -39,7 +39,7 @@ def compress(
             help="Write the compacted conversation here (`-`: standard output), cited outputs beside it.",
         ),
     ] = None,
-    times: Annotated[int, number_option(least=1, most=100, text="Compact so many times in a row.")] = 1,
+    times: Annotated[int, number_option(least=1, most=100, text="Compact N times in a row.")] = 1,
     model: Annotated[str | None, typer.Option(help="Count as this model does. Default: the one in the file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

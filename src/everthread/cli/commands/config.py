@@ -14,9 +14,7 @@ from everthread.cli.output import print_json
 from everthread.config import Config, config_path, home_directory, load_config
 from everthread.errors import ConfigError, EverthreadError
 
-app = typer.Typer(
-    help="The configuration: what is in force, whether a file is right, where it is.", no_args_is_help=True
-)
+app = typer.Typer(help="The configuration: show, change and check it.", no_args_is_help=True)
 
 Source = Annotated[str | None, typer.Argument(help="A configuration file. Default: the one in the home.")]
 
@@ -38,7 +36,7 @@ def show(
 @app.command("set")
 def set_value(
     key: Annotated[str, typer.Argument(help="Its full path, such as `compression.threshold`.")],
-    value: Annotated[str, typer.Argument(help="What it is to be, as it would stand in the file; `null`: the default.")],
+    value: Annotated[str, typer.Argument(help="Its value in YAML; `null`: the default.")],
 ) -> None:
     """Set one key in config.yaml. Everything else in the file stays, comments too."""
     from everthread.config.file import set_keys
@@ -54,14 +52,14 @@ def set_value(
 @app.command()
 def check(
     file: Source = None,
-    fix: Annotated[bool, typer.Option("--fix", help="Take out keys that this version no longer has.")] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Remove keys that this version no longer has.")] = False,
 ) -> None:
-    """Say whether a configuration can be used, and what would fail at start; exit code 2 and the reasons when not."""
+    """Check a configuration and what would fail at start; exit code 2 and the reasons where something would."""
     if fix:
         from everthread.config.file import drop_removed_keys
 
         for key in drop_removed_keys(Path(file) if file else config_path()):
-            typer.echo(f"{key}: taken out")
+            typer.echo(f"{key}: removed")
     problems = list(find_start_problems(load_config(file)))
     path = file or str(config_path())
     if problems:

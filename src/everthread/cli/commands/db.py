@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from everthread.store.store import Store
 
 
-app = typer.Typer(help="The store: whether it is sound, its schema, copies, its size.", no_args_is_help=True)
+app = typer.Typer(help="The store: check, migrate, back up and compact it.", no_args_is_help=True)
 
 
 @app.command()
 def check(store: StoreUrl = None, as_json: AsJson = False) -> None:
-    """Examine the store; exit code 1 and what is wrong when it is not sound."""
+    """Check the store; exit code 1 and the problems where it is damaged."""
     health = with_store(store, lambda opened: opened.check())
     if as_json:
         print_json(dataclasses.asdict(health))
@@ -51,7 +51,7 @@ def migrate(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Bring the store's schema up to date, or make the store. Every command that opens a store does the first."""
+    """Update the store's schema, or make the store. Every command that opens a store also updates it."""
     from everthread import factory
 
     location, before, after = factory.migrate_store(store_address(store), backup=backup)
@@ -67,7 +67,7 @@ def migrate(
 def backup(
     file: Annotated[str, typer.Argument(help="A new file.")], store: StoreUrl = None, as_json: AsJson = False
 ) -> None:
-    """Copy the whole store to a file, while others may go on using it."""
+    """Copy the whole store to a file, while other processes may use it."""
     try:
         with_store(store, lambda opened: opened.backup(file))
         written = Path(file).stat().st_size
@@ -81,7 +81,7 @@ def backup(
 
 @app.command()
 def vacuum(store: StoreUrl = None, as_json: AsJson = False) -> None:
-    """Give back the space of what was deleted, and put the search index in order. A store that is not sound is left."""
+    """Free the space of deleted threads and optimise the search index. A damaged store is not changed."""
 
     async def work(opened: Store) -> tuple[StoreHealth, StoreHealth]:
         before = await opened.check()

@@ -242,7 +242,7 @@ def _check_runtime(path: Path) -> CheckResult:
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Say what works here and what does not, and what to do about it. Exit code 1 if something needed is broken."""
+    """Check what works here, and say how to repair the rest. Exit code 1 if something needed is broken."""
     results = asyncio.run(run_checks())
     healthy = all(result.state != "broken" for result in results)
     if as_json:
@@ -284,9 +284,9 @@ def init(
     ] = None,
     check: Annotated[bool, typer.Option("--check/--no-check", help="Run `everthread doctor` afterwards.")] = True,
 ) -> None:
-    """Set up: which model, under which key, and what the gateway stands in front of. What is not given is asked for.
+    """Set up the model, its key and the gateway. Missing options are asked for.
 
-    Writes config.yaml, keeping what stands there; the key itself stays in the environment.
+    Writes config.yaml, keeping its other settings; the key itself stays in the environment.
     """
     ask = sys.stdin.isatty()
     name = _choose_provider(provider, base_url, ask=ask)

@@ -36,7 +36,7 @@ def create(
         str | None, typer.Option(metavar="DOLLARS", help="Most in a UTC day, such as 2.50. Default: no limit.")
     ] = None,
     mode: Annotated[
-        Literal["managed", "observe", "off"] | None, typer.Option(help="Instead of what is configured.")
+        Literal["managed", "observe", "off"] | None, typer.Option(help="Instead of the configured mode.")
     ] = None,
     name: Annotated[str, typer.Option(help="What you call it.")] = "",
     store: StoreUrl = None,
@@ -65,7 +65,7 @@ def list_keys(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show keys, their limits, and what was done with them today (UTC)."""
+    """Show keys, their limits and their use today (UTC)."""
     from everthread.gateway.quotas import utc_day
 
     now = time.time()

@@ -34,7 +34,7 @@ def provider(
     port: Annotated[int, number_option(most=65535, text="Where to listen; 0 finds a free one.")] = 0,
     model: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=WINDOW[:DIALECT]", help="A model to serve; may be given again."),
+        typer.Option(metavar="NAME=WINDOW[:DIALECT]", help="A model to serve; repeatable."),
     ] = None,
     shows: Annotated[
         str | None,
@@ -54,14 +54,14 @@ def provider(
     transcript: Annotated[
         str | None, typer.Option(metavar="FILE", help="A conversation; what followed in it is answered.")
     ] = None,
-    echo: Annotated[bool, typer.Option("--echo", help="Answer with what was said last (the default).")] = False,
+    echo: Annotated[bool, typer.Option("--echo", help="Answer with the last message (the default).")] = False,
     fault: Annotated[
         list[str] | None,
-        typer.Option(metavar="KIND[=RATE]", help="What goes wrong, with which rate from 0 to 1; may be given again."),
+        typer.Option(metavar="KIND[=RATE]", help="A fault and its rate from 0 to 1; repeatable."),
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed, the same faults.")] = 0,
     seconds: Annotated[float, number_option(text="For how long such a fault hangs or delays.")] = 5.0,
-    requests: Annotated[int | None, number_option(text="End after so many requests.")] = None,
+    requests: Annotated[int | None, number_option(text="End after N requests.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
 ) -> None:
     """Serve models that answer from a script, with real windows, caches and failures; a line for each request.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 app = typer.Typer(
-    help="Models: what is known about them, which one is used, and the one on this machine.", no_args_is_help=True
+    help="Models: their windows and prices, the one in use, and the one on this machine.", no_args_is_help=True
 )
 
 Name = Annotated[str | None, typer.Argument(help="A model's name at its provider. Default: the configured one.")]
@@ -59,7 +59,7 @@ def show(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how a model is reached, its window and where that comes from, its prices."""
+    """Show a model's provider, its window with its source, and its prices."""
     from everthread.factory.models import choice_of
 
     config = load_config()

@@ -15,7 +15,7 @@ from everthread.config.file import set_keys
 from everthread.errors import EngineError, InputError
 from everthread.factory.models import EngineChoice
 
-app = typer.Typer(help="Context engines: which there are, where they come from, which one is used.")
+app = typer.Typer(help="Context engines: list them, and choose one.")
 
 
 @app.callback(invoke_without_command=True)

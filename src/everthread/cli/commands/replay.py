@@ -33,7 +33,7 @@ def replay(
         ),
     ],
     window: Annotated[int | None, number_option(least=1_000, text="The model's window, in tokens.")] = None,
-    model: Annotated[str | None, typer.Option(help="Who is asked. Default: whom the log names.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model's name. Default: the one in the log.")] = None,
     engine: Annotated[str | None, typer.Option(help="The context engine. Default: as configured.")] = None,
     threshold: Annotated[
         float | None, number_option(least=0.05, most=0.95, text="Compact from this part of the window on, such as 0.3.")
@@ -46,13 +46,13 @@ def replay(
         bool | None,
         typer.Option("--economics/--no-economics", help="Weigh in dollars when to compact. Default: as configured."),
     ] = None,
-    ttl: Annotated[str | None, typer.Option(help="How long Claude's cache is to remember: 5m or 1h.")] = None,
+    ttl: Annotated[str | None, typer.Option(help="The lifetime of Claude's cache: 5m or 1h.")] = None,
     pause: Annotated[
-        float, number_option(text="Seconds before each message of a person, where the log has no times.")
+        float, number_option(text="Seconds before each message of the user, where the log has no times.")
     ] = 60.0,
     step: Annotated[float, number_option(text="Seconds before each result of a tool, likewise.")] = 15.0,
     recall: Annotated[
-        bool | None, typer.Option("--recall/--no-recall", help="Inject what is recalled. Default: as configured.")
+        bool | None, typer.Option("--recall/--no-recall", help="Inject recalled passages. Default: as configured.")
     ] = None,
     html: Annotated[str | None, typer.Option(metavar="FILE", help="Write a page with charts here.")] = None,
     uncached: Annotated[
@@ -60,7 +60,7 @@ def replay(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: every call of every way.")] = False,
 ) -> None:
-    """Play recorded conversations again: context, compactions, cache, cost and what is still known.
+    """Replay recorded conversations: context, compactions, cache, cost and what was kept.
 
     Nothing is sent anywhere: the recorded answers are the model's, the provider's cache and prices are simulated.
     """

@@ -117,7 +117,7 @@ def run(
     continue_: Continue = False,
     workspace: Workspace = ".",
     yes: Yes = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No word about tools and compactions.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing about tools and compactions.")] = False,
     store: StoreUrl = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON.")] = False,
 ) -> None:
@@ -229,7 +229,7 @@ def chat(
     yes: Yes = False,
     store: StoreUrl = None,
 ) -> None:
-    """Talk with a model that has tools, in this directory. Threads are kept, and outlive the model's window."""
+    """Talk with a model that has tools, in this directory. Threads are stored and outgrow the model's window."""
     directory = _resolve_workspace(workspace)
     config = with_base_url(load_config(), base_url)
     thread = NO_ID if continue_ and resume is None else resume

@@ -34,7 +34,7 @@ def serve(
         list[str] | None,
         typer.Option(
             metavar="NAME=URL",
-            help="A provider to stand in front of, instead of the configured ones; `local`: the small model here.",
+            help="A provider behind the gateway, instead of the configured ones; `local`: the small model here.",
         ),
     ] = None,
     mode: Annotated[
@@ -44,7 +44,8 @@ def serve(
     auth: Annotated[
         Literal["keys", "passthrough", "none"] | None,
         typer.Option(
-            help="Let in who shows a key, a credential for the upstream, or anybody here. Default: gateway.auth."
+            help="Clients need a key, a credential for the upstream, or nothing (on this machine). "
+            "Default: gateway.auth."
         ),
     ] = None,
     workers: Annotated[

@@ -135,11 +135,11 @@ def import_(
         str | None,
         typer.Option("--from", metavar="PROGRAM", help="Every session of claude-code, codex, pi or opencode here."),
     ] = None,
-    tenant: Annotated[str | None, typer.Option(help="Whose the threads of other programs become.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="The tenant of the imported threads.")] = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Store threads: exported ones, or conversations of other programs. What is there already stays as it is."""
+    """Import exported threads or conversations of other programs. Messages that are stored already are skipped."""
     from everthread.lab.importers.reader import find_logs
 
     if bool(files) == (client is not None):
@@ -266,7 +266,7 @@ def listing(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """List threads, the last used first: how much was said in them, and how often they were compacted."""
+    """List threads, the last used first, with their messages, tokens and compactions."""
 
     async def work(opened: Store) -> list[ListRow]:
         if every:
@@ -327,7 +327,7 @@ def state(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how things stand in a thread: files, commands and tests with their last outcome, open errors, to-do list."""
+    """Show the state of a thread: files, commands and tests with their last outcome, open errors, to-do list."""
     from everthread.conversation.thread_state import changed_files, load_thread_state, state_figures
 
     async def work(opened: Store) -> dict[str, Any]:
@@ -364,7 +364,7 @@ def state(
 
 
 def undo(session_id: SessionId, tenant: Tenant = None, store: StoreUrl = None, as_json: AsJson = False) -> None:
-    """Take back a thread's last compaction: it goes on with every message it had, and those said since."""
+    """Undo a thread's last compaction: all its messages are back in the context."""
 
     async def work(opened: Store) -> Session:
         return await opened.undo((await opened.resolve(session_id, tenant=tenant)).id)
