@@ -97,7 +97,7 @@ def test_reprs_fit_a_line() -> None:
         (TALK, {"template": "fancy"}, "use handoff or classic"),
     ],
 )
-def test_what_is_no_conversation_is_refused_in_a_sentence(given: Any, how: dict[str, Any], words: str) -> None:
+def test_a_value_that_is_no_conversation_is_refused(given: Any, how: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         compress(given, window=8_000, **how)
 

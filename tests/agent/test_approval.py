@@ -73,7 +73,7 @@ def test_no_rule_matches_a_compound_command(rule: str, form: str) -> None:
         ("deploy * --dry-run", "deploy #x --dry-run", False),
     ],
 )
-def test_what_a_command_rule_matches(rule: str, command: str, allowed: bool) -> None:
+def test_command_rules_match(rule: str, command: str, allowed: bool) -> None:
     assert allows(f"command: {rule}", command) is allowed
 
 
@@ -97,7 +97,7 @@ def test_what_a_command_rule_matches(rule: str, command: str, allowed: bool) -> 
         ("src/[!a].py", "src/a.py", False),
     ],
 )
-def test_what_a_write_rule_matches(rule: str, path: str, allowed: bool) -> None:
+def test_write_rules_match(rule: str, path: str, allowed: bool) -> None:
     assert allows(f"write: {rule}", path, "write") is allowed
 
 
@@ -111,7 +111,7 @@ def test_a_rule_is_for_its_kind() -> None:
     ["", "pytest", "command:", "read: x", "command: a; b", "command: *", "command: pyt* x", "write: /etc/*",
      "write: ../x",     "write: ~/x", "command: a && b", "command: $X", "command: 'open"],
 )  # fmt: skip
-def test_what_is_no_rule(text: str) -> None:
+def test_bad_rules_are_refused(text: str) -> None:
     with pytest.raises(InputError):
         parse_rule(text)
 
@@ -120,7 +120,7 @@ WORDS = st.text(st.sampled_from("ab -'\"\\ \t~=*?[]#%,.:/@^+é"), max_size=20)
 
 
 @given(tail=WORDS)
-def test_a_plain_command_is_what_the_shell_makes_of_it(tail: str) -> None:
+def test_plain_words_agree_with_the_shell(tail: str) -> None:
     """The words a rule is matched against are those the program gets (file names put in for patterns aside)."""
     words = plain_words(f"pytest {tail}")
     if words is None:
@@ -134,7 +134,7 @@ def test_a_plain_command_is_what_the_shell_makes_of_it(tail: str) -> None:
 
 
 @given(st.text(max_size=80))
-def test_whatever_an_allowed_command_is_it_is_one_program(text: str) -> None:
+def test_an_allowed_command_is_always_one_program(text: str) -> None:
     permission = Permission("command", f"pytest {text}")
     if Rule("command", "pytest *").allows(permission):
         assert shlex.split(permission.what)[0] == "pytest"
@@ -170,7 +170,7 @@ class Person:
         return self.answers.pop(0)
 
 
-async def test_a_rule_asks_nobody_and_the_rest_is_asked() -> None:
+async def test_only_what_no_rule_allows_is_asked() -> None:
     person = Person(True, False)
 
     async def work() -> list[bool]:
@@ -212,7 +212,7 @@ async def test_questions_come_one_at_a_time_and_one_answer_settles_those_that_wa
     assert (person.asked, person.most) == (["make", "tox"], 1)
 
 
-async def test_nobody_to_ask() -> None:
+async def test_without_a_user_the_rest_is_refused() -> None:
     approvals = Approvals(["command: ls"])
     assert await approvals(Permission("command", "ls"))
     assert not await approvals(Permission("command", "pytest -q"))
@@ -229,7 +229,7 @@ async def test_yes_allows_everything() -> None:
 
 
 @pytest.mark.parametrize("what", ["a*b.py", "x[1].py", "pytest -q", "a\nb"])
-def test_the_rule_that_is_suggested_allows_what_was_refused(what: str) -> None:
+def test_the_suggested_rule_allows_the_refused_call(what: str) -> None:
     permission = Permission("write", what)
     said = Approvals().refusal(permission)
     rule = said.partition("`")[2].partition("`")[0]
@@ -244,7 +244,7 @@ def test_a_rule_holds_at_the_top_of_the_workspace_only() -> None:
     assert "top of the workspace" in Approvals([rule]).refusal(elsewhere)
 
 
-async def test_always_is_kept_as_a_rule_where_one_can_say_it(tmp_path: Path) -> None:
+async def test_always_writes_a_rule_where_one_fits(tmp_path: Path) -> None:
     person = Person("always", "always", "always")
     approvals = Approvals((), person, keep=lambda rule: write_rule(tmp_path, rule))
     for permission in (

@@ -61,11 +61,11 @@ async def talked(here: Place, turns: int = 8, **more: Any) -> tuple[Agent, Scrip
         ("/ help", None),
     ],
 )
-def test_what_is_a_command(text: str, found: tuple[str, str] | None) -> None:
+def test_slash_commands_are_parsed(text: str, found: tuple[str, str] | None) -> None:
     assert parse(text) == found
 
 
-async def test_every_command_of_the_contract_is_there_and_helped(tmp_path: Path) -> None:
+async def test_every_specified_command_exists_with_help(tmp_path: Path) -> None:
 
     names = {command.name for command in COMMANDS}
     wanted = "compress undo usage insights new resume branch sessions search help model context pin memory why state"
@@ -128,7 +128,7 @@ async def test_a_bare_conversation_has_them_too(tmp_path: Path) -> None:
         assert (await do(fresh.conversation, "/context")).data["kinds"]["user"] == 0
 
 
-async def test_an_unknown_command_says_which_are_near(tmp_path: Path) -> None:
+async def test_an_unknown_command_suggests_near_names(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
         agent = await here.open(ScriptedModel())
         result = await do(agent, "/compres now")
@@ -167,7 +167,7 @@ async def test_compress_preview_and_undo(tmp_path: Path) -> None:
         assert "nothing to undo" in again.text
 
 
-async def test_a_preview_never_promises_more_than_there_is(tmp_path: Path) -> None:
+async def test_a_preview_never_grows_the_history(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
         agent = await here.open(ScriptedModel(lambda _: "Noted.", window=6_000), config=SMALL)
         offered = 0
@@ -246,7 +246,7 @@ async def test_new_resume_branch_and_sessions(tmp_path: Path) -> None:
         assert (await do(await here.open(ScriptedModel()), "/branch")).failed, "there is nothing to branch from"
 
 
-async def test_what_belongs_to_others_is_not_shown(tmp_path: Path) -> None:
+async def test_other_tenants_threads_are_not_shown(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
         acme = await here.open(ScriptedModel(["ok"]), session=NewSession(tenant="acme"))
         await acme.send("The vault is behind the mirror.")
@@ -271,7 +271,7 @@ async def test_search_finds_in_every_conversation(tmp_path: Path) -> None:
         assert (await do(agent, "/search")).failed
 
 
-async def test_context_shows_what_fills_the_window(tmp_path: Path) -> None:
+async def test_context_shows_the_window_by_kind(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
         script: list[Any] = [calls(("dump", {"what": "x" * 400})), "Seen.", *["Noted."] * 20]
         agent = await here.open(
@@ -312,7 +312,9 @@ async def test_a_pinned_rule_is_in_every_request_word_for_word(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("api", list(NAMES))
-async def test_after_a_pin_every_protocol_goes_on(tmp_path: Path, api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pin_keeps_the_history_valid_for_every_protocol(
+    tmp_path: Path, api: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(KEY, "sk-lab")
     async with (
         Provider([ServedModel(NAMES[api], 200_000)], lambda _: "Noted.") as provider,
@@ -410,7 +412,7 @@ def _request(*said: str, model: str = "m", system: str = "s") -> Request:
     return Request(model, [{"role": "user", "content": text} for text in said], system)
 
 
-def test_why_tells_what_broke_the_cache() -> None:
+def test_why_explains_a_cache_miss() -> None:
     clock = SteppedClock()
     journal = CauseLog(clock)
     _called(journal, _request("a"), prompt=5_000, cached=0)

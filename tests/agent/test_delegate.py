@@ -103,7 +103,7 @@ async def test_its_rounds_are_bounded(tmp_path: Path) -> None:
         assert "may be unfinished" in results(agent)[0]
 
 
-async def test_what_it_does_needs_leave_as_well(tmp_path: Path) -> None:
+async def test_a_subagents_calls_need_approval(tmp_path: Path) -> None:
     asked: list[str] = []
 
     async def approve(permission: Permission) -> bool:

@@ -48,7 +48,7 @@ def test_values_that_are_a_credential_go(name: str, value: str) -> None:
     assert name not in child_environment({name: value})
 
 
-def test_configured_keys_go_by_whatever_name_and_wherever_they_are_repeated() -> None:
+def test_configured_keys_are_removed_under_any_name() -> None:
     source = {"MY_LLM": "correct-horse-battery", "COPY": "Bearer correct-horse-battery", "OTHER": "horse"}
     assert child_environment(source, ["my_llm"]) == {"OTHER": "horse"} | CHILD_VARIABLES
 
@@ -57,7 +57,7 @@ def test_configured_keys_go_by_whatever_name_and_wherever_they_are_repeated() ->
     names=st.lists(st.text("ABCXYZ_", min_size=1, max_size=8), max_size=4),
     ending=st.sampled_from(["_KEY", "_TOKEN", "_SECRET", "PASSWORD", "_PASSWORD_FILE"]),
 )
-def test_whatever_comes_before_it(names: list[str], ending: str) -> None:
+def test_secret_variables_are_removed_with_any_prefix(names: list[str], ending: str) -> None:
     assert child_environment({"_".join(names) + ending: "value"}) == CHILD_VARIABLES
 
 

@@ -83,7 +83,7 @@ async def test_at_once_needs_leave_and_the_price_is_shown(tmp_path: Path) -> Non
     assert all(permission.detail.startswith("about $0.0") and "tokens" in permission.detail for permission in seen)
 
 
-async def test_what_matches_nothing_asks_nobody_and_wrong_arguments_are_told(tmp_path: Path) -> None:
+async def test_a_query_without_matches_asks_nothing_and_bad_arguments_are_refused(tmp_path: Path) -> None:
     script = ["ok", calls((FIND, {"query": "quantum", "now": True}), (FIND, {"now": 3, "query": "x"})), "hm"]
     async with place(tmp_path) as home:
         agent, _ = await asked(home, script, yes=False)

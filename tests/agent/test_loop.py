@@ -97,7 +97,7 @@ async def test_no_more_tools_run_at_once_than_allowed(tmp_path: Path) -> None:
         assert len(results(agent)) == 9
 
 
-async def test_whatever_goes_wrong_is_a_result_and_the_loop_goes_on(tmp_path: Path) -> None:
+async def test_a_failing_tool_is_a_result_and_the_loop_continues(tmp_path: Path) -> None:
     async def boom(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         raise ZeroDivisionError("by nought")
 
@@ -133,7 +133,7 @@ async def test_whatever_goes_wrong_is_a_result_and_the_loop_goes_on(tmp_path: Pa
         assert valid(agent)
 
 
-async def test_a_tool_that_answers_with_no_reply_is_understood_or_told(tmp_path: Path) -> None:
+async def test_a_tool_may_return_text_and_other_values_are_errors(tmp_path: Path) -> None:
     def answering(name: str, value: Any) -> Double:
         async def work(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
             return value  # type: ignore[no-any-return]  # as anybody may write it
@@ -176,7 +176,7 @@ async def test_a_tool_that_hangs_is_ended(tmp_path: Path) -> None:
         assert ended == ["cleaned up"]
 
 
-async def test_leave_is_asked_for_one_by_one_and_a_refusal_is_a_result(tmp_path: Path) -> None:
+async def test_approvals_are_asked_one_by_one_and_a_refusal_is_a_result(tmp_path: Path) -> None:
     asking = 0
     asked: list[str] = []
 
@@ -203,7 +203,7 @@ async def test_leave_is_asked_for_one_by_one_and_a_refusal_is_a_result(tmp_path:
         assert len(here.told(ToolStarted)) == 1, "what was refused never began"
 
 
-async def test_without_anybody_to_ask_what_needs_leave_is_refused(tmp_path: Path) -> None:
+async def test_without_a_user_calls_that_need_approval_are_refused(tmp_path: Path) -> None:
     shell = saying("shell", kind="command")
     async with place(tmp_path) as here:
         agent = await here.open(ScriptedModel([calls(("shell", {"what": "ls"})), "No."]), tools=[shell], yes=False)
@@ -227,7 +227,7 @@ async def test_writes_of_one_round_happen_in_their_order(tmp_path: Path) -> None
         assert written == ["first", "second", "third"]
 
 
-async def test_at_its_limit_a_turn_must_say_where_it_stands(tmp_path: Path) -> None:
+async def test_at_its_round_limit_a_turn_must_answer(tmp_path: Path) -> None:
     script: list[Any] = [calls(("look", {}, f"c{n}")) for n in range(3)]
     async with place(tmp_path) as here:
         model = ScriptedModel([*script, "Half of it is done.", "Going on."])
@@ -291,7 +291,7 @@ class Halting(ScriptedModel):
         await asyncio.Event().wait()
 
 
-async def test_stopping_in_mid_stream_keeps_what_was_said(tmp_path: Path) -> None:
+async def test_stopping_in_mid_stream_keeps_the_partial_answer(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
         agent = await here.open(Halting(), tools=[])
         await _stopped_at_first_word(agent)
@@ -305,7 +305,7 @@ async def test_stopping_in_mid_stream_keeps_what_was_said(tmp_path: Path) -> Non
         assert valid(agent)
 
 
-async def test_an_answer_that_came_whole_is_kept_whole(tmp_path: Path) -> None:
+async def test_a_complete_answer_is_stored_complete(tmp_path: Path) -> None:
     """The model has said everything when its reader leaves: what was paid for is stored."""
     async with place(tmp_path) as here:
         agent = await here.open(ScriptedModel(["One two three.", "Fine."]), tools=[])
@@ -357,7 +357,7 @@ async def test_two_tools_of_one_name_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("patience", [0, 0.001, 0.003, 0.006, 0.01, 0.015, 0.02, 0.03, 0.05])
-async def test_wherever_a_turn_is_stopped_the_history_is_valid_and_goes_on(tmp_path: Path, patience: float) -> None:
+async def test_a_turn_stopped_anywhere_leaves_a_valid_history(tmp_path: Path, patience: float) -> None:
     """Also while a message is stored, an answer recorded, a result kept, the history compacted."""
 
     async def work(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:

@@ -41,7 +41,7 @@ async def test_entries_are_added_replaced_and_removed(tmp_path: Path) -> None:
     assert memory.entries("user") == []
 
 
-async def test_what_a_person_wrote_into_the_file_stays(tmp_path: Path) -> None:
+async def test_other_text_in_a_memory_file_stays(tmp_path: Path) -> None:
     by_hand = "# Mine\n\nSome prose.\n- first\n  more of it\n\n## Later\n- second\n"
     (tmp_path / "MEMORY.md").write_text(by_hand, "utf-8")
     memory = MemoryFiles(tmp_path)
@@ -77,7 +77,7 @@ async def test_it_is_bounded_and_nothing_is_cut_to_fit(tmp_path: Path) -> None:
     await memory.remove("memory", "1")
 
 
-async def test_secrets_are_never_kept(tmp_path: Path) -> None:
+async def test_secrets_are_never_stored(tmp_path: Path) -> None:
     memory = MemoryFiles(tmp_path)
     change = await memory.add("memory", f"Push with the token {TOKEN}")
     assert change.redacted
@@ -87,7 +87,7 @@ async def test_secrets_are_never_kept(tmp_path: Path) -> None:
     assert TOKEN not in str(memory.entries("user"))
 
 
-async def test_changes_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+async def test_concurrent_changes_are_all_stored(tmp_path: Path) -> None:
     """Two memories of one folder are what two processes are to each other."""
     some, other = MemoryFiles(tmp_path), MemoryFiles(tmp_path)
     await asyncio.gather(*((some, other)[n % 2].add("memory", f"fact {n}") for n in range(30)))
@@ -207,7 +207,7 @@ async def test_the_window_of_the_model_that_is_talked_to_counts(tmp_path: Path) 
         assert sizes[1] > 19_000
 
 
-async def test_a_file_that_cannot_be_used_is_told_and_ends_nothing(tmp_path: Path, home: Path) -> None:
+async def test_an_unusable_memory_file_is_reported_and_survived(tmp_path: Path, home: Path) -> None:
     (home / "MEMORY.md").mkdir(parents=True)
     async with place(tmp_path) as here:
         wanted = calls(("memory", {"action": "list"}), ("memory", {"action": "add", "text": "A fact."}))

@@ -63,11 +63,11 @@ async def test_bytes_are_shown_as_text(tmp_path: Path) -> None:
     assert (await shell(r"printf 'a\xff\xfe\0b'", tmp_path)).output == "a��\0b"
 
 
-async def test_a_signal_is_told(tmp_path: Path) -> None:
+async def test_a_signal_is_reported(tmp_path: Path) -> None:
     assert (await shell("kill -SEGV $$", tmp_path)).exit_code == -11
 
 
-async def test_fifty_megabytes_are_read_and_not_kept(tmp_path: Path) -> None:
+async def test_fifty_megabytes_are_read_in_bounded_memory(tmp_path: Path) -> None:
     done = await shell("echo first; head -c 50000000 /dev/zero | tr '\\0' 'x'; echo; echo last", tmp_path)
     assert len(done.output) < 2 * OUTPUT_BYTES + 200
     assert done.output.startswith("first\n")
@@ -144,7 +144,7 @@ async def test_a_child_with_children_of_its_own_sessions(tmp_path: Path) -> None
     assert await gone(*await work())
 
 
-async def test_what_was_said_before_the_timeout_is_kept(tmp_path: Path) -> None:
+async def test_output_before_a_timeout_is_returned(tmp_path: Path) -> None:
     done = await shell("echo working; sleep 100", tmp_path, seconds=1)
     assert (done.exit_code, done.output) == (None, "working\n")
 
@@ -164,7 +164,7 @@ async def test_a_background_process_neither_hangs_it_nor_is_ended(tmp_path: Path
     assert (tmp_path / "ended").exists(), "it came to its own end"
 
 
-async def test_what_cannot_be_started_says_so(tmp_path: Path) -> None:
+async def test_a_program_that_cannot_start_is_reported(tmp_path: Path) -> None:
     for argv, folder in ((["/no/such/program"], tmp_path), (["true"], tmp_path / "missing"), (["a\0b"], tmp_path)):
         with pytest.raises(InputError, match="could not be started"):
             await run(argv, folder=folder, environment=ENVIRONMENT, seconds=5)
@@ -179,7 +179,7 @@ async def test_many_at_once(tmp_path: Path) -> None:
 
 
 @given(chunks=st.lists(st.binary(max_size=40), max_size=20), kept=st.integers(1, 50))
-def test_start_and_end_are_kept_whatever_comes(chunks: list[bytes], kept: int) -> None:
+def test_start_and_end_of_an_output_are_kept(chunks: list[bytes], kept: int) -> None:
     output, whole = ProcessOutput(kept), b"".join(chunks)
     for chunk in chunks:
         output.feed(chunk)
@@ -192,7 +192,7 @@ def test_start_and_end_are_kept_whatever_comes(chunks: list[bytes], kept: int) -
         assert f"[{len(whole) - 2 * kept:,} of {len(whole):,} bytes" in said
 
 
-async def test_a_family_is_ended_and_nobody_else(tmp_path: Path) -> None:
+async def test_only_the_family_is_ended(tmp_path: Path) -> None:
     family, other = Family(ENVIRONMENT), Family(ENVIRONMENT)
     stubborn = "trap '' TERM; echo $BASHPID >> pids; while :; do sleep 0.1; done"
     command = f"setsid bash -c {shlex.quote(stubborn)} & (echo $BASHPID >> pids; exec sleep 60) &"

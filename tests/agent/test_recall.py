@@ -38,7 +38,7 @@ async def compacted(here: Place, *, first: str, window: int = 24_000) -> Agent:
     return agent
 
 
-async def test_what_was_summarised_away_is_found_word_for_word(tmp_path: Path) -> None:
+async def test_summarised_messages_are_found_word_for_word(tmp_path: Path) -> None:
     detail = "The hinge of gate 14 takes 22.5 newton metres, left-hand thread, says Mrs Okonkwo."
     async with place(tmp_path) as here:
         agent = await here.open(ScriptedModel(lambda _: "Noted.", window=24_000), config=SMALL)
@@ -139,7 +139,7 @@ async def test_other_threads_are_none_of_its_business(tmp_path: Path) -> None:
         assert results(agent)[0].startswith("Failed: this conversation has no message")
 
 
-async def test_a_branch_recalls_what_it_shares(tmp_path: Path) -> None:
+async def test_a_branch_recalls_shared_messages(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
         agent = await here.open(ScriptedModel(lambda _: "ok"))
         first = await agent.send("The vault is behind the mirror.")
@@ -148,7 +148,7 @@ async def test_a_branch_recalls_what_it_shares(tmp_path: Path) -> None:
         assert "ok" in await ask(agent, id=f"message:{first.id}")
 
 
-async def test_what_makes_no_sense_is_told(tmp_path: Path) -> None:
+async def test_bad_arguments_are_refused(tmp_path: Path) -> None:
     wanted: list[Any] = [
         ("recall", {}),
         ("recall", {"id": "../../etc/passwd"}, "b"),
@@ -162,7 +162,7 @@ async def test_what_makes_no_sense_is_told(tmp_path: Path) -> None:
         assert results(agent)[2].startswith("Failed: ")
 
 
-async def test_it_finds_across_compactions_made_by_a_long_talk(tmp_path: Path) -> None:
+async def test_recall_finds_messages_across_compactions(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
         agent = await compacted(here, first="Remember the codeword heliotrope-77.")
         assert "heliotrope-77" in await ask(agent, query="heliotrope-77")

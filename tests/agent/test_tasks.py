@@ -186,9 +186,7 @@ async def check_store(here: Place, provider: Provider, agent: Agent) -> None:
     assert [session.kind for session in sessions] == ["main", *["continuation"] * len(records)]
 
 
-async def test_a_task_goes_on_after_a_restart_in_its_middle(
-    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_task_continues_after_a_restart(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY, "sk-lab")
     permit(home)
     worker = Worker()
@@ -230,7 +228,7 @@ async def test_stopping_a_turn_ends_the_command_and_all_it_started(tmp_path: Pat
         assert (await agent.send("And?")).text == "Stopped, then."
 
 
-async def test_whatever_a_command_prints_the_turn_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_any_command_output_lets_the_turn_continue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_API_KEY", "sk-very-secret-0123456789")
     wanted = [
         ("terminal", {"command": "head -c 50000000 /dev/zero"}, "zeros"),

@@ -24,7 +24,7 @@ async def test_lines_have_numbers(tmp_path: Path) -> None:
     assert (await use(tmp_path, "read_file", path=str(work / "a.txt"), offset=4)).text.startswith("4\tfour")
 
 
-async def test_a_part_says_where_it_goes_on(tmp_path: Path) -> None:
+async def test_a_part_names_the_next_offset(tmp_path: Path) -> None:
     files(tmp_path, a_txt="".join(f"line {number}\n" for number in range(1, 101)))
     first = await use(tmp_path, "read_file", path="a.txt", limit=2)
     assert first.text == "1\tline 1\n2\tline 2\n[lines 1-2 of 100; go on with offset 3]"
@@ -41,7 +41,7 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> ToolContext:
 
 
 @given(lines=st.lists(st.text("ab é", max_size=30), min_size=1, max_size=30), limit=st.integers(1, 7))
-async def test_page_by_page_it_is_the_whole_file(context: ToolContext, lines: list[str], limit: int) -> None:
+async def test_all_pages_together_are_the_file(context: ToolContext, lines: list[str], limit: int) -> None:
     (context.workspace / "a.txt").write_text("\n".join([*lines, "end"]))
 
     async def work() -> list[str]:
@@ -80,7 +80,7 @@ async def test_a_very_long_line_is_cut_and_the_rest_follows(tmp_path: Path) -> N
     assert (await use(tmp_path, "read_file", path="a.txt", offset=4)).text.startswith("4\tfourth")
 
 
-async def test_what_is_not_text(tmp_path: Path) -> None:
+async def test_binary_files_are_not_read(tmp_path: Path) -> None:
     work = files(tmp_path, empty_txt="")
     (work / "image.png").write_bytes(b"\x89PNG\0\0\0")
     (work / "latin.txt").write_bytes(b"caf\xe9")
@@ -109,7 +109,7 @@ async def test_folders_are_listed(tmp_path: Path) -> None:
     assert (await use(tmp_path, "read_file", path=".", limit=1)).text == "a/\n[lines 1-1 of 5; go on with offset 2]"
 
 
-async def test_what_is_missing_and_what_is_near(tmp_path: Path) -> None:
+async def test_a_missing_file_suggests_near_names(tmp_path: Path) -> None:
     files(tmp_path, src__billing_py="")
     near, far = [await use(tmp_path, "read_file", path=path) for path in ("src/biling.py", "src/x/y/z")]
     assert near.failed

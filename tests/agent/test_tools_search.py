@@ -32,7 +32,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_lines_by_what_is_in_them(project: Path) -> None:
+async def test_lines_are_found_by_pattern(project: Path) -> None:
     assert await found(project, pattern=r"\bpay\b") == [
         "2 matches in 2 files",
         "src/billing.py:1:def pay(amount):",
@@ -79,7 +79,7 @@ async def test_page_by_page(tmp_path: Path) -> None:
     assert (await found(tmp_path, pattern="hit", offset=99))[1:] == ["[there is nothing at offset 99]"]
 
 
-async def test_what_gitignore_names_is_passed_over(tmp_path: Path) -> None:
+async def test_ignored_files_are_skipped(tmp_path: Path) -> None:
     names = "a_py build__b_py sub__c_log sub__keep_log sub__out__d_py out__e_py node_modules__f_py top_txt sub__top_txt"
     work = files(tmp_path, **dict.fromkeys(names.split(), "x"))
     (work / ".gitignore").write_text("# comment\nbuild/\n*.log\n!keep.log\n/top.txt\n")
@@ -92,7 +92,7 @@ async def test_what_gitignore_names_is_passed_over(tmp_path: Path) -> None:
     assert (await found(tmp_path, pattern="^x$", path="build"))[1:] == ["build/b.py:1:x"], "asked for, it is searched"
 
 
-async def test_what_is_not_searched_is_told(tmp_path: Path) -> None:
+async def test_skipped_files_are_counted(tmp_path: Path) -> None:
     work = files(tmp_path, a_txt="needle\n")
     with (work / "huge.txt").open("wb") as file:
         file.truncate(20_000_000)
@@ -149,7 +149,7 @@ async def test_a_pattern_that_never_ends_is_ended(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["(", "a{99999999999}", "[z-a]", "(?P<", "\\", "*", "(?<=a+)b"])
-async def test_what_is_no_pattern(tmp_path: Path, pattern: str) -> None:
+async def test_bad_patterns_are_refused(tmp_path: Path, pattern: str) -> None:
     files(tmp_path, a_txt="x")
     with pytest.raises(InputError, match="is no regular expression"):
         await use(tmp_path, "search_files", pattern=pattern)

@@ -50,13 +50,13 @@ async def test_it_runs_in_the_workspace_or_below(tmp_path: Path) -> None:
             await use(tmp_path, "terminal", command="pwd", workdir=workdir)
 
 
-async def test_a_timeout_is_told(tmp_path: Path) -> None:
+async def test_a_timeout_is_reported(tmp_path: Path) -> None:
     reply = await use(tmp_path, "terminal", command="echo begun; sleep 60", timeout=1)
     assert reply.failed
     assert reply.text == "exit code: none; it timed out after 1 s and was ended with everything it had started\nbegun"
 
 
-async def test_what_stays_in_the_background_is_told(tmp_path: Path) -> None:
+async def test_background_processes_are_reported(tmp_path: Path) -> None:
     reply = await use(
         tmp_path, "terminal", command="(for n in {1..600}; do [ -e stop ] && break; sleep 0.05; done) & echo up"
     )
@@ -66,7 +66,7 @@ async def test_what_stays_in_the_background_is_told(tmp_path: Path) -> None:
     )
 
 
-async def test_what_it_needs(tmp_path: Path) -> None:
+async def test_a_command_needs_permission(tmp_path: Path) -> None:
     async def work() -> list[Permission | None]:
         async with at_work(tmp_path) as context:
             (context.workspace / "sub").mkdir()

@@ -51,7 +51,7 @@ async def test_nothing_is_written_outside(tmp_path: Path, path: str) -> None:
     assert not (tmp_path / "home" / "x").exists()
 
 
-async def test_what_cannot_be_written_says_why(tmp_path: Path) -> None:
+async def test_a_refused_write_says_why(tmp_path: Path) -> None:
     files(tmp_path, a_txt="x")
     for path, why in (
         (".", "folder"),
@@ -62,7 +62,7 @@ async def test_what_cannot_be_written_says_why(tmp_path: Path) -> None:
             await use(tmp_path, "write_file", path=path, content="x")
 
 
-async def test_what_they_need(tmp_path: Path) -> None:
+async def test_writes_need_permission(tmp_path: Path) -> None:
     """The path that is really written, and what changes; a patch that cannot be made asks nobody."""
     work = files(tmp_path, src__a_py="a = 1\n")
     (work / "link").symlink_to("src")
@@ -103,7 +103,7 @@ async def test_a_patch_must_be_clear(tmp_path: Path) -> None:
         ("something else altogether, long", "Nothing in it is like it"),
     ],
 )
-async def test_a_patch_that_is_not_found_says_what_is_near(tmp_path: Path, old: str, said: str) -> None:
+async def test_a_patch_without_a_match_shows_the_nearest_lines(tmp_path: Path, old: str, said: str) -> None:
     files(tmp_path, a_py="import os\n\ndef pay(amount):\n    return amount\n")
     with pytest.raises(InputError) as refused:
         await use(tmp_path, "patch", path="a.py", old_text=old, new_text="")
@@ -118,7 +118,7 @@ async def test_windows_line_ends_and_odd_bytes_stay(tmp_path: Path) -> None:
     assert file.read_bytes() == b"caf\xe9\r\n1\r\n2\r\n3\r\n"
 
 
-async def test_what_is_not_patched(tmp_path: Path) -> None:
+async def test_bad_patches_are_refused(tmp_path: Path) -> None:
     work = files(tmp_path, a_txt="x")
     (work / "b.bin").write_bytes(b"x\0y")
     each = (
@@ -152,9 +152,7 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> ToolContext:
     new=st.text(max_size=10),
     after=st.text(max_size=40),
 )
-async def test_a_patch_changes_what_it_names_and_nothing_else(
-    context: ToolContext, before: str, old: str, new: str, after: str
-) -> None:
+async def test_a_patch_changes_only_its_text(context: ToolContext, before: str, old: str, new: str, after: str) -> None:
     text = before + old + after
     file = context.workspace / "a.txt"
     file.write_bytes(text.encode())

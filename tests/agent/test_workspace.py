@@ -38,7 +38,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(parts=st.lists(PARTS, min_size=1, max_size=8), absolute=st.booleans())
-def test_whatever_is_resolved_is_inside(place: Path, parts: list[str], absolute: bool) -> None:
+def test_a_resolved_path_is_inside_the_workspace(place: Path, parts: list[str], absolute: bool) -> None:
     space = Workspace(place / "work")
     given_path = ("/" if absolute else "") + "/".join(parts)
     try:
@@ -73,7 +73,7 @@ def test_ways_out_are_refused(place: Path, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "  ", "a\0b", "x" * 5_000, "\ud800"])
-def test_what_is_no_path(place: Path, path: str) -> None:
+def test_bad_paths_are_refused(place: Path, path: str) -> None:
     with pytest.raises(InputError) as refused:
         Workspace(place / "work").resolve(path)
     assert len(str(refused.value)) < 500
@@ -106,7 +106,7 @@ def test_a_workspace_that_is_itself_reached_by_a_link(tmp_path: Path) -> None:
     assert space.resolve(str(tmp_path / "link" / "x")) == space.resolve(str(tmp_path / "real" / "x"))
 
 
-def test_a_link_put_there_after_resolving_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_created_after_resolving_is_not_followed(tmp_path: Path) -> None:
     """A file, and a folder on the way to one, become links to the outside between the check and the use."""
     work, secret = tmp_path / "work", tmp_path / "secret"
     (work / "sub").mkdir(parents=True)
@@ -151,7 +151,7 @@ def test_replacing_does_not_change_another_name_of_the_file(tmp_path: Path) -> N
     assert (tmp_path / "outside").read_text() == "theirs"
 
 
-def test_what_is_not_replaced(tmp_path: Path) -> None:
+def test_folders_devices_and_read_only_files_are_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "kept").write_text("as it is")

@@ -152,7 +152,7 @@ class TestTalking:
             assert len(served.log) == 2
             assert len(asked(served).messages) == 1, "the new conversation knows nothing of the old one"
 
-    def test_an_error_is_told_and_the_talk_goes_on(self, chat: Any) -> None:
+    def test_after_an_error_the_chat_continues(self, chat: Any) -> None:
         refusal = Fault("payload_too_large", message="no images today")
 
         def answer(request: Any) -> Any:
@@ -186,7 +186,7 @@ class TestTalking:
             terminal.see(PROMPT)
             assert "compaction" not in terminal.see("of 12K").rpartition(PROMPT)[2], "and the line below knows"
 
-    def test_a_compaction_is_seen(self, chat: Any) -> None:
+    def test_a_compaction_is_shown(self, chat: Any) -> None:
         long = "The books of month seven are settled. " * 150
 
         def answer(request: Any) -> str:
@@ -261,7 +261,7 @@ class TestLeave:
             terminal.type("make it")
             assert "[a]lways" not in terminal.see("Once more."), "always is always"
 
-    def test_a_change_is_shown_before_it_is_made(self, chat: Any, workspace: Path) -> None:
+    def test_a_change_is_shown_for_approval(self, chat: Any, workspace: Path) -> None:
         (workspace / "a.txt").write_text("old line\n", "utf-8")
         script = [calls(("write_file", {"path": "a.txt", "content": "new line\n"})), "Written."]
         with provider(script) as served, chat(served) as terminal:
@@ -274,7 +274,7 @@ class TestLeave:
             terminal.see("Written.")
             assert (workspace / "a.txt").read_text("utf-8") == "new line\n"
 
-    def test_what_happens_while_somebody_thinks_is_shown_above_the_question(self, chat: Any) -> None:
+    def test_events_during_a_question_are_shown_above_it(self, chat: Any) -> None:
         both = calls(("terminal", {"command": "echo one; sleep 0.1"}), ("terminal", {"command": "echo two"}))
         with provider([both, "Both."]) as served, chat(served) as terminal:
             terminal.type("do both")
@@ -290,7 +290,7 @@ class TestLeave:
             results = [message["content"] for message in served.log[-1].body["messages"] if message["role"] == "tool"]
             assert ["one" in results[0], "two" in results[1]] == [True, True]
 
-    def test_with_yes_nobody_is_asked(self, chat: Any) -> None:
+    def test_with_yes_no_approval_is_asked(self, chat: Any) -> None:
         script = [calls(("terminal", {"command": "echo $((40 + 2))"})), "Done."]
         with provider(script) as served, chat(served, "--yes") as terminal:
             terminal.type("count")
@@ -337,7 +337,7 @@ class TestInterrupting:
         (result,) = [message for message in messages if message["role"] == "tool"]
         assert "nterrupted" in text_of(result)
 
-    def test_when_the_terminal_is_closed_what_runs_in_it_ends_and_the_history_says_so(
+    def test_closing_the_terminal_ends_running_tools_and_is_recorded(
         self, chat: Any, fill: Any, workspace: Path
     ) -> None:
         command = "echo $$ > pid; sleep 60"
@@ -401,7 +401,7 @@ class TestResuming:
 
 
 class TestWithoutATerminal:
-    def test_lines_are_read_and_what_needs_leave_is_refused(self, everthread: Any, home: Path, workspace: Path) -> None:
+    def test_in_a_pipe_calls_that_need_approval_are_refused(self, everthread: Any, home: Path, workspace: Path) -> None:
         script = ["**Hello.**", calls(("terminal", {"command": "touch made"})), "It was refused."]
         with provider(script) as served:
             use(home, served)
@@ -415,7 +415,7 @@ class TestWithoutATerminal:
         assert not (workspace / "made").exists()
         assert text_of(asked(served, 0).messages[-1]) == "hello \nthere"
 
-    def test_an_address_that_was_given_is_in_the_command_to_go_on_with(self, everthread: Any, workspace: Path) -> None:
+    def test_the_resume_command_repeats_the_base_url(self, everthread: Any, workspace: Path) -> None:
         with provider(["Hello.", "Again."], [ServedModel("mine", 64_000)]) as served:
             at = f"{served.url}/v1"
             first = everthread("chat", "-w", str(workspace), "--base-url", at, "-m", "mine", given=b"hello\n")

@@ -54,7 +54,7 @@ class TestBlocks:
         ]  # fmt: skip
 
     @given(st.text(alphabet="ab \n#`-*|1.>\t", max_size=80), st.integers(1, 9))
-    def test_whatever_is_said_nothing_is_lost_or_doubled(self, text: str, size: int) -> None:
+    def test_no_text_is_lost_or_doubled(self, text: str, size: int) -> None:
         assert "\n".join(fed(text, size)) == text
 
     def test_code_that_is_not_closed_stays_one_block(self) -> None:
@@ -77,7 +77,7 @@ def plain(event: events.Event) -> str:
 
 
 class TestLines:
-    def test_a_compaction_tells_before_after_who_and_how_it_was_checked(self) -> None:
+    def test_a_compaction_shows_sizes_author_and_verification(self) -> None:
         checked = Verification(facts=12, present=10, added=1, checked=30, unverified=2)
         line = plain(
             events.CompactionDone(
@@ -114,7 +114,7 @@ class TestLines:
             (TurnEnded("s", "max_rounds", 90, 120, 3.0), "stopped after 90 rounds"),
         ],
     )
-    def test_what_happens_has_a_line(self, event: events.Event, words: str) -> None:
+    def test_events_have_lines(self, event: events.Event, words: str) -> None:
         assert words in plain(event)
 
     def test_figures_alone_have_none(self) -> None:
@@ -122,7 +122,7 @@ class TestLines:
         assert render_event(events.CompactionStarted("s", "background", 5_000, background=True)) is None
         assert render_event(TurnEnded("s", "answered", 1, 1, 1.0)) is None
 
-    def test_what_comes_from_outside_cannot_move_the_cursor(self) -> None:
+    def test_foreign_text_cannot_move_the_cursor(self) -> None:
         assert "\x1b" not in plain(events.Notice("s", "\x1b[2Jgone"))
 
 
@@ -176,7 +176,7 @@ class TestToolLines:
         tools.render(ToolFinished("s", "call_0", "delegate", "Three."))
         assert tools.running == ""
 
-    def test_a_file_of_one_line_is_not_told_by_its_line(self) -> None:
+    def test_reading_a_file_of_one_line_does_not_print_it(self) -> None:
         read = ToolFinished("s", "c1", "read_file", "1\tUse tabs.", arguments={"path": "AGENTS.md"})
         line = ToolLines().render(read)
         assert line is not None
@@ -197,14 +197,14 @@ class TestStatus:
         status.update(done)
         assert status.line().endswith("cost $0.0200 + unknown · 2 compactions")
 
-    def test_what_a_subagent_used_counts_and_its_window_does_not(self) -> None:
+    def test_a_subagents_usage_counts_and_its_window_does_not(self) -> None:
         status = Status("m", 10, 100)
         status.update(Delegated("s", "t2", events.Estimated("sub", 90, 100, 50, True)))
         used = CanonicalUsage(input_tokens=5)
         status.update(Delegated("s", "t2", events.UsageRecorded("sub", "m", "main", used, Decimal("0.5"))))
         assert status.line() == "m · 10 of 100 (10%) · cache 0% · $0.5000"
 
-    def test_a_price_that_is_not_known_is_never_nothing(self) -> None:
+    def test_an_unknown_price_is_not_zero(self) -> None:
         status = Status("m", 10, 100)
         status.update(events.UsageRecorded("s", "m", "main", CanonicalUsage(input_tokens=5), None))
         assert "cost unknown" in status.line()
@@ -258,11 +258,13 @@ class TestAsking:
             (["No, later"], Denial("later")),
         ],
     )
-    async def test_yes_no_always_and_anything_else_is_asked_again(self, typed: list[str], said: object) -> None:
+    async def test_yes_no_and_always_are_answers_and_anything_else_is_asked_again(
+        self, typed: list[str], said: object
+    ) -> None:
         asker = Asker(Screen(Console(file=io.StringIO())), Answering(*typed), lambda: None)
         assert await asker(Permission("command", "ls")) == said
 
-    def test_all_of_it_is_seen_before_somebody_says_yes(self) -> None:
+    def test_a_permission_is_shown_completely(self) -> None:
         told = drawn(render_permission(Permission("command", "ls\nrm -rf /\x1b[8m # \u202ehidden")))
         assert "rm -rf /␛[8m # \\u202ehidden" in told
         diff = drawn(render_permission(Permission("write", "a.py", "--- a.py\n+++ a.py\n-old\n+new\n" + "+x\n" * 100)))
@@ -295,7 +297,7 @@ class TestCompleting:
 
 
 class TestInterrupts:
-    async def test_the_first_stops_the_work_and_the_program_goes_on(self) -> None:
+    async def test_the_first_ctrl_c_stops_the_work_not_the_program(self) -> None:
         async def run() -> list[str]:
             idle: list[str] = []
             interrupts = Interrupts(lambda: idle.append("idle"), idle.append)
@@ -311,7 +313,7 @@ class TestInterrupts:
 
         assert await run() == ["idle"]
 
-    async def test_what_is_being_put_in_order_is_not_torn_by_a_second_one(self) -> None:
+    async def test_a_second_ctrl_c_does_not_interrupt_the_cleanup(self) -> None:
         told: list[str] = []
         done: list[str] = []
         interrupts = Interrupts(lambda: None, told.append)
@@ -394,7 +396,7 @@ class TestScreen:
         assert isinstance(console.file, io.StringIO)
         assert console.file.getvalue() == "# Hi\n\n**you**\na line\n"
 
-    def test_on_a_terminal_what_was_settled_is_never_drawn_again(self) -> None:
+    def test_printed_blocks_are_never_drawn_again(self) -> None:
         console = Console(file=io.StringIO(), width=40, height=20, force_terminal=True, color_system=None)
         screen = Screen(console)
         for piece in ("First block.\n\nSec", "ond block.\n\n", "Third."):
@@ -427,13 +429,13 @@ class Typed:
         """Nobody waits."""
 
 
-class TestUnforeseen:
+class TestUnexpectedErrors:
     @pytest.fixture(autouse=True)
     def home(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setenv("EVERTHREAD_HOME", str(tmp_path / "home"))
         return tmp_path / "home"
 
-    async def test_it_is_told_and_kept_and_the_talk_goes_on(self, tmp_path: Path, home: Path) -> None:
+    async def test_an_unexpected_error_is_shown_logged_and_survived(self, tmp_path: Path, home: Path) -> None:
         screen = Screen(Console(file=io.StringIO(), width=200))
         chat = Chat(screen, Status(), Typed("one", "two"))
         model = ScriptedModel([ZeroDivisionError("with key sk-proj-" + "a1B2c3D4" * 6), "Better."])
@@ -449,7 +451,7 @@ class TestUnforeseen:
         assert "a1B2c3D4a1B2c3D4" not in kept.read_text("utf-8") + said
         assert stat.S_IMODE(kept.stat().st_mode) == 0o600
 
-    def test_where_it_cannot_be_kept_it_is_told_whole(self, home: Path) -> None:
+    def test_without_a_log_the_traceback_is_shown(self, home: Path) -> None:
         home.write_text("no folder", "utf-8")
         assert "ZeroDivisionError: by nothing" in report_unexpected(ZeroDivisionError("by nothing"))
 

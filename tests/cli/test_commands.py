@@ -89,7 +89,7 @@ class TestTokens:
 
 
 class TestInspect:
-    def test_what_is_wrong_and_what_repair_would_do(self, everthread: Any) -> None:
+    def test_problems_and_repairs_are_listed(self, everthread: Any) -> None:
         given = json.dumps(
             [{"role": "assistant", "content": "Hi!"}, *OPENAI[:2], {"role": "user", "content": "Stop."}]
         ).encode()
@@ -181,6 +181,6 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     assert b"Exception" not in done.stderr
 
 
-def test_the_shipped_session_is_what_its_generator_makes() -> None:
+def test_the_shipped_session_equals_its_generator_output() -> None:
     shipped = Path(__file__).parents[2] / "examples" / "long_session.json"
     assert json.loads(shipped.read_text("utf-8")) == conversation()

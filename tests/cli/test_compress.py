@@ -36,7 +36,7 @@ def test_a_table_and_the_compacted_messages(everthread: Any, tmp_path: Path) -> 
     assert sum(map(is_summary, recognize(messages))) == 1
 
 
-async def test_the_tag_is_made_with_the_key_of_the_home(everthread: Any, home: Path, tmp_path: Path) -> None:
+async def test_the_summary_tag_uses_the_key_of_the_home(everthread: Any, home: Path, tmp_path: Path) -> None:
     home.mkdir()
     store, out = open_store(f"sqlite:///{home / STORE_FILE}"), tmp_path / "small.json"
     key = await store.shared_secret("summary")
@@ -48,7 +48,7 @@ async def test_the_tag_is_made_with_the_key_of_the_home(everthread: Any, home: P
     assert not any(map(is_summary, recognize(messages)))
 
 
-def test_what_was_read_as_anthropic_is_written_as_anthropic(everthread: Any, tmp_path: Path) -> None:
+def test_an_anthropic_file_is_written_back_as_anthropic(everthread: Any, tmp_path: Path) -> None:
     body = {"model": "claude-sonnet-4-5", "max_tokens": 500, "system": "Be brief.", "messages": []}
     for number in range(60):
         use = {"type": "tool_use", "id": f"t{number}", "name": "read", "input": {"path": f"src/m{number}.py"}}

@@ -25,7 +25,7 @@ import pytest
         ),
     ],
 )
-def test_what_would_fail_at_start(everthread: Any, home: Path, text: str, words: str) -> None:
+def test_check_lists_what_would_fail_at_start(everthread: Any, home: Path, text: str, words: str) -> None:
     home.mkdir(exist_ok=True)
     (home / "config.yaml").write_text(text, "utf-8")
     done = everthread("config", "check")

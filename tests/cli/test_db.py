@@ -85,7 +85,7 @@ class TestNoStore:
     )  # fmt: skip
 
     @pytest.mark.parametrize("command", READING, ids=" ".join)
-    def test_where_there_is_no_store_none_is_made(self, everthread: Any, tmp_path: Path, command: list[str]) -> None:
+    def test_db_commands_make_no_store(self, everthread: Any, tmp_path: Path, command: list[str]) -> None:
         empty = tmp_path / "empty.db"
         empty.touch()
         for place in (str(tmp_path / "no" / "typo.db"), f"sqlite:///{tmp_path / 'typo.db'}", str(empty)):
@@ -95,7 +95,7 @@ class TestNoStore:
         assert list(tmp_path.iterdir()) == [empty]
         assert empty.stat().st_size == 0
 
-    def test_a_configured_store_that_is_not_there(self, everthread: Any, home: Path, tmp_path: Path) -> None:
+    def test_a_missing_configured_store_is_an_error(self, everthread: Any, home: Path, tmp_path: Path) -> None:
         home.mkdir()
         (home / "config.yaml").write_text(f"store: {{url: 'sqlite:///{tmp_path / 'typo.db'}'}}", "utf-8")
         for command in ("sessions", "list"), ("usage",), ("insights",):
@@ -163,7 +163,7 @@ class TestBackup:
 
 
 class TestVacuum:
-    def test_what_was_deleted_is_given_back(self, everthread: Any, file: Path) -> None:
+    def test_vacuum_frees_deleted_space(self, everthread: Any, file: Path) -> None:
         everthread("sessions", "delete", "s", "--yes")
         report = json.loads(everthread("db", "vacuum", "--json").stdout)
         assert report["after"] < report["before"]

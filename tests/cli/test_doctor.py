@@ -57,7 +57,7 @@ def test_where_everything_is_in_order(everthread: Any, home: Path, fill: Any, mo
     assert "sk-lab" not in printed.stdout + json.dumps(found), "keys are named, never shown"
 
 
-def test_where_nothing_is_configured_it_says_what_to_do(everthread: Any, home: Path) -> None:
+def test_without_configuration_doctor_gives_advice(everthread: Any, home: Path) -> None:
     found = findings(everthread, 1)
     assert found["model"]["state"] == "broken"
     assert "ANTHROPIC_API_KEY" in found["model"]["advice"]
@@ -88,14 +88,14 @@ def test_a_server_that_refuses(everthread: Any, home: Path, status: int, words: 
     assert words in found["endpoint"]["text"]
 
 
-def test_a_wrong_setting_is_told_with_its_path(everthread: Any, home: Path) -> None:
+def test_a_bad_setting_is_reported_with_its_path(everthread: Any, home: Path) -> None:
     configure(home, "compression: {threshold: 7}\n")
     found = findings(everthread, 1)
     assert "compression.threshold" in found["configuration"]["text"]
     assert "config check" in found["configuration"]["advice"]
 
 
-def test_a_damaged_store_an_unknown_engine_a_model_that_is_not_there(everthread: Any, home: Path) -> None:
+def test_a_damaged_store_an_unknown_engine_and_a_missing_model_are_reported(everthread: Any, home: Path) -> None:
     configure(home, "model: {provider: local}\ncontext: {engine: nobody}\n")
     (home / "everthread.db").write_bytes(b"this is no database, however long it may be" * 100)
     found = findings(everthread, 1)
@@ -105,7 +105,7 @@ def test_a_damaged_store_an_unknown_engine_a_model_that_is_not_there(everthread:
     assert "endpoint" not in found, "a local model has none"
 
 
-def test_a_local_model_that_is_there(everthread: Any, home: Path) -> None:
+def test_a_present_local_model_is_reported(everthread: Any, home: Path) -> None:
     configure(home, "model: {provider: local}\n")
     path = SMOLLM2.path(home)
     path.parent.mkdir(parents=True)

@@ -42,9 +42,7 @@ def test_a_key_in_the_environment_is_enough(everthread: Any, home: Path) -> None
         (["--provider", "custom", "--base-url", "nonsense", "--model", "x"], "http://"),
     ],
 )
-def test_what_is_missing_or_wrong_is_said_in_a_line(
-    everthread: Any, home: Path, arguments: list[str], words: str
-) -> None:
+def test_missing_or_bad_options_are_one_line(everthread: Any, home: Path, arguments: list[str], words: str) -> None:
     done = everthread("init", "--no-check", *arguments)
     assert done.returncode == 2
     assert words in done.stderr

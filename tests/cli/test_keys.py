@@ -56,7 +56,7 @@ WRONG = [
 ]
 
 
-def test_what_cannot_be(everthread: Any) -> None:
+def test_bad_key_options_are_refused(everthread: Any) -> None:
     everthread("keys", "create")
     for words, reason in WRONG:
         done = everthread("keys", *words)
@@ -64,6 +64,6 @@ def test_what_cannot_be(everthread: Any) -> None:
         assert reason in done.stderr
 
 
-def test_without_a_store_there_is_none(everthread: Any, home: Path) -> None:
+def test_without_a_store_the_list_is_empty(everthread: Any, home: Path) -> None:
     assert "There is no key" in everthread("keys", "list").stdout
     assert not home.exists()

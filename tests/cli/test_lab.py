@@ -80,7 +80,7 @@ def test_a_transcript_and_a_plan_of_faults(tmp_path: Path) -> None:
     assert out.rstrip().endswith("no_usage")
 
 
-def test_windows_are_stated_and_compactions_unknown_where_asked_for() -> None:
+def test_windows_are_listed_and_compactions_refused_on_request() -> None:
     with running("--model", "gpt-5=4000", "--shows", "context_length", "--no-compaction") as (_, url):
         listed = httpx2.get(f"{url}/v1/models", timeout=60).json()["data"]
         assert [model["context_length"] for model in listed] == [4_000]

@@ -26,7 +26,7 @@ async def prepared(folder: Path) -> tuple[str, str]:
         await store.close()
 
 
-async def test_a_client_starts_it_and_sees_only_the_thread_it_was_given(tmp_path: Path) -> None:
+async def test_a_confined_server_shows_one_thread_only(tmp_path: Path) -> None:
     mine, other = await prepared(tmp_path)
     words = ["-m", "everthread", "mcp", "--store", str(tmp_path / "store.db"), "--thread", mine]
     started = StdioServerParameters(command=sys.executable, args=words, env={**os.environ})
@@ -73,14 +73,14 @@ async def test_it_answers_over_http_on_this_machine(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("address", "why"), [("0.0.0.0:8000", "this machine only"), ("here", "HOST:PORT"), ("127.0.0.1:x", "HOST:PORT")]
 )
-def test_where_it_cannot_listen_is_told(everthread: Any, address: str, why: str) -> None:
+def test_a_bad_address_is_refused(everthread: Any, address: str, why: str) -> None:
     ran = everthread("mcp", "--http", address)
     assert ran.returncode == 2
     assert why in ran.stderr
     assert len(ran.stderr.splitlines()) == 1
 
 
-def test_without_the_sdk_it_says_what_to_install() -> None:
+def test_without_the_sdk_the_error_names_the_package() -> None:
     code = "import sys; sys.modules['mcp'] = None; sys.argv[1:] = ['mcp']; from everthread.cli.main import main; main()"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 2

@@ -53,7 +53,7 @@ def test_the_configured_model_is_shown_as_its_server_reports_it(everthread: Any,
     assert facts["key"] == "none needed"
 
 
-def test_a_server_that_is_not_there_is_said_and_stops_nobody(everthread: Any, home: Path) -> None:
+def test_an_unreachable_server_is_noted_and_is_no_failure(everthread: Any, home: Path) -> None:
     with recording_server([]) as server:
         configure(home, f"model: {{default: mine, base_url: '{server.url}'}}\n")
     facts = shown(everthread, "show")
@@ -79,7 +79,7 @@ def test_learnt_limits_are_shown_and_forgotten(everthread: Any, home: Path, fill
     assert everthread("models", "forget").stdout == "0 learnt limits forgotten\n"
 
 
-def test_the_local_model_says_whether_its_file_is_there(everthread: Any, home: Path) -> None:
+def test_the_local_model_shows_whether_its_file_exists(everthread: Any, home: Path) -> None:
     assert "everthread models pull" in shown(everthread, "show", "local/smollm2-135m")["address"]
     path = SMOLLM2.path(home)
     path.parent.mkdir(parents=True)
@@ -90,7 +90,7 @@ def test_the_local_model_says_whether_its_file_is_there(everthread: Any, home: P
 
 
 @pytest.mark.parametrize("arguments", [("show",), ("show", "who-is-this")])
-def test_what_cannot_be_shown_is_bad_input(everthread: Any, arguments: tuple[str, ...]) -> None:
+def test_bad_model_arguments_are_bad_input(everthread: Any, arguments: tuple[str, ...]) -> None:
     answer = everthread("models", *arguments)
     assert answer.returncode == 2
     assert answer.stderr.startswith("everthread: ")

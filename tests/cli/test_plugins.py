@@ -163,7 +163,7 @@ class TestUse:
         assert "keep_turns" in done.stderr
         assert (home / "config.yaml").read_text("utf-8") == text
 
-    def test_there_and_back(self, everthread: Everthread, home: Path) -> None:
+    def test_switching_engines_there_and_back(self, everthread: Everthread, home: Path) -> None:
         put(home)
         config = home / "config.yaml"
         text = "# mine\ncontext:\n  engine: compressor   # the default\n"
@@ -177,7 +177,7 @@ class TestUse:
         assert config.read_text("utf-8") == text
         assert sorted(path.name for path in home.iterdir()) == ["config.yaml", "plugins"]
 
-    def test_a_wrong_configuration_is_left_alone(self, everthread: Everthread, home: Path) -> None:
+    def test_a_bad_configuration_is_not_changed(self, everthread: Everthread, home: Path) -> None:
         put(home)
         (home / "config.yaml").write_text("compresion: {}\n", "utf-8")
         for arguments in (["plugins"], ["plugins", "use", "recent_turns"]):

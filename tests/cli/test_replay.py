@@ -78,7 +78,7 @@ def test_thresholds_side_by_side(everthread: Any, file: Path) -> None:
     assert "at the threshold only" in shown
 
 
-def test_what_cannot_be_done_is_one_line(everthread: Any, file: Path, tmp_path: Path) -> None:
+def test_bad_replay_options_are_one_line(everthread: Any, file: Path, tmp_path: Path) -> None:
     for arguments, told in (
         ([str(tmp_path / "absent.json")], "absent.json: cannot be read: No such file or directory"),
         ([str(file), "--ttl", "2h"], "--ttl '2h' is not allowed; it must be 5m or 1h"),

@@ -54,7 +54,7 @@ def test_the_answer_is_all_that_is_printed(task: Any, home: Path, workspace: Pat
     assert (workspace / "a.txt").read_text("utf-8") == "hello\n"
 
 
-def test_a_thread_goes_on_with_its_own_model(task: Any, home: Path) -> None:
+def test_a_resumed_thread_keeps_its_model(task: Any, home: Path) -> None:
     models = [ServedModel("first", 64_000), ServedModel("second", 64_000)]
     with provider(["One.", "Two."], models) as served:
         use(home, served, "first")
@@ -110,9 +110,7 @@ def test_every_event_is_a_line_of_json(task: Any, home: Path) -> None:
     assert (finished["tool"], finished["failed"]) == ("terminal", False)
 
 
-def test_without_a_terminal_what_needs_leave_is_refused_unless_a_rule_allows_it(
-    task: Any, home: Path, workspace: Path
-) -> None:
+def test_without_a_terminal_only_rules_approve(task: Any, home: Path, workspace: Path) -> None:
     both = calls(ECHO, WRITE)
     with provider([both, "Refused.", both, "Half.", both, "All."]) as served:
         use(home, served)
@@ -126,7 +124,7 @@ def test_without_a_terminal_what_needs_leave_is_refused_unless_a_rule_allows_it(
         assert (workspace / "a.txt").exists()
 
 
-def test_a_thread_goes_on(task: Any, home: Path) -> None:
+def test_a_thread_is_continued(task: Any, home: Path) -> None:
     with provider() as served:
         use(home, served)
         first = lines(task("remember the harbour", "--json"))
@@ -183,7 +181,7 @@ def test_without_a_model_it_says_how_to_get_one(everthread: Any) -> None:
 
 
 class TestAtATerminal:
-    def test_somebody_there_is_asked(self, home: Path, workspace: Path, zygote: Zygote) -> None:
+    def test_a_user_at_a_terminal_is_asked(self, home: Path, workspace: Path, zygote: Zygote) -> None:
         with provider([calls(WRITE), "Written."]) as served:
             use(home, served)
             with Terminal(zygote, "run", "write", "-w", str(workspace), environment=environment(home)) as terminal:
@@ -204,7 +202,7 @@ class TestAtATerminal:
                 assert terminal.leave() == 1
 
 
-def test_a_signal_to_end_ends_what_runs_and_says_so(home: Path, workspace: Path) -> None:
+def test_a_signal_ends_running_tools_and_is_reported(home: Path, workspace: Path) -> None:
     command = {"command": "(sleep 60 & echo $!) > pid; sleep 60"}
     with provider([calls(("terminal", command))]) as served:
         use(home, served)
@@ -240,5 +238,5 @@ class TestStart:
         )
 
     @pytest.mark.parametrize("name", COMMANDS)
-    def test_the_list_says_of_a_command_what_it_says_itself(self, name: str) -> None:
+    def test_the_command_list_matches_each_commands_help(self, name: str) -> None:
         assert " ".join(load_command(name).help.split()).startswith(COMMANDS[name])

@@ -50,7 +50,7 @@ def test_a_client_talks_through_it(tmp_path: Path) -> None:
             assert 'status="200"} 1' in httpx2.get(f"{url}/metrics", timeout=60).text
 
 
-def test_it_says_what_to_set_in_a_client(tmp_path: Path) -> None:
+def test_the_start_text_names_the_variables_for_clients(tmp_path: Path) -> None:
     with started(tmp_path, "serve", "--port", "0", "--mode", "observe") as (process, first):
         assert first.startswith("Everthread listens on http://127.0.0.1:")
         url = first.split()[3]
@@ -95,7 +95,7 @@ def test_a_line_for_each_request(tmp_path: Path, quiet: bool) -> None:
         (("--mode", "some"), "managed"),
     ],
 )
-def test_what_cannot_be_served(words: tuple[str, ...], reason: str, tmp_path: Path) -> None:
+def test_bad_serve_options_are_refused(words: tuple[str, ...], reason: str, tmp_path: Path) -> None:
     environment = {**os.environ, "EVERTHREAD_HOME": str(tmp_path)}
     done = subprocess.run([*COMMAND, "serve", "--port", "0", *words], capture_output=True, text=True, check=False,
                           env=environment, timeout=60)  # fmt: skip

@@ -128,7 +128,7 @@ class TestList:
         assert "--offset 20" in shown
         assert "--offset" not in everthread("sessions", "list", "--offset", "20").stdout
 
-    def test_a_thread_that_goes_on_is_new_again(self, everthread: Any, fill: Any) -> None:
+    def test_a_used_thread_moves_to_the_top(self, everthread: Any, fill: Any) -> None:
         async def work(store: Store) -> None:
             await store.create_session(NewSession(id="old", started=1_000.0))
             await store.create_session(NewSession(id="young", started=2_000.0))
@@ -165,7 +165,7 @@ class TestList:
 
 
 class TestShow:
-    def test_everything_that_was_said_once_and_in_order(self, everthread: Any, thread: Thread) -> None:
+    def test_show_prints_every_message_once_in_order(self, everthread: Any, thread: Thread) -> None:
         for session in (thread.id, thread.tip, thread.reverted):
             report = json.loads(everthread("sessions", "show", session, "--json").stdout)
             assert report["thread"] == thread.id
@@ -177,7 +177,7 @@ class TestShow:
         assert places == sorted(places)
         assert "A summary" not in shown
 
-    def test_what_the_model_sees(self, everthread: Any, thread: Thread) -> None:
+    def test_context_shows_what_the_model_sees(self, everthread: Any, thread: Thread) -> None:
         shown = everthread("sessions", "show", thread.id, "--context").stdout
         for words in ("Be brief.", "Repair the parser", "summary", "A summary of the beginning.", "And the lexer?"):
             assert words in shown
@@ -186,7 +186,7 @@ class TestShow:
         assert report["system"] == "Be brief."
         assert [message["kind"] for message in report["messages"]] == ["message", "summary", *["message"] * 3]
 
-    def test_long_results_are_cut_unless_asked_for(self, everthread: Any, thread: Thread) -> None:
+    def test_long_results_are_cut_without_full(self, everthread: Any, thread: Thread) -> None:
         shown = everthread("sessions", "show", thread.id).stdout
         assert "FAILED line 0" in shown
         assert "FAILED line 499" not in shown
@@ -201,7 +201,7 @@ class TestShow:
         report = json.loads(everthread("sessions", "show", thread.id, "--offset", "3", "--limit", "2", "--json").stdout)
         assert [message["id"] for message in report["messages"]] == thread.ids[3:5]
 
-    def test_a_branch_begins_with_what_it_shares(self, everthread: Any, thread: Thread) -> None:
+    def test_a_branch_begins_with_the_shared_messages(self, everthread: Any, thread: Thread) -> None:
         shown = everthread("sessions", "show", thread.branch).stdout
         assert shown.index("Repair the parser") < shown.index("Use another way.")
         assert everthread("sessions", "show", thread.branch, "--message", str(thread.ids[0])).returncode == 0
@@ -220,7 +220,7 @@ class TestShow:
         done = everthread("sessions", "show", thread.branch, "--output", output)
         assert (done.returncode, done.stdout) == (2, "")
 
-    def test_secrets_stay_unless_asked_for(self, everthread: Any, fill: Any) -> None:
+    def test_secrets_are_redacted_without_raw(self, everthread: Any, fill: Any) -> None:
         blocks = [{"type": "tool_use", "id": "t", "name": "login", "input": {"password": "hunter2-9XkQ"}}]
         secrets = (said("user", f"My token is {SECRET}"), said("assistant", blocks))
         fill(held(NewSession(id="s", title=f"token {SECRET}"), *secrets))
@@ -320,7 +320,7 @@ class TestTree:
 
 
 class TestSearch:
-    def test_ranked_places_with_their_words(self, everthread: Any, thread: Thread) -> None:
+    def test_hits_are_ranked_with_their_snippets(self, everthread: Any, thread: Thread) -> None:
         hits = json.loads(everthread("sessions", "search", "lexer", "--json").stdout)["hits"]
         assert [(hit["message"], hit["thread"], hit["role"]) for hit in hits] == [(thread.ids[4], thread.id, "user")]
         assert "lexer" in hits[0]["snippet"]
@@ -378,7 +378,7 @@ class TestSearch:
 
     @pytest.mark.parametrize("text", ['"open', "a AND (", "", "'; DROP TABLE *"])
     @pytest.mark.usefixtures("thread")
-    def test_any_text_may_be_asked_for(self, everthread: Any, text: str) -> None:
+    def test_any_text_can_be_searched(self, everthread: Any, text: str) -> None:
         done = everthread("sessions", "search", "--json", "--", text)
         assert done.returncode == 0, done.stderr
         json.loads(done.stdout)
@@ -386,7 +386,7 @@ class TestSearch:
     def test_a_time_that_is_none(self, everthread: Any) -> None:
         done = everthread("sessions", "search", "x", "--since", "someday")
         assert done.returncode == 2
-        assert "'someday' is no time" in done.stderr
+        assert "'someday' is not a time" in done.stderr
 
 
 class TestExportAndImport:
@@ -410,7 +410,9 @@ class TestExportAndImport:
         lines = [json.loads(line) for line in everthread("sessions", "export", thread.tip[:12]).stdout.splitlines()]
         assert [line["thread"] for line in lines if line["type"] == "everthread"] == [thread.id, thread.subagent]
 
-    def test_through_a_pipe_whatever_the_text(self, everthread: Any, fill: Any, tmp_path: Path) -> None:
+    def test_any_text_survives_export_and_import_through_a_pipe(
+        self, everthread: Any, fill: Any, tmp_path: Path
+    ) -> None:
         fill(held(NewSession(id="s"), said("user", HOSTILE), said("assistant", [{"type": "text", "text": HOSTILE}])))
         exported = everthread("sessions", "export", "s").stdout
         other = str(tmp_path / "other.db")
@@ -445,13 +447,15 @@ class TestExportAndImport:
         assert everthread("sessions", "list", "--store", other).stdout == "no sessions yet\n"
 
     @pytest.mark.parametrize("given", [b"", b"\xff\xfe\n", b"hello", b'{"type": "session"}'])
-    def test_what_is_no_export(self, everthread: Any, given: bytes) -> None:
+    def test_a_file_that_is_no_export_is_refused(self, everthread: Any, given: bytes) -> None:
         done = everthread("sessions", "import", "-", given=given)
         assert done.returncode == 2
         assert done.stderr.startswith("everthread: standard input: ")
         assert done.stderr.count("\n") == 1
 
-    def test_what_is_there_stays(self, everthread: Any, thread: Thread, tmp_path: Path) -> None:
+    def test_existing_threads_and_files_are_not_overwritten(
+        self, everthread: Any, thread: Thread, tmp_path: Path
+    ) -> None:
         exported = everthread("sessions", "export", thread.id).stdout
         done = everthread("sessions", "import", "-", given=exported.encode())
         assert done.returncode == 1
@@ -531,7 +535,7 @@ class TestOtherPrograms:
         for command in (["tokens"], ["inspect"], ["compress", "--window", "4000"]):
             assert everthread(command[0], str(folder / "s1.jsonl"), *command[1:]).returncode == 0
 
-    def test_what_cannot_be_imported(self, everthread: Any) -> None:
+    def test_bad_imports_are_refused(self, everthread: Any) -> None:
         for arguments, words in (
             (["--from", "vim"], "is not known"),
             ([], "give the files to import, or --from"),
@@ -560,7 +564,7 @@ class TestDelete:
     def gone(self, everthread: Any, session: str) -> bool:
         return bool(everthread("sessions", "show", session).returncode == 2)
 
-    def test_needs_yes_where_nobody_can_be_asked(self, everthread: Any, thread: Thread) -> None:
+    def test_without_a_terminal_delete_needs_yes(self, everthread: Any, thread: Thread) -> None:
         done = everthread("sessions", "delete", thread.id, given=b"y\n")
         assert done.returncode == 2
         assert "--yes" in done.stderr
@@ -605,7 +609,7 @@ def test_an_id_that_is_no_text(everthread: Any) -> None:
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "mysql://user@host/db"])
-def test_a_store_of_an_unknown_kind(everthread: Any, url: str) -> None:
+def test_an_unknown_store_url_is_refused(everthread: Any, url: str) -> None:
     done = everthread("sessions", "list", "--store", url)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1

@@ -81,7 +81,7 @@ class TestUsage:
         assert (main["prompt"], main["output"], main["reasoning"], main["total"]) == (9_000, 400, 100, 9_400)
         assert (main["cost"], main["cache_hit_share"]) == (0.5, pytest.approx(6 / 9))
 
-    def test_a_missing_price_is_unknown_never_nothing(self, everthread: Any) -> None:
+    def test_a_missing_price_is_unknown_not_zero(self, everthread: Any) -> None:
         sums = report(everthread, "usage", "thread")["sums"]
         assert (sums["auxiliary"]["cost"], sums["auxiliary"]["unpriced_calls"]) == (None, 1)
         assert (sums["all"]["cost"], sums["all"]["known_cost"]) == (None, 0.75)
@@ -119,7 +119,7 @@ class TestUsage:
         for words in ("2 d ago", "small [x]", "unknown", "3,000", "1 of 3 calls estimated"):
             assert words in shown
 
-    def test_figures_are_whole_on_a_narrow_terminal(self, everthread: Any) -> None:
+    def test_figures_keep_their_digits_on_a_narrow_terminal(self, everthread: Any) -> None:
         wide = everthread("usage", "thread", "--calls").stdout
         for word in ("1,000", "3,000", "$0.2500"):
             assert word in wide

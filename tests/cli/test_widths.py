@@ -27,7 +27,7 @@ def fits(answer: Any, columns: int) -> str:
 
 
 @pytest.mark.parametrize("columns", WIDTHS)
-def test_what_is_stored(everthread: Any, fill: Any, columns: int) -> None:
+def test_tables_of_the_store_fit_the_terminal(everthread: Any, fill: Any, columns: int) -> None:
     fill(month)
     everthread("keys", "create", "--name", "a key with a long name for the build server", "--tenant", "two")
     for command in (
@@ -41,7 +41,9 @@ def test_what_is_stored(everthread: Any, fill: Any, columns: int) -> None:
 
 
 @pytest.mark.parametrize("columns", WIDTHS)
-def test_what_is_in_a_file(everthread: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+def test_tables_of_a_file_fit_the_terminal(
+    everthread: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "talk.json"
     file.write_text(json.dumps({"model": "claude-sonnet-4-5", "messages": talk(6)}), "utf-8")
@@ -49,7 +51,7 @@ def test_what_is_in_a_file(everthread: Any, tmp_path: Path, monkeypatch: pytest.
         assert fits(everthread(command[0], "talk.json", *command[1:], columns=columns, env=TERMINAL), columns)
 
 
-def test_titles_come_first_and_what_says_nothing_is_left_out(everthread: Any, fill: Any) -> None:
+def test_titles_come_first_and_uniform_columns_are_left_out(everthread: Any, fill: Any) -> None:
     fill(month)
     head = next(line for line in everthread("sessions", "list").stdout.splitlines() if "last used" in line)
     assert head.split()[0] == "title"

@@ -80,7 +80,7 @@ def test_defaults_are_those_of_the_contract() -> None:
         "gateway: {upstreams: [{name: a, url: 'http://a.b/v1', models: [gpt-*], api_key_env: A_KEY, mode: observe}]}",
     ],
 )
-def test_what_is_allowed(text: str) -> None:
+def test_allowed_values_are_accepted(text: str) -> None:
     """And it is taken: what is given stands in the settings."""
     settings = parse_config(text).model_dump(mode="json")
     for section, values in (yaml.safe_load(text) or {}).items():
@@ -131,14 +131,14 @@ def test_what_is_allowed(text: str) -> None:
         ("engines: {mine: 3}", "engines.mine = 3", "dictionary"),
     ],
 )
-def test_what_is_refused_is_named_with_its_path_and_value(text: str, path: str, words: str) -> None:
+def test_refused_values_are_named_with_path_and_value(text: str, path: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(text)
     assert path in str(caught.value)
     assert words in str(caught.value)
 
 
-def test_every_wrong_key_is_told_at_once() -> None:
+def test_all_bad_keys_are_reported_together() -> None:
     with pytest.raises(ConfigError, match="2 setting") as caught:
         parse_config("compression: {threshold: 2, nope: 1}")
     assert "compression.threshold" in str(caught.value)
@@ -176,7 +176,7 @@ def test_the_home_is_where_the_environment_says(tmp_path: Path, monkeypatch: pyt
     assert "everthread" in str(config_path())
 
 
-def test_a_file_that_was_asked_for_must_be_there(tmp_path: Path) -> None:
+def test_a_named_file_must_exist(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file"):
         load_config(tmp_path / "absent.yaml")
     with pytest.raises(ConfigError, match="cannot be read"):

@@ -42,7 +42,7 @@ def file(tmp_path: Path) -> Path:
         ("gateway: {mode: off}\n", "gateway: {mode: off}\ncontext:\n  engine: mine\n"),
     ],
 )
-def test_what_is_written(file: Path, old: str, new: str) -> None:
+def test_set_keys_writes_the_file(file: Path, old: str, new: str) -> None:
     file.write_bytes(old.encode())
     assert set_keys(file, {"context.engine": "mine"})
     assert file.read_bytes().decode() == new
@@ -65,7 +65,7 @@ def test_a_name_stays_text(file: Path, name: str, text: str) -> None:
         "{store: {}}\n# a comment after braces\n",
     ],
 )
-def test_what_cannot_be_changed_safely_is_left(file: Path, text: str) -> None:
+def test_an_unsafe_change_is_not_written(file: Path, text: str) -> None:
     file.write_text(text, "utf-8")
     with pytest.raises(ConfigError, match="cannot be changed safely"):
         set_keys(file, {"context.engine": "mine"})
@@ -88,7 +88,7 @@ def test_a_wrong_value_is_refused_by_its_key(file: Path, key: str, value: Any, w
     assert file.read_text("utf-8") == "model: {default: gpt-5}\n"
 
 
-def test_a_home_that_is_not_there_yet(tmp_path: Path) -> None:
+def test_a_missing_home_is_made(tmp_path: Path) -> None:
     file = tmp_path / "home" / "config.yaml"
     assert set_keys(file, {"compression.threshold": 0.3, "compression.models": {"claude-*": {"threshold": 0.2}}})
     read = parse_config(file.read_text("utf-8")).compression
@@ -162,7 +162,7 @@ class TestRemovedKeys:
         )
         assert drop_removed_keys(file) == []
 
-    def test_what_was_never_a_key_is_still_refused(self) -> None:
+    def test_unknown_keys_are_still_refused(self) -> None:
         with pytest.raises(ConfigError, match=r"compression\.keep_importent: unknown key"):
             parse_config("compression: {keep_importent: 0.1, keep_important: 0.1}")
 

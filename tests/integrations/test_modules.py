@@ -107,7 +107,7 @@ async def stream(*chunks: Any) -> AsyncIterator[Any]:
         yield chunk
 
 
-async def test_litellm_clients_are_kept_inside_the_window(stand_in: Any, tmp_path: Path) -> None:
+async def test_litellm_clients_stay_inside_the_window(stand_in: Any, tmp_path: Path) -> None:
     module = stand_in("litellm", "1.83.0", LITELLM, "litellm")
     handler = module.EverthreadLogger(**options(tmp_path))
     proxy = Proxy(handler)
@@ -141,7 +141,7 @@ async def test_litellm_conversations_of_two_keys_are_two(stand_in: Any, tmp_path
     handler.close()
 
 
-def test_a_litellm_without_the_hook_is_told(stand_in: Any) -> None:
+def test_a_litellm_without_the_hook_is_an_import_error(stand_in: Any) -> None:
     files = {**LITELLM, "litellm/integrations/custom_logger.py": "class CustomLogger: ...\n"}
     with pytest.raises(ImportError, match=r"litellm 1\.83\.0 has no CustomLogger\.async_pre_call_deployment_hook"):
         stand_in("litellm", "1.83.0", files, "litellm")

@@ -103,7 +103,7 @@ def opened(folder: Path, heard: list[Event]) -> FrameworkThreads:
     )
 
 
-async def test_what_fits_is_sent_as_it_is(threads: FrameworkThreads) -> None:
+async def test_a_history_that_fits_is_sent_unchanged(threads: FrameworkThreads) -> None:
     framework = Framework(threads)
     turn = await framework.ask(user("Hello."), reply=calls("call_1", "call_2"))
     assert not turn.is_changed
@@ -141,7 +141,9 @@ async def test_events_and_the_note_come_with_the_turn_that_is_sent(threads: Fram
     assert told[0].note.startswith("Note: parts of this conversation are compacted")
 
 
-async def test_another_process_goes_on(threads: FrameworkThreads, tmp_path: Path, heard: list[Event]) -> None:
+async def test_another_process_continues_a_thread(
+    threads: FrameworkThreads, tmp_path: Path, heard: list[Event]
+) -> None:
     first = Framework(threads)
     await first.work(12)
     later = opened(tmp_path, heard)
@@ -178,7 +180,7 @@ async def test_a_subagent_under_the_same_name_is_a_thread_of_its_own(threads: Fr
     assert len(await (await threads.opened_store()).list_threads()) == 2
 
 
-async def test_without_a_name_it_is_known_by_how_it_opened(
+async def test_a_thread_without_a_name_is_found_by_its_opening(
     threads: FrameworkThreads, tmp_path: Path, heard: list[Event]
 ) -> None:
     one, other = Framework(threads, key=""), Framework(threads, key="")
@@ -228,7 +230,7 @@ async def test_a_large_result_is_stored_and_cited(threads: FrameworkThreads) -> 
     assert len(framework.history[2]["content"] or "") > 300_000
 
 
-async def test_what_fails_here_does_not_stop_the_framework(
+async def test_a_failure_here_does_not_stop_the_framework(
     threads: FrameworkThreads, caplog: pytest.LogCaptureFixture
 ) -> None:
     framework = Framework(threads)
@@ -273,7 +275,7 @@ def test_a_package_that_is_missing_is_named(module: str, package: str) -> None:
     assert name not in sys.modules
 
 
-def test_a_version_that_lacks_the_hook_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_version_without_the_hook_is_an_import_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     facts = tmp_path / "langchain-0.3.27.dist-info"
     facts.mkdir()
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: langchain\nVersion: 0.3.27\n", "utf-8")

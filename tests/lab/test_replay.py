@@ -36,7 +36,7 @@ WINDOW = 12_000
 
 
 @pytest.mark.parametrize("model", [CLAUDE, GPT])
-async def test_it_says_what_the_provider_says_over_http(model: str, tmp_path: Path) -> None:
+async def test_a_replay_agrees_with_the_provider_over_http(model: str, tmp_path: Path) -> None:
     messages = talk(12)
     times = [30.0 * number + (5_000 if number > 15 else 0) for number in range(24)]
     found = replay(messages, model=model, window=WINDOW, options=PLAIN, times=times, compared=False)
@@ -114,7 +114,7 @@ def test_a_prompt_that_is_too_short_is_no_miss_of_anything() -> None:
     assert found.ours.read == 0
 
 
-def test_other_ways_end_or_pay_and_ours_goes_on() -> None:
+def test_baselines_end_or_cost_more() -> None:
     found = replay(talk(30), model=CLAUDE, window=WINDOW, options=PLAIN)
     ours, uncached, cached, dropped = (found.way(name) for name in ("everthread", "uncached", "cached", "truncated"))
     assert len(ours.calls) == len(dropped.calls) == 60
@@ -158,7 +158,7 @@ def test_without_compaction_our_way_ends_too_and_says_why() -> None:
     assert any("compression is disabled" in note for note in found.notes)
 
 
-def test_an_unknown_price_is_unknown_not_nothing() -> None:
+def test_an_unknown_price_is_unknown_not_zero() -> None:
     found = replay(talk(2), model="nobodys-model", window=WINDOW, options=PLAIN)
     assert found.ours.cost is None
     assert found.caching_saves() is None
@@ -197,7 +197,7 @@ def _read(value: object) -> Log:
     return parse_log(json.dumps(value))
 
 
-def test_a_fact_is_found_as_it_stands_and_not_as_a_part_of_another() -> None:
+def test_a_fact_matches_whole_words_only() -> None:
     context = in_context([{"role": "user", "content": "See `src/app.py` and\nrun  make check-all."}])
     assert "src/app.py" in context
     assert "run make check-all" in context
@@ -238,7 +238,7 @@ def _forgotten(log: Log) -> int:
 
 
 @given(st.lists(st.lists(st.integers(0, 3), max_size=6), max_size=6))
-def test_what_is_known_of_the_request_before_changes_no_digest(requests: list[list[int]]) -> None:
+def test_a_growing_chain_gives_the_same_digests(requests: list[list[int]]) -> None:
     blocks = [Block(f"text {number}", number) for number in range(4)]
     growing = RequestChain()
     for request in requests:
@@ -246,7 +246,7 @@ def test_what_is_known_of_the_request_before_changes_no_digest(requests: list[li
         assert growing(given_blocks) == chain(given_blocks)
 
 
-async def test_a_replay_can_be_asked_for_from_inside_a_loop() -> None:
+async def test_replay_works_inside_a_running_loop() -> None:
     async def inside() -> Replay:
         return replay(talk(1), window=WINDOW, options=PLAIN, compared=False)
 

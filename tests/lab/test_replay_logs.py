@@ -328,7 +328,7 @@ def test_where_logs_are_found(tmp_path: Path) -> None:
         ("[" * 100_000, "is nested too deeply|is not JSON"),
     ],
 )
-def test_what_is_no_conversation_is_said_so(text: str, told: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_conversation_is_refused(text: str, told: str, tmp_path: Path) -> None:
     file = tmp_path / "log.jsonl"
     file.write_text(text, "utf-8")
     with pytest.raises(TranscriptError, match=told):

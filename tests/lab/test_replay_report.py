@@ -57,7 +57,7 @@ def found() -> Replay:
     return replay(talk(30), model="claude-sonnet-4-5", window=12_000, options=PLAIN)
 
 
-def test_the_page_is_whole_and_needs_nothing_else(found: Replay) -> None:
+def test_the_page_is_self_contained(found: Replay) -> None:
     text = page([found, replace(found, source=HOSTILE)])
     read = _Page(text)
     assert read.open == []
@@ -74,7 +74,7 @@ def test_the_page_is_whole_and_needs_nothing_else(found: Replay) -> None:
     assert "prefers-color-scheme: dark" in text
 
 
-def test_every_chart_is_told_in_words_and_held_as_values(found: Replay) -> None:
+def test_every_chart_has_a_text_and_its_values(found: Replay) -> None:
     text = page([found])
     read = _Page(text)
     charts = [given for given in read.of("svg") if given["class"] == "chart"]
@@ -95,7 +95,7 @@ def test_every_chart_is_told_in_words_and_held_as_values(found: Replay) -> None:
     assert all(given.get("scope") == "col" for given in read.of("th"))
 
 
-def test_our_own_saving_is_the_headline_and_what_was_kept_can_be_read(found: Replay) -> None:
+def test_the_headline_is_our_saving_and_the_facts_are_listed(found: Replay) -> None:
     ours, cached = found.ours, found.way("cached")
     saved = found.saved(cached)
     assert saved is not None

@@ -17,7 +17,7 @@ def request(turns: int = 24, threshold: float = 0.25) -> TrialRequest:
     return TrialRequest("0123456789abcdef", MODEL, 24_000, "Be brief.", said, threshold, 0.20)
 
 
-def test_settings_are_compared_with_what_is_configured_and_with_nothing() -> None:
+def test_a_trial_compares_configured_settings_and_no_compaction() -> None:
     found = replay_twice(request())
     now, tried, without = found.runs
     assert len(now.prompts) == len(tried.prompts) == 48
@@ -34,7 +34,7 @@ async def test_it_runs_in_a_process_of_its_own() -> None:
     assert [run.name for run in found.runs] == ["as configured", "with these settings", "without compaction"]
 
 
-async def test_what_cannot_be_replayed_is_said() -> None:
+async def test_a_thread_without_answers_cannot_be_replayed() -> None:
     nothing = TrialRequest("x", MODEL, 24_000, None, [({"role": "user", "content": "Hello"}, 1.0)], 0.5, 0.2)
     with pytest.raises(InputError, match="no call to replay"):
         await run_trial(nothing)

@@ -16,7 +16,7 @@ from tests.agent.setting import Double, calls, place, results, saying
 from tests.agent.test_processes import gone, lives
 
 
-async def test_the_time_a_person_takes_is_not_the_tools_and_nobody_else_waits_for_it(tmp_path: Path) -> None:
+async def test_approval_time_is_not_tool_time_and_blocks_no_other_call(tmp_path: Path) -> None:
     read = asyncio.Event()
 
     async def look(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
@@ -40,7 +40,7 @@ async def test_the_time_a_person_takes_is_not_the_tools_and_nobody_else_waits_fo
         assert all(event.seconds < 0.2 for event in here.told(ToolFinished))
 
 
-async def test_leave_is_asked_for_the_file_as_the_write_before_left_it(tmp_path: Path) -> None:
+async def test_a_permission_shows_the_file_after_the_previous_write(tmp_path: Path) -> None:
     details: list[str] = []
 
     async def approve(permission: Permission) -> bool:
@@ -64,7 +64,7 @@ async def test_leave_is_asked_for_the_file_as_the_write_before_left_it(tmp_path:
      ("patch", {"path": "d/a.txt", "old_text": "old", "new_text": "new"}),
      ("terminal", {"command": "echo new > a.txt", "workdir": "d"})],
 )  # fmt: skip
-async def test_leave_is_for_what_was_shown_and_not_where_a_link_leads_meanwhile(tmp_path: Path, wanted: Any) -> None:
+async def test_a_permission_does_not_follow_a_link_created_meanwhile(tmp_path: Path, wanted: Any) -> None:
     async with place(tmp_path) as here:
         for name in ("shown", "other"):
             (here.workspace / name).mkdir()
@@ -84,7 +84,7 @@ async def test_leave_is_for_what_was_shown_and_not_where_a_link_leads_meanwhile(
         assert {(here.workspace / name / "a.txt").read_text("utf-8") for name in ("shown", "other")} == {"old"}
 
 
-async def test_what_a_command_left_running_ends_with_the_agent(tmp_path: Path) -> None:
+async def test_background_processes_end_with_the_agent(tmp_path: Path) -> None:
     async def talk() -> int:
         async with place(tmp_path) as here:
             command = {"command": "sleep 60 > /dev/null 2>&1 & echo $! > pid"}
