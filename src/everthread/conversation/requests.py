@@ -221,7 +221,10 @@ class PreparedRequest:
 
     @property
     def body(self) -> dict[str, Any]:
-        """The JSON body in the protocol of the model: `client.chat.completions.create(**prepared.body)`."""
+        """The JSON body in the protocol of the model: `client.chat.completions.create(**prepared.body)`.
+
+        It may be extended; the messages in it are shared with later requests, so change a copy of one, or use `inject`.
+        """
         before = {"written": self.written} if self.api == "anthropic" else {}
         return CODECS[self.api].encode_request(self.request, **before)
 
@@ -231,15 +234,17 @@ def build_request(
 ) -> PreparedRequest:
     """The request for what is in view. `injected` follows the last stored message, behind every cache mark."""
     route, options = live.route, live.setup.options
-    messages, system = live.bodies, as_sent(live.system)
+    messages, system = live.bodies[:], as_sent(live.system)
     if route.caches_by_marks:
-        messages, system = _mark_messages(live), mark_system(system, ttl=options.cache_ttl)
+        _mark_messages(live, messages)
+        system = mark_system(system, ttl=options.cache_ttl)
+    messages += injected
     limit = cap or options.max_tokens
     if limit and live.output_cap:
         limit = min(limit, live.output_cap)
     request = Request(
         model=route.name,
-        messages=[*messages, *injected],
+        messages=messages,
         system=system,
         tools=live.tools,
         params={cap_field(route.api, route.base_url): limit} if limit else {},
@@ -268,12 +273,12 @@ def _as_json(value: Any) -> Any:
     return dump(mode="json", exclude_unset=True) if callable(dump) else value
 
 
-def _mark_messages(live: ConversationState) -> list[Message]:
-    """The messages with marks on the last three, and where the last request had its last one if that is far back."""
-    bodies, previous = live.bodies, live.marked
-    start = marks_begin(len(bodies), previous)
+def _mark_messages(live: ConversationState, messages: list[Message]) -> None:
+    """Put marks on the last three, and where the last request had its last one if that is far back."""
+    previous = live.marked
+    start = marks_begin(len(messages), previous)
     near = apply_cache_control(
-        bodies[start:],
+        messages[start:],
         ttl=live.setup.options.cache_ttl,
         native_anthropic=live.route.api == "anthropic",
         previous=None if previous is None else previous - start,
@@ -281,7 +286,7 @@ def _mark_messages(live: ConversationState) -> list[Message]:
     )
     last = last_marker(near)
     live.marked = None if last is None else start + last
-    return [*bodies[:start], *near]
+    messages[start:] = near
 
 
 # The system prompt

@@ -320,12 +320,12 @@ def encode_messages(
     wire, calls, at = reused.wire[:], reused.calls.copy(), len(reused.messages)
     settled = _settled_length(messages, at) if written else at
     if written and settled > at:
-        new = _wire(messages[at:settled], model, calls, begins=not at)
-        wire += new
+        wire += _wire(messages[at:settled], model, calls, begins=not at)
         written.messages, written.model, written.calls = messages[:settled], model, calls.copy()
-        written.wire, written.copies = wire[:], reused.copies + [_copy_message(message) for message in new]
+        written.wire = wire[:]
         at = settled
-    return wire + _wire(messages[at:], model, calls, begins=not at)
+    wire += _wire(messages[at:], model, calls, begins=not at)
+    return wire
 
 
 def _wire(messages: Messages, model: str | None, calls: _CallIds, *, begins: bool) -> list[dict[str, Any]]:
@@ -436,25 +436,19 @@ _SETTLED_AT_ONCE = 16
 class Written:
     """The start of a growing history as it was encoded last.
 
-    Its wire messages are given out again with every request, so that a turn does not pay for a copy of each. A caller
-    may change them: the copies here show it, and then all are encoded anew. Blocks are shared, as native ones are.
+    Its wire messages are given out again with every request, in a list of its own: they are treated as immutable, as
+    all messages are. A look at each of them would be what a turn costs (`benchmarks session`).
     """
 
     messages: Messages = ()
     model: str | None = None
     wire: list[dict[str, Any]] = field(default_factory=list)
-    copies: list[dict[str, Any]] = field(default_factory=list)
     calls: _CallIds = field(default_factory=_CallIds)
 
     def begins(self, messages: Messages, model: str | None) -> bool:
-        """Whether the list begins with the very same messages, and nobody changed what was given out for them."""
+        """Whether the list begins with the very same messages."""
         is_same = model == self.model and len(messages) >= len(self.messages)
-        return is_same and all(map(operator.is_, self.messages, messages)) and self.wire == self.copies
-
-
-def _copy_message(message: dict[str, Any]) -> dict[str, Any]:
-    content = message["content"]
-    return {**message, "content": content[:] if isinstance(content, list) else content}
+        return is_same and all(map(operator.is_, self.messages, messages))
 
 
 def _clean(call_id: str) -> str:
